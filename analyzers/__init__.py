@@ -1,0 +1,1 @@
+"""Analyzers: one question per file, pure functions from tables to an `Analysis`."""

@@ -1,0 +1,1 @@
+"""Run user code under the JAX profiler and write a run folder."""

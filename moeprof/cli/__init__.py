@@ -1,0 +1,1 @@
+"""Command line: one file per command, wired together here and imported by nothing."""

@@ -1,0 +1,60 @@
+"""The `moeprof` command: a list of commands, each imported only when it is run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from moeprof import __version__
+from moeprof.errors import MoeprofError
+
+# name -> one line for `moeprof --help`; the command lives in moeprof/cli/<name>.py as `command`.
+COMMANDS = {
+    "capture": "Run a training script under the JAX profiler and analyse its steps.",
+    "analyze": "Where the step of a captured run goes.",
+    "report": "Write one self-contained HTML page about one or more runs.",
+    "doctor": "What this machine can do, and why not.",
+}
+
+
+class LazyGroup(click.Group):
+    """Loads a command's module when it is asked for: `--help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"moeprof.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from `COMMANDS`, importing none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="moeprof")
+def group() -> None:
+    """Profiler and memory analyst for Mixture-of-Experts training in JAX.
+
+    Example:
+
+        moeprof capture train.py --config small.yml
+    """
+
+
+def main() -> None:
+    """Run the command line; a `MoeprofError` becomes one line and exit code 1."""
+    try:
+        group(prog_name="moeprof")
+    except MoeprofError as error:
+        click.echo(f"moeprof: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,36 @@
+"""The errors that a user can cause and moeprof explains in one line.
+
+MoeprofError
+├── SpecError     a model, plan, strategy or option that cannot be
+├── TraceError    a profile that cannot be read
+├── TableError    a table that lacks what its schema promises
+├── CaptureError  a capture that cannot start
+└── NativeError   the native library is absent or refuses to load
+
+Messages say, in this order: what was read or built, what was expected, what was found, what to do.
+The command line turns these alone into one line and exit code 1; anything else keeps its traceback.
+"""
+
+
+class MoeprofError(Exception):
+    """A fault whose message is all the user needs."""
+
+
+class SpecError(MoeprofError):
+    """A model, plan, strategy or option that cannot be."""
+
+
+class TraceError(MoeprofError):
+    """A profile that cannot be read."""
+
+
+class TableError(MoeprofError):
+    """A table that lacks what its schema promises."""
+
+
+class CaptureError(MoeprofError):
+    """A capture that cannot start."""
+
+
+class NativeError(MoeprofError):
+    """The native library is absent or refuses to load."""

@@ -1,0 +1,1 @@
+"""Raw profile formats, bytes to tables: one format per file."""

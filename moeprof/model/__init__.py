@@ -1,0 +1,1 @@
+"""The bundled MoE transformer, trainable with every strategy."""

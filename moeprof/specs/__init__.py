@@ -1,0 +1,1 @@
+"""Models, plans and strategies as values."""

@@ -1,0 +1,1 @@
+"""Tables with stated schemas, and the values that carry them across modules."""

@@ -1,0 +1,74 @@
+"""Question: what does each column of a table hold, in which unit?
+
+A `Schema` travels with every frame that crosses a module border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from moeprof.errors import TableError
+
+# Column kinds and the pandas dtype each is stored with. "text" never holds a missing value;
+# "int64" columns mark "none" by -1, stated in the column's meaning.
+_DTYPES = {"int64": "int64", "float64": "float64", "bool": "bool", "text": "str"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, kind (a key of the table above), unit and meaning."""
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Column names, in order."""
+        return [column.name for column in self.columns]
+
+    def frame(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+        """Build a frame from columns (mapping) or rows (sequence), with this schema's dtypes."""
+        if isinstance(rows, Mapping):
+            table = pd.DataFrame(rows)
+        else:
+            table = pd.DataFrame(list(rows), columns=self.names)
+        return self.check(self._cast(table))
+
+    def check(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return `table` with this schema's columns in order; extra columns are dropped.
+
+        Raises:
+            TableError: a column is missing or has another dtype.
+        """
+        missing = [name for name in self.names if name not in table.columns]
+        if missing:
+            raise TableError(
+                f"table '{self.name}' lacks column(s) {', '.join(missing)} "
+                f"(it has: {', '.join(map(str, table.columns)) or 'none'})"
+            )
+        for column in self.columns:
+            found = table[column.name].dtype
+            if found != pd.Series([], dtype=_DTYPES[column.kind]).dtype:
+                raise TableError(
+                    f"table '{self.name}', column '{column.name}': expected {column.kind}, "
+                    f"found {found}"
+                )
+        return table[self.names]
+
+    def _cast(self, table: pd.DataFrame) -> pd.DataFrame:
+        kinds = {c.name: _DTYPES[c.kind] for c in self.columns if c.name in table.columns}
+        return table.astype(kinds)
