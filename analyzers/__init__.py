@@ -1,1 +1,28 @@
-"""Analyzers: one question per file, pure functions from tables to an `Analysis`."""
+"""Questions that moeprof answers about a trace: one per file, all of them named in `ALL`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from moeprof.errors import SpecError
+from moeprof.tables.analysis import Analysis
+from moeprof.tables.trace import Trace
+
+Analyzer = Callable[[Trace], Analysis]
+
+ALL: dict[str, Analyzer] = {}
+"""Analyzer by name, in the order in which findings are shown."""
+
+
+def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
+    """Run the analyzers named in `only`, or all of them, and return their findings by name.
+
+    Raises:
+        SpecError: `only` names an analyzer that does not exist.
+    """
+    unknown = [name for name in only if name not in ALL]
+    if unknown:
+        raise SpecError(
+            f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}"
+        )
+    return {name: run(trace) for name, run in ALL.items() if not only or name in only}

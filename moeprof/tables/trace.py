@@ -1,0 +1,190 @@
+"""Question: what does a profile hold, once it is read?
+
+A `Trace` is the only thing that crosses from the readers to the analyzers. Times are int64 ns
+since the capture started, on the clock of the host that took them; sizes are int64 bytes.
+Frames join on ``host, device, step, module, op``: ``module`` is the program id that the runtime
+gave, ``op`` the name of an HLO instruction, which is unique within its module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from moeprof.tables.schema import Column, Schema
+
+Verdict = Literal["ok", "warn", "fail"]
+
+_HOST = Column("host", "text", "", "host that took the profile")
+_DEVICE = Column("device", "int64", "", "ordinal of the device on its host")
+_MODULE = Column("module", "int64", "", "program id; -1 where the event names none")
+_OP = Column("op", "text", "", "HLO instruction; empty where the event names none")
+_RUN_ID = Column("run_id", "int64", "", "execution of the module; -1 where unknown")
+_STEP = Column("step", "int64", "", "training step; -1 outside every step")
+_START = Column("start_ns", "int64", "ns", "start, since the capture began")
+_DURATION = Column("duration_ns", "int64", "ns", "length; end minus start, both rounded down")
+
+EVENTS = Schema(
+    "events",
+    (
+        _HOST,
+        _DEVICE,
+        Column("line", "text", "", "stream or thread that ran it"),
+        Column("name", "text", "", "kernel or thunk name"),
+        _MODULE,
+        _OP,
+        _RUN_ID,
+        _STEP,
+        _START,
+        _DURATION,
+        Column("self_ns", "int64", "ns", "length without the ops of the bodies it calls"),
+    ),
+)
+"""One row per piece of device work. A device may run several at once."""
+
+HLO_OPS = Schema(
+    "hlo_ops",
+    (
+        _MODULE,
+        _OP,
+        Column("id", "int64", "", "instruction id"),
+        Column("computation", "text", "", "computation that holds the instruction"),
+        Column("opcode", "text", "", "HLO opcode"),
+        Column("shape", "text", "", "result, as dtype[dims]; tuples in brackets"),
+        Column("size_bytes", "int64", "bytes", "result size, all tuple parts"),
+        Column("op_name", "text", "", "scope path that JAX recorded; may be merged (a:b:c)"),
+        Column("custom_call_target", "text", "", "target of a custom call"),
+        Column("operands", "text", "", "operand instructions, separated by spaces"),
+        Column("called", "text", "", "called computations, separated by spaces"),
+        Column("frames", "text", "", "file:line:function per line, innermost first"),
+        Column("replica_groups", "text", "", "device groups as {{0,1},{2,3}}; empty means all"),
+        Column("parameter", "int64", "", "parameter number; -1 where not a parameter"),
+        Column("details", "text", "", "fusion kind, contracting and batch dims"),
+    ),
+)
+"""One row per HLO instruction of every program that the profile carries, fusions included."""
+
+EXECUTIONS = Schema(
+    "executions",
+    (
+        _HOST,
+        _DEVICE,
+        _MODULE,
+        _RUN_ID,
+        _STEP,
+        _START,
+        _DURATION,
+        Column("busy_ns", "int64", "ns", "union of its ops' intervals"),
+    ),
+)
+"""One row per execution of a module on a device, first start to last end of its ops."""
+
+MODULES = Schema(
+    "modules",
+    (
+        _MODULE,
+        Column("name", "text", "", "module name"),
+        Column("instructions", "int64", "count", "HLO instructions; 0 where no program was kept"),
+        Column("executions", "int64", "count", "executions seen, all devices together"),
+        Column("device_ns", "int64", "ns", "self time of its ops, all devices together"),
+    ),
+)
+"""One row per program, whether it ran in the window or not."""
+
+STEPS = Schema(
+    "steps",
+    (
+        _STEP,
+        Column("module", "int64", "", "program of the largest execution in it; -1 for none"),
+        _START,
+        Column("duration_ns", "int64", "ns", "first start to last end over all devices of a host"),
+        Column("used", "bool", "", "whether figures are taken from it"),
+        Column("reason", "text", "", "why it is not used; empty where it is"),
+    ),
+)
+"""One row per step found, the dropped ones included."""
+
+BUFFERS = Schema(
+    "buffers",
+    (
+        _MODULE,
+        _OP,
+        Column("shape_index", "text", "", "part of the op's tuple, as 0.1; empty for the whole"),
+        Column("buffer", "int64", "", "logical buffer id"),
+        Column("size_bytes", "int64", "bytes", "size"),
+        Column("allocation", "int64", "", "allocation that holds it; -1 where none"),
+        Column("offset_bytes", "int64", "bytes", "place in the allocation; -1 where none"),
+        Column("kind", "text", "", "parameter, output, constant, thread-local or temp"),
+        Column("live_from", "int64", "", "program point where it is written; -1 where untraced"),
+        Column("live_to", "int64", "", "program point where it is freed; -1 where untraced"),
+    ),
+)
+"""One row per logical buffer of the compiler's buffer assignment."""
+
+RENDEZVOUS = Schema(
+    "rendezvous",
+    (
+        _HOST,
+        _DEVICE,
+        Column("name", "text", "", "kind of wait"),
+        _RUN_ID,
+        _START,
+        _DURATION,
+    ),
+)
+"""One row per wait of a device of a CPU run for its peers. Already inside the collective's op."""
+
+MARKERS = Schema(
+    "markers",
+    (_HOST, Column("name", "text", "", "annotation name"), _STEP, _START, _DURATION),
+)
+"""One row per step annotation that the user's program made, on the host's thread."""
+
+DROPPED = Schema(
+    "dropped",
+    (Column("what", "text", "", "kind of event"), Column("count", "int64", "count", "how many")),
+)
+"""Events that were read and left out, so that every event of the file is accounted for."""
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Where a trace comes from. ``devices`` counts those with work in the profile."""
+
+    path: str
+    platform: str
+    hosts: tuple[str, ...]
+    devices: int
+    jax_version: str
+    events: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrustCheck:
+    """One question that was put to the input before any figure was taken from it."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A profile as tables, with its trust record. Every frame has the schema of its name."""
+
+    meta: TraceMeta
+    trust: tuple[TrustCheck, ...]
+    events: pd.DataFrame
+    hlo_ops: pd.DataFrame
+    executions: pd.DataFrame
+    modules: pd.DataFrame
+    steps: pd.DataFrame
+    buffers: pd.DataFrame
+    rendezvous: pd.DataFrame
+    markers: pd.DataFrame
+    dropped: pd.DataFrame
+    routing: pd.DataFrame
+    received: pd.DataFrame
