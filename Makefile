@@ -1,0 +1,55 @@
+# `make demo` and `make test` create what they need in .venv; PYTHON chooses the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
+DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+
+.PHONY: demo test lint bench browser clean
+
+demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
+	@for strategy in $(STRATEGIES); do \
+	  $(BIN)/moeprof capture --no-report --out $(DEMO)/$$strategy \
+	    examples/train_moe.py --strategy $$strategy || exit 1; \
+	done
+	$(BIN)/moeprof report $(DEMO)/*/ -o $(DEMO)/report.html
+
+test: $(VENV)/.test browser ## Run the whole test suite.
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint ## Style, types, layers, C++ format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(shell find native -name '*.cc' -o -name '*.h')
+
+bench: $(VENV)/.installed ## Side-by-side measurements; results go to benchmarks/results/.
+	$(BIN)/python benchmarks/grouped_gemm.py
+
+browser: ## The report tests look at pages in Chromium: install Debian's where none is found.
+	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || \
+	  { echo "installing chromium for the report tests"; \
+	    apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+# Build requirements first, then a build without isolation: jax is downloaded once, not twice.
+$(VENV)/.installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q "scikit-build-core>=0.11" cmake ninja "jax>=0.7" scipy-openblas32
+	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test]"
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test,lint]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist
