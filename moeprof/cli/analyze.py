@@ -1,0 +1,54 @@
+"""`moeprof analyze`: findings about a run as text or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+
+if TYPE_CHECKING:
+    from moeprof.reports.document import Document
+
+
+@click.command("analyze")
+@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
+@click.pass_context
+def command(ctx: click.Context, run: Path, only: tuple[str, ...], as_json: bool) -> None:
+    """Where the step of a captured run goes.
+
+    RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, or one
+    .xplane.pb, .xplane.pb.gz, .trace.json or .trace.json.gz file.
+
+    Exit code 3: the input is damaged or partial; the trust record says what is missing.
+
+    Example:
+
+        moeprof analyze runs/train-2026-12-01T10-22-07 --only breakdown
+    """
+    from moeprof.reports.document import to_json
+
+    document = read_document(run, only)
+    if as_json:
+        click.echo(to_json(document))
+    else:
+        _show(document, only)
+    if is_partial(document):
+        ctx.exit(EXIT_PARTIAL)
+
+
+def _show(document: Document, only: tuple[str, ...]) -> None:
+    from rich.console import Console
+
+    from moeprof.reports import text
+
+    console = Console(highlight=False)
+    console.print(text.overview(document), soft_wrap=True)
+    console.print()
+    console.print(text.tables(document, only), soft_wrap=True)

@@ -1,0 +1,50 @@
+"""`moeprof report`: one HTML page about one or more runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write. Default: report.html in a run folder that `moeprof capture` made, "
+    "else moeprof-report.html in the current folder.",
+)
+@click.pass_context
+def command(ctx: click.Context, runs: tuple[Path, ...], out: Path | None) -> None:
+    """Write one self-contained HTML page about one or more runs.
+
+    The page needs no network. Several runs are compared side by side on it.
+    Its path is printed on stdout.
+
+    Exit code 3: the input is damaged or partial; the page says what is missing.
+
+    Example:
+
+        moeprof report runs/dense-cf1.25 runs/sparse-gmm -o strategies.html
+    """
+    from moeprof.reports.page import write_page
+
+    documents = [read_document(run) for run in runs]
+    path = out or _default_path(runs)
+    write_page(documents, path)
+    click.echo(path)
+    if any(is_partial(document) for document in documents):
+        ctx.exit(EXIT_PARTIAL)
+
+
+def _default_path(runs: tuple[Path, ...]) -> Path:
+    """Only a folder that `moeprof capture` made is written into, and only for that run alone."""
+    from moeprof.reports.record import is_run_folder
+
+    if len(runs) == 1 and is_run_folder(runs[0]):
+        return runs[0] / "report.html"
+    return Path("moeprof-report.html")

@@ -1,0 +1,49 @@
+"""Question: which colour and place has a part of the step, the same in every figure?
+
+The order follows a token through the layer. Hues are told apart by people with red-green or blue
+blindness where two parts touch (tests simulate that); labels carry the meaning in any case.
+Base hues: Okabe and Ito, "Color Universal Design", 2008, and Paul Tol, "Colour Schemes", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+COLOURS = {
+    "attention": "#009e73",
+    "norm": "#b8d8c4",
+    "router": "#c9a800",
+    "permute": "#7cc7ef",
+    "dispatch": "#0a6fb5",
+    "grouped_gemm": "#dd6a1f",
+    "combine": "#3c4fa8",
+    "unpermute": "#9db4ea",
+    "shared_expert": "#f2b134",
+    "head_loss": "#c86fa5",
+    "optimizer": "#7d2a5e",
+    "collectives": "#5fb3b3",
+    "copies": "#8c8c3e",
+    "unattributed": "#9aa0a6",
+    "idle": "#d5d8dc",
+}
+HATCHED = ("unattributed", "idle")
+"""Parts that are drawn with stripes: they are not work that a component did."""
+
+_SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
+
+PHASES = {"forward": "", "recompute": "/", "backward": "x", "optimizer": "-"}
+"""Pattern by phase, in the order in which a step runs them; the names are plotly's."""
+
+
+def colour(component: str) -> str:
+    """The colour of a component; one that has no fixed colour gets a spare one by its name."""
+    if component in COLOURS:
+        return COLOURS[component]
+    return _SPARE[sum(component.encode("utf-8", "replace")) % len(_SPARE)]
+
+
+def in_order(components: Iterable[str]) -> list[str]:
+    """Components in the order of `COLOURS`; unknown ones by name before the striped ones."""
+    places = {name: place for place, name in enumerate(COLOURS)}
+    last_known = places["copies"]
+    return sorted(set(components), key=lambda name: (places.get(name, last_known + 0.5), name))

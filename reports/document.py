@@ -1,0 +1,190 @@
+"""Question: what does moeprof know about a run, as one strict JSON document?
+
+`moeprof analyze --json` prints this document, the text and the HTML page are drawn from it alone.
+Its schema only grows: keys are added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
+
+import numpy as np
+import pandas as pd
+
+from moeprof.errors import TableError
+from moeprof.reports.names import encodable
+from moeprof.reports.record import RunRecord, read_record
+from moeprof.tables.analysis import Analysis
+from moeprof.tables.trace import Trace, TraceMeta
+
+SCHEMA = "moeprof.analysis/1"
+
+Value = bool | int | float | str | None
+
+
+class MetricInfo(TypedDict):
+    """One headline figure; `value` is None where it cannot be known."""
+
+    metric: str
+    value: Value
+    unit: str
+
+
+class ColumnInfo(TypedDict):
+    """What a column of `rows` holds."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+class Finding(TypedDict):
+    """The answer to one question."""
+
+    question: str
+    headline: list[MetricInfo]
+    columns: list[ColumnInfo]
+    rows: list[dict[str, Value]]
+    notes: list[str]
+
+
+class RunInfo(TypedDict):
+    """Where the figures come from. `record` is there where `moeprof capture` made the run."""
+
+    path: str
+    platform: str
+    hosts: list[str]
+    devices: int
+    jax_version: str
+    events: int
+    notes: list[str]
+    record: NotRequired[RunRecord]
+
+
+class TrustInfo(TypedDict):
+    """One check of the input: `verdict` is ok, warn or fail."""
+
+    check: str
+    verdict: str
+    detail: str
+
+
+class StepInfo(TypedDict):
+    """One step; `reason` says why it is not used, None where it is."""
+
+    step: int
+    start_ns: int
+    duration_ns: int
+    used: bool
+    reason: str | None
+
+
+class Document(TypedDict):
+    """The whole of `moeprof.analysis/1`."""
+
+    schema: str
+    run: RunInfo
+    trust: list[TrustInfo]
+    steps: list[StepInfo]
+    analyses: dict[str, Finding]
+
+
+def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
+    """Put a trace's record and its findings into one document of plain values.
+
+    Values are bool, int, float, str or None: NaN, infinities and missing values become None,
+    int64 stays exact. What capture wrote in the run folder's ``meta.json`` is included.
+
+    Raises:
+        TableError: a table holds something that JSON has no plain value for.
+    """
+    return {
+        "schema": SCHEMA,
+        "run": _run(trace.meta),
+        "trust": [
+            {"check": t.check, "verdict": t.verdict, "detail": encodable(t.detail)}
+            for t in trace.trust
+        ],
+        "steps": _steps(trace.steps),
+        "analyses": {name: _finding(analysis) for name, analysis in analyses.items()},
+    }
+
+
+def to_json(document: Document | list[Document]) -> str:
+    """Strict JSON, ASCII only; refuses NaN and infinities."""
+    return json.dumps(document, allow_nan=False)
+
+
+def plain(value: object) -> Value:
+    """One cell of a table as a JSON value.
+
+    Raises:
+        TableError: the value is none of bool, int, float, str or missing.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    raise TableError(
+        f"a report holds bool, int, float and text; found {type(value).__name__} {value!r}. "
+        "Give the column one of these kinds in its schema"
+    )
+
+
+def _run(meta: TraceMeta) -> RunInfo:
+    run: RunInfo = {
+        "path": encodable(meta.path),
+        "platform": meta.platform,
+        "hosts": [encodable(host) for host in meta.hosts],
+        "devices": meta.devices,
+        "jax_version": meta.jax_version,
+        "events": meta.events,
+        "notes": [encodable(note) for note in meta.notes],
+    }
+    record = read_record(meta.path)
+    if record is not None:
+        run["record"] = record
+    return run
+
+
+def _steps(steps: pd.DataFrame) -> list[StepInfo]:
+    columns = (steps[name].tolist() for name in ("step", "start_ns", "duration_ns", "used"))
+    return [
+        {
+            "step": step,
+            "start_ns": start_ns,
+            "duration_ns": duration_ns,
+            "used": used,
+            "reason": encodable(reason) or None,
+        }
+        for step, start_ns, duration_ns, used, reason in zip(
+            *columns, steps["reason"].tolist(), strict=True
+        )
+    ]
+
+
+def _finding(analysis: Analysis) -> Finding:
+    return {
+        "question": analysis.question,
+        "headline": [
+            {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
+            for m in analysis.headline
+        ],
+        "columns": [
+            {"name": c.name, "unit": c.unit, "meaning": c.meaning} for c in analysis.schema.columns
+        ],
+        "rows": [
+            {str(name): plain(value) for name, value in row.items()}
+            for row in analysis.table[analysis.schema.names].to_dict("records")
+        ],
+        "notes": [encodable(note) for note in analysis.notes],
+    }

@@ -1,0 +1,215 @@
+"""Question: what does a document say in a few words: which run, can it be trusted, how long is
+a step, and where does it go?
+
+Text and page both start with these; nothing here is computed from anything but the document.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from moeprof.reports.document import Document, MetricInfo, TrustInfo, Value
+from moeprof.reports.names import printable
+from moeprof.reports.values import is_number, written
+from moeprof.units import format_count, format_ns, format_percent
+
+TITLES = {
+    "step_time": "Step time",
+    "breakdown": "Where the step goes",
+    "receive_buffers": "Receive buffers",
+}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Durations of the steps that figures are taken from."""
+
+    median_ns: float
+    least_ns: int
+    most_ns: int
+    used: int
+    found: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component's time per step, and its share of all parts together."""
+
+    component: str
+    duration_ns: float
+    share: float
+
+
+def step_time(document: Document) -> StepTime | None:
+    """Median, least and most of the used steps; None where no step can be used."""
+    used = [step["duration_ns"] for step in document["steps"] if step["used"]]
+    if not used:
+        return None
+    return StepTime(
+        statistics.median(used), min(used), max(used), len(used), len(document["steps"])
+    )
+
+
+def parts(document: Document) -> list[Part]:
+    """Time per component, phases added up, largest first; empty without a breakdown."""
+    totals = phase_totals(document)
+    sums: dict[str, float] = {}
+    for (component, _phase), duration_ns in totals.items():
+        sums[component] = sums.get(component, 0.0) + duration_ns
+    whole = sum(sums.values())
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    return [Part(name, ns, ns / whole if whole else 0.0) for name, ns in ordered]
+
+
+def phase_totals(document: Document) -> dict[tuple[str, str], float]:
+    """Nanoseconds per step by (component, phase), as the breakdown's rows give them."""
+    totals: dict[tuple[str, str], float] = {}
+    for row in rows(document, "breakdown"):
+        duration_ns = row.get("per_step_ns")
+        if isinstance(duration_ns, int | float):
+            key = (str(row["component"]), str(row["phase"]))
+            totals[key] = totals.get(key, 0.0) + duration_ns
+    return totals
+
+
+def rows(document: Document, name: str) -> list[dict[str, Value]]:
+    """The rows of one analysis; empty where it was not run."""
+    finding = document["analyses"].get(name)
+    return finding["rows"] if finding else []
+
+
+def title(name: str) -> str:
+    """The heading of an analysis."""
+    return TITLES.get(name, name.replace("_", " ").capitalize())
+
+
+def described_run(document: Document) -> str:
+    """Devices, versions and steps in one line, as ``8 × cpu · jax 0.12.0 · 3 of 5 steps used``."""
+    run = document["run"]
+    facts = [f"{run['devices']} × {run['platform']}"]
+    if len(run["hosts"]) > 1:
+        facts.append(f"{len(run['hosts'])} hosts")
+    facts.append(f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known")
+    time = step_time(document)
+    found = len(document["steps"])
+    facts.append(f"{time.used if time else 0} of {found} steps used")
+    return " · ".join(printable(fact) for fact in facts)
+
+
+def described_step(document: Document) -> str:
+    """The step time in words: median, range and number of steps, or why there is none."""
+    time = step_time(document)
+    if time is None:
+        if not document["steps"]:
+            return "not known: no step was found in this trace"
+        return f"not known: none of the {len(document['steps'])} steps found can be used"
+    if time.used == 1:
+        return f"{format_ns(time.median_ns)} (one step: no spread known)"
+    span = f"{format_ns(time.least_ns)} to {format_ns(time.most_ns)}"
+    return f"{format_ns(time.median_ns)} (median of {time.used} steps, {span})"
+
+
+def worst_verdict(document: Document) -> str:
+    """Fail, warn or ok: the worst of all checks; ``unchecked`` where none was made."""
+    found = {check["verdict"] for check in document["trust"]}
+    return next((v for v in ("fail", "warn", "ok") if v in found), "unchecked")
+
+
+def described_trust(document: Document) -> str:
+    """The trust record in words: the verdict, then what spoils it."""
+    spoilt = troubles(document)
+    verdict = worst_verdict(document)
+    if verdict == "unchecked":
+        return "not checked"
+    if not spoilt:
+        return f"good: {len(document['trust'])} of {len(document['trust'])} checks passed"
+    word = "do not trust these figures" if verdict == "fail" else "with care"
+    return f"{word}: {len(spoilt)} of {len(document['trust'])} checks found something"
+
+
+def troubles(document: Document) -> list[TrustInfo]:
+    """The checks that did not pass, failed ones first."""
+    spoilt = [check for check in document["trust"] if check["verdict"] != "ok"]
+    return sorted(spoilt, key=lambda check: check["verdict"] != "fail")
+
+
+def passed(document: Document) -> list[TrustInfo]:
+    """The checks that found nothing wrong."""
+    return [check for check in document["trust"] if check["verdict"] == "ok"]
+
+
+def sentence(document: Document, name: str) -> str:
+    """What one analysis found, in one sentence made of its headline figures."""
+    finding = document["analyses"][name]
+    if name == "breakdown" and (found := parts(document)):
+        first = found[0]
+        return (
+            f"{label(first.component)} is the largest part: {format_percent(first.share)} "
+            f"of the device time of a step ({format_ns(first.duration_ns)})."
+        )
+    if not finding["headline"]:
+        return "None in this trace." if not finding["rows"] else count_of(len(finding["rows"]))
+    return " · ".join(described_metric(metric) for metric in finding["headline"]) + "."
+
+
+def comparison_sentence(documents: Sequence[Document]) -> str:
+    """Which of several runs has the shortest step, and by how much; empty where it has no rival."""
+    times = [
+        (time.median_ns, name)
+        for document, name in zip(documents, run_labels(documents), strict=True)
+        if (time := step_time(document))
+    ]
+    if len(times) < 2:
+        return ""
+    (least_ns, best), (most_ns, worst) = min(times), max(times)
+    if least_ns == most_ns:
+        return f"All {len(times)} runs take the same time per step: {format_ns(least_ns)}."
+    return (
+        f"{best} has the shortest step: {format_ns(least_ns)}, "
+        f"{most_ns / least_ns:.2f} times as fast as {worst} ({format_ns(most_ns)})."
+    )
+
+
+def described_metric(metric: MetricInfo) -> str:
+    """``name value``, with the unit."""
+    return f"{printable(metric['metric'])} {written(metric['value'], metric['unit'])}"
+
+
+def count_of(number: int) -> str:
+    """``1 row``, ``12 rows``."""
+    return f"{format_count(number)} row{'' if number == 1 else 's'}"
+
+
+def label(component: str) -> str:
+    """A component's name as read by people."""
+    return printable(component.replace("_", " ")) or "(no name)"
+
+
+def command(document: Document, verb: str, *options: str) -> str:
+    """The `moeprof` command line that reproduces a part of the report."""
+    return command_line(verb, document["run"]["path"], *options)
+
+
+def command_line(*words: str) -> str:
+    """`moeprof` with `words`, quoted for a shell."""
+    return printable(shlex.join(["moeprof", *words]))
+
+
+def run_labels(documents: Sequence[Document]) -> list[str]:
+    """The shortest end of each run's path that tells it from the others."""
+    paths = [PurePath(document["run"]["path"]) for document in documents]
+    longest = max((len(path.parts) for path in paths), default=0)
+    for depth in range(1, longest + 1):
+        labels = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(labels):
+            return [printable(text) for text in labels]
+    return [printable(f"{path} ({place})") for place, path in enumerate(paths, start=1)]
+
+
+def numbers(values: Sequence[Value]) -> bool:
+    """Whether a column holds figures: no text and no bool, missing ones aside."""
+    return all(value is None or is_number(value) for value in values)

@@ -1,0 +1,58 @@
+// Figures are drawn when they come near the screen; plotly.js is unpacked for the first of them.
+const figures = (() => {
+  const plots = [...document.querySelectorAll("figure.plot")];
+  const specs = new Map(plots.map((plot) => [plot, JSON.parse(plot.querySelector("script").textContent)]));
+  const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  let plotly = null;
+
+  const unpack = async () => {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    return window.Plotly;
+  };
+
+  // Colours of text and lines are the page's own, so a figure follows its theme.
+  const themed = (layout) => {
+    const css = getComputedStyle(document.documentElement);
+    const [ink, soft, rule, card] = ["--ink", "--soft", "--rule", "--card"].map((name) => css.getPropertyValue(name).trim());
+    const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, color: soft, fixedrange: false };
+    return {
+      ...layout,
+      autosize: true,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
+      hoverlabel: { bgcolor: card, bordercolor: soft, font: { color: ink }, align: "left" },
+      xaxis: { ...axis, ...layout.xaxis },
+      yaxis: { ...axis, ...layout.yaxis },
+    };
+  };
+
+  const draw = async (plot) => {
+    plotly ??= unpack();
+    try {
+      const spec = specs.get(plot);
+      await (await plotly).react(plot, spec.data, themed(spec.layout), config);
+      plot.dataset.drawn = document.documentElement.dataset.theme;
+    } catch (error) {
+      plot.classList.add("failed");
+      plot.textContent = `This browser cannot draw the figure (${error.message}). The table holds its numbers.`;
+    }
+  };
+
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((entry) => entry.isIntersecting)) {
+      near.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "400px" });
+  plots.forEach((plot) => near.observe(plot));
+
+  return {
+    redraw: () => plots.filter((plot) => plot.dataset.drawn).forEach(draw),
+    drawAll: () => Promise.all(plots.filter((plot) => !plot.dataset.drawn).map(draw)),
+  };
+})();

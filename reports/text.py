@@ -1,0 +1,133 @@
+"""Question: how does a document read on a terminal of 80 columns?
+
+Colour only repeats what the words say; without a terminal there is none.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from moeprof.reports import story
+from moeprof.reports.document import Document
+from moeprof.reports.grid import drawn_grid
+from moeprof.reports.names import printable, shortened
+from moeprof.units import format_ns, format_percent
+
+WIDTH = 80
+_BAR_WIDTH = 26
+_LABEL_WIDTH = 22
+_INDENT = 7
+_FEW_ROWS = 12
+_MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
+
+
+def summary(document: Document) -> Text:
+    """What is said after a capture: the overview, every note once, and the next command.
+
+    ``.plain`` of the result is the text without colour.
+    """
+    notes = [note for finding in document["analyses"].values() for note in finding["notes"]]
+    return _joined([overview(document), _notes(list(dict.fromkeys(notes))), _next(document)])
+
+
+def overview(document: Document) -> Text:
+    """Run, trust, step and a bar per component, in lines of at most 80 columns."""
+    return _joined([_heading(document), _bars(document)])
+
+
+def tables(document: Document, only: Sequence[str] = ()) -> Text:
+    """Every finding with its table; all rows of those named in `only`, else the first 12."""
+    findings = [_finding(document, name, name in only) for name in document["analyses"]]
+    return _joined([*findings, _next(document)])
+
+
+def _next(document: Document) -> Text:
+    return Text(f"Next   {story.command(document, 'report')}")
+
+
+def _joined(blocks: Sequence[Text]) -> Text:
+    return Text("\n\n").join([block for block in blocks if block.plain])
+
+
+def _heading(document: Document) -> Text:
+    path = shortened(printable(document["run"]["path"]), WIDTH - _INDENT)
+    lines = [_entry("Run", path), *_entries("", story.described_run(document))]
+    record = document["run"].get("record")
+    if record and record["command"]:
+        lines += _entries("", f"command: {printable(record['command'])}")
+    if record and record["exit_code"]:
+        lines += _entries("", f"the script ended with exit code {record['exit_code']}")
+    lines += _entries("Trust", story.described_trust(document))
+    for check in story.troubles(document):
+        mark, colour = _MARKS[check["verdict"]]
+        text = f"{mark.strip()} {printable(check['check'])}: {printable(check['detail'])}"
+        lines += _entries("", text, colour)
+    lines += _entries("Step", story.described_step(document))
+    return Text("\n").join(lines)
+
+
+def _entry(name: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"{name:<{_INDENT}}", "bold"), (text, style))
+
+
+def _entries(name: str, text: str, style: str = "") -> list[Text]:
+    """`text` wrapped behind a column of names."""
+    lines = _wrapped(text, WIDTH - _INDENT)
+    return [_entry(name if place == 0 else "", line, style) for place, line in enumerate(lines)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width) or [""]
+
+
+def _bars(document: Document) -> Text:
+    parts = story.parts(document)
+    if not parts:
+        if "breakdown" in document["analyses"]:
+            return Text("  Where the step goes is not known: no device work in the used steps.")
+        return Text("")
+    longest = parts[0].share
+    lines = []
+    for part in parts:
+        label = shortened(story.label(part.component), _LABEL_WIDTH)
+        bar = _bar(part.share / longest if longest else 0.0)
+        lines.append(
+            Text.assemble(
+                f"  {label:<{_LABEL_WIDTH}} ",
+                (f"{bar:<{_BAR_WIDTH}}", "cyan"),
+                f" {format_percent(part.share):>7} {format_ns(part.duration_ns):>10}",
+            )
+        )
+    return Text("\n").join(lines)
+
+
+def _bar(share: float) -> str:
+    """A bar of `share` of the full width, in eighths of a column."""
+    eighths = round(share * _BAR_WIDTH * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _notes(notes: Sequence[str]) -> Text:
+    lines = []
+    for note in notes:
+        first, *rest = _wrapped(printable(note), WIDTH - 3)
+        lines += [f" - {first}", *[f"   {line}" for line in rest]]
+    return Text("\n".join(lines))
+
+
+def _finding(document: Document, name: str, is_whole: bool) -> Text:
+    finding = document["analyses"][name]
+    rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
+    lines = [Text(story.title(name), style="bold"), *map(Text, _wrapped(finding["question"], 80))]
+    lines += [Text(line) for line in _wrapped(story.sentence(document, name), WIDTH)]
+    if rows:
+        lines += [Text(""), *drawn_grid(finding["columns"], rows, WIDTH)]
+    left = len(finding["rows"]) - len(rows)
+    if left:
+        lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
+    if finding["notes"]:
+        lines += [Text(""), _notes(finding["notes"])]
+    return Text("\n").join(lines)

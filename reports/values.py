@@ -1,0 +1,51 @@
+"""Question: how is one value of the document written for a person?"""
+
+from __future__ import annotations
+
+from moeprof.reports.document import Value
+from moeprof.reports.names import printable
+from moeprof.units import format_bytes, format_count, format_ns, format_percent
+
+NOT_KNOWN = "not known"
+
+
+def written(value: Value, unit: str) -> str:
+    """`value` with its unit; ``not known`` for None, yes or no for a bool.
+
+    Units that change the figure: ns (as ns, µs, ms or s), bytes (binary units), share (percent),
+    count (thousands separated). Any other unit is put behind the figure.
+    """
+    if value is None:
+        return NOT_KNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return printable(value)
+    return _figure(value, unit)
+
+
+def is_number(value: Value) -> bool:
+    """Whether `value` is a figure: bool is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _figure(value: float, unit: str) -> str:
+    formats = {
+        "ns": format_ns,
+        "bytes": format_bytes,
+        "share": format_percent,
+        "count": format_count,
+    }
+    if unit in formats:
+        return formats[unit](value)
+    text = _plain_figure(value)
+    return f"{text} {unit}" if unit and unit != "ratio" else text
+
+
+def _plain_figure(value: float) -> str:
+    """Integers whole, as they may be ids; other figures with four digits."""
+    if isinstance(value, int):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3e}"
