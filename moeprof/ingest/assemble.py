@@ -1,0 +1,149 @@
+"""Question: how do the records of all processes become the tables of one `Trace`?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from moeprof.ingest.frames import (
+    buffers_frame,
+    dropped_frame,
+    events_frame,
+    executions_frame,
+    hlo_frame,
+    markers_frame,
+    modules_frame,
+    rendezvous_frame,
+    steps_frame,
+)
+from moeprof.ingest.programs import Program
+from moeprof.ingest.self_time import bodies, self_times_ps, union
+from moeprof.ingest.steps import Execution, Step, cut_steps
+from moeprof.ingest.trust import Evidence, judge
+from moeprof.ingest.work import Record, Work
+from moeprof.tables.trace import Trace, TraceMeta
+
+
+@dataclass(frozen=True)
+class Host:
+    """One process's file, read. ``zero_ns`` is taken off every stamp."""
+
+    name: str
+    platform: str
+    jax_version: str
+    zero_ns: int
+    record: Record
+    programs: dict[int, Program]
+    messages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostTables:
+    """What one process contributes to the frames, times in ns since its capture began."""
+
+    host: Host
+    self_ps: list[int]
+    executions: list[tuple[int, Execution]]  # (device, execution)
+    steps: list[Step]
+    how: str
+    step_of: Mapping[tuple[int, int], int]
+
+
+def assemble(
+    path: str,
+    hosts: Sequence[Host],
+    notes: Sequence[str],
+    routing: pd.DataFrame,
+    received: pd.DataFrame,
+) -> Trace:
+    """Join the files of a session. Programs of equal id are taken to be the same program."""
+    programs: dict[int, Program] = {}
+    for host in hosts:
+        programs = {**host.programs, **programs}
+    calls = bodies({key: program.module for key, program in programs.items()})
+    tables = [_host_tables(host, calls) for host in hosts]
+    ops = hlo_frame(programs)
+    events = events_frame(tables)
+    executions = executions_frame(tables)
+    steps = steps_frame(tables)
+    dropped = sum((host.record.dropped for host in hosts), Counter())
+    damage = [line for host in hosts for line in host.record.damage]
+    read = sum(host.record.events for host in hosts)
+    messages = [message for host in hosts for message in host.messages]
+    devices = len(events[["host", "device"]].drop_duplicates())
+    return Trace(
+        meta=TraceMeta(
+            path=path,
+            platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
+            hosts=tuple(host.name for host in hosts),
+            devices=devices,
+            jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
+            events=read,
+            notes=(*notes, *dict.fromkeys(table.how for table in tables)),
+        ),
+        trust=judge(Evidence(events, ops, steps, dropped, damage, messages, read)),
+        events=events,
+        hlo_ops=ops,
+        executions=executions,
+        modules=modules_frame(programs, events, executions),
+        steps=steps,
+        buffers=buffers_frame(programs),
+        rendezvous=rendezvous_frame(tables),
+        markers=markers_frame(tables),
+        dropped=dropped_frame(dropped),
+        routing=routing,
+        received=received,
+    )
+
+
+def _host_tables(host: Host, calls: Mapping[tuple[int, str], frozenset[str]]) -> HostTables:
+    work = host.record.work
+    work.sort(key=lambda item: (item.device, item.start_ps, -item.end_ps))
+    per_device, whole = _executions(work, host.zero_ns)
+    steps, how = cut_steps(
+        whole, host.record.markers, host.record.launches, host.record.compiles_ps
+    )
+    step_of = {run: step.step for step in steps for run in step.runs}
+    return HostTables(host, self_times_ps(work, calls), per_device, steps, how, step_of)
+
+
+def _executions(
+    work: Iterable[Work], zero_ns: int
+) -> tuple[list[tuple[int, Execution]], list[Execution]]:
+    """Executions per device, and over all devices of the host."""
+    spans: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+    for item in work:
+        if item.run_id != -1 and item.module != -1:
+            span = (item.start_ps // 1000 - zero_ns, item.end_ps // 1000 - zero_ns)
+            spans[item.module, item.run_id, item.device].append(span)
+    per_device = []
+    together: dict[tuple[int, int], list[Execution]] = defaultdict(list)
+    for (module, run_id, device), intervals in spans.items():
+        execution = _execution(module, run_id, intervals)
+        per_device.append((device, execution))
+        together[module, run_id].append(execution)
+    whole = [_over_devices(parts) for parts in together.values()]
+    return per_device, sorted(whole, key=lambda e: e.start_ns)
+
+
+def _execution(module: int, run_id: int, intervals: list[tuple[int, int]]) -> Execution:
+    busy = union(intervals)
+    start, end = min(a for a, _ in intervals), max(b for _, b in intervals)
+    return Execution(
+        module, run_id, start, end, sum(b - a for a, b in busy), len(intervals), devices=1
+    )
+
+
+def _over_devices(parts: list[Execution]) -> Execution:
+    return Execution(
+        module=parts[0].module,
+        run_id=parts[0].run_id,
+        start_ns=min(e.start_ns for e in parts),
+        end_ns=max(e.end_ns for e in parts),
+        busy_ns=sum(e.busy_ns for e in parts),
+        ops=sum(e.ops for e in parts),
+        devices=len(parts),
+    )

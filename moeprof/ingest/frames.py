@@ -1,0 +1,196 @@
+"""Question: how do read records look as tables? One function per frame of a `Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from moeprof.ingest.programs import Program
+from moeprof.ingest.replica_groups import groups_text
+from moeprof.tables.trace import (
+    BUFFERS,
+    DROPPED,
+    EVENTS,
+    EXECUTIONS,
+    HLO_OPS,
+    MARKERS,
+    MODULES,
+    RENDEZVOUS,
+    STEPS,
+)
+
+if TYPE_CHECKING:
+    from moeprof.ingest.assemble import HostTables
+
+
+def events_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`EVENTS`, by host, device and start."""
+    rows: dict[str, list[object]] = {name: [] for name in EVENTS.names}
+    for table in tables:
+        work, zero = table.host.record.work, table.host.zero_ns
+        starts = [item.start_ps // 1000 - zero for item in work]
+        ends = [item.end_ps // 1000 - zero for item in work]
+        rows["host"] += [table.host.name] * len(work)
+        for column in ("device", "line", "name", "module", "op", "run_id"):
+            rows[column] += [getattr(item, column) for item in work]
+        rows["step"] += [table.step_of.get((item.module, item.run_id), -1) for item in work]
+        rows["start_ns"] += starts
+        rows["duration_ns"] += [end - start for start, end in zip(starts, ends, strict=True)]
+        rows["self_ns"] += [self_ps // 1000 for self_ps in table.self_ps]
+    return EVENTS.frame(rows)
+
+
+def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`EXECUTIONS`, by host, device and start."""
+    rows = [
+        {
+            "host": table.host.name,
+            "device": device,
+            "module": e.module,
+            "run_id": e.run_id,
+            "step": table.step_of.get((e.module, e.run_id), -1),
+            "start_ns": e.start_ns,
+            "duration_ns": e.end_ns - e.start_ns,
+            "busy_ns": e.busy_ns,
+        }
+        for table in tables
+        for device, e in sorted(table.executions, key=lambda pair: (pair[0], pair[1].start_ns))
+    ]
+    return EXECUTIONS.frame(rows)
+
+
+def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`STEPS`. Hosts have clocks of their own: of several the longest step is kept, not a span."""
+    rows: dict[tuple[int, int], dict[str, object]] = {}
+    for table in tables:
+        seen: Counter[int] = Counter()
+        for step in table.steps:
+            seen[step.step] += 1
+            key, length = (step.step, seen[step.step]), step.end_ns - step.start_ns
+            row = rows.setdefault(
+                key,
+                {
+                    "step": step.step,
+                    "module": step.module,
+                    "start_ns": step.start_ns,
+                    "duration_ns": length,
+                    "used": True,
+                    "reason": "",
+                },
+            )
+            row["duration_ns"] = max(int(str(row["duration_ns"])), length)
+            if step.reason:
+                row["used"], row["reason"] = False, row["reason"] or step.reason
+    return STEPS.frame(list(rows.values()))
+
+
+def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+    """`HLO_OPS`, programs in order of their id, instructions in that of the proto."""
+    rows = [
+        {
+            "module": module,
+            "op": op.name,
+            "id": op.id,
+            "computation": op.computation,
+            "is_root": op.is_root,
+            "opcode": op.opcode,
+            "shape": str(op.shape),
+            "size_bytes": op.shape.size_bytes,
+            "op_name": op.op_name,
+            "custom_call_target": op.custom_call_target,
+            "operands": " ".join(op.operands),
+            "called": " ".join(op.called),
+            "frames": op.frames,
+            "replica_groups": groups_text(op.groups),
+            "parameter": op.parameter,
+            "details": op.details,
+        }
+        for module, program in sorted(programs.items())
+        for op in program.module.instructions
+    ]
+    return HLO_OPS.frame(rows)
+
+
+def modules_frame(
+    programs: Mapping[int, Program], events: pd.DataFrame, executions: pd.DataFrame
+) -> pd.DataFrame:
+    """`MODULES`, by program id; modules seen in events alone have no name and no instruction."""
+    device_ns = events.groupby("module")["self_ns"].sum()
+    runs = executions.groupby("module")["run_id"].count()
+    ids = sorted({*programs, *(int(m) for m in device_ns.index if m != -1)})
+    rows = [
+        {
+            "module": key,
+            "name": programs[key].module.name if key in programs else "",
+            "instructions": len(programs[key].module.instructions) if key in programs else 0,
+            "executions": int(runs.get(key, 0)),
+            "device_ns": int(device_ns.get(key, 0)),
+        }
+        for key in ids
+    ]
+    return MODULES.frame(rows)
+
+
+def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+    """`BUFFERS`, programs in order of their id."""
+    rows = [
+        {
+            "module": module,
+            "op": buffer.op,
+            "shape_index": buffer.shape_index,
+            "buffer": buffer.id,
+            "size_bytes": buffer.size_bytes,
+            "allocation": buffer.allocation,
+            "offset_bytes": buffer.offset_bytes,
+            "kind": buffer.kind,
+            "live_from": buffer.live_from,
+            "live_to": buffer.live_to,
+        }
+        for module, program in sorted(programs.items())
+        for buffer in program.buffers
+    ]
+    return BUFFERS.frame(rows)
+
+
+def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`RENDEZVOUS`, by host and start."""
+    rows = [
+        {
+            "host": table.host.name,
+            "device": wait.device,
+            "name": wait.name,
+            "module": wait.module,
+            "op": wait.op,
+            "run_id": wait.run_id,
+            "step": table.step_of.get((wait.module, wait.run_id), -1),
+            "start_ns": wait.start_ps // 1000 - table.host.zero_ns,
+            "duration_ns": wait.end_ps // 1000 - wait.start_ps // 1000,
+        }
+        for table in tables
+        for wait in sorted(table.host.record.waits, key=lambda w: w.start_ps)
+    ]
+    return RENDEZVOUS.frame(rows)
+
+
+def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`MARKERS`, by host and start."""
+    rows = [
+        {
+            "host": table.host.name,
+            "name": marker.name,
+            "step": marker.step,
+            "start_ns": marker.start_ps // 1000 - table.host.zero_ns,
+            "duration_ns": marker.end_ps // 1000 - marker.start_ps // 1000,
+        }
+        for table in tables
+        for marker in sorted(table.host.record.markers, key=lambda m: m.start_ps)
+    ]
+    return MARKERS.frame(rows)
+
+
+def dropped_frame(dropped: Counter[str]) -> pd.DataFrame:
+    """`DROPPED`, most frequent first."""
+    return DROPPED.frame([{"what": w, "count": n} for w, n in dropped.most_common()])
