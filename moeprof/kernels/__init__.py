@@ -1,1 +1,44 @@
-"""MoE kernels for JAX: grouped GEMM, dispatch and combine on the native library."""
+"""MoE kernels for JAX: grouped GEMM, dispatch and combine.
+
+The names and signatures are Primus-Turbo's. Where that library is installed on ROCm, these are its
+functions; everywhere else they are ours (`provider.describe` says which, and why).
+"""
+
+from moeprof.kernels.provider import uses_primus_turbo
+
+if uses_primus_turbo():
+    from primus_turbo.jax.lax import compute_group_offs, grouped_gemm
+    from primus_turbo.jax.lax.moe import (
+        Config,
+        get_ep_size,
+        is_internode,
+        moe_combine,
+        moe_dispatch,
+        reset_runtime,
+        set_ep_group,
+        setup,
+    )
+else:
+    from moeprof.kernels.config import Config
+    from moeprof.kernels.grouped_gemm import compute_group_offs, grouped_gemm
+    from moeprof.kernels.moe import moe_combine, moe_dispatch
+    from moeprof.kernels.runtime import (
+        get_ep_size,
+        is_internode,
+        reset_runtime,
+        set_ep_group,
+        setup,
+    )
+
+__all__ = [
+    "Config",
+    "compute_group_offs",
+    "get_ep_size",
+    "grouped_gemm",
+    "is_internode",
+    "moe_combine",
+    "moe_dispatch",
+    "reset_runtime",
+    "set_ep_group",
+    "setup",
+]

@@ -1,0 +1,86 @@
+"""Question: which devices of this process exchange tokens with each other?
+
+An EP group is an ordered list of devices; the position in it is the rank, and rank ``r`` owns the
+experts ``[r × E/EP, (r+1) × E/EP)``. Several groups may coexist (an ``expert`` × ``fsdp`` mesh).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from moeprof.kernels.preflight import PreflightError
+
+
+@dataclass(frozen=True)
+class EpGroups:
+    """The EP groups of one process.
+
+    Attributes:
+        members: one tuple per group: device ordinals of this process in rank order.
+        axis_name: the mesh axis that the groups run along; None where all local devices form one.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    axis_name: str | None
+
+    @property
+    def ep_size(self) -> int:
+        """Ranks per group."""
+        return len(self.members[0])
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all groups together."""
+        return sum(len(group) for group in self.members)
+
+
+def local_group() -> EpGroups:
+    """All devices of this process as one group, in the order of their ordinals."""
+    ordinals = sorted(_ordinal(device) for device in jax.local_devices())
+    return EpGroups((tuple(ordinals),), axis_name=None)
+
+
+def groups_along(mesh: jax.sharding.Mesh, axis_name: str) -> EpGroups:
+    """Groups along one axis of a mesh, as far as they lie in this process.
+
+    Args:
+        mesh: the mesh that the training step runs on.
+        axis_name: the axis that experts are sharded over.
+
+    Raises:
+        PreflightError: no such axis, or a group spans processes.
+    """
+    if axis_name not in mesh.axis_names:
+        raise PreflightError(
+            f"setup: expected `ep_axis_name` to be an axis of the mesh {tuple(mesh.axis_names)}, "
+            f"found {axis_name!r}. Pass ep_axis_name=… or a mesh with that axis."
+        )
+    here = jax.process_index()
+    lines = lines_along(mesh, axis_name)
+    groups = [line for line in lines if any(device.process_index == here for device in line)]
+    for group in groups:
+        owners = sorted({device.process_index for device in group})
+        if owners != [here]:
+            raise PreflightError(
+                f"setup(mode='inproc'): expected the devices along {axis_name!r} to belong to one "
+                f"process, found processes {owners}. Order the mesh so that {axis_name!r} stays "
+                "inside a process."
+            )
+    if not groups:
+        raise PreflightError(f"setup: the mesh has no device of process {here}.")
+    return EpGroups(tuple(tuple(map(_ordinal, group)) for group in groups), axis_name)
+
+
+def lines_along(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Device, ...]]:
+    """Every line of devices along one axis of a mesh."""
+    axis = mesh.axis_names.index(axis_name)
+    rows = np.moveaxis(mesh.devices, axis, -1).reshape(-1, mesh.devices.shape[axis])
+    return [tuple(row) for row in rows]
+
+
+def _ordinal(device: jax.Device) -> int:
+    ordinal = device.local_hardware_id
+    return device.id if ordinal is None else int(ordinal)

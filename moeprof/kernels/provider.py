@@ -1,0 +1,86 @@
+"""Question: whose kernels run here, and why?
+
+Decided in this one place, from what is installed; no JAX backend is started for it.
+
+| name         | when                                                                        |
+| ------------ | --------------------------------------------------------------------------- |
+| primus_turbo | the package `primus_turbo`, JAX's ROCm plugin and an AMD GPU are all present |
+| native_cpu   | otherwise, where our native library loads                                   |
+| reference    | otherwise: the slow twins in plain jnp                                      |
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeprof.kernels import native
+
+PRIMUS_TURBO, NATIVE_CPU, REFERENCE = "primus_turbo", "native_cpu", "reference"
+
+# The device node of AMD's kernel driver for compute.
+_AMD_GPU_DRIVER = Path("/dev/kfd")
+
+
+@dataclass(frozen=True)
+class ProviderChoice:
+    """Whose kernels run, and what speaks against the others.
+
+    Attributes:
+        name: "primus_turbo", "native_cpu" or "reference".
+        reason: why this one, in one line.
+        native_library: where our native library lies; None where it cannot be used.
+        native_problem: why our native library cannot be used; None where it can.
+        primus_turbo_problem: why Primus-Turbo is not used; None where it is.
+    """
+
+    name: str
+    reason: str
+    native_library: Path | None
+    native_problem: str | None
+    primus_turbo_problem: str | None
+
+
+def describe() -> ProviderChoice:
+    """Say which kernels `moeprof.kernels` exports here, and why. Starts no JAX backend."""
+    primus_turbo_problem = _primus_turbo_problem()
+    native_problem = native.unavailable_reason()
+    name, reason = _choose(primus_turbo_problem, native_problem)
+    library = native.library_path() if native_problem is None else None
+    return ProviderChoice(name, reason, library, native_problem, primus_turbo_problem)
+
+
+def uses_primus_turbo() -> bool:
+    """Whether `moeprof.kernels` exports Primus-Turbo's functions. Loads nothing."""
+    return _primus_turbo_problem() is None
+
+
+def _choose(primus_turbo_problem: str | None, native_problem: str | None) -> tuple[str, str]:
+    if primus_turbo_problem is None:
+        return PRIMUS_TURBO, "primus_turbo.jax is installed and JAX runs on ROCm"
+    if native_problem is None:
+        return NATIVE_CPU, f"the native library loads; not Primus-Turbo: {primus_turbo_problem}"
+    return REFERENCE, f"slow twins in jnp, because: {native_problem}"
+
+
+def _primus_turbo_problem() -> str | None:
+    if importlib.util.find_spec("primus_turbo") is None:
+        return "the package primus_turbo is not installed"
+    if importlib.util.find_spec("primus_turbo.jax") is None:
+        return "the installed primus_turbo has no JAX part (primus_turbo.jax)"
+    if not _has_rocm_plugin():
+        return "no JAX plugin for ROCm is installed"
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not {"rocm", "gpu"} & set(platforms.split(",")):
+        return f"JAX_PLATFORMS={platforms} leaves ROCm out"
+    if not _AMD_GPU_DRIVER.exists():
+        return f"no AMD GPU: {_AMD_GPU_DRIVER} does not exist"
+    return None
+
+
+def _has_rocm_plugin() -> bool:
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return any("rocm" in plugin.name or "rocm" in plugin.value for plugin in plugins)

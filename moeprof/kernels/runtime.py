@@ -1,0 +1,318 @@
+"""Question: how is expert parallelism set up in this process?
+
+`setup` decides once and freezes; everything else reads the frozen state. The order of the checks
+and their kinds of error are Primus-Turbo's (a6a16cdce, primus_turbo/jax/lax/moe). Two things are
+better here: a mesh is honoured inside one process, and EP sizes from 2 to 8 all work.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from moeprof.errors import SpecError
+from moeprof.kernels.config import (
+    DEFAULT_NUM_SMS,
+    MAX_NVL_RANKS,
+    check_num_sms,
+    dispatch_config,
+    nvl_buffer_size_bytes,
+    rdma_buffer_size_bytes,
+)
+from moeprof.kernels.ep_groups import EpGroups, groups_along, lines_along, local_group
+from moeprof.kernels.preflight import PreflightError
+
+MODE_VARIABLE = "PRIMUS_TURBO_JAX_DEEPEP_MODE"
+_MODES = ("inproc", "per_process")
+
+
+class SetupError(SpecError, RuntimeError):
+    """Expert parallelism is not set up, or is set up otherwise."""
+
+
+class LaunchMode(enum.IntEnum):
+    """Where the ranks of a group live."""
+
+    INPROC = 0
+    PER_PROCESS = 1
+
+
+@dataclass(frozen=True)
+class FrozenRuntimeState:
+    """What `setup` decided.
+
+    Attributes:
+        mode: where the ranks live; ``launch_mode`` is the same as an integer.
+        ep_size: ranks per EP group.
+        is_internode: whether a group spans nodes.
+        num_sms: compute units given to the transport.
+        source_meta_bytes: 8 where a group spans nodes, else 0.
+        groups: the EP groups of this process.
+        ep_axis_name: the mesh axis that experts are sharded over.
+    """
+
+    mode: LaunchMode
+    launch_mode: int
+    ep_size: int
+    is_internode: bool
+    num_sms: int
+    source_meta_bytes: int
+    groups: EpGroups
+    ep_axis_name: str
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of `setup`, to tell a repeated call from a different one."""
+
+    hidden_bytes: int | None
+    mesh: jax.sharding.Mesh | None
+    ep_ranks: tuple[int, ...] | None
+    ep_axis_name: str
+    num_sms: int
+    mode: LaunchMode
+
+
+_lock = threading.Lock()
+_frozen: tuple[_Request, FrozenRuntimeState] | None = None
+_ep_ranks: tuple[int, ...] | None = None
+
+
+def setup(
+    *,
+    hidden_bytes: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    ep_ranks: Sequence[int] | None = None,
+    ep_axis_name: str = "expert",
+    num_sms: int | None = None,
+    mode: str | None = None,
+) -> None:
+    """Decide how tokens travel, once per process.
+
+    Args:
+        hidden_bytes: ``hidden × max(itemsize, 2)``, sizes the buffers of PER_PROCESS.
+        mesh: mesh whose ``ep_axis_name`` axis makes the EP groups. Without it all devices of this
+            process are one group.
+        ep_ranks: process indices of the EP group (PER_PROCESS); not together with ``mesh``.
+        ep_axis_name: the mesh axis that experts are sharded over.
+        num_sms: compute units for the transport, even; 64 by default.
+        mode: "inproc" or "per_process"; by default what the environment variable
+            ``PRIMUS_TURBO_JAX_DEEPEP_MODE`` says, else "inproc" unless every process has one
+            device.
+
+    Raises:
+        PreflightError: (a ValueError) an argument that cannot be.
+        SetupError: (a RuntimeError) set up differently before, or this build has no such transport.
+    """
+    global _frozen
+    launch = _check_mode(mesh, ep_ranks, mode)
+    request = _Request(
+        hidden_bytes,
+        mesh,
+        None if ep_ranks is None else tuple(ep_ranks),
+        ep_axis_name,
+        DEFAULT_NUM_SMS if num_sms is None else num_sms,
+        launch,
+    )
+    check_num_sms(request.num_sms)
+    with _lock:
+        if _frozen is not None:
+            _require_same(_frozen[0], request)
+            return
+        state = _inproc(request) if launch is LaunchMode.INPROC else _per_process(request)
+        _frozen = (request, state)
+
+
+def _check_mode(
+    mesh: jax.sharding.Mesh | None, ep_ranks: Sequence[int] | None, mode: str | None
+) -> LaunchMode:
+    if mesh is not None and ep_ranks is not None:
+        raise PreflightError("Pass either `mesh` or `ep_ranks`, not both.")
+    if mode is not None and mode not in _MODES:
+        raise PreflightError(f"`mode` must be one of {_MODES} or None, found {mode!r}.")
+    if mode == "inproc" and jax.process_count() > 1:
+        raise PreflightError(
+            f"`mode='inproc'` needs a single process, found {jax.process_count()}. Leave `mode` "
+            "out where each process holds whole EP groups, else use mode='per_process'."
+        )
+    if mode == "per_process" and jax.process_count() == 1 and jax.local_device_count() > 1:
+        raise PreflightError(
+            f"`mode='per_process'` needs one process per device, found one process with "
+            f"{jax.local_device_count()} devices. Use mode='inproc'."
+        )
+    return _resolve_mode(mode)
+
+
+def _resolve_mode(mode: str | None) -> LaunchMode:
+    chosen = mode or os.environ.get(MODE_VARIABLE)
+    if chosen is None:
+        alone = jax.local_device_count() == 1 and jax.process_count() > 1
+        chosen = "per_process" if alone else "inproc"
+    if chosen not in _MODES:
+        raise PreflightError(f"{MODE_VARIABLE} must be one of {_MODES}, found {chosen!r}.")
+    return LaunchMode[chosen.upper()]
+
+
+def _require_same(before: _Request, now: _Request) -> None:
+    if before == now:
+        return
+    changed = [name for name in before.__dict__ if getattr(before, name) != getattr(now, name)]
+    raise SetupError(
+        f"setup() called with different configuration: {', '.join(changed)} changed "
+        f"(was {[getattr(before, name) for name in changed]}, "
+        f"now {[getattr(now, name) for name in changed]}). Call reset_runtime() first."
+    )
+
+
+def _inproc(request: _Request) -> FrozenRuntimeState:
+    if request.ep_ranks is not None:
+        warnings.warn(
+            "setup: `ep_ranks` are process indices and mean nothing inside one process; ignored. "
+            "Pass `mesh` to choose the EP groups.",
+            stacklevel=3,
+        )
+    if request.mesh is None:
+        groups = local_group()
+    else:
+        groups = groups_along(request.mesh, request.ep_axis_name)
+    _check_inproc_size(groups.ep_size, request)
+    return FrozenRuntimeState(
+        mode=LaunchMode.INPROC,
+        launch_mode=int(LaunchMode.INPROC),
+        ep_size=groups.ep_size,
+        is_internode=False,
+        num_sms=request.num_sms,
+        source_meta_bytes=0,
+        groups=groups,
+        ep_axis_name=request.ep_axis_name,
+    )
+
+
+def _check_inproc_size(ep_size: int, request: _Request) -> None:
+    if 2 <= ep_size <= MAX_NVL_RANKS:
+        return
+    origin = "the devices of this process" if request.mesh is None else "the mesh axis"
+    raise PreflightError(
+        f"setup(mode='inproc'): expected an EP size from 2 to {MAX_NVL_RANKS}, found {ep_size} "
+        f"({origin}). Nearest valid choice: {min(max(ep_size, 2), MAX_NVL_RANKS)}; on the CPU "
+        "devices come from XLA_FLAGS=--xla_force_host_platform_device_count=N."
+    )
+
+
+def _per_process(request: _Request) -> FrozenRuntimeState:
+    ranks = _pinned_ranks(request)
+    ep_size = len(ranks) if ranks else jax.process_count()
+    config = dispatch_config(_check_per_process_size(ep_size), request.num_sms)
+    if request.hidden_bytes is None:
+        raise PreflightError(
+            "setup(mode='per_process'): `hidden_bytes` is needed to size the buffers; pass "
+            "hidden × max(itemsize, 2)."
+        )
+    meta_bytes = 8 if ep_size > MAX_NVL_RANKS else 0
+    nvl_bytes = nvl_buffer_size_bytes(ep_size, request.hidden_bytes, config, meta_bytes)
+    rdma_bytes = rdma_buffer_size_bytes(ep_size, request.hidden_bytes, config, meta_bytes)
+    raise SetupError(
+        f"setup(mode='per_process'): EP {ep_size} would exchange tokens between processes "
+        f"(buffers of {nvl_bytes} B inside a node, {rdma_bytes} B between nodes), which needs "
+        "GPUs; this build has the in-process CPU transport only. Run all EP ranks as devices of "
+        "one process (mode='inproc')."
+    )
+
+
+def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
+    if request.mesh is not None and request.ep_axis_name in request.mesh.axis_names:
+        here = jax.process_index()
+        lines = [
+            tuple(device.process_index for device in line)
+            for line in lines_along(request.mesh, request.ep_axis_name)
+        ]
+        own = next((line for line in lines if here in line), None)
+        if own is not None and len(set(own)) > 1:
+            set_ep_group(own)
+    elif request.ep_ranks is not None:
+        set_ep_group(request.ep_ranks)
+    return _ep_ranks
+
+
+def _check_per_process_size(ep_size: int) -> int:
+    if ep_size > MAX_NVL_RANKS and ep_size % MAX_NVL_RANKS:
+        below = ep_size // MAX_NVL_RANKS * MAX_NVL_RANKS
+        raise PreflightError(
+            f"setup: an EP size above {MAX_NVL_RANKS} must be a multiple of {MAX_NVL_RANKS}, "
+            f"found {ep_size}. Nearest valid choices: {below} or {below + MAX_NVL_RANKS}."
+        )
+    return ep_size
+
+
+def set_ep_group(ranks: Sequence[int]) -> None:
+    """Pin the processes of this process's EP group (PER_PROCESS), in rank order.
+
+    Raises:
+        PreflightError: (a ValueError) ranks repeat, or this process is not among them.
+        SetupError: (a RuntimeError) another group is pinned already.
+    """
+    global _ep_ranks
+    group = tuple(int(rank) for rank in ranks)
+    if len(set(group)) != len(group) or jax.process_index() not in group:
+        raise PreflightError(
+            f"set_ep_group: expected unique process indices including {jax.process_index()} "
+            f"(this process), found {group}."
+        )
+    if _ep_ranks is not None and _ep_ranks != group:
+        raise SetupError(
+            f"set_ep_group: the EP group is {_ep_ranks} already, found {group}. "
+            "Call reset_runtime() first."
+        )
+    _ep_ranks = group
+
+
+def frozen_state() -> FrozenRuntimeState:
+    """What `setup` decided.
+
+    Raises:
+        SetupError: (a RuntimeError) `setup` has not been called.
+    """
+    if _frozen is None:
+        raise SetupError(
+            "setup() must be called exactly once before moe_dispatch, moe_combine, get_ep_size or "
+            "is_internode; it has not been called in this process."
+        )
+    return _frozen[1]
+
+
+def get_ep_size() -> int:
+    """Ranks per EP group.
+
+    Raises:
+        SetupError: (a RuntimeError) `setup` has not been called.
+    """
+    return frozen_state().ep_size
+
+
+def is_internode() -> bool:
+    """Whether an EP group spans nodes, and the handle has its internode form.
+
+    Raises:
+        SetupError: (a RuntimeError) `setup` has not been called.
+    """
+    return frozen_state().is_internode
+
+
+def reset_runtime() -> None:
+    """Forget everything that `setup` and `set_ep_group` decided.
+
+    Compiled programs carry the old EP
+    groups inside, so JAX's caches are cleared and programs are traced anew.
+    """
+    global _frozen, _ep_ranks
+    with _lock:
+        had_state = _frozen is not None
+        _frozen, _ep_ranks = None, None
+    if had_state:
+        jax.clear_caches()  # type: ignore[no-untyped-call]
