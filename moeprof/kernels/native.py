@@ -55,9 +55,29 @@ def load() -> ctypes.CDLL:
     except OSError as error:
         raise NativeError(f"native library {path} does not load: {error}") from error
     for target, symbol in CPU_TARGETS.items():
+        _register(library, path, target, symbol)
+    return library
+
+
+def _register(library: ctypes.CDLL, path: Path, target: str, symbol: str) -> None:
+    try:
         handler = jax.ffi.pycapsule(getattr(library, symbol))
         jax.ffi.register_ffi_target(target, handler, platform="cpu")
-    return library
+    except (AttributeError, jax.errors.JaxRuntimeError) as error:
+        raise NativeError(
+            f"native library {path}: jax {jax.__version__} does not take {symbol}: {error}. It was "
+            "built with other sources or for a newer jax; build it again in this environment."
+        ) from error
+
+
+@functools.cache
+def unavailable_reason() -> str | None:
+    """Why the native library cannot be used; None where it is loaded and registered."""
+    try:
+        load()
+    except NativeError as error:
+        return str(error)
+    return None
 
 
 def _preload_openblas() -> None:

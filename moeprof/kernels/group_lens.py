@@ -1,0 +1,63 @@
+"""Question: are the lengths and offsets of groups usable, and what are the offsets of lengths?
+
+Lengths are ordinary operands: they may be traced, int32 or int64, with 64-bit mode on or off. Their
+values are checked by the native handler at run time (negative, or reaching past the rows); here
+only what the types and shapes tell.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+_INT32 = np.iinfo(np.int32)
+
+
+def compute_group_offs(group_lens: ArrayLike) -> jax.Array:
+    """Where each group begins and the last one ends: the exclusive prefix sum of the lengths.
+
+    Args:
+        group_lens: int32 or int64 ``[G]``, rows per group.
+
+    Returns:
+        ``[G + 1]`` of the dtype of ``group_lens``; ``[0, l0, l0 + l1, …]``.
+
+    Raises:
+        TypeError: the lengths are not int32 or int64.
+        ValueError: they are not one-dimensional, or do not fit int32 where 64-bit mode is off.
+    """
+    lens = as_lengths(group_lens, "group_lens")
+    return jnp.pad(jnp.cumsum(lens, dtype=lens.dtype), (1, 0))
+
+
+def as_lengths(values: ArrayLike, name: str) -> jax.Array:
+    """``values`` as a one-dimensional int32 or int64 array, without losing a bit.
+
+    With 64-bit mode off JAX would cut an int64 NumPy array to int32 silently. Values that fit are
+    converted, others refused.
+
+    Raises:
+        TypeError: not int32 or int64 (a list of Python integers is fine).
+        ValueError: not one-dimensional, or a value that int32 cannot hold with 64-bit mode off.
+    """
+    if not isinstance(values, jax.Array):
+        values = _without_silent_cut(np.asarray(values), name)
+    array = jnp.asarray(values)
+    if array.dtype not in (jnp.int32, jnp.int64):
+        raise TypeError(f"{name}: expected int32 or int64, found {array.dtype}.")
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected one axis, found shape {array.shape}.")
+    return array
+
+
+def _without_silent_cut(values: np.ndarray, name: str) -> np.ndarray:
+    if values.dtype != np.int64 or jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return values
+    for index in np.flatnonzero((values < _INT32.min) | (values > _INT32.max)):
+        raise ValueError(
+            f"{name}[{index}] is {values.flat[index]}, more than int32 holds, and 64-bit mode is "
+            "off. Switch it on with jax.config.update('jax_enable_x64', True)."
+        )
+    return values.astype(np.int32)

@@ -1,0 +1,182 @@
+"""Question: what does each expert's matrix make of the rows that were routed to it?
+
+`grouped_gemm` is the product of a mixture-of-experts layer: rows sorted by expert, one matrix per
+expert, as many rows for each as the router sent. Names, shapes and layouts are those of
+Primus-Turbo's `grouped_gemm`; see its docstring for what is wider here.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from moeprof.kernels.group_lens import as_lengths, compute_group_offs
+from moeprof.kernels.grouped_gemm_primitive import bind_grouped_gemm, bind_variable_k
+from moeprof.kernels.varying import vary_alike
+
+__all__ = ["compute_group_offs", "grouped_gemm"]
+
+_DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+
+
+def grouped_gemm(
+    a: ArrayLike,
+    b: ArrayLike,
+    group_lens: ArrayLike,
+    group_offs: ArrayLike | None = None,
+    transA: bool = False,
+    transB: bool = False,
+    num_cu: int = -1,
+) -> jax.Array:
+    """Multiply each group's rows by its own matrix: ``out[i] = a[i] @ b[g(i)]``.
+
+    Rows are sorted by group: the first ``group_lens[0]`` belong to group 0, and so on. Rows past
+    the sum belong to none: they are zero in the result and in the gradient of ``a``, and what they
+    hold, NaN included, reaches nothing. The gradient of an empty group's matrix is zero, exactly.
+    Accumulates in float32. Differentiable in ``a`` and ``b``, any number of times in reverse mode;
+    works under jit, vmap (one call; what is not mapped is not copied) and in `jax.shard_map`, where
+    all shapes are one device's.
+
+    Work: ``2·sum(lens)·k·n`` flops; traffic at least ``sum(lens)·(k + n) + G·k·n`` elements. Rows,
+    ``k`` and ``n`` are each at most 2**31 - 1; products of them may be larger.
+    Slow twin: `moeprof.kernels.reference.grouped_gemm`.
+
+    Args:
+        a: float32, bfloat16 or float16 ``[M, k]``, or ``[k, M]`` with ``transA``.
+        b: ``[G, k, n]``, or ``[G, n, k]`` with ``transB``; the dtype of ``a``.
+        group_lens: rows per group, int32 or int64 ``[G]`` with 64-bit mode on or off; an ordinary
+            operand that may be traced. At least 0 each and at most ``M`` together.
+        group_offs: ``compute_group_offs(group_lens)`` if at hand, int32 or int64 ``[G + 1]``.
+        transA: rows run along the second axis of ``a``.
+        transB: each matrix of ``b`` is transposed.
+        num_cu: compute units to use, on the CPU its threads; 0 or less means all.
+
+    Returns:
+        ``[M, n]`` of the dtype of ``a``.
+
+    Raises:
+        TypeError: a dtype that is not supported, or ``a`` and ``b`` differ in it.
+        ValueError: shapes that do not belong together.
+        jax.errors.JaxRuntimeError: INVALID_ARGUMENT when run with a negative length, lengths that
+            reach past ``M``, or offsets that are not the lengths' sums; names index and value.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    lens = as_lengths(group_lens, "group_lens")
+    offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
+    _check_dtypes(a, b)
+    _check_shapes(a, b, lens, offs, transA, transB)
+    a, b, lens, offs = vary_alike(a, b, lens, offs)
+    return _grouped_gemm(a, b, lens, offs, bool(transA), bool(transB), max(0, int(num_cu)))
+
+
+def _no_offsets() -> jax.Array:
+    """Stands for absent offsets: the handler then sums the lengths itself."""
+    return jnp.zeros((0,), np.int32)
+
+
+def _check_dtypes(a: jax.Array, b: jax.Array) -> None:
+    if a.dtype != b.dtype:
+        raise TypeError(f"grouped_gemm: a and b dtype mismatch: a is {a.dtype}, b is {b.dtype}.")
+    if a.dtype not in _DTYPES:
+        raise TypeError(
+            f"grouped_gemm: expected float32, bfloat16 or float16, found {a.dtype}. "
+            "Cast a and b first."
+        )
+
+
+def _check_shapes(
+    a: jax.Array, b: jax.Array, lens: jax.Array, offs: jax.Array, trans_a: bool, trans_b: bool
+) -> None:
+    if a.ndim != 2 or b.ndim != 3:
+        raise ValueError(
+            f"grouped_gemm: expected a with 2 axes and b with 3, found {a.shape} and {b.shape}."
+        )
+    groups, k_of_a, k_of_b = b.shape[0], a.shape[0 if trans_a else 1], b.shape[2 if trans_b else 1]
+    if k_of_a != k_of_b:
+        raise ValueError(
+            f"grouped_gemm: a {a.shape} (transA={trans_a}) is {k_of_a} wide, but b {b.shape} "
+            f"(transB={trans_b}) multiplies {k_of_b}."
+        )
+    if lens.shape != (groups,):
+        raise ValueError(
+            f"grouped_gemm: b {b.shape} has {groups} groups, so group_lens must have shape "
+            f"({groups},), found {lens.shape}."
+        )
+    if offs.shape not in ((groups + 1,), (0,)):
+        raise ValueError(
+            f"grouped_gemm: for {groups} groups group_offs must have shape ({groups + 1},), "
+            f"found {offs.shape}. Use compute_group_offs(group_lens)."
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _grouped_gemm(
+    a: jax.Array,
+    b: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    trans_a: bool,
+    trans_b: bool,
+    max_threads: int,
+) -> jax.Array:
+    return bind_grouped_gemm(
+        a, b, lens, offs, trans_a=trans_a, trans_b=trans_b, max_threads=max_threads
+    )
+
+
+_Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+_Gradients = tuple[jax.Array, jax.Array, None, None]
+
+
+def _grouped_gemm_fwd(
+    a: jax.Array,
+    b: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    trans_a: bool,
+    trans_b: bool,
+    max_threads: int,
+) -> tuple[jax.Array, _Operands]:
+    out = _grouped_gemm(a, b, lens, offs, trans_a, trans_b, max_threads)
+    return out, (a, b, lens, offs)
+
+
+def _grouped_gemm_bwd(
+    trans_a: bool, trans_b: bool, max_threads: int, saved: _Operands, d_out: jax.Array
+) -> _Gradients:
+    """``dA = dC b[g]^T`` row by row, ``dB[g] = A_g^T dC_g`` (its transpose where b is)."""
+    a, b, lens, offs = saved
+    rows = a.T if trans_a else a
+    d_rows = _grouped_gemm(d_out, b, lens, offs, False, not trans_b, max_threads)
+    lhs, rhs = (d_out, rows) if trans_b else (rows, d_out)
+    d_b = _variable_k(lhs, rhs, lens, offs, max_threads)
+    return d_rows.T if trans_a else d_rows, d_b, None, None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _variable_k(
+    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, max_threads: int
+) -> jax.Array:
+    return bind_variable_k(lhs, rhs, lens, offs, max_threads=max_threads)
+
+
+def _variable_k_fwd(
+    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, max_threads: int
+) -> tuple[jax.Array, _Operands]:
+    return _variable_k(lhs, rhs, lens, offs, max_threads), (lhs, rhs, lens, offs)
+
+
+def _variable_k_bwd(max_threads: int, saved: _Operands, d_out: jax.Array) -> _Gradients:
+    """``out[g] = L_g^T R_g``, hence ``dL = R d_out[g]^T`` and ``dR = L d_out[g]`` row by row."""
+    lhs, rhs, lens, offs = saved
+    d_lhs = _grouped_gemm(rhs, d_out, lens, offs, False, True, max_threads)
+    d_rhs = _grouped_gemm(lhs, d_out, lens, offs, False, False, max_threads)
+    return d_lhs, d_rhs, None, None
+
+
+_grouped_gemm.defvjp(_grouped_gemm_fwd, _grouped_gemm_bwd)
+_variable_k.defvjp(_variable_k_fwd, _variable_k_bwd)

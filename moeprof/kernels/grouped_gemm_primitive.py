@@ -1,0 +1,163 @@
+"""Question: how does JAX run, trace, batch and lower the two grouped products?
+
+Both primitives carry a batch axis in front of every operand, of size 1 where all batch elements
+share the operand. So vmap becomes one larger call and copies nothing that is shared:
+
+    grouped_gemm             a [B, M, k]   b [B, G, k, n]   lens [B, G]   offs [B, G + 1] or [1, 0]
+                             -> [B, M, n]
+    grouped_gemm_variable_k  lhs [B, M, m]   rhs [B, M, n]   lens   offs  -> [B, G, m, n]
+
+On the CPU they lower to the native handlers; elsewhere, and where the native library is absent
+(said once in a warning), to the slow twins.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from moeprof.kernels import native
+from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
+from moeprof.kernels.reference import grouped_gemm as reference
+
+grouped_gemm_p = Primitive("moeprof_grouped_gemm")
+variable_k_p = Primitive("moeprof_grouped_gemm_variable_k")
+
+
+def bind_grouped_gemm(
+    a: jax.Array,
+    b: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    *,
+    trans_a: bool,
+    trans_b: bool,
+    max_threads: int,
+) -> jax.Array:
+    """One product ``[M, n]`` of ``a [M, k]`` (or ``[k, M]``) and ``b [G, k, n]`` (or transposed).
+
+    ``offs`` is ``[G + 1]``, or ``[0]`` where the caller has none. ``max_threads`` 0 is every core.
+    """
+    operands = (a[None], b[None], lens[None], offs[None])
+    out = grouped_gemm_p.bind(*operands, trans_a=trans_a, trans_b=trans_b, max_threads=max_threads)
+    return out[0]
+
+
+def bind_variable_k(
+    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
+) -> jax.Array:
+    """The products ``[G, m, n]`` of each group's rows of ``lhs [M, m]`` and ``rhs [M, n]``."""
+    out = variable_k_p.bind(lhs[None], rhs[None], lens[None], offs[None], max_threads=max_threads)
+    return out[0]
+
+
+def _result(like: jax.core.ShapedArray, *shape: int) -> jax.core.ShapedArray:
+    """An aval of another shape that varies over the same mesh axes as ``like``."""
+    replicated = NamedSharding(like.sharding.mesh, PartitionSpec(*[None] * len(shape)))
+    return like.update(shape=shape, sharding=replicated, weak_type=False)
+
+
+def _grouped_gemm_aval(
+    a: jax.core.ShapedArray,
+    b: jax.core.ShapedArray,
+    lens: jax.core.ShapedArray,
+    offs: jax.core.ShapedArray,
+    *,
+    trans_a: bool,
+    trans_b: bool,
+    max_threads: int,
+) -> jax.core.ShapedArray:
+    batch = batch_size(a, b, lens, offs)
+    return _result(a, batch, a.shape[2 if trans_a else 1], b.shape[2 if trans_b else 3])
+
+
+def _variable_k_aval(
+    lhs: jax.core.ShapedArray,
+    rhs: jax.core.ShapedArray,
+    lens: jax.core.ShapedArray,
+    offs: jax.core.ShapedArray,
+    *,
+    max_threads: int,
+) -> jax.core.ShapedArray:
+    batch = batch_size(lhs, rhs, lens, offs)
+    return _result(lhs, batch, lens.shape[1], lhs.shape[2], rhs.shape[2])
+
+
+def _grouped_gemm_twin(
+    a: jax.Array,
+    b: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    *,
+    trans_a: bool,
+    trans_b: bool,
+    max_threads: int,
+) -> jax.Array:
+    one = functools.partial(reference.grouped_gemm, transA=trans_a, transB=trans_b)
+    return _over_batch(one, a, b, lens, offs)
+
+
+def _variable_k_twin(
+    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
+) -> jax.Array:
+    return _over_batch(reference.grouped_gemm_variable_k, lhs, rhs, lens, offs)
+
+
+def _over_batch(one: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
+    """``one`` for each batch element; operands of batch size 1 are shared."""
+    if batch_size(*operands) == 1:
+        return one(*(operand[0] for operand in operands))[None]
+    axes = tuple(None if operand.shape[0] == 1 else 0 for operand in operands)
+    shared = (x[0] if axis is None else x for x, axis in zip(operands, axes, strict=True))
+    return jax.vmap(one, in_axes=axes)(*shared)
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"moeprof.kernels runs its slow twins: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def _lower(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
+    """Register the native handler of the same name for the CPU, and ``twin`` for the rest."""
+    by_twin = mlir.lower_fun(twin, multiple_results=False)
+    by_handler = jax.ffi.ffi_lowering(primitive.name)
+
+    def on_cpu(ctx: object, *operands: object, max_threads: int, **params: bool) -> object:
+        reason = native.unavailable_reason()
+        if reason is not None:
+            _warn_once(reason)
+            return by_twin(ctx, *operands, max_threads=max_threads, **params)
+        return by_handler(ctx, *operands, max_threads=np.int64(max_threads), **params)
+
+    mlir.register_lowering(primitive, by_twin)
+    mlir.register_lowering(primitive, on_cpu, platform="cpu")
+
+
+@functools.cache
+def _compiled(primitive: Primitive, **params: bool | int) -> Callable[..., jax.Array]:
+    return jax.jit(functools.partial(primitive.bind, **params))
+
+
+def _define(
+    primitive: Primitive,
+    aval: Callable[..., jax.core.ShapedArray],
+    twin: Callable[..., jax.Array],
+) -> None:
+    def run_now(*operands: jax.Array, **params: bool | int) -> jax.Array:
+        return _compiled(primitive, **params)(*operands)
+
+    primitive.def_impl(run_now)
+    primitive.def_abstract_eval(aval)
+    merge_vmapped_axis_into_batch(primitive)
+    _lower(primitive, twin)
+
+
+_define(grouped_gemm_p, _grouped_gemm_aval, _grouped_gemm_twin)
+_define(variable_k_p, _variable_k_aval, _variable_k_twin)
