@@ -1,0 +1,151 @@
+"""Question: how can calls of jitted functions be seen without changing what they are?
+
+`watch_jit` replaces `jax.jit` by a function that returns the same object behind a transparent
+proxy. The proxy answers every attribute, `isinstance`, hash and comparison as the object itself,
+binds as a method, and pickles as the object; only its call passes the `observer` first. Without
+an observer a call costs one global look-up.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Hashable
+from types import MethodType
+from typing import Any, Protocol
+
+import wrapt
+
+
+class CallObserver(Protocol):
+    """Whoever wants to know of top-level calls."""
+
+    compilations: int  # programs compiled so far
+
+    def is_tracing(self) -> bool:
+        """Whether JAX is tracing on this thread, so that nothing runs on a device."""
+        ...
+
+    def before_call(self, key: Hashable, name: str) -> None:
+        """A top-level call is about to be made."""
+        ...
+
+    def after_compiling_call(self, key: Hashable, seconds: float) -> None:
+        """A top-level call that compiled something has returned."""
+        ...
+
+    def call_failed(self, error: BaseException) -> None:
+        """A top-level call raised."""
+        ...
+
+
+_observer: CallObserver | None = None
+_depth = threading.local()
+
+
+def set_observer(observer: CallObserver | None) -> None:
+    """Tell `observer` of calls from now on; None makes every proxy pass straight through."""
+    global _observer
+    _observer = observer
+
+
+_Proxy: Any = wrapt.CallableObjectProxy  # generic in some versions of wrapt, untyped in others
+
+
+class JitProxy(_Proxy):  # type: ignore[misc]  # a class without a static type
+    """A jitted function whose top-level calls are observed."""
+
+    def __init__(self, jitted: Callable[..., Any]) -> None:
+        """Stand in for `jitted`."""
+        super().__init__(jitted)
+        self._self_key = function_key(jitted)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, past the observer if there is one."""
+        observer = _observer
+        if observer is None:
+            return self.__wrapped__(*args, **kwargs)
+        return observed_call(observer, self._self_key, self.__wrapped__, args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Bind as a method, as the jitted function does."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as the function itself."""
+        return self.__wrapped__.__reduce_ex__(protocol)
+
+    def __copy__(self) -> Any:
+        """Functions copy as themselves."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """Functions copy as themselves."""
+        return self
+
+
+def observed_call(
+    observer: CallObserver,
+    key: tuple[str, str, int],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call `function`; if this is a top-level call, tell `observer` before and after."""
+    if getattr(_depth, "value", 0) or observer.is_tracing():
+        return function(*args, **kwargs)
+    observer.before_call(key, key[1])
+    compilations = observer.compilations
+    start = time.perf_counter()
+    _depth.value = 1
+    try:
+        return function(*args, **kwargs)
+    except BaseException as error:
+        observer.call_failed(error)
+        raise
+    finally:
+        _depth.value = 0
+        if observer.compilations != compilations:
+            observer.after_compiling_call(key, time.perf_counter() - start)
+
+
+def function_key(function: Callable[..., Any]) -> tuple[str, str, int]:
+    """What stays the same when a script jits the same function again: module, name and line."""
+    plain = getattr(function, "__wrapped__", function)
+    code = getattr(plain, "__code__", None)
+    name = getattr(plain, "__qualname__", None) or getattr(plain, "__name__", None)
+    if name is None and isinstance(plain, functools.partial):
+        return function_key(plain.func)
+    module = str(getattr(plain, "__module__", ""))
+    return module, str(name or type(plain).__name__), getattr(code, "co_firstlineno", 0)
+
+
+def watch_jit(jit: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` (or `jax.pmap`) whose results are proxies, used as decorator or as function."""
+
+    @functools.wraps(jit)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = jit(*args, **kwargs)
+        if hasattr(result, "lower"):
+            return JitProxy(result)
+        if args:
+            return result
+        # jax.jit(static_argnums=…) without a function is a decorator still to be applied.
+        return lambda function: JitProxy(result(function))
+
+    return watched
+
+
+def watch_compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.stages.Compiled.__call__`, observed: what `jitted.lower(…).compile()` returns."""
+
+    @functools.wraps(call)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        observer = _observer
+        if observer is None:
+            return call(self, *args, **kwargs)
+        key = ("", "compiled program", id(self))
+        return observed_call(observer, key, functools.partial(call, self), args, kwargs)
+
+    return watched

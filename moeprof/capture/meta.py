@@ -1,0 +1,118 @@
+"""Question: what does meta.json say about a run? Written by the parent, whatever became of it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "moeprof.run/1"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that was run, and how it ended (exit code None while it runs)."""
+
+    argv: Sequence[str]
+    started: datetime
+    ended: datetime | None = None
+    exit_code: int | None = None
+
+
+def run_status(process: Mapping[str, Any]) -> str:
+    """``complete``: every window holds what was asked; ``partial``: less; ``empty``: nothing."""
+    windows = process.get("windows") or []
+    if not process.get("files"):
+        return "empty"
+    is_whole = all(
+        window.get("closed_because") == "complete"
+        and not window.get("export_error")
+        and "export_given_up_after_s" not in window
+        for window in windows
+    )
+    return "complete" if is_whole else "partial"
+
+
+def write_meta(
+    run_dir: Path,
+    launch: Launch,
+    process: Mapping[str, Any],
+    *,
+    versions: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """Write meta.json, or add `process` to the one that siblings of the launch share."""
+    path = run_dir / "meta.json"
+    with _locked(run_dir):
+        earlier = _processes(path)
+        index = process.get("process_index", 0)
+        others = [other for other in earlier if other.get("process_index") != index]
+        processes = sorted([*others, dict(process)], key=lambda one: one.get("process_index", 0))
+        meta = _meta(launch, processes, versions, environment)
+        partial = path.with_name("meta.json.partial")
+        partial.write_text(json.dumps(meta, allow_nan=False, indent=1) + "\n")
+        partial.rename(path)
+    return meta
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` against siblings that write the same meta.json."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _meta(
+    launch: Launch,
+    processes: list[dict[str, Any]],
+    versions: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    statuses = {run_status(process) for process in processes}
+    expected = max(int(process.get("process_count", 1)) for process in processes)
+    return {
+        "schema": SCHEMA,
+        "command": shlex.join(["python", *launch.argv[1:]]),
+        "argv": list(launch.argv),
+        "exit_code": launch.exit_code,
+        "status": statuses.pop() if len(statuses) == 1 else "partial",
+        "started": launch.started.astimezone(UTC).isoformat(),
+        "ended": None if launch.ended is None else launch.ended.astimezone(UTC).isoformat(),
+        "duration_s": (
+            None if launch.ended is None else (launch.ended - launch.started).total_seconds()
+        ),
+        "versions": dict(versions),
+        "window": _described(processes),
+        "xla_flags": environment.get("XLA_FLAGS", ""),
+        "mesh": next((one["mesh"] for one in processes if one.get("mesh")), None),
+        "expected_processes": expected,
+        "processes": processes,
+    }
+
+
+def _described(processes: Sequence[Mapping[str, Any]]) -> str | None:
+    """The recorded steps in words: ``steps 9 to 11, counted by calls of train_step``."""
+    for window in (one.get("window") for one in processes):
+        if window and window.get("last_step") is not None:
+            steps = f"steps {window['first_step']} to {window['last_step']}"
+            return f"{steps}, counted by {window['counted_by']}"
+    return None
+
+
+def _processes(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text())["processes"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return list(found)

@@ -1,0 +1,123 @@
+"""Question: what does one process leave in the run folder, besides its profile?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from moeprof import __version__
+from moeprof.capture.channel import Channel
+from moeprof.capture.device_facts import program_memory
+from moeprof.capture.host_facts import host_memory, placement, relevant_environment
+from moeprof.capture.window import Recorder, Window
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+
+
+class ProcessRecord:
+    """What is known of this process; `save` may be called as often as something was learnt."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Know nothing yet."""
+        self.run_dir = run_dir
+        self.process: dict[str, Any] | None = None
+        self.problems: list[str] = []
+        self.compile_events: list[dict[str, Any]] = []
+        self.own_profiles: list[str] = []
+        self.adopted: list[str] = []
+        self._started = time.time()
+
+    def keep_if_out_of_memory(self, error: BaseException) -> None:
+        """Write oom.txt if `error` says that a device ran out of memory."""
+        text = f"{type(error).__name__}: {error}"
+        if OUT_OF_MEMORY in text and not (self.run_dir / "oom.txt").exists():
+            (self.run_dir / "oom.txt").write_text(text + "\n")
+            self.problems.append("out of memory: see oom.txt")
+
+    def save(
+        self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Channel
+    ) -> None:
+        """Write host/ and memory/ and send this process's part of meta.json."""
+        windows = recorder.windows if recorder else []
+        index = self.process["process_index"] if self.process else 0
+        host = {
+            "schema": "moeprof.host/1",
+            **placement(),
+            "memory": host_memory(),
+            "environment": relevant_environment(os.environ),
+            "gc_pauses": list(pauses),
+            "compile_events": self.compile_events,
+        }
+        _write_json(self.run_dir / "host" / f"p{index}.json", host)
+        if self.process is not None:
+            memory = {
+                "schema": "moeprof.memory_samples/1",
+                "windows": [window.memory for window in windows],
+                "programs": program_memory(),
+            }
+            _write_json(self.run_dir / "memory" / f"p{index}.json", memory)
+        channel.send("process", {"record": self._meta(windows)})
+
+    def adopt_profiles(self, note: Callable[[str], None]) -> None:
+        """Copy the profiles that the script took itself into the run folder."""
+        for folder in dict.fromkeys(self.own_profiles):
+            for source in sorted(Path(folder).rglob("*.xplane.pb")):
+                if source.stat().st_mtime < self._started:
+                    continue  # of an earlier run of the script
+                index = self.process["process_index"] if self.process else 0
+                host = source.name.removesuffix(".xplane.pb")
+                session = self.run_dir / "plugins" / "profile" / source.parent.name
+                target = session / f"{host}-p{index}.xplane.pb"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+                self.adopted.append(str(target.relative_to(self.run_dir)))
+        if self.own_profiles and not self.adopted:
+            note(f"no xplane.pb of the script's own profile was found in {self.own_profiles[0]}")
+
+    def _meta(self, windows: Sequence[Window]) -> dict[str, Any]:
+        facts = [window.facts for window in windows]
+        recorded = [str(fact["file"]) for fact in facts if "file" in fact]
+        files = [name for name in recorded if (self.run_dir / name).exists()]
+        return {
+            "host": placement()["host"],
+            "process_index": 0,
+            **(self.process or {}),
+            "files": [*files, *self.adopted],
+            "window": facts[-1] if facts else None,
+            "windows": facts,
+            "problems": self.problems,
+            "mesh": next((fact["mesh"] for fact in facts if fact.get("mesh")), None),
+        }
+
+
+def failure_text(error: BaseException | None) -> str:
+    """How the script ended, in a few words."""
+    if error is None:
+        return "the script ended"
+    if isinstance(error, KeyboardInterrupt):
+        return "the script was interrupted"
+    return f"the script raised {type(error).__name__}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape a trace, where installed."""
+    found = {"moeprof": __version__, "python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n")

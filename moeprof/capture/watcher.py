@@ -1,0 +1,266 @@
+"""Question: who turns what is observed into windows? One `Watcher` in the profiled process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from moeprof.capture import jax_private, jit_proxy, observe
+from moeprof.capture.channel import Channel
+from moeprof.capture.device_facts import describe_process, mesh_axes
+from moeprof.capture.host_facts import LIMIT, GarbagePauses
+from moeprof.capture.options import CaptureOptions
+from moeprof.capture.process_record import ProcessRecord, failure_text, versions
+from moeprof.capture.steps import Action, Phase, StepCounter, WindowPlan
+from moeprof.capture.terminate import save_on_terminate
+from moeprof.capture.window import Recorder
+
+
+class Watcher:
+    """Follows the script and records. Whatever goes wrong here becomes a note, never an error."""
+
+    def __init__(self, options: CaptureOptions, channel: Channel) -> None:
+        """Watch as `options` ask and report to `channel`."""
+        self.options = options
+        self.channel = channel
+        self.compilations = 0
+        steps = None if options.record_seconds is not None else options.record_steps
+        self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
+        self.record = ProcessRecord(options.run_dir)
+        self.pauses = GarbagePauses()
+        self.recorder: Recorder | None = None
+        self._hooks = observe.Hooks()
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._opened = 0.0
+        self._stop_listening: Callable[[], None] = _nothing
+        self._restore_terminate: Callable[[], None] = _nothing
+
+    # -- installing
+
+    def install(self) -> None:
+        """Put the observers in; JAX has just been imported."""
+        self.channel.send("imported", {"versions": versions()})
+        self._stop_listening = observe.watch_compilations(self._on_compile_phase)
+        observe.watch_calls(self._hooks)
+        observe.watch_annotations(self._hooks, self._on_annotation, self._on_annotation_end)
+        observe.watch_script_profiles(self._hooks, self._on_script_profile, self._on_server)
+        jit_proxy.set_observer(self)
+        self.pauses.install()
+
+    def remove(self) -> None:
+        """Take everything out again; calls pass straight through from now on."""
+        jit_proxy.set_observer(None)
+        self._hooks.remove()
+        self._stop_listening()
+        self._stop_listening = _nothing
+        self.pauses.remove()
+
+    # -- what is observed
+
+    def is_tracing(self) -> bool:
+        """Whether a call on this thread would run nothing."""
+        return jax_private.is_tracing()
+
+    def before_call(self, key: Hashable, name: str) -> None:
+        """A jitted function is about to be called from Python."""
+        self._step_begins(key, name)
+
+    def after_compiling_call(self, key: Hashable, seconds: float) -> None:
+        """The call of `key` compiled something."""
+        self.counter.spent_compiling(key, seconds)
+
+    def call_failed(self, error: BaseException) -> None:
+        """A call raised; its text may be an out-of-memory message that the script swallows."""
+        self.record.keep_if_out_of_memory(error)
+
+    def _on_annotation(self, name: str, number: int | None) -> None:
+        if not self.is_tracing():
+            self._step_begins(("annotation", name), name, is_annotation=True, number=number)
+
+    def _step_begins(self, key: Hashable, name: str, **facts: Any) -> None:
+        # Another thread in here means an export or a start is going on: not a step to count.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._close_if_time_is_up()
+            self._act(self.counter.begin(key, name, **facts))
+        finally:
+            self._lock.release()
+
+    def _on_annotation_end(self, name: str) -> None:
+        if self.is_tracing() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._close_if_time_is_up()
+            self._act(self.counter.end(("annotation", name)))
+        finally:
+            self._lock.release()
+
+    def _on_compile_phase(self, event: str, seconds: float, function: str) -> None:
+        if len(self.record.compile_events) < LIMIT:
+            self.record.compile_events.append(
+                {
+                    "event": event.removeprefix(observe.COMPILE_EVENTS_PREFIX),
+                    "function": function,
+                    "duration_ns": int(seconds * 1e9),
+                    "end_epoch_ns": time.time_ns(),
+                }
+            )
+        if event == observe.COMPILE_EVENT:
+            self.compilations += 1
+            self.counter.compiled()
+            self.channel.send("compiled", {"programs": self.compilations})
+
+    def _on_server(self, port: int) -> None:
+        self._note(
+            f"the script runs a profiler server on port {port}: "
+            "a remote capture will be refused while moeprof records"
+        )
+
+    def _on_script_profile(self, folder: str | None) -> None:
+        if self._lock.locked():
+            return  # our own, where it has to go through jax.profiler.start_trace
+        if self.counter.phase is Phase.DONE and not self.record.own_profiles:
+            return
+        if folder is not None:
+            self.record.own_profiles.append(folder)
+        if self.recorder is not None and self.recorder.current is not None:
+            self._close("the script started a profile of its own", wait_for_devices=True)
+        if self.counter.phase is not Phase.DONE:
+            self._note("the script profiles itself: moeprof steps aside and keeps that profile")
+        self.counter.stop()
+
+    # -- what is done about it
+
+    def _close_if_time_is_up(self) -> None:
+        seconds = self.options.record_seconds
+        if seconds is None or self.counter.phase is not Phase.RECORDING:
+            return
+        if time.monotonic() - self._opened >= seconds:
+            self.counter.finish_with_this_step()
+
+    def _act(self, action: Action) -> None:
+        if action is Action.OPEN:
+            self._open()
+        elif action is Action.CLOSE:
+            self._close("complete", wait_for_devices=True)
+            self._save()
+            if self.counter.phase is Phase.DONE:
+                self.remove()
+        elif self.counter.phase is Phase.RECORDING and self.recorder is not None:
+            self.recorder.sample()
+
+    def _open(self) -> None:
+        self.record.process = describe_process()
+        index = self.record.process["process_index"]
+        if self.options.hosts is not None and index not in self.options.hosts:
+            return self._give_up(f"process {index} does not record (--hosts)")
+        if jax_private.script_session_is_active():
+            return self._give_up("another profile is active in this process: nothing recorded")
+        if self.recorder is None:
+            self.recorder = Recorder(self.options, self.channel, index)
+        track = self.counter.tracks[self.counter.source]
+        kind = "annotation" if track.is_annotation else "calls of"
+        facts = {
+            "counted_by": f"{kind} {track.name}",
+            "settled": self.counter.settled,
+            "settle_s": time.monotonic() - self._start,
+            "programs_compiled": self.compilations,
+            "first_step": self.counter.first_step,
+        }
+        try:
+            self.recorder.open(facts)
+        except Exception as error:  # the profiler must not harm the script
+            return self._give_up(f"the profiler did not start: {error}")
+        self._opened = time.monotonic()
+        self._restore_terminate = save_on_terminate(self._on_terminate)
+        self.channel.send("recording", {**facts, "steps": self.counter.plan.record_steps})
+
+    def _close(self, reason: str, *, wait_for_devices: bool) -> None:
+        if self.recorder is None or self.recorder.current is None:
+            return
+        self._restore_terminate()
+        facts = {
+            "last_step": self.counter.last_step,
+            "steps": self.counter.steps_recorded,
+            "closed_because": reason,
+            "mesh": mesh_axes(),
+        }
+        try:
+            self.recorder.close(facts, wait_for_devices=wait_for_devices)
+        except Exception as error:
+            self._note(f"closing the window failed: {type(error).__name__}: {error}")
+
+    def _give_up(self, text: str) -> None:
+        self._note(text)
+        self.counter.stop()
+        self._save()
+        self.remove()
+
+    def _note(self, text: str) -> None:
+        self.record.problems.append(text)
+        self.channel.send("note", {"text": text})
+
+    def _on_terminate(self) -> None:
+        self._close("terminated", wait_for_devices=False)
+        self._save()
+
+    def _save(self) -> None:
+        self.record.save(self.recorder, self.pauses.pauses, self.channel)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """The script has ended: save what there is and say why there is no more."""
+        try:
+            self._finish()
+        except KeyboardInterrupt:
+            self._note("interrupted while saving")
+        except Exception as error:
+            self._note(f"saving failed: {type(error).__name__}: {error}")
+        finally:
+            self.remove()
+
+    def _finish(self) -> None:
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self.record.keep_if_out_of_memory(error)
+        if self.record.process is None and jax_private.backends_are_initialized():
+            self.record.process = describe_process()
+        if self.recorder is not None and self.recorder.current is not None:
+            is_complete = self.counter.end_of_script(cleanly=error is None)
+            if not is_complete:
+                self._note(f"{failure_text(error)} inside the window: kept what was recorded")
+            reason = "complete" if is_complete else failure_text(error)
+            self._close(reason, wait_for_devices=error is None)
+        elif self.recorder is None and self.counter.phase is Phase.WAITING:
+            self._note(self._why_nothing(error))
+        self.record.adopt_profiles(self._note)
+        self._save()
+        self._wait_for_exports()
+
+    def _why_nothing(self, error: BaseException | None) -> str:
+        key = self.counter.dominant()
+        needed = "recording starts after 2 steps without compilation"
+        if key is None:
+            return f"{failure_text(error)} before any jitted function was called twice; {needed}"
+        track = self.counter.tracks[key]
+        return (
+            f"{failure_text(error)} after {track.begun} steps ({track.name}), before recording "
+            f"began; {needed} and --skip {self.options.skip_steps} more"
+        )
+
+    def _wait_for_exports(self) -> None:
+        """Give an export that outlived its limit one more chance before the process goes."""
+        for window in self.recorder.windows if self.recorder else ():
+            if window.export is not None and not window.export.is_done:
+                window.export.wait(self.options.export_timeout_s)
+                self._save()
+
+
+def _nothing() -> None:
+    """Undo nothing."""

@@ -1,0 +1,111 @@
+"""Question: what happens between opening and closing one window?"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moeprof.capture.channel import Channel
+from moeprof.capture.device_facts import drain, memory_sample
+from moeprof.capture.export import Export, GaveUpError, interrupt_waits, start_export
+from moeprof.capture.options import CaptureOptions
+from moeprof.capture.profiler_session import Session, start_session
+
+
+@dataclass
+class Window:
+    """One recording and what is known about it; `facts` goes into meta.json."""
+
+    session: Session
+    facts: dict[str, Any]
+    memory: dict[str, Any] = field(default_factory=dict)
+    export: Export | None = None
+
+
+class Recorder:
+    """Opens and closes windows; keeps every one it made."""
+
+    def __init__(self, options: CaptureOptions, channel: Channel, process_index: int) -> None:
+        """Record into `options.run_dir`."""
+        self._options = options
+        self._channel = channel
+        self._process_index = process_index
+        self.windows: list[Window] = []
+        self.current: Window | None = None
+
+    def open(self, facts: dict[str, Any]) -> None:
+        """Wait for the devices, then start the profiler.
+
+        Raises:
+            Exception: whatever the profiler raises when it does not start.
+        """
+        drain()
+        before = memory_sample()
+        session = start_session(self._options.profiler)
+        facts = {**facts, "started_epoch_ns": time.time_ns()}
+        self.current = Window(session, facts, {"before": before, "in": []})
+        self.windows.append(self.current)
+
+    def sample(self) -> None:
+        """Keep the memory in use at a step boundary inside the window."""
+        if self.current is not None:
+            self.current.memory["in"].append(memory_sample())
+
+    def close(self, facts: dict[str, Any], *, wait_for_devices: bool) -> Window | None:
+        """Stop the profiler and export; returns when that is done or given up."""
+        window, self.current = self.current, None
+        if window is None:
+            return None
+        if wait_for_devices:
+            drain()
+        window.memory["in"].append(memory_sample())
+        window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
+        path = self._path(len(self.windows))
+        window.facts["file"] = str(path.relative_to(self._options.run_dir))
+        self._channel.send("exporting")
+        window.export = start_export(window.session, path, self._on_done(window))
+        limit = self._options.export_timeout_s
+        try:
+            with interrupt_waits(self._say_interrupted):
+                is_done = window.export.wait(limit)
+        except GaveUpError:
+            is_done = False
+        if not is_done:
+            window.facts["export_given_up_after_s"] = (
+                time.time() - window.facts["ended_epoch_ns"] / 1e9
+            )
+            self._channel.send("given_up")
+        window.memory["after"] = memory_sample()
+        return window
+
+    def _path(self, number: int) -> Path:
+        """Every process of a run uses the same session name, so that viewers show them as one."""
+        run_dir = self._options.run_dir
+        session = run_dir.name if number == 1 else f"{run_dir.name}-w{number}"
+        host = "".join(c if c.isalnum() or c in "-." else "_" for c in socket.gethostname())
+        name = f"{host}-p{self._process_index}.xplane.pb"
+        return run_dir / "plugins" / "profile" / session / name
+
+    def _on_done(self, window: Window) -> Callable[[Export], None]:
+        def record(export: Export) -> None:
+            window.facts["export_s"] = export.duration_s
+            window.facts["size_bytes"] = export.size_bytes
+            window.facts["export_error"] = export.error
+            self._channel.send(
+                "exported",
+                {
+                    "size_bytes": export.size_bytes,
+                    "duration_s": export.duration_s,
+                    "error": export.error,
+                },
+            )
+
+        return record
+
+    def _say_interrupted(self) -> None:
+        text = "interrupted: finishing the export, press Ctrl-C again to give it up"
+        self._channel.send("note", {"text": text})

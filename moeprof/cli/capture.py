@@ -1,0 +1,172 @@
+"""`moeprof capture`: run a training script under the profiler, then say where its step goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from moeprof.capture.options import CaptureOptions
+    from moeprof.capture.profiler_options import ProfilerSettings
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _hosts(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise click.BadParameter(f"expected process indices such as 0,3, found {text!r}") from None
+
+
+def _profiler(
+    ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
+) -> ProfilerSettings:
+    from moeprof.capture.profiler_options import parse_profiler_options
+    from moeprof.errors import CaptureError
+
+    try:
+        return parse_profiler_options(pairs)
+    except CaptureError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    "capture", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder to write.")
+@click.option(
+    "--skip",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Settled steps to let pass.",
+)
+@click.option(
+    "--steps", default=3, show_default=True, type=click.IntRange(1), help="Steps to record."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Record whole steps for so long instead.",
+)
+@click.option("--every", type=click.IntRange(1), help="A further window every N steps.")
+@click.option("--hosts", callback=_hosts, help="Process indices that record, as 0,3; default all.")
+@click.option(
+    "--export-timeout",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds after which an export is given up.",
+)
+@click.option(
+    "--option",
+    "profiler",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_profiler,
+    help="Profiler option.",
+)
+@click.option("--no-report", is_flag=True, help="Write the run folder only.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    out: Path | None,
+    skip: int,
+    steps: int,
+    seconds: float | None,
+    every: int | None,
+    hosts: tuple[int, ...] | None,
+    export_timeout: float | None,
+    profiler: ProfilerSettings,
+    no_report: bool,
+    is_module: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT under the JAX profiler, unchanged, and analyse its steps.
+
+    Waits until compilation has settled, records a few whole steps, and writes a run folder. The
+    exit code is the script's own.
+
+    Example:
+
+        moeprof capture --steps 5 train.py --config small.yml
+    """
+    from moeprof.capture.options import CaptureOptions
+
+    if every is not None and seconds is None and every <= steps:
+        raise click.BadParameter(f"--every {every} must be larger than --steps {steps}.")
+    if not is_module and not Path(script).exists():
+        raise click.BadParameter(f"script {script} does not exist.", param_hint="SCRIPT")
+    options = CaptureOptions(
+        run_dir=_claim(out, script),
+        skip_steps=skip,
+        record_steps=steps,
+        record_seconds=seconds,
+        every_steps=every,
+        hosts=hosts,
+        export_timeout_s=export_timeout,
+        profiler=profiler,
+    )
+    sys.exit(_run(["-m", script] if is_module else [script], arguments, options, no_report))
+
+
+def _claim(out: Path | None, script: str) -> Path:
+    """The run folder, absolute: the script may change its working directory."""
+    from moeprof.capture.run_folder import claim, default_run_dir
+
+    run_dir = (out or default_run_dir(script, datetime.now())).absolute()
+    claim(run_dir, os.environ)
+    return run_dir
+
+
+def _run(
+    target: list[str], arguments: tuple[str, ...], options: CaptureOptions, no_report: bool
+) -> int:
+    """Run it, say how it ended and where the results lie; the script's exit code."""
+    from moeprof.capture.launch import run_script
+    from moeprof.capture.preflight import preflight
+
+    for obstacle in preflight(os.environ):
+        _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
+    exit_code, meta = run_script([*target, *arguments], options, _say)
+    _say(f"{target[-1]} ended with exit code {exit_code}")
+    if no_report or meta["status"] == "empty":
+        click.echo(f"Run  {_shown(options.run_dir)}")
+    else:
+        _report(options.run_dir)
+    return exit_code
+
+
+def _report(run_dir: Path) -> None:
+    """Print the summary and write the page; a failure here is one line, the run stays."""
+    try:
+        from moeprof.cli.findings import read_document
+        from moeprof.reports import text
+        from moeprof.reports.page import write_page
+
+        document = read_document(run_dir)
+        summary = text.summary(document)
+        write_page([document], run_dir / "report.html")
+    except Exception as error:  # the exit code is the script's, whatever the analysis does
+        _say(f"moeprof: analysis failed: {type(error).__name__}: {error}")
+        click.echo(f"Run  {_shown(run_dir)}")
+        return
+    click.echo()
+    click.echo(summary)
+    click.echo()
+    click.echo(f"Report  {_shown(run_dir / 'report.html')}")
+
+
+def _shown(path: Path) -> Path:
+    """`path` as short as it can be said from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,47 @@
+"""Which steps are recorded, of scripts as users write them."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_calls_of_the_jitted_step_are_counted_where_nothing_is_annotated(capture):
+    run = capture("plain_loop.py", "9", "--flag")
+    assert run.exit_code == 0
+    assert run.stdout.splitlines()[0] == "steps done: 9 argv: ['9', '--flag']"
+    # Call 0 compiles, 1 and 2 settle, 3 is skipped.
+    assert (run.window["first_step"], run.window["last_step"]) == (4, 6)
+    assert run.window["counted_by"] == "calls of train_step"
+    assert run.window["closed_because"] == "complete"
+    assert run.meta["status"] == "complete"
+    assert run.meta["schema"] == "moeprof.run/1"
+    assert run.meta["exit_code"] == 0
+    assert [str(path.relative_to(run.run_dir)) for path in run.profiles] == run.process["files"]
+    assert run.profiles[0].name.endswith("-p0.xplane.pb")
+    assert "recording 3 steps (4–6)" in run.stderr
+    assert "Exception" not in run.stderr
+    assert "sitecustomize" not in run.stderr
+
+
+def test_annotated_steps_keep_the_numbers_of_the_script(capture):
+    run = capture("annotated_loop.py", options=("--skip", "0", "--steps", "2"))
+    assert run.exit_code == 0
+    assert (run.window["first_step"], run.window["last_step"]) == (103, 104)
+    assert run.window["counted_by"] == "annotation train"
+    assert run.window["steps"] == 2
+
+
+def test_host_and_memory_files_say_what_surrounded_the_window(capture):
+    run = capture("plain_loop.py", env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"})
+    host = json.loads((run.run_dir / "host" / "p0.json").read_text())
+    assert host["environment"]["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
+    assert any(event["event"] == "backend_compile_duration" for event in host["compile_events"])
+    assert host["affinity_cores"]
+    memory = json.loads((run.run_dir / "memory" / "p0.json").read_text())
+    (window,) = memory["windows"]
+    assert window["before"]["host"]["resident_bytes"] > 0
+    assert window["after"]["devices"] == {"0": None}  # the CPU backend has no allocator statistics
+    step = next(one for one in memory["programs"] if one["program"] == "jit_train_step")
+    # weights 64 x 64 and batch 32 x 64 in float32; the result is as large as the weights
+    assert step["argument_bytes"] == 4 * (64 * 64 + 32 * 64)
+    assert step["output_bytes"] == 4 * 64 * 64
