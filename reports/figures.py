@@ -1,35 +1,25 @@
 """Question: which figure shows a finding?
 
-Every function is pure: document in, plotly figure out, as the plain dict that plotly.js draws.
-Colours of text, grid and background are the page's; names are escaped, as plotly.js reads markup.
+Every function is pure: document in, plotly figure out.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from moeprof.reports import story
-from moeprof.reports.components import HATCHED, PHASES, colour, in_order
-from moeprof.reports.document import Document, Value
-from moeprof.reports.names import printable, shortened
-from moeprof.units import format_bytes, format_ns, format_percent
+from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
+from moeprof.reports.components import PHASES, colour, in_order
+from moeprof.reports.document import Document, StepInfo, Value
+from moeprof.reports.values import written
+from moeprof.units import format_ns
 
-Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
-Figure = dict[str, Json]
-
-_NAME_WIDTH = 34
-_ROW_PX = 30
-_FRAME_PX = 90
-_MOST_BARS = 40
-_LEGEND: dict[str, Json] = {
-    "orientation": "h",
-    "x": 0,
-    "y": 1,
-    "xanchor": "left",
-    "yanchor": "bottom",
-    "traceorder": "normal",
-}
+_MOST_BUFFERS = 40
+_WORST = Fill("#9db4ea")
+_USED = Fill("#dd6a1f", "/")
+_STEP_USED = Fill("#0a6fb5")
+_STEP_DROPPED = Fill("#a3a9af", "/")
+_PHASE_KEY = "#7d858d"
 
 
 def breakdown(document: Document) -> Figure | None:
@@ -38,109 +28,56 @@ def breakdown(document: Document) -> Figure | None:
     if not totals:
         return None
     components = [part.component for part in story.parts(document)]
-    traces = [
-        _bar(
-            name=phase,
-            lengths=[totals.get((c, phase), 0.0) / 1e6 for c in components],
-            hover=[format_ns(totals.get((c, phase), 0.0)) for c in components],
-            marker={
-                "color": [colour(c) for c in components],
-                "pattern": {"shape": PHASES.get(phase, "."), "solidity": 0.35},
-            },
-        )
+    bars = [
+        _phase_bars(component, phase, {components.index(component): totals[component, phase]})
         for phase in phases(totals)
+        for component in components
+        if (component, phase) in totals
     ]
-    return _bars(traces, [story.label(c) for c in components], "ms per step")
+    labels = [story.label(component) for component in components]
+    return horizontal([*bars, *_phase_keys(phases(totals))], labels, "ms per step")
 
 
 def comparison(documents: Sequence[Document]) -> Figure | None:
-    """One bar per run: its components in the order of the palette; milliseconds per step."""
-    runs = [{p.component: p for p in story.parts(document)} for document in documents]
-    components = in_order(name for run in runs for name in run)
-    if not components:
-        return None
-    traces = [
-        _bar(
-            name=story.label(component),
-            lengths=[_part_ns(run, component) / 1e6 for run in runs],
-            hover=[_part_words(run, component) for run in runs],
-            marker={
-                "color": colour(component),
-                "pattern": {"shape": "/" if component in HATCHED else "", "solidity": 0.2},
-            },
-        )
+    """One bar per run: its phases one after the other, each by component; ms per step."""
+    runs = [story.phase_totals(document) for document in documents]
+    components = in_order(component for run in runs for component, _phase in run)
+    found = phases(key for run in runs for key in run)
+    bars = [
+        _phase_bars(component, phase, durations_ns)
+        for phase in found
         for component in components
+        if (durations_ns := _by_place(runs, (component, phase)))
     ]
-    return _bars(traces, story.run_labels(documents), "ms per step")
+    if not bars:
+        return None
+    return horizontal([*bars, *_phase_keys(found)], story.run_labels(documents), "ms per step")
 
 
 def receive_buffers(document: Document) -> Figure | None:
-    """Per buffer: the bytes it has for the worst case, and the bytes that tokens used."""
-    rows = story.rows(document, "receive_buffers")[:_MOST_BARS]
-    if not rows:
-        return None
-    worst = [_number(row, "worst_bytes") for row in rows]
-    used = [_number(row, "used_bytes") for row in rows]
-    traces = [
-        _bar(
-            name="worst case",
-            lengths=[(size or 0) / 2**20 for size in worst],
-            hover=[_bytes(size) for size in worst],
-            marker={"color": "#9db4ea"},
-        )
+    """Per buffer: the bytes it has for the worst case, and the bytes that tokens used; MiB."""
+    rows = story.rows(document, "receive_buffers")[:_MOST_BUFFERS]
+    kinds = [
+        _size_bars("worst case", _WORST, [row["worst_bytes"] for row in rows]),
+        _size_bars("used", _USED, [row["used_bytes"] for row in rows]),
     ]
-    if any(size is not None for size in used):
-        traces.append(
-            _bar(
-                name="used",
-                lengths=[(size or 0) / 2**20 for size in used],
-                hover=[_bytes(size) for size in used],
-                marker={"color": "#dd6a1f", "pattern": {"shape": "/", "solidity": 0.2}},
-            )
-        )
-    return _bars(traces, [str(row["op"]) for row in rows], "MiB", barmode="group")
+    bars = [kind for kind in kinds if kind.lengths]
+    if not bars:
+        return None
+    return horizontal(bars, [str(row["op"]) for row in rows], "MiB", barmode="group")
 
 
 def step_time(document: Document) -> Figure | None:
     """One column per step in order of time; steps that are not used are grey, with the reason."""
     steps = document["steps"]
-    if not steps:
-        return None
-    traces: list[Json] = [
-        {
-            "type": "bar",
-            "name": name,
-            "x": [str(step["step"]) for step in steps if step["used"] is used],
-            "y": [step["duration_ns"] / 1e6 for step in steps if step["used"] is used],
-            "customdata": [
-                [format_ns(s["duration_ns"]), _text(s["reason"] or "figures are taken from it")]
-                for s in steps
-                if s["used"] is used
-            ],
-            "hovertemplate": "step %{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-            "marker": dict(marker),
-        }
-        for used, name, marker in (
-            (True, "used", {"color": "#0a6fb5"}),
-            (False, "not used", {"color": "#b4b8bd", "pattern": {"shape": "/", "solidity": 0.3}}),
-        )
-        if any(step["used"] is used for step in steps)
+    kinds = [
+        _step_bars("used", _STEP_USED, {n: s for n, s in enumerate(steps) if s["used"]}),
+        _step_bars("not used", _STEP_DROPPED, {n: s for n, s in enumerate(steps) if not s["used"]}),
     ]
-    layout: dict[str, Json] = {
-        "height": 280,
-        "barmode": "stack",
-        "showlegend": len(traces) > 1,
-        "legend": _LEGEND,
-        "margin": {"l": 60, "r": 16, "t": 34, "b": 44},
-        "xaxis": {
-            "title": {"text": "step"},
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": [str(step["step"]) for step in steps],
-        },
-        "yaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
-    }
-    return {"data": traces, "layout": layout}
+    bars = [kind for kind in kinds if kind.lengths]
+    if not bars:
+        return None
+    return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
 
 
 FIGURES: dict[str, Callable[[Document], Figure | None]] = {
@@ -151,81 +88,51 @@ FIGURES: dict[str, Callable[[Document], Figure | None]] = {
 """The figure of each analysis that has one, by the analysis' name."""
 
 
-def phases(totals: Mapping[tuple[str, str], float]) -> list[str]:
-    """The phases of a breakdown in the order in which a step runs them, unknown ones last."""
+def phases(keys: Iterable[tuple[str, str]]) -> list[str]:
+    """The phases among (component, phase) in the order a step runs them, unknown ones last."""
     places = {name: place for place, name in enumerate(PHASES)}
-    found = {phase for _component, phase in totals}
+    found = {phase for _component, phase in keys}
     return sorted(found, key=lambda name: (places.get(name, len(places)), name))
 
 
-def _bar(
-    *, name: str, lengths: Sequence[float], hover: Sequence[str], marker: dict[str, Json]
-) -> dict[str, Json]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": _text(name),
-        "y": list(range(len(lengths))),
-        "x": list(lengths),
-        "customdata": list(hover),
-        "marker": {"line": {"width": 0}, **marker},
-    }
+def _by_place(
+    runs: Sequence[Mapping[tuple[str, str], float]], key: tuple[str, str]
+) -> dict[int, float]:
+    return {place: run[key] for place, run in enumerate(runs) if key in run}
 
 
-def _bars(
-    traces: Sequence[dict[str, Json]], labels: Sequence[str], unit: str, *, barmode: str = "stack"
-) -> Figure:
-    """Bars at whole numbers with labels on the axis: two names cut alike stay two bars."""
-    names = [_text(label) for label in labels]
-    data = [
-        trace
-        | {
-            "text": names,
-            "textposition": "none",
-            "hovertemplate": "%{text}<br>%{fullData.name}: %{customdata}<extra></extra>",
-        }
-        for trace in traces
+def _phase_bars(component: str, phase: str, durations_ns: Mapping[int, float]) -> Bars:
+    """The phase is a pattern over the component's colour, so that neither hides the other."""
+    return Bars(
+        name=f"{story.label(component)}, {phase}",
+        fill=Fill(colour(component), PHASES.get(phase, ".")),
+        places=list(durations_ns),
+        lengths=[duration_ns / 1e6 for duration_ns in durations_ns.values()],
+        texts=[format_ns(duration_ns) for duration_ns in durations_ns.values()],
+        key=phase,
+        is_key=False,
+    )
+
+
+def _phase_keys(names: Iterable[str]) -> list[Bars]:
+    """Grey entries of the legend: the colours of the bars are the components'."""
+    return [
+        Bars(name, Fill(_PHASE_KEY, PHASES.get(name, ".")), (), (), (), name, True)
+        for name in names
     ]
-    rows = len(labels) * (len(traces) if barmode == "group" else 1)
-    layout: dict[str, Json] = {
-        "height": _FRAME_PX + _ROW_PX * rows,
-        "barmode": barmode,
-        "bargap": 0.25,
-        "showlegend": len(traces) > 1,
-        "legend": _LEGEND,
-        "margin": {"l": 8, "r": 16, "t": 34, "b": 44},
-        "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
-        "yaxis": {
-            "autorange": "reversed",
-            "automargin": True,
-            "tickmode": "array",
-            "tickvals": list(range(len(names))),
-            "ticktext": names,
-        },
-    }
-    return {"data": data, "layout": layout}
 
 
-def _part_ns(run: Mapping[str, story.Part], component: str) -> float:
-    return run[component].duration_ns if component in run else 0.0
+def _size_bars(name: str, fill: Fill, sizes: Sequence[Value]) -> Bars:
+    known = {n: size for n, size in enumerate(sizes) if isinstance(size, int | float)}
+    texts = [written(size, "bytes") for size in known.values()]
+    lengths = [size / 2**20 for size in known.values()]
+    return Bars(name, fill, list(known), lengths, texts, name, True)
 
 
-def _part_words(run: Mapping[str, story.Part], component: str) -> str:
-    if component not in run:
-        return "none in this run"
-    part = run[component]
-    return f"{format_ns(part.duration_ns)}, {format_percent(part.share)}"
-
-
-def _number(row: Mapping[str, Value], name: str) -> float | None:
-    value = row.get(name)
-    return value if isinstance(value, int | float) else None
-
-
-def _bytes(size: float | None) -> str:
-    return "not known" if size is None else format_bytes(size)
-
-
-def _text(name: str) -> str:
-    """A name as plotly.js shows it unchanged: cut, invisible characters spelled, no markup."""
-    return html.escape(shortened(printable(name), _NAME_WIDTH), quote=False)
+def _step_bars(name: str, fill: Fill, steps: Mapping[int, StepInfo]) -> Bars:
+    texts = [
+        f"{format_ns(step['duration_ns'])}{': ' if step['reason'] else ''}{step['reason'] or ''}"
+        for step in steps.values()
+    ]
+    lengths = [step["duration_ns"] / 1e6 for step in steps.values()]
+    return Bars(name, fill, list(steps), lengths, texts, name, True)

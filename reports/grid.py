@@ -14,7 +14,7 @@ from rich.text import Text
 from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import shortened
 from moeprof.reports.story import numbers
-from moeprof.reports.values import written
+from moeprof.reports.values import heading, written
 
 _GAP = 2
 _LEAST_TEXT = 12
@@ -25,7 +25,10 @@ def drawn_grid(
 ) -> list[Text]:
     """Lines of at most `width` columns: headings, one line per row, and what was left out."""
     cells = {
-        c["name"]: [c["name"], *(written(row[c["name"]], c["unit"]) for row in rows)]
+        c["name"]: [
+            heading(c["name"], c["unit"]),
+            *(written(row[c["name"]], c["unit"]) for row in rows),
+        ]
         for c in columns
     }
     figures = {c["name"] for c in columns if numbers([row[c["name"]] for row in rows])}
@@ -35,7 +38,7 @@ def drawn_grid(
         "  ".join(_padded(cells[name][line], widths[name], name in figures) for name in widths)
         for line in range(len(rows) + 1)
     ]
-    left_out = [name for name in cells if name not in widths]
+    left_out = [texts[0] for name, texts in cells.items() if name not in widths]
     drawn = [Text(line.rstrip(), style="bold" if n == 0 else "") for n, line in enumerate(lines)]
     if left_out:
         told = f"Too wide for this terminal: {', '.join(left_out)}. --json has every column."

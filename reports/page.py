@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import Document, to_json
+from moeprof.reports.names import shortened
+from moeprof.reports.story import NAME_WIDTH
 from moeprof.reports.view import page_view
 
 # What would end a script element or open a comment in one, and the two line ends that are not
@@ -51,6 +53,8 @@ def render(documents: Sequence[Document]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["json"] = embedded_json
+    environment.filters["short"] = lambda text: shortened(text, NAME_WIDTH)
+    environment.filters["cut"] = shortened_markup
     return environment.get_template("page.html").render(
         page=page_view(documents),
         documents=[Markup(_escaped(to_json(document))) for document in documents],
@@ -64,6 +68,14 @@ def render(documents: Sequence[Document]) -> str:
 def embedded_json(value: object) -> Markup:
     """`value` as JSON that can stand inside a script element."""
     return Markup(_escaped(json.dumps(value, allow_nan=False)))
+
+
+def shortened_markup(text: str, width: int) -> Markup:
+    """`text` cut to `width` characters, the whole of it in a tooltip."""
+    cut = shortened(text, width)
+    if cut == text:
+        return escape(text)
+    return Markup('<span title="{}">{}</span>').format(text, cut)
 
 
 def _escaped(text: str) -> str:

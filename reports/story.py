@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from moeprof.reports.document import Document, MetricInfo, TrustInfo, Value
-from moeprof.reports.names import printable
+from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import is_number, written
 from moeprof.units import format_count, format_ns, format_percent
+
+NAME_WIDTH = 60
+"""Where a name stands in a sentence or heading, it is cut to this many characters."""
 
 TITLES = {
     "step_time": "Step time",
@@ -104,13 +107,19 @@ def described_step(document: Document) -> str:
     """The step time in words: median, range and number of steps, or why there is none."""
     time = step_time(document)
     if time is None:
-        if not document["steps"]:
-            return "not known: no step was found in this trace"
-        return f"not known: none of the {len(document['steps'])} steps found can be used"
+        return f"not known: {described_spread(document)}"
+    return f"{format_ns(time.median_ns)} ({described_spread(document)})"
+
+
+def described_spread(document: Document) -> str:
+    """How the step time was taken, or why there is none."""
+    time = step_time(document)
+    found = len(document["steps"])
+    if time is None:
+        return f"none of the {found} steps found can be used" if found else "no step was found"
     if time.used == 1:
-        return f"{format_ns(time.median_ns)} (one step: no spread known)"
-    span = f"{format_ns(time.least_ns)} to {format_ns(time.most_ns)}"
-    return f"{format_ns(time.median_ns)} (median of {time.used} steps, {span})"
+        return "one step: no spread known"
+    return f"median of {time.used} steps, {format_ns(time.least_ns)} to {format_ns(time.most_ns)}"
 
 
 def worst_verdict(document: Document) -> str:
@@ -145,11 +154,14 @@ def passed(document: Document) -> list[TrustInfo]:
 def sentence(document: Document, name: str) -> str:
     """What one analysis found, in one sentence made of its headline figures."""
     finding = document["analyses"][name]
+    if name == "step_time":
+        return f"Time per step: {described_step(document)}."
     if name == "breakdown" and (found := parts(document)):
         first = found[0]
         return (
-            f"{label(first.component)} is the largest part: {format_percent(first.share)} "
-            f"of the device time of a step ({format_ns(first.duration_ns)})."
+            f"{shortened(label(first.component), NAME_WIDTH).capitalize()} is the largest part: "
+            f"{format_percent(first.share)} of the device time of a step "
+            f"({format_ns(first.duration_ns)})."
         )
     if not finding["headline"]:
         return "None in this trace." if not finding["rows"] else count_of(len(finding["rows"]))

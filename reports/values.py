@@ -24,6 +24,12 @@ def written(value: Value, unit: str) -> str:
     return _figure(value, unit)
 
 
+def heading(name: str, unit: str) -> str:
+    """A column's name for people: ``per_step_ns`` is "per step", as its cells carry the unit."""
+    ending = f"_{unit}"
+    return (name.removesuffix(ending) if unit else name).replace("_", " ")
+
+
 def is_number(value: Value) -> bool:
     """Whether `value` is a figure: bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprof.reports import story
+from moeprof.reports.bars import Figure
 from moeprof.reports.components import HATCHED, colour, in_order
 from moeprof.reports.document import Document, Finding, Value
-from moeprof.reports.figures import FIGURES, Figure, comparison
+from moeprof.reports.figures import FIGURES, comparison
 from moeprof.reports.names import printable, shortened
-from moeprof.reports.values import written
+from moeprof.reports.values import heading, written
 from moeprof.units import format_ns, format_percent
 
 MOST_ROWS = 1000
@@ -164,7 +165,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
             for t in (*story.troubles(document), *story.passed(document))
         ),
         step=format_ns(time.median_ns) if time else "not known",
-        step_detail=story.described_step(document),
+        step_detail=story.described_spread(document),
         segments=tuple(segments[name] for name in in_order(segments)),
         ranked=tuple(segments.values()),
         sections=tuple(
@@ -222,7 +223,11 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
 def _table(finding: Finding, anchor: str, caption: str) -> TableView:
     rows = finding["rows"][:MOST_ROWS]
     columns = tuple(
-        Column(c["name"], c["meaning"], story.numbers([row[c["name"]] for row in rows]))
+        Column(
+            heading(c["name"], c["unit"]),
+            c["meaning"],
+            story.numbers([row[c["name"]] for row in rows]),
+        )
         for c in finding["columns"]
     )
     cells = tuple(
@@ -270,11 +275,12 @@ def _runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableVi
 def _parts_table(documents: Sequence[Document], labels: Sequence[str]) -> TableView:
     """One row per component, one column per run; bars on one scale."""
     runs = [{part.component: part for part in story.parts(document)} for document in documents]
-    components = in_order(name for run in runs for name in run)
+    named = in_order(name for run in runs for name in run)
+    totals = {name: sum(run[name].duration_ns for run in runs if name in run) for name in named}
     longest_ns = max((part.duration_ns for run in runs for part in run.values()), default=0.0)
     rows = tuple(
         (cell(story.label(name)), *(_part_cell(run.get(name), longest_ns) for run in runs))
-        for name in components
+        for name in sorted(totals, key=lambda name: -totals[name])
     )
     columns = (
         Column("component", "part of the model or of the runtime", False),

@@ -26,8 +26,8 @@ const figures = (() => {
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
       hoverlabel: { bgcolor: card, bordercolor: soft, font: { color: ink }, align: "left" },
-      xaxis: { ...axis, ...layout.xaxis },
-      yaxis: { ...axis, ...layout.yaxis },
+      xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } } },
+      yaxis: { ...axis, ...layout.yaxis, title: { ...layout.yaxis.title, font: { size: 13 } } },
     };
   };
 
