@@ -1,0 +1,246 @@
+"""Question: which experts did each step's tokens go to? Kept on the device until someone asks.
+
+`record` only keeps references to the step's arrays: no copy, no wait. `flush`, which also runs at
+exit, waits for them and writes the tables of `moeprof.tables.routing` into the run folder that
+``MOEPROF_RUN_DIR`` named when the step was recorded. Without that variable `record` does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from moeprof.capture.options import RUN_DIR_VARIABLE
+from moeprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+KEPT_STEPS = 512
+
+# The columns of `moeprof.tables.routing`, which needs pandas and so cannot be imported at exit.
+Columns = tuple[str, ...]
+ROUTING_COLUMNS: Columns = ("step", "layer", "expert", "rank", "tokens")
+RECEIVED_COLUMNS: Columns = ("step", "layer", "group", "rank", "rows")
+
+
+class DeviceArray(Protocol):
+    """What `record` needs of an array; JAX and NumPy arrays have it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each dimension."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    step: int
+    first_layer: int
+    expert_ranks: int
+    tokens_per_expert: DeviceArray
+    received_rows: DeviceArray | None
+
+
+@dataclass
+class _Log:
+    """One run folder's steps: those still on the device, and the tables of earlier flushes."""
+
+    pending: deque[_Entry] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    written: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+_LOGS: dict[Path, _Log] = {}
+
+
+def record(
+    step: int,
+    tokens_per_expert: DeviceArray,
+    *,
+    received_rows: DeviceArray | None = None,
+    expert_ranks: int | None = None,
+    first_layer: int = 0,
+) -> None:
+    """Keep one step's routing for the run folder. Costs no host synchronisation.
+
+    At most `KEPT_STEPS` steps wait at once; older ones are dropped unless `flush` wrote them.
+
+    Args:
+        step: number of the step, as the trace shows it.
+        tokens_per_expert: integers [layers, experts], counted over the global batch.
+        received_rows: integers [layers, groups, ranks], rows received by each expert rank of each
+            exchange group.
+        expert_ranks: ranks that share the experts in equal consecutive runs. Default: the last
+            dimension of ``received_rows``, or 1.
+        first_layer: decoder layer of the first row, where leading layers are dense.
+
+    Raises:
+        CaptureError: the shapes do not fit each other. Only checked while recording.
+    """
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    if not run_dir:
+        return
+    ranks = expert_ranks or (received_rows.shape[-1] if received_rows is not None else 1)
+    _check_shapes(tokens_per_expert, received_rows, ranks)
+    if not _LOGS:
+        _prepare_exit()
+    log = _LOGS.setdefault(Path(run_dir), _Log())
+    log.pending.append(_Entry(int(step), first_layer, ranks, tokens_per_expert, received_rows))
+
+
+def flush() -> list[Path]:
+    """Wait for the recorded steps and write them; a step recorded twice keeps its last values.
+
+    Returns:
+        The files written: RUN/routing/p<k>.parquet (by process 0, which knows the global counts)
+        and RUN/routing/received-p<k>.parquet (each process what its devices received).
+
+    Raises:
+        CaptureError: a run folder cannot be written.
+    """
+    return [path for run_dir, log in _LOGS.items() for path in _flush_log(run_dir, log)]
+
+
+def _prepare_exit() -> None:
+    """Flush at exit; what that needs is imported now, while modules may still start threads."""
+    import pyarrow.parquet  # noqa: F401
+
+    atexit.register(flush)
+
+
+def _flush_log(run_dir: Path, log: _Log) -> list[Path]:
+    entries = list(log.pending)
+    log.pending.clear()
+    process = _process_index()
+    paths = []
+    if process == 0:
+        rows = [_routing_rows(entry) for entry in entries]
+        paths += _write(run_dir, f"p{process}.parquet", ROUTING_COLUMNS, rows, log)
+    with_rows = [entry for entry in entries if entry.received_rows is not None]
+    rows = [_received_rows(entry) for entry in with_rows]
+    return paths + _write(run_dir, f"received-p{process}.parquet", RECEIVED_COLUMNS, rows, log)
+
+
+def _routing_rows(entry: _Entry) -> np.ndarray:
+    """[layers · experts, 5]: the columns of `ROUTING_COLUMNS`."""
+    tokens = np.asarray(entry.tokens_per_expert)
+    layer, expert = np.indices(tokens.shape).reshape(2, -1)
+    experts_per_rank = tokens.shape[1] // entry.expert_ranks
+    return np.stack(
+        [
+            np.full(tokens.size, entry.step),
+            layer + entry.first_layer,
+            expert,
+            expert // experts_per_rank,
+            tokens.reshape(-1),
+        ],
+        axis=1,
+    )
+
+
+def _received_rows(entry: _Entry) -> np.ndarray:
+    """[rows, 5]: the columns of `RECEIVED_COLUMNS`, for the parts that this process holds."""
+    return np.concatenate(
+        [
+            _received_part(entry, np.asarray(part), start)
+            for part, start in _local_parts(entry.received_rows)
+        ]
+    )
+
+
+def _received_part(entry: _Entry, rows: np.ndarray, start: list[int]) -> np.ndarray:
+    layer, group, rank = np.indices(rows.shape).reshape(3, -1)
+    step = np.full(rows.size, entry.step)
+    layer = layer + start[0] + entry.first_layer
+    return np.stack([step, layer, group + start[1], rank + start[2], rows.reshape(-1)], axis=1)
+
+
+def _local_parts(array: Any) -> list[tuple[Any, list[int]]]:
+    """Distinct parts of an array that this process holds, each with the index it starts at."""
+    shards = getattr(array, "addressable_shards", None)
+    if shards is None:
+        return [(array, [0] * array.ndim)]
+    return [
+        (shard.data, [piece.start or 0 for piece in shard.index])
+        for shard in shards
+        if shard.replica_id == 0
+    ]
+
+
+def _write(
+    run_dir: Path, name: str, columns: Columns, rows: list[np.ndarray], log: _Log
+) -> list[Path]:
+    """Add rows to a table and write it whole, through a temporary file."""
+    import pyarrow.parquet
+
+    if not rows:
+        return []
+    earlier = [log.written[name]] if name in log.written else []
+    table = _last_of_each_key(np.concatenate([*earlier, *rows]).astype(np.int64))
+    log.written[name] = table
+    path = run_dir / "routing" / name
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(_arrow_table(columns, table), partial)
+        partial.replace(path)
+    except OSError as error:
+        raise CaptureError(f"routing table {path} cannot be written: {error}") from error
+    return [path]
+
+
+def _arrow_table(columns: Columns, table: np.ndarray) -> pyarrow.Table:
+    """Built from buffers, since pyarrow reads NumPy arrays with the help of pandas."""
+    import pyarrow
+
+    arrays = [
+        pyarrow.Array.from_buffers(
+            pyarrow.int64(), len(table), [None, pyarrow.py_buffer(np.ascontiguousarray(column))]
+        )
+        for column in table.T
+    ]
+    return pyarrow.table(arrays, names=columns)
+
+
+def _last_of_each_key(table: np.ndarray) -> np.ndarray:
+    """Rows sorted by all columns but the last (the key); of equal keys the last one stays."""
+    keys = table[:, :-1]
+    order = np.lexsort(keys.T[::-1])  # stable, so equal keys keep their order
+    keys = keys[order]
+    is_last = np.append(np.any(keys[1:] != keys[:-1], axis=1), True)
+    kept: np.ndarray = table[order[is_last]]
+    return kept
+
+
+def _check_shapes(
+    tokens_per_expert: DeviceArray, received_rows: DeviceArray | None, ranks: int
+) -> None:
+    shape = tuple(tokens_per_expert.shape)
+    if len(shape) != 2:
+        raise CaptureError(
+            f"routing record: expected tokens_per_expert [layers, experts], found shape {shape}."
+        )
+    if shape[1] % ranks:
+        raise CaptureError(
+            f"routing record: {shape[1]} experts cannot lie evenly on {ranks} expert ranks."
+        )
+    if received_rows is None:
+        return
+    received = tuple(received_rows.shape)
+    if len(received) != 3 or received[0] != shape[0]:
+        raise CaptureError(
+            f"routing record: expected received_rows [{shape[0]} layers, groups, ranks], "
+            f"found shape {received}."
+        )
+
+
+def _process_index() -> int:
+    """This process's number among those that train together; 0 where JAX is not in use."""
+    jax = sys.modules.get("jax")
+    return int(jax.process_index()) if jax is not None else 0

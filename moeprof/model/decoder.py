@@ -1,0 +1,144 @@
+"""Question: how do tokens become logits? Embedding, scanned layers, head, on one device's shards.
+
+Runs inside `jax.shard_map`: every array is this device's part. Layers of a kind are stacked and
+scanned; each gathers its own matrices, uses them, and (with rematerialisation) gathers them again
+in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from moeprof.model.attention import attention
+from moeprof.model.feedforward import swiglu
+from moeprof.model.job import Job
+from moeprof.model.layout import Tree, gather, gather_one
+from moeprof.model.norm import rms_norm
+from moeprof.model.router import count_tokens, route
+from moeprof.model.strategies import Routed, load_strategy
+from moeprof.specs.remat import Remat
+
+Layer = TypeVar("Layer", bound=Callable[..., Any])
+
+
+class LayerLoad(NamedTuple):
+    """Routing of the MoE layers on this device: its tokens per expert, and rows it received.
+
+    ``tokens_per_expert`` int32 [layers, E] counts this device's own tokens; ``received_rows``
+    int32 [layers] is described at `strategies.Routed`.
+    """
+
+    tokens_per_expert: jax.Array
+    received_rows: jax.Array
+
+
+def forward(
+    weights: Tree, bias: jax.Array, tokens: jax.Array, where: Tree, job: Job
+) -> tuple[jax.Array, LayerLoad]:
+    """Float32 logits [B, S, V] of ``tokens`` [B, S], and the load of each MoE layer.
+
+    Args:
+        weights: this device's parts, as `layout.placements` splits them.
+        bias: router biases float32 [MoE layers, E], replicated.
+        tokens: int32 [B, S], this device's sequences.
+        where: the placements of ``weights``.
+        job: what runs.
+    """
+    x = _embed(weights, tokens, where, job)
+    if job.model.dense_layers:
+        x = _scan_dense(x, weights["dense_layers"], where["dense_layers"], job)
+    x, load = _scan_moe(x, weights["moe_layers"], bias, where["moe_layers"], job)
+    with jax.named_scope("norm"):
+        x = rms_norm(x, weights["final_norm"], job.model.norm_epsilon)
+    return _head(x, weights, where, job), load
+
+
+def rematerialised(layer: Layer, remat: Remat) -> Layer:
+    """A layer whose backward pass recomputes what ``remat`` does not keep."""
+    if remat.text == "none":
+        return layer
+    policy = None
+    if remat.saved_names:
+        policy = jax.checkpoint_policies.save_only_these_names(*remat.saved_names)
+    # A scan body is compiled once: XLA cannot merge the recomputation with the forward pass.
+    checkpointed: Layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
+    return checkpointed
+
+
+def _embed(weights: Tree, tokens: jax.Array, where: Tree, job: Job) -> jax.Array:
+    with jax.named_scope("embedding"):
+        table = gather_one(weights["embedding"], where["embedding"], job.compute_dtype)
+        return jnp.take(table, tokens, axis=0, mode="clip")
+
+
+def _head(x: jax.Array, weights: Tree, where: Tree, job: Job) -> jax.Array:
+    name = "embedding" if job.model.tied_head else "head"
+    formula = "bsm,vm->bsv" if job.model.tied_head else "bsm,mv->bsv"
+    with jax.named_scope("head"):
+        matrix = gather_one(weights[name], where[name], job.compute_dtype)
+        return jnp.einsum(formula, x, matrix, preferred_element_type=jnp.float32)
+
+
+def _scan_dense(x: jax.Array, layers: Tree, where: Tree, job: Job) -> jax.Array:
+    def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
+        x = _attend(x, weights, where, job)
+        normed = _norm(x, weights["mlp_norm"], job)
+        with jax.named_scope("dense_mlp"):
+            x = x + swiglu(normed, gather(weights["mlp"], where["mlp"], job.compute_dtype))
+        return x, None
+
+    x, _ = jax.lax.scan(rematerialised(layer, job.plan.remat), x, layers)
+    return x
+
+
+def _scan_moe(
+    x: jax.Array, layers: Tree, bias: jax.Array, where: Tree, job: Job
+) -> tuple[jax.Array, LayerLoad]:
+    def layer(
+        x: jax.Array, weights_and_bias: tuple[Tree, jax.Array]
+    ) -> tuple[jax.Array, LayerLoad]:
+        weights, bias = weights_and_bias
+        x = _attend(x, weights, where, job)
+        normed = _norm(x, weights["mlp_norm"], job)
+        routed, tokens_per_expert = _mixture(normed, weights, bias, where, job)
+        x = x + routed.out
+        if job.model.shared_experts:
+            with jax.named_scope("shared_expert"):
+                whole = gather(weights["shared"], where["shared"], job.compute_dtype)
+                x = x + swiglu(normed, whole)
+        return x, LayerLoad(tokens_per_expert, routed.received_rows)
+
+    return jax.lax.scan(rematerialised(layer, job.plan.remat), x, (layers, bias))
+
+
+def _mixture(
+    x: jax.Array, weights: Tree, bias: jax.Array, where: Tree, job: Job
+) -> tuple[Routed, jax.Array]:
+    """The routed experts' part of one layer, and its tokens per expert."""
+    run_experts = load_strategy(job.strategy.kind)
+    with jax.named_scope("moe"):
+        with jax.named_scope("router"):
+            gate = gather_one(
+                weights["router"]["gate"], where["router"]["gate"], jnp.dtype(jnp.float32)
+            )
+            routing = route(x.reshape(-1, x.shape[-1]), gate, bias, job.model)
+            tokens_per_expert = count_tokens(routing.experts, job.model.experts)
+        with jax.named_scope("experts"):
+            matrices = gather(weights["experts"], where["experts"], job.compute_dtype)
+        return run_experts(x, routing, matrices, job), tokens_per_expert
+
+
+def _attend(x: jax.Array, weights: Tree, where: Tree, job: Job) -> jax.Array:
+    normed = _norm(x, weights["attention_norm"], job)
+    with jax.named_scope("self_attention"):
+        whole = gather(weights["attention"], where["attention"], job.compute_dtype)
+        return x + attention(normed, whole, job.model)
+
+
+def _norm(x: jax.Array, scale: jax.Array, job: Job) -> jax.Array:
+    with jax.named_scope("norm"):
+        return rms_norm(x, scale, job.model.norm_epsilon)

@@ -1,0 +1,74 @@
+"""Question: how are token rows permuted, copied and summed without a scatter, forward or backward?
+
+A relation between N source rows and R taken rows is held from both sides: ``take`` names each
+taken row's source, ``give`` names each source's taken rows (at most K). Either direction is then a
+gather, while the transpose that autodiff would make of a gather is a scatter-add.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.custom_vjp
+def take_rows(x: jax.Array, take: jax.Array, give: jax.Array) -> jax.Array:
+    """``out[r] = x[take[r]]``, and a row of zeros where ``take[r]`` is -1.
+
+    Args:
+        x: [N, M]. Rows that nobody takes may hold anything, NaN included.
+        take: int32 [R], source of each taken row, or -1.
+        give: int32 [N, K], the taken rows that are copies of each source row, or -1: the same
+            relation as ``take``, which the caller must ensure.
+
+    Returns:
+        [R, M]. The gradient of ``x`` sums the copies' gradients in float32; gradients of rows with
+        ``take`` -1 are ignored, whatever they hold.
+    """
+    return _masked_rows(x, take)
+
+
+def invert_permutation(order: jax.Array) -> jax.Array:
+    """``inverse[order[i]] = i``, by sorting (a scatter would be shorter)."""
+    return jnp.argsort(order).astype(jnp.int32)
+
+
+def sum_rows(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """Weighted fan-in: ``out[n] = Σ_k weights[n, k] · rows[n·K + k]``, summed in float32.
+
+    Rows [N·K, M], weights float32 [N, K]; returns float32 [N, M].
+    """
+    tokens, copies = weights.shape
+    wide = rows.reshape(tokens, copies, -1).astype(jnp.float32)
+    return jnp.sum(wide * weights[:, :, None], axis=1)
+
+
+def _masked_rows(x: jax.Array, index: jax.Array) -> jax.Array:
+    rows = jnp.take(x, jnp.maximum(index, 0), axis=0, mode="clip")
+    return jnp.where(index[:, None] >= 0, rows, jnp.zeros((), x.dtype))
+
+
+def _take_rows_fwd(
+    x: jax.Array, take: jax.Array, give: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return take_rows(x, take, give), (take, give)
+
+
+def _take_rows_bwd(
+    relation: tuple[jax.Array, jax.Array], d_out: jax.Array
+) -> tuple[jax.Array, np.ndarray, np.ndarray]:
+    take, give = relation
+    copies = _masked_rows(d_out, give.reshape(-1)).reshape(*give.shape, -1)
+    if give.shape[1] == 1:
+        d_x = copies[:, 0]
+    else:
+        d_x = jnp.sum(copies.astype(jnp.float32), axis=1).astype(d_out.dtype)
+    return d_x, _no_gradient(take), _no_gradient(give)
+
+
+def _no_gradient(index: jax.Array) -> np.ndarray:
+    return np.zeros(index.shape, jax.dtypes.float0)
+
+
+take_rows.defvjp(_take_rows_fwd, _take_rows_bwd)

@@ -1,0 +1,46 @@
+"""How tokens reach their experts and back: one file per strategy, all with the same signature.
+
+Scopes, under every strategy: ``permute`` and ``local_permute`` rearrange rows on one device,
+``dispatch`` and ``combine`` move them between devices, ``experts`` multiplies, ``unpermute`` undoes
+the rearrangements and applies the routing weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from moeprof.model.job import Job
+from moeprof.model.router import Routing
+
+_MODULES = {
+    "dense": "dense",
+    "sparse-ragged-dot": "ragged_dot",
+    "sparse-gmm": "gmm",
+    "sparse-gmm-deepep": "deepep",
+}
+
+
+class Routed(NamedTuple):
+    """What the routed experts add to the activations, and how full the receive buffer was.
+
+    ``out`` has the shape and dtype of the activations [B, S, M]. ``received_rows`` is an int32
+    scalar: rows of this rank's dispatch buffer that hold a token. A buffer row is one (token,
+    expert) pair, except with DeepEP, where it is one token however many of its experts are here.
+    """
+
+    out: jax.Array
+    received_rows: jax.Array
+
+
+# (activations [B, S, M], routing of B·S tokens, this rank's expert matrices, job) -> Routed
+RunExperts = Callable[[jax.Array, Routing, dict[str, jax.Array], Job], Routed]
+
+
+def load_strategy(kind: str) -> RunExperts:
+    """The function of a strategy; imported when asked for, since some need the native library."""
+    run: RunExperts = importlib.import_module(f"{__name__}.{_MODULES[kind]}").run_experts
+    return run

@@ -1,0 +1,221 @@
+"""Question: what is one training step, from a batch of tokens to new weights?
+
+The whole step runs inside one `jax.shard_map`: each device differentiates its own share of the
+loss. Since the transpose of every gather and exchange sums over devices, the gradients are those of
+the loss over the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from moeprof.errors import SpecError
+from moeprof.model.collectives import psum
+from moeprof.model.decoder import LayerLoad, forward
+from moeprof.model.job import Job
+from moeprof.model.layout import BATCH, Tree, nest, placements
+from moeprof.model.loss import cross_entropy_sum
+from moeprof.model.optimizer import (
+    OptimizerSettings,
+    adamw,
+    clip,
+    global_norm,
+    state_like,
+    sum_replicated,
+)
+from moeprof.model.router import balance_bias
+from moeprof.specs.model import ModelSpec
+from moeprof.specs.parameters import Parameter, parameters
+from moeprof.specs.plan import AXES, ParallelPlan
+from moeprof.specs.strategy import Strategy
+
+REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
+
+Leaf = TypeVar("Leaf", jax.Array, PartitionSpec)
+
+
+class TrainState(NamedTuple, Generic[Leaf]):
+    """Everything a step changes; ``bias`` float32 [MoE layers, E] is moved by load."""
+
+    weights: Tree
+    bias: Leaf
+    optimizer: Any
+
+
+class StepReport(NamedTuple, Generic[Leaf]):
+    """What a step tells, all on the devices.
+
+    ``loss`` float32, nats per token, mean over the global batch; ``gradient_norm`` before
+    clipping; ``tokens_per_expert`` int32 [MoE layers, E], global; ``received_rows`` int32
+    [MoE layers, groups, expert ranks], one group per (data, fsdp) position (see
+    `strategies.Routed`).
+    """
+
+    loss: Leaf
+    gradient_norm: Leaf
+    tokens_per_expert: Leaf
+    received_rows: Leaf
+
+
+State: TypeAlias = TrainState[jax.Array]
+Report: TypeAlias = StepReport[jax.Array]
+Step: TypeAlias = Callable[[State, jax.Array], tuple[State, Report]]
+
+
+def make_job(model: ModelSpec, plan: ParallelPlan, strategy: Strategy, mesh: Mesh) -> Job:
+    """A job on a mesh; starts the exchange runtime where the strategy needs one.
+
+    Raises:
+        SpecError: DeepEP without expert parallelism.
+    """
+    if strategy.kind == "sparse-gmm-deepep":
+        if plan.expert == 1:
+            raise SpecError(
+                "strategy sparse-gmm-deepep: expected expert parallelism of at least 2, found "
+                "expert 1. Raise expert, or use sparse-gmm, which needs no exchange there."
+            )
+        from moeprof.kernels import setup
+
+        setup(
+            mesh=mesh,
+            ep_axis_name="expert",
+            hidden_bytes=model.hidden * max(jnp.dtype(model.compute_dtype).itemsize, 2),
+        )
+    return Job(model, plan, strategy, mesh.devices.flat[0].platform)
+
+
+def init_state(
+    job: Job, mesh: Mesh, *, seed: int = 0, settings: OptimizerSettings | None = None
+) -> State:
+    """Random weights, zero biases and moments, each laid out as the plan says.
+
+    The values depend on the seed and the model, not on the mesh. They are drawn on the host: XLA
+    takes longer to compile a generator per weight than a small model takes to draw.
+    """
+    optimizer = adamw(settings or OptimizerSettings())
+    specs = state_specs(job, optimizer)
+    weights = jax.tree.map(
+        lambda weight, spec: jax.device_put(weight, NamedSharding(mesh, spec)),
+        random_weights(job.model, seed),
+        specs.weights,
+    )
+    bias = jnp.zeros((job.model.moe_layers, job.model.experts), jnp.float32)
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    moments = jax.jit(optimizer.init, out_shardings=shardings.optimizer)(weights)
+    return TrainState(weights, jax.device_put(bias, shardings.bias), moments)
+
+
+def make_step(job: Job, mesh: Mesh, settings: OptimizerSettings | None = None) -> Step:
+    """The compiled-on-first-use training step.
+
+    It takes a state, which it consumes, and a batch int32 [global sequences, S + 1] split over all
+    devices: the first S tokens are read, the last S predicted.
+    """
+    settings = settings or OptimizerSettings()
+    optimizer = adamw(settings)
+    specs = state_specs(job, optimizer)
+    by_rank = PartitionSpec(None, ("data", "fsdp"), "expert")  # type: ignore[no-untyped-call]
+    report_specs = StepReport(REPLICATED, REPLICATED, REPLICATED, by_rank)
+
+    def train_step(state: State, batch: jax.Array) -> tuple[State, Report]:
+        loss, load, gradients = loss_and_gradients(state.weights, state.bias, batch, job)
+        return _update(state, loss, load, gradients, optimizer, settings, job)
+
+    mapped = jax.shard_map(
+        train_step,
+        mesh=mesh,
+        in_specs=(specs, BATCH),
+        out_specs=(specs, report_specs),
+        check_vma=False,
+    )
+    mapped.__name__ = "train_step"
+    return jax.jit(mapped, donate_argnums=0)
+
+
+def loss_and_gradients(
+    weights: Tree, bias: jax.Array, batch: jax.Array, job: Job
+) -> tuple[jax.Array, LayerLoad, Tree]:
+    """Mean loss over the global batch, this device's load, and whole gradients of its parts.
+
+    Runs inside shard_map, on this device's sequences ``batch`` int32 [B, S + 1].
+    """
+    where = placements(job.model, job.plan)
+    tokens = batch.shape[0] * (batch.shape[1] - 1) * job.plan.devices
+
+    def share(weights: Tree) -> tuple[jax.Array, LayerLoad]:
+        logits, load = forward(weights, bias, batch[:, :-1], where, job)
+        with jax.named_scope("loss"):
+            return cross_entropy_sum(logits, batch[:, 1:]) / tokens, load
+
+    (loss, load), gradients = jax.value_and_grad(share, has_aux=True)(weights)
+    with jax.named_scope("grad_sync"):
+        gradients = sum_replicated(gradients, where, job.plan)
+    with jax.named_scope("loss"):
+        return psum(loss, AXES), load, gradients
+
+
+def state_specs(job: Job, optimizer: optax.GradientTransformation) -> TrainState[PartitionSpec]:
+    """How each array of a `TrainState` is split over the mesh."""
+    specs = jax.tree.map(lambda place: place.spec, placements(job.model, job.plan))
+    moments = state_like(optimizer, weight_shapes(job.model), specs)
+    moments = jax.tree.map(
+        lambda spec: REPLICATED if spec is None else spec, moments, is_leaf=lambda x: x is None
+    )
+    return TrainState(specs, REPLICATED, moments)
+
+
+def weight_shapes(model: ModelSpec) -> Tree:
+    """Shape and dtype of each trained weight, whole."""
+    dtype = jnp.dtype(model.weight_dtype)
+    return nest(
+        {
+            p.path: jax.ShapeDtypeStruct(p.shape, dtype)  # type: ignore[no-untyped-call]
+            for p in _trained(model)
+        }
+    )
+
+
+def _update(
+    state: State,
+    loss: jax.Array,
+    load: LayerLoad,
+    gradients: Tree,
+    optimizer: optax.GradientTransformation,
+    settings: OptimizerSettings,
+    job: Job,
+) -> tuple[State, Report]:
+    where = placements(job.model, job.plan)
+    with jax.named_scope("optimizer"):
+        norm = global_norm(gradients, where, job.plan)
+        gradients = clip(gradients, norm, settings.clip_norm)
+        updates, moments = optimizer.update(gradients, state.optimizer, state.weights)
+        weights = optax.apply_updates(state.weights, updates)
+    with jax.named_scope("moe"), jax.named_scope("router"):
+        tokens_per_expert = psum(load.tokens_per_expert, AXES)
+        bias = balance_bias(state.bias, tokens_per_expert, settings.bias_speed)
+    report = StepReport(loss, norm, tokens_per_expert, load.received_rows[:, None, None])
+    return TrainState(weights, bias, moments), report
+
+
+def random_weights(model: ModelSpec, seed: int) -> Tree:
+    """Host arrays, each normal with variance 1/fan_in; norms are ones."""
+    random = np.random.default_rng(seed)
+    return nest({p.path: _random_weight(p, random, model.weight_dtype) for p in _trained(model)})
+
+
+def _random_weight(parameter: Parameter, random: np.random.Generator, dtype: str) -> np.ndarray:
+    if not parameter.fan_in:
+        return np.ones(parameter.shape, jnp.dtype(dtype))
+    values = random.standard_normal(parameter.shape, np.float32) * parameter.fan_in**-0.5
+    return np.asarray(values, jnp.dtype(dtype))
+
+
+def _trained(model: ModelSpec) -> list[Parameter]:
+    return [p for p in parameters(model) if p.is_trained]
