@@ -94,7 +94,10 @@ def _meta(
         ),
         "versions": dict(versions),
         "window": _described(processes),
-        "xla_flags": environment.get("XLA_FLAGS", ""),
+        "xla_flags": next(
+            (one["xla_flags"] for one in processes if "xla_flags" in one),
+            environment.get("XLA_FLAGS", ""),
+        ),
         "mesh": next((one["mesh"] for one in processes if one.get("mesh")), None),
         "expected_processes": expected,
         "processes": processes,

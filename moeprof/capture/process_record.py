@@ -94,6 +94,7 @@ class ProcessRecord:
             "window": facts[-1] if facts else None,
             "windows": facts,
             "problems": self.problems,
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
             "mesh": next((fact["mesh"] for fact in facts if fact.get("mesh")), None),
         }
 

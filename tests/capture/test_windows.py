@@ -45,3 +45,28 @@ def test_host_and_memory_files_say_what_surrounded_the_window(capture):
     # weights 64 x 64 and batch 32 x 64 in float32; the result is as large as the weights
     assert step["argument_bytes"] == 4 * (64 * 64 + 32 * 64)
     assert step["output_bytes"] == 4 * 64 * 64
+
+
+def test_the_largest_program_is_the_step_and_the_scripts_own_flags_count(capture):
+    run = capture("eight_devices.py")
+    assert run.exit_code == 0
+    assert run.stdout.splitlines()[0] == "8 devices, loss True"
+    # evaluate is called twice as often, but the step with its gradient compiles longer
+    assert run.window["counted_by"].endswith("train_step")
+    assert run.meta["mesh"] == {"expert": 4, "fsdp": 2}
+    assert run.meta["xla_flags"] == "--xla_force_host_platform_device_count=8"
+    assert len(run.process["devices"]) == 8
+
+
+def test_further_windows_are_taken_every_so_many_steps(capture):
+    run = capture("plain_loop.py", "20", options=("--steps", "2", "--every", "6"))
+    assert run.exit_code == 0
+    windows = [(one["first_step"], one["last_step"]) for one in run.process["windows"]]
+    assert windows == [(4, 5), (10, 11), (16, 17)]
+    assert len(run.profiles) == 3
+
+
+def test_a_window_in_seconds_holds_whole_steps(capture):
+    run = capture("plain_loop.py", "40", options=("--seconds", "0.000001"))
+    assert run.window["steps"] == 1
+    assert run.window["closed_because"] == "complete"

@@ -1,0 +1,99 @@
+"""Whatever becomes of the script inside the window, what was recorded is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from .running import SCRIPTS, Captured, command_line, environment
+
+ENDS_INSIDE = {
+    "raises": (1, "the script raised FloatingPointError"),
+    "exits": (1, "the script ended"),
+    "interrupts": (130, "the script was interrupted"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDS_INSIDE)
+def test_an_end_inside_the_window_keeps_what_was_recorded(capture, ending):
+    exit_code, reason = ENDS_INSIDE[ending]
+    run = capture("loop_that.py", ending)
+    assert run.exit_code == exit_code
+    assert run.meta["status"] == "partial"
+    assert run.window["closed_because"] == reason
+    assert run.window["steps"] in (1, 2)  # call 4 is whole, call 5 only if the script ended itself
+    assert len(run.profiles) == 1
+    assert f"moeprof: {reason} inside the window: kept what was recorded" in run.stderr
+
+
+def test_a_traceback_shows_the_script_and_not_moeprof(capture):
+    run = capture("loop_that.py", "raises_in_jit")
+    assert run.exit_code == 1
+    assert "train_step(weights, jnp.ones((3, 3)))" in run.own_stderr
+    assert "TypeError" in run.own_stderr
+    assert "moeprof" not in run.own_stderr
+
+
+def test_an_out_of_memory_error_leaves_its_text(capture):
+    run = capture("loop_that.py", "runs_out_of_memory")
+    assert run.exit_code == 1
+    assert "RESOURCE_EXHAUSTED" in (run.run_dir / "oom.txt").read_text()
+    assert "out of memory: see oom.txt" in run.process["problems"]
+    assert len(run.profiles) == 1
+
+
+def test_a_process_that_leaves_at_once_still_gets_its_meta(capture):
+    run = capture("loop_that.py", "leaves_at_once")
+    assert run.exit_code == 9
+    assert run.meta["status"] == "empty"
+    assert run.profiles == []
+    assert "exit code 9" in run.process["problems"][0]
+
+
+@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_moeprof_reaches_the_script_and_the_recording_is_kept(
+    tmp_path, sent, exit_code
+):
+    moeprof = subprocess.Popen(
+        command_line("--no-report", "--out", tmp_path / "run", "loop_that.py", "waits"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=SCRIPTS,
+        env=environment(),
+    )
+    assert moeprof.stdout is not None
+    assert moeprof.stdout.readline() == "waiting\n"
+    os.kill(moeprof.pid, sent)
+    stdout, stderr = moeprof.communicate(timeout=120)
+    run = Captured(moeprof.returncode, stdout, stderr, tmp_path / "run", "loop_that.py")
+    assert run.exit_code == exit_code
+    assert run.meta["status"] == "partial"
+    assert len(run.profiles) == 1
+
+
+def test_a_script_that_ends_before_the_window_is_told_why(capture):
+    run = capture("plain_loop.py", "4")
+    assert run.exit_code == 0
+    assert run.meta["status"] == "empty"
+    assert "after 4 steps (train_step), before recording began" in run.stderr
+    assert "--skip 1 more" in run.stderr
+
+
+def test_a_failing_export_does_not_touch_the_script(capture):
+    run = capture("bad_export.py", "fails")
+    assert run.exit_code == 0
+    assert run.stdout.startswith("trained to the end")
+    assert run.window["export_error"] == "ValueError: expected one trace file, found 3"
+    assert run.stderr.count("export failed") == 1
+
+
+def test_a_hanging_export_is_given_up_after_the_limit(capture):
+    run = capture("bad_export.py", "hangs", options=("--export-timeout", "0.2"))
+    assert run.exit_code == 0
+    assert run.stdout.startswith("trained to the end")
+    assert run.window["export_given_up_after_s"] >= 0.2
+    assert "export given up" in run.stderr

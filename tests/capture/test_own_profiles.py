@@ -1,0 +1,20 @@
+"""A script that profiles itself is never disturbed, and its profile is taken over."""
+
+from __future__ import annotations
+
+
+def test_its_profile_inside_the_window_ends_the_window(capture, tmp_path):
+    run = capture("profiles_itself.py", str(tmp_path / "logs"), "start_trace")
+    assert run.exit_code == 0
+    assert run.stdout.startswith("finished")
+    assert "steps aside" in run.stderr
+    (own,) = (tmp_path / "logs").rglob("*.xplane.pb")
+    assert own.read_bytes() in [path.read_bytes() for path in run.profiles]
+
+
+def test_its_profile_after_the_window_leaves_both(capture, tmp_path):
+    run = capture("profiles_itself.py", str(tmp_path / "logs"), "trace")
+    assert run.exit_code == 0
+    assert run.window["closed_because"] == "complete"
+    assert len(run.profiles) == 1
+    assert list((tmp_path / "logs").rglob("*.xplane.pb"))
