@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from datetime import datetime
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from moeprof.capture.options import CaptureOptions
@@ -32,7 +35,6 @@ def _profiler(
     ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
 ) -> ProfilerSettings:
     from moeprof.capture.profiler_options import parse_profiler_options
-    from moeprof.errors import CaptureError
 
     try:
         return parse_profiler_options(pairs)
@@ -104,9 +106,12 @@ def command(
     from moeprof.capture.options import CaptureOptions
 
     if every is not None and seconds is None and every <= steps:
-        raise click.BadParameter(f"--every {every} must be larger than --steps {steps}.")
+        raise click.BadParameter(
+            f"expected more than --steps {steps}, found {every}.", param_hint="--every"
+        )
     if not is_module and not Path(script).exists():
         raise click.BadParameter(f"script {script} does not exist.", param_hint="SCRIPT")
+    _require_wrapt()
     options = CaptureOptions(
         run_dir=_claim(out, script),
         skip_steps=skip,
@@ -145,6 +150,14 @@ def _run(
     else:
         _report(options.run_dir)
     return exit_code
+
+
+def _require_wrapt() -> None:
+    if importlib.util.find_spec("wrapt") is None:
+        raise CaptureError(
+            "capture: expected the package wrapt, found none. Install it with "
+            "`pip install 'moeprof[jax]'`."
+        )
 
 
 def _report(run_dir: Path) -> None:

@@ -1,0 +1,56 @@
+"""Doctor says what is here and what to do about what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from click.testing import CliRunner
+
+from moeprof.cli import doctor
+from moeprof.cli.doctor import ABSENT, OK, WARNING, Check, as_text, capture_checks, jax_checks
+
+
+def test_every_check_states_what_was_found():
+    result = CliRunner().invoke(doctor.command, ["--json"])
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["schema"] == "moeprof.doctor/1"
+    checks = {check["name"]: check for check in document["checks"]}
+    assert {"python", "moeprof", "cores", "jax", "devices", "kernels", "capture"} <= set(checks)
+    assert checks["devices"]["found"] == "8 × cpu (cpu)"
+    assert all(check["found"] for check in checks.values())
+
+
+def test_without_jax_it_says_what_needs_it_and_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    (check,) = jax_checks()
+    assert check.state == ABSENT
+    assert "analysis does not" in check.found
+    assert check.advice == "pip install 'moeprof[jax]'"
+
+
+def test_it_imports_neither_jax_nor_pandas():
+    code = (
+        "import sys, moeprof.cli.doctor as doctor;"
+        "doctor.python_checks(), doctor.optional_checks(), doctor.capture_checks({});"
+        "print({'jax', 'pandas', 'plotly'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_an_obstacle_to_capture_is_named():
+    (check,) = capture_checks({"JAX_ENABLE_PGLE": "true"})
+    assert (check.state, check.found) == (WARNING, "pgle")
+
+
+def test_text_keeps_to_80_columns_and_puts_advice_below():
+    lines = as_text(
+        [Check("jax", ABSENT, "word " * 30, "pip install it"), Check("python", OK, "3")]
+    )
+    assert lines[0].startswith("- jax     word")
+    assert max(map(len, lines)) <= 80
+    assert lines[-2] == "          → pip install it"
+    assert lines[-1] == "✓ python  3"
