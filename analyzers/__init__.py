@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.ops import ops
+from moeprof.analyzers.step_time import step_time
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
 
 Analyzer = Callable[[Trace], Analysis]
 
-ALL: dict[str, Analyzer] = {}
+ALL: dict[str, Analyzer] = {
+    "step_time": step_time,
+    "breakdown": breakdown,
+    "ops": ops,
+}
 """Analyzer by name, in the order in which findings are shown."""
 
 

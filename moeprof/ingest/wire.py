@@ -60,27 +60,33 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     position = start
     while position < end:
         at = position
-        tag, position = varint(data, position, end)
+        tag, position = data[position], position + 1
+        if tag >= 0x80:
+            tag, position = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == 0:
             raise WireError(at, "field number 0")
-        if kind == VARINT:
-            value, position = varint(data, position, end)
-            yield number, VARINT, value, 0
-        elif kind == BYTES:
-            size, position = varint(data, position, end)
-            if size > end - position:
-                raise CutError(at, number, position)
-            yield number, BYTES, position, position + size
-            position += size
-        elif kind in (FIXED64, FIXED32):
+        if kind in (FIXED64, FIXED32):
             width = 8 if kind == FIXED64 else 4
             if width > end - position:
                 raise WireError(at, f"field {number} is cut off")
             yield number, kind, int.from_bytes(data[position : position + width], "little"), 0
             position += width
-        else:
+            continue
+        if kind not in (VARINT, BYTES):
             raise WireError(at, f"field {number} has wire type {kind}, which nothing uses")
+        # One byte is the usual length of a number: reading it here saves a call.
+        if position < end and (value := data[position]) < 0x80:
+            position += 1
+        else:
+            value, position = varint(data, position, end)
+        if kind == VARINT:
+            yield number, VARINT, value, 0
+            continue
+        if value > end - position:
+            raise CutError(at, number, position)
+        yield number, BYTES, position, position + value
+        position += value
 
 
 def signed(value: int) -> int:

@@ -1,0 +1,24 @@
+"""Question: which component, phase and source line does each piece of device work have?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from moeprof.analyzers.classify import CLASSES, classify
+from moeprof.tables.trace import Trace
+
+_NONE = {"component": "unattributed", "phase": "other", "evidence": "none", "source": ""}
+
+
+def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
+    """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
+
+    Copies and memory sets that the GPU ran outside any op are copies.
+    """
+    classes = classify(trace.hlo_ops, events["module"].unique())
+    work = events.merge(classes, on=["module", "op"], how="left")
+    known = work["component"].notna()
+    work = work.fillna(_NONE).assign(is_collective=work["is_collective"].fillna(False).astype(bool))
+    is_copy = ~known & work["name"].str.match(r"^Mem(cpy|set)")
+    work.loc[is_copy, "component"] = "copies"
+    return work.astype({name: CLASSES.frame()[name].dtype for name in _NONE})

@@ -1,0 +1,122 @@
+"""Question: where does a training step go?
+
+Reads:   events, hlo_ops, steps, rendezvous.
+Returns: one row per component and phase.
+
+Times are self times: a loop gives up the time of its body. Ops of one device may run at once
+(several streams or threads), so the parts add up to the device's op time, which may exceed the
+time in which the device is busy; shares are of the op time.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.classify.components import MEANINGS, MOE
+from moeprof.analyzers.window import Window, busy_ns, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
+
+SCHEMA = Schema(
+    "breakdown",
+    (
+        Column("component", "text", "", "part of the step"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("per_step_ns", "float64", "ns", "self time, mean over devices and used steps"),
+        Column("share", "float64", "share", "of all op time"),
+        Column("calls", "float64", "count", "ops run, mean over devices and used steps"),
+        Column("collective_ns", "float64", "ns", "of it, in collective ops, their waits included"),
+        Column("step_spread_ns", "float64", "ns", "standard deviation over steps; none for one"),
+        Column(
+            "device_spread_ns", "float64", "ns", "standard deviation over devices; none for one"
+        ),
+        Column("meaning", "text", "", "what the component holds"),
+    ),
+)
+QUESTION = "Where does a training step go?"
+
+
+def breakdown(trace: Trace) -> Analysis:
+    """Device time of the used steps by component and phase; what is unattributed has its row."""
+    view = window(trace)
+    work = attribute(trace, view.events)
+    table = _table(work, view)
+    return Analysis(
+        "breakdown", QUESTION, _headline(table, view), SCHEMA, table, _notes(trace, view)
+    )
+
+
+def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
+    keys = ["component", "phase"]
+    total_ns = int(work["self_ns"].sum())
+    work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
+    groups = work.groupby(keys, sort=False)
+    table = groups.agg(
+        sum_ns=("self_ns", "sum"), count=("self_ns", "size"), collective_ns=("collective_ns", "sum")
+    ).reset_index()
+    table["per_step_ns"] = table["sum_ns"] / view.shares
+    table["share"] = table["sum_ns"] / total_ns if total_ns else 0.0
+    table["calls"] = table["count"] / view.shares
+    table["collective_ns"] = table["collective_ns"] / view.shares
+    table["step_spread_ns"] = _spread(work, ["step"], table[keys], view.devices)
+    table["device_spread_ns"] = _spread(work, ["host", "device"], table[keys], max(view.steps, 1))
+    table["meaning"] = [MEANINGS[name] for name in table["component"]]
+    table = table.sort_values(["per_step_ns", *keys], ascending=[False, True, True])
+    return SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+
+
+def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: int) -> pd.Series:
+    """Standard deviation of a part's time over `over`; a step or device without it counts as 0."""
+    places = work[over].drop_duplicates()
+    sums = work.groupby([*keys.columns, *over])["self_ns"].sum().unstack(over, fill_value=0)
+    sums = sums.reindex(
+        columns=pd.MultiIndex.from_frame(places) if len(over) > 1 else places[over[0]], fill_value=0
+    )
+    spread = (sums / divisor).std(axis=1, ddof=1)
+    return keys.merge(spread.rename("spread").reset_index(), how="left")["spread"].astype("float64")
+
+
+def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
+    def share(names: frozenset[str]) -> float | None:
+        if table.empty:
+            return None
+        return float(table["share"][table["component"].isin(names)].sum())
+
+    op_ns = float(table["per_step_ns"].sum()) if len(table) else None
+    return (
+        Metric("unattributed_share", share(frozenset({"unattributed"})), "share"),
+        Metric("other_share", share(frozenset({"other"})), "share"),
+        Metric("moe_share", share(MOE), "share"),
+        Metric("op_time", op_ns, "ns"),
+        Metric("busy_time", busy_ns(view.events) / view.shares if len(table) else None, "ns"),
+        Metric("steps_used", view.steps, "count"),
+    )
+
+
+def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
+    notes = list(view.notes)
+    in_graphs = view.events["op"].str.startswith("command_buffer")
+    if in_graphs.any():
+        share = view.events["self_ns"][in_graphs].sum() / view.events["self_ns"].sum()
+        notes.append(
+            f"{format_percent(share)} of device time is inside command buffers and has no op; "
+            "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"
+        )
+    if trace.meta.platform == "cpu":
+        notes += _cpu_notes(trace, view)
+    return tuple(notes)
+
+
+def _cpu_notes(trace: Trace, view: Window) -> list[str]:
+    waits = trace.rendezvous[trace.rendezvous["step"].isin(view.events["step"].unique())]
+    wait_ns = int(waits["duration_ns"].sum()) / view.shares
+    total_ns = int(view.events["self_ns"].sum()) / view.shares
+    share = format_percent(wait_ns / total_ns if total_ns else 0.0)
+    return [
+        "virtual CPU devices share the machine's cores: an op's time includes waiting for a core, "
+        "and shares say nothing about an accelerator",
+        f"collectives wait for the last device inside their op: {share} of op time is such waiting",
+    ]

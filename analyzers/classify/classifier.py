@@ -1,0 +1,264 @@
+"""Question: which part of the step is each instruction, and how is that known?
+
+The evidence, strongest first; the first that speaks decides:
+
+1. target     the custom call's name (grouped GEMM, dispatch, combine)
+2. scope      `jax.named_scope` and module names in the op_name, innermost first
+3. function   functions, classes and files of the source frames, innermost first
+4. parameter  the name of the weight that a product reads
+5. structure  what the program computes there (`structure`)
+6. neighbour  for ops without a name: the ops that read and write the same values
+
+A name that says "MoE layer" only is refined by structure. Collectives outside the MoE layer's
+exchanges are a part of their own, whoever asked for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import pandas as pd
+
+from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, MOE
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
+from moeprof.analyzers.classify.neighbours import spread
+from moeprof.analyzers.classify.phase import phase_of
+from moeprof.analyzers.classify.program import MOVES, Frame, Op, Program
+from moeprof.analyzers.classify.structure import (
+    Structure,
+    find_structure,
+    is_expert_product,
+    is_top_k,
+)
+from moeprof.tables.schema import Column, Schema
+
+CLASSES = Schema(
+    "classes",
+    (
+        Column("module", "int64", "", "program id"),
+        Column("op", "text", "", "HLO instruction"),
+        Column("component", "text", "", "part of the step"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("evidence", "text", "", "what decided: target, scope, function, …"),
+        Column("is_collective", "bool", "", "whether it moves data between devices"),
+        Column("source", "text", "", "file:line of the user's program; empty where unknown"),
+    ),
+)
+
+_EXCHANGE_TARGET = re.compile(
+    r"^(moeprof_)?moe_(internode_)?(cached_)?(dispatch|combine)(_inproc|_per_process)?$"
+)
+_GROUPED_TARGET = re.compile(r"grouped_?gemm|group_offs|groupedMatmul|\bt?gmm\b", re.IGNORECASE)
+_LIBRARY = re.compile(r"(site|dist)-packages/")
+_ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
+_STEM = re.compile(
+    r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
+    r"embeddings?|optimizers?|losses"
+)
+"""Files whose name alone tells what is in them."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Component of an op and the evidence for it."""
+
+    component: str
+    evidence: str
+
+
+def classify(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> pd.DataFrame:
+    """`CLASSES` of every instruction of the named modules."""
+    rows: list[dict[str, object]] = []
+    wanted = set(modules)
+    for module, part in hlo_ops.groupby("module", sort=True):
+        if module in wanted:
+            rows += _classify_module(int(str(module)), Program(part))
+    return CLASSES.frame(rows)
+
+
+def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
+    structure = find_structure(program)
+    findings = {op.name: _finding(program, structure, op) for op in program.ops.values()}
+    labels = {
+        name: (found.component, phase_of(_best_name(program, program.ops[name])))
+        for name, found in findings.items()
+        if found is not None and found.component != "other"
+    }
+    voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
+    voted = spread(program, labels, voters)
+    return [
+        _row(module, program, op, findings[op.name], voted.get(op.name))
+        for op in program.ops.values()
+    ]
+
+
+def _may_vote(program: Program, op: Op) -> bool:
+    """Nameless ops, and those that only move what their neighbours compute (a loop's slices)."""
+    if not (op.op_name or op.frames or _interior_frames(program, op)):
+        return True
+    return op.opcode != "while" and program.opcodes(op) <= MOVES
+
+
+def _row(
+    module: int, program: Program, op: Op, found: Finding | None, vote: tuple[str, str] | None
+) -> dict[str, object]:
+    phase = phase_of(_best_name(program, op))
+    if found is None or (found.component == "other" and vote):
+        if op.opcode in COPIES:
+            found = Finding("copies", "opcode")
+        elif vote:
+            found = Finding(_refined(program, op, vote[0]), "neighbour")
+        else:
+            found = Finding("unattributed", "none")
+        phase = vote[1] if vote and phase == "other" else phase
+    return {
+        "module": module,
+        "op": op.name,
+        "component": found.component,
+        "phase": phase,
+        "evidence": found.evidence,
+        "is_collective": bool(program.opcodes(op) & COLLECTIVES),
+        "source": source_of(op.frames),
+    }
+
+
+def source_of(frames: tuple[Frame, ...]) -> str:
+    """Innermost line that is not a library's, as ``file:line``; else the innermost."""
+    own = [frame for frame in frames if not _LIBRARY.search(frame.file)] or list(frames[:1])
+    return f"{own[0].file}:{own[0].line}" if own else ""
+
+
+def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
+    """What is known of an op by itself; None where it has neither name nor source."""
+    by_target = _by_target(op)
+    if by_target:
+        return Finding(by_target, "target")
+    found = _by_names(program, structure, op)
+    if program.opcodes(op) & COLLECTIVES:
+        return _collective(program, op, found)
+    return found
+
+
+def _by_target(op: Op) -> str | None:
+    exchange = _EXCHANGE_TARGET.match(op.target)
+    if exchange:
+        return exchange.group(4)
+    return "grouped_gemm" if _GROUPED_TARGET.search(op.target) else None
+
+
+def _collective(program: Program, op: Op, found: Finding | None) -> Finding:
+    """MoE exchanges keep their part; moving weights and gradients, or a merged op, does not."""
+    is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
+    moves_weights = any(program.origin(name) is not None for name in op.operands)
+    if found is not None and found.component in MOE and not is_mixed and not moves_weights:
+        return found
+    return Finding("collectives", "opcode")
+
+
+def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
+    name = _best_name(program, op)
+    frames = op.frames or _interior_frames(program, op)
+    if not name and not frames:
+        return None
+    by_scope = _by_scopes(scopes(name))
+    if by_scope not in (None, MOE_CONTEXT):
+        return Finding(_refined(program, op, str(by_scope)), "scope")
+    by_function = _by_frames(frames, phase_of(name))
+    if by_function not in (None, MOE_CONTEXT):
+        return Finding(_refined(program, op, str(by_function)), "function")
+    by_parameter = _by_parameter(program, structure, op)
+    if by_parameter:
+        return Finding(by_parameter, "parameter")
+    by_structure = _by_structure(program, structure, op, (name, frames))
+    if by_structure:
+        return Finding(by_structure, "structure")
+    is_moe = MOE_CONTEXT in (by_scope, by_function)
+    return Finding("moe_other" if is_moe else "other", "function" if is_moe else "none")
+
+
+def _by_scopes(paths: list[list[str]]) -> str | None:
+    """The innermost scope that stands for something; MoE context only where nothing else does."""
+    found = [component_of(scope) for path in paths for scope in reversed(path)]
+    definite = [component for component in found if component not in (None, MOE_CONTEXT)]
+    return definite[0] if definite else MOE_CONTEXT if MOE_CONTEXT in found else None
+
+
+def _by_frames(frames: tuple[Frame, ...], phase: str) -> str | None:
+    """The same for functions. Wrappers count where the op stands in them directly."""
+    is_context = False
+    script = frames[-1].file if frames else ""
+    own_depth = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f.file)), 0)
+    for depth, frame in enumerate(frames):
+        if "/optax/" in frame.file:
+            return "loss" if "/losses/" in frame.file else "optimizer"
+        stem = PurePath(frame.file).stem
+        for part in [*reversed(frame.function.split(".")), stem if frame.file != script else ""]:
+            component = component_of(part) if part != stem or _STEM.fullmatch(stem) else None
+            if component is None or (component in _ENCLOSING and depth > own_depth):
+                continue
+            if component == "optimizer" and phase != "other":
+                continue
+            if component != MOE_CONTEXT:
+                return component
+            is_context = True
+    return MOE_CONTEXT if is_context else None
+
+
+def _refined(program: Program, op: Op, component: str) -> str:
+    """Experts' work that multiplies nothing is not a GEMM."""
+    if component != "grouped_gemm" or op.opcode == "custom-call":
+        return component
+    return component if "dot" in program.opcodes(op) else "expert_elementwise"
+
+
+def _by_parameter(program: Program, structure: Structure, op: Op) -> str | None:
+    for dot in program.dots(op):
+        for side in (dot.lhs, dot.rhs):
+            weight = program.origin(side)
+            words = re.findall(r"\w+", weight.op_name) if weight else []
+            for word in reversed(words):
+                component = component_of(word)
+                is_gate = component == "router" and weight and weight.dims[-1] != structure.experts
+                if component not in (None, MOE_CONTEXT) and not is_gate:
+                    return component
+    return None
+
+
+def _by_structure(
+    program: Program, structure: Structure, op: Op, known: tuple[str, tuple[Frame, ...]]
+) -> str | None:
+    name, frames = known
+    if is_top_k(op) and structure.moe:
+        return "router"
+    if is_expert_product(program, op, structure.experts):
+        return "grouped_gemm"
+    found = structure.component(program, op, frames)
+    if found:
+        return found
+    if phase_of(name) == "other" and _updates_parameter(program, op):
+        return "optimizer"
+    return structure.by_vocabulary(program, op)
+
+
+def _updates_parameter(program: Program, op: Op) -> bool:
+    """An elementwise op whose result replaces a program parameter that it reads."""
+    if program.opcodes(op) & {"dot", "gather", "scatter", *COLLECTIVES}:
+        return False
+    origins = [program.origin(name) for name in op.operands]
+    return len(op.operands) > 1 and any(o is not None and o.dims == op.dims for o in origins)
+
+
+def _best_name(program: Program, op: Op) -> str:
+    """The op's own name; of a fusion without one, that of its product, root or first named part."""
+    if op.op_name and not program.opcodes(op) & {"dot"}:
+        return op.op_name
+    inside = program.interior(op)
+    ranked = sorted(inside, key=lambda m: (m.opcode != "dot", not m.is_root))
+    return next((m.op_name for m in ranked if "/" in m.op_name), op.op_name)
+
+
+def _interior_frames(program: Program, op: Op) -> tuple[Frame, ...]:
+    return next((m.frames for m in program.interior(op) if m.frames), ())

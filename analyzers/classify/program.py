@@ -1,0 +1,224 @@
+"""Question: how do the instructions of one program hang together?
+
+Graph, call chain and source frames of a module, built once from its rows of `HLO_OPS`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import pandas as pd
+
+# Opcodes that show the same numbers in another place, layout or type.
+VIEWS = frozenset(
+    {"copy", "copy-start", "copy-done", "bitcast", "bitcast-convert", "convert", "reshape"}
+    | {"transpose", "get-tuple-element", "tuple", "slice", "dynamic-slice", "broadcast"}
+    | {"all-gather", "all-gather-start", "all-gather-done"}
+    | {"optimization-barrier", "parameter", "constant"}
+)
+_INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "clamp"})
+MOVES = (VIEWS | _INDEX_ARITHMETIC | {"dynamic-update-slice", "concatenate", "pad"}) - {"iota"}
+"""Opcodes that compute nothing but places."""
+_DEEPEST = 40
+
+
+class Frame(NamedTuple):
+    """One line of the user's program that led to an instruction."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Op:
+    """One instruction, its lists split."""
+
+    name: str
+    computation: str
+    is_root: bool
+    opcode: str
+    shape: str
+    size_bytes: int
+    op_name: str
+    target: str
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    parameter: int
+    details: dict[str, str]
+
+    @cached_property
+    def dims(self) -> tuple[int, ...]:
+        """Dimensions of an array result; of a tuple's first part."""
+        inside = self.shape.partition("[")[2].partition("]")[0]
+        return tuple(int(d) for d in inside.split(",") if d.isdigit())
+
+    @property
+    def dtype(self) -> str:
+        """Element type; of a tuple's first part."""
+        return self.shape.lstrip("(").partition("[")[0]
+
+    @property
+    def primitive(self) -> str:
+        """Last element of the op_name: the JAX primitive, as far as it survived."""
+        return self.op_name.rpartition("/")[2].rstrip(")")
+
+    @property
+    def base_opcode(self) -> str:
+        """Opcode without the ``-start`` or ``-done`` of its asynchronous halves."""
+        return self.opcode.removesuffix("-start").removesuffix("-done")
+
+
+class Dot(NamedTuple):
+    """A matrix product inside an op: its operands as ops of the outer computation."""
+
+    op: Op
+    lhs: str
+    rhs: str
+    batched: bool
+
+
+class Program:
+    """The instructions of one module by name, with users, callers and computations."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        """`rows` are the `HLO_OPS` of a single module."""
+        frames: dict[str, tuple[Frame, ...]] = {}
+        self.ops: dict[str, Op] = {}
+        for row in rows.itertuples(index=False):
+            text = str(row.frames)
+            if text not in frames:
+                frames[text] = _frames(text)
+            self.ops[str(row.op)] = _op(row, frames[text])
+        self.members: dict[str, list[Op]] = defaultdict(list)
+        self.users: dict[str, list[str]] = defaultdict(list)
+        self.callers: dict[str, str] = {}
+        for op in self.ops.values():
+            self.members[op.computation].append(op)
+            for operand in op.operands:
+                self.users[operand].append(op.name)
+            for computation in op.called:
+                self.callers[computation] = op.name
+
+    def interior(self, op: Op) -> list[Op]:
+        """The op's own instructions: of a fusion those inside it, else the op alone."""
+        if op.opcode != "fusion":
+            return [op]
+        inside = [member for name in op.called for member in self.members[name]]
+        nested = [
+            deep for member in inside if member.opcode == "fusion" for deep in self.interior(member)
+        ]
+        return [*inside, *nested]
+
+    def opcodes(self, op: Op) -> frozenset[str]:
+        """Opcodes of the interior."""
+        return frozenset(member.base_opcode for member in self.interior(op))
+
+    def dots(self, op: Op) -> Iterator[Dot]:
+        """Matrix products inside the op."""
+        for member in self.interior(op):
+            if member.opcode == "dot" and len(member.operands) == 2:
+                lhs, rhs = (self._outer(op, operand) for operand in member.operands)
+                yield Dot(member, lhs, rhs, "lhs_batch" in member.details)
+
+    def origin(self, name: str) -> Op | None:
+        """The entry parameter that a value is a view of, through loops and calls; else None."""
+        for _ in range(_DEEPEST):
+            op = self.ops.get(name)
+            if op is None:
+                return None
+            if op.opcode == "parameter":
+                caller = self.ops.get(self.callers.get(op.computation, ""))
+                if caller is None:
+                    return op
+                name = caller.operands[min(op.parameter, len(caller.operands) - 1)]
+                continue
+            following = self._viewed(op)
+            if following is None:
+                return None
+            name = following
+        return None
+
+    def _viewed(self, op: Op) -> str | None:
+        if op.opcode == "get-tuple-element":
+            return self._tuple_part(op)
+        if not op.operands:
+            return None
+        if op.opcode == "fusion":
+            if not self.opcodes(op) <= VIEWS | _INDEX_ARITHMETIC:
+                return None
+            return max(op.operands, key=lambda n: self.ops[n].size_bytes)
+        return op.operands[0] if op.opcode in VIEWS else None
+
+    def _tuple_part(self, op: Op) -> str | None:
+        """What ``get-tuple-element`` reads: a tuple's part, a loop's start value, or the source."""
+        index = int(op.details.get("index", 0))
+        source = self.ops.get(op.operands[0])
+        for _ in range(_DEEPEST):
+            if source is None:
+                return None
+            if source.opcode == "parameter":
+                caller = self.ops.get(self.callers.get(source.computation, ""))
+                if caller is None:
+                    return source.name
+                source = self.ops.get(
+                    caller.operands[min(source.parameter, len(caller.operands) - 1)]
+                )
+            elif source.opcode == "while":
+                source = self.ops.get(source.operands[0])
+            elif source.opcode == "tuple":
+                return source.operands[index] if index < len(source.operands) else None
+            elif source.opcode == "get-tuple-element":
+                return source.name
+            else:
+                return source.name if source.opcode.endswith("-done") else None
+        return None
+
+    def _outer(self, op: Op, name: str) -> str:
+        """The outer operand that an interior value is a view of; itself where it is none."""
+        for _ in range(_DEEPEST):
+            member = self.ops.get(name)
+            if member is None or member.computation == op.computation:
+                return name
+            if member.opcode == "parameter":
+                caller = self.ops[self.callers[member.computation]]
+                name = caller.operands[min(member.parameter, len(caller.operands) - 1)]
+            elif member.opcode in VIEWS and member.operands:
+                name = member.operands[0]
+            else:
+                return name
+        return name
+
+
+def _frames(text: str) -> tuple[Frame, ...]:
+    found = []
+    for line in text.splitlines():
+        place, _, function = line.rpartition(":")
+        file, _, number = place.rpartition(":")
+        found.append(Frame(file, int(number) if number.isdigit() else 0, function))
+    return tuple(found)
+
+
+def _op(row: object, frames: tuple[Frame, ...]) -> Op:
+    values: dict[str, object] = row._asdict()  # type: ignore[attr-defined]
+    details = dict(part.partition("=")[::2] for part in str(values["details"]).split())
+    return Op(
+        name=str(values["op"]),
+        computation=str(values["computation"]),
+        is_root=bool(values["is_root"]),
+        opcode=str(values["opcode"]),
+        shape=str(values["shape"]),
+        size_bytes=int(str(values["size_bytes"])),
+        op_name=str(values["op_name"]),
+        target=str(values["custom_call_target"]),
+        operands=tuple(str(values["operands"]).split()),
+        called=tuple(str(values["called"]).split()),
+        frames=frames,
+        parameter=int(str(values["parameter"])),
+        details=details,
+    )

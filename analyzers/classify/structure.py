@@ -1,0 +1,174 @@
+"""Question: which part is an op of, where no name says it?
+
+A Mixture-of-Experts layer betrays itself: a top-k picks experts, and products use weights with an
+expert dimension. The innermost function of the user's program that leads to both is the layer;
+its lines, in order, are routing, token movement, experts, and the way back. Attention is a
+function with a softmax between two products of activations, a norm one that divides by a root
+mean square and multiplies nothing, a loss one that takes logarithms of exponentials.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from moeprof.analyzers.classify.components import COLLECTIVES
+from moeprof.analyzers.classify.program import Frame, Op, Program
+
+Function = tuple[str, str]  # (file, function)
+_LOG_SOFTMAX = re.compile(r"log_softmax|logsumexp|cross_entropy")
+_FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
+_MOVES = frozenset({"gather", "scatter", "sort", "dynamic-update-slice", "iota", "reduce-window"})
+
+
+@dataclass
+class _Lines:
+    """Which lines of one function lead to what."""
+
+    top_k: set[int] = field(default_factory=set)
+    experts: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the program's shape tells about the functions it was traced from."""
+
+    experts: int
+    moe: dict[Function, _Lines]
+    whole: dict[Function, str]
+    vocabulary: int
+
+    def component(self, program: Program, op: Op, frames: tuple[Frame, ...]) -> str | None:
+        """Component of an op by its place in a function, innermost function first."""
+        for frame in frames:
+            key = (frame.file, frame.function)
+            if key in self.whole:
+                return self.whole[key]
+            if key in self.moe:
+                return _in_layer(program, op, frame.line, self.moe[key])
+        return None
+
+    def by_vocabulary(self, program: Program, op: Op) -> str | None:
+        """Embedding, head or loss: what is as wide as the table that token ids look up."""
+        opcodes = program.opcodes(op)
+        shapes = [op.dims, *(program.ops[n].dims for n in op.operands if n in program.ops)]
+        if self.vocabulary and any(self.vocabulary in dims for dims in shapes):
+            if opcodes & {"gather", "scatter"}:
+                return "embedding"
+            if "dot" in opcodes:
+                return "head"
+            if opcodes & {"exponential", "log"} and op.dims[-1:] == (self.vocabulary,):
+                return "loss"
+        return "loss" if _LOG_SOFTMAX.search(op.op_name) else None
+
+
+def find_structure(program: Program) -> Structure:
+    """Find MoE layers, attention, norms and losses among the functions of a program."""
+    top_k = [op for op in program.ops.values() if is_top_k(op)]
+    experts = max((_width(program, op) for op in top_k), default=0)
+    products = [op for op in program.ops.values() if is_expert_product(program, op, experts)]
+    moe = _layers(top_k, products)
+    return Structure(experts, moe, _whole_functions(program, set(moe)), _vocabulary(program))
+
+
+def is_top_k(op: Op) -> bool:
+    """A selection of the largest: the custom call on the CPU, the opcode, or a sort for it."""
+    return op.target == "TopK" or op.opcode == "topk" or op.primitive == "top_k"
+
+
+def is_expert_product(program: Program, op: Op, experts: int) -> bool:
+    """A product with a weight that has an expert dimension.
+
+    Such a weight is a program parameter, and the product is batched over it; or one of its outer
+    dimensions is the number of experts that the top-k chooses from.
+    """
+    for dot in program.dots(op) if experts else ():
+        for side in (dot.lhs, dot.rhs):
+            weight = program.origin(side)
+            if weight is None or len(weight.dims) < 3:
+                continue
+            if dot.batched or experts in weight.dims[:-2]:
+                return True
+    return False
+
+
+def _vocabulary(program: Program) -> int:
+    """Rows of the largest two-dimensional weight that a gather reads by index; 0 for none."""
+    tables = [
+        table
+        for op in program.ops.values()
+        if op.opcode in ("gather", "fusion") and "gather" in program.opcodes(op)
+        for name in op.operands
+        if (table := program.origin(name)) is not None and len(table.dims) == 2
+        if table.dtype in _FLOATS
+    ]
+    return max((table.dims[0] for table in tables), default=0)
+
+
+def _width(program: Program, op: Op) -> int:
+    """How many there are to choose from: the last dimension of what a top-k looks at."""
+    source = program.ops.get(op.operands[0]) if op.operands else None
+    return source.dims[-1] if source is not None and source.dims else 0
+
+
+def _layers(top_k: list[Op], products: list[Op]) -> dict[Function, _Lines]:
+    with_products: dict[Function, set[int]] = defaultdict(set)
+    for op in products:
+        for frame in op.frames:
+            with_products[frame.file, frame.function].add(frame.line)
+    found: dict[Function, _Lines] = {}
+    for op in top_k:
+        layer = next((f for f in op.frames if (f.file, f.function) in with_products), None)
+        if layer is not None:
+            key = (layer.file, layer.function)
+            lines = found.setdefault(key, _Lines(experts=with_products[key]))
+            lines.top_k.add(layer.line)
+    return found
+
+
+def _in_layer(program: Program, op: Op, line: int, lines: _Lines) -> str:
+    """Component of an op at a line of a layer's function: what stands before what."""
+    opcodes = program.opcodes(op)
+    is_exchange = bool(opcodes & COLLECTIVES)
+    if line in lines.experts:
+        return "grouped_gemm" if "dot" in opcodes else "expert_elementwise"
+    if line <= max(lines.top_k):
+        return "router" if line >= min(lines.top_k) or _feeds_choice(op, lines) else "moe_other"
+    if line < min(lines.experts):
+        moves = opcodes & _MOVES or "dot" in opcodes
+        return "dispatch" if is_exchange else "permute" if moves else "router"
+    if line > max(lines.experts):
+        return "combine" if is_exchange else "unpermute"
+    return "expert_elementwise"
+
+
+def _feeds_choice(op: Op, lines: _Lines) -> bool:
+    return any(0 <= min(lines.top_k) - frame.line <= 2 for frame in op.frames[:1])
+
+
+def _whole_functions(program: Program, layers: set[Function]) -> dict[Function, str]:
+    """Functions that are one component from end to end, recognised by what they compute."""
+    inside: dict[Function, list[Op]] = defaultdict(list)
+    for op in program.ops.values():
+        if op.frames and op.opcode not in ("parameter", "constant"):
+            inside[op.frames[0].file, op.frames[0].function].append(op)
+    found = {}
+    for function, ops in inside.items():
+        component = None if function in layers else _recognise(program, ops)
+        if component:
+            found[function] = component
+    return found
+
+
+def _recognise(program: Program, ops: list[Op]) -> str | None:
+    opcodes = frozenset[str]().union(*(program.opcodes(op) for op in ops))
+    dots = [dot for op in ops for dot in program.dots(op)]
+    between = [d for d in dots if not (program.origin(d.lhs) or program.origin(d.rhs))]
+    if "exponential" in opcodes and len([d for d in between if d.batched]) >= 2:
+        return "attention"
+    if dots:
+        return None
+    if "rsqrt" in opcodes or ("sqrt" in opcodes and "divide" in opcodes):
+        return "norm" if "reduce" in opcodes else None
+    return "loss" if {"log", "exponential"} <= opcodes else None

@@ -1,0 +1,57 @@
+"""Question: which single operations cost most, and which line of the program are they?
+
+Reads:   events, hlo_ops, steps.
+Returns: one row per HLO instruction that ran, the most expensive first.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.window import window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "ops",
+    (
+        Column("op", "text", "", "HLO instruction; a kernel's name where there is none"),
+        Column("module", "int64", "", "program id"),
+        Column("opcode", "text", "", "HLO opcode"),
+        Column("shape", "text", "", "result"),
+        Column("component", "text", "", "part of the step"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("per_step_ns", "float64", "ns", "self time, mean over devices and used steps"),
+        Column("share", "float64", "share", "of all op time"),
+        Column("calls", "float64", "count", "runs, mean over devices and used steps"),
+        Column("evidence", "text", "", "what the component was decided by"),
+        Column("source", "text", "", "file:line of the user's program"),
+        Column("op_name", "text", "", "scope path that JAX recorded"),
+    ),
+)
+QUESTION = "Which operations cost most, and where do they come from?"
+MOST_ROWS = 50
+
+
+def ops(trace: Trace) -> Analysis:
+    """The `MOST_ROWS` operations with the largest self time in the used steps."""
+    view = window(trace)
+    work = attribute(trace, view.events)
+    work["op"] = work["op"].where(work["op"] != "", work["name"])
+    keys = ["module", "op", "component", "phase", "evidence", "source"]
+    sums = work.groupby(keys, sort=False)["self_ns"].agg(["sum", "size"]).reset_index()
+    total_ns = int(sums["sum"].sum())
+    largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])
+    table = largest.head(MOST_ROWS).merge(
+        trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]], how="left"
+    )
+    table = table.fillna({"opcode": "", "shape": "", "op_name": ""})
+    table["per_step_ns"] = table["sum"] / view.shares
+    table["share"] = table["sum"] / total_ns if total_ns else 0.0
+    table["calls"] = table["size"] / view.shares
+    shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    headline = (
+        Metric("operations", len(sums), "count"),
+        Metric("shown_share", float(shown["share"].sum()) if total_ns else None, "share"),
+    )
+    return Analysis("ops", QUESTION, headline, SCHEMA, shown, view.notes)

@@ -1,0 +1,77 @@
+"""Question: how long does a training step take?
+
+Reads:   steps, executions, events.
+Returns: one row per step found, the dropped ones with the reason.
+
+A step lasts from the first start to the last end of its device work, over all devices. With
+asynchronous dispatch steps may overlap on a busy machine, so the time from start to start is
+given too: that one sets the throughput.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.window import busy_ns, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "step_time",
+    (
+        Column("step", "int64", "", "step, as the script or the trace numbers it"),
+        Column("start_ns", "int64", "ns", "start, since the capture began"),
+        Column("duration_ns", "int64", "ns", "first start to last end of its device work"),
+        Column("interval_ns", "float64", "ns", "start to the next step's start; none for the last"),
+        Column("busy_share", "float64", "share", "of it, the part in which a device works, mean"),
+        Column("used", "bool", "", "whether figures are taken from it"),
+        Column("reason", "text", "", "why it is not used"),
+    ),
+)
+QUESTION = "How long does a training step take?"
+
+
+def step_time(trace: Trace) -> Analysis:
+    """Durations of all steps found; the headline is taken from the used ones."""
+    table = _table(trace)
+    used = table[table["used"]]
+    durations = used["duration_ns"]
+    known = len(used) > 0
+    headline = (
+        Metric("step_time_median", float(durations.median()) if known else None, "ns"),
+        Metric("step_time_min", int(durations.min()) if known else None, "ns"),
+        Metric("step_time_max", int(durations.max()) if known else None, "ns"),
+        Metric("interval_median", _median(used["interval_ns"]), "ns"),
+        Metric("busy_share", _median(used["busy_share"]), "share"),
+        Metric("steps_used", len(used), "count"),
+        Metric("steps_dropped", len(table) - len(used), "count"),
+    )
+    return Analysis("step_time", QUESTION, headline, SCHEMA, table, _notes(trace))
+
+
+def _table(trace: Trace) -> pd.DataFrame:
+    steps = trace.steps
+    starts = steps["start_ns"].to_numpy(dtype="float64")
+    by_step = {int(str(step)): part for step, part in trace.events.groupby("step")}
+    devices = max(window(trace).devices, 1)
+    busy = [
+        busy_ns(by_step[step]) / (devices * length) if step in by_step and length else np.nan
+        for step, length in zip(steps["step"], steps["duration_ns"], strict=True)
+    ]
+    table = steps.assign(interval_ns=np.append(np.diff(starts), np.nan)[: len(steps)])
+    return SCHEMA.check(table.assign(busy_share=np.array(busy, dtype="float64")))
+
+
+def _median(values: pd.Series) -> float | None:
+    return float(values.median()) if values.notna().any() else None
+
+
+def _notes(trace: Trace) -> tuple[str, ...]:
+    notes = [*trace.meta.notes]
+    if len(trace.meta.hosts) > 1:
+        notes.append("clocks of hosts are not aligned: a step lasts as long as on its slowest host")
+    if trace.meta.platform == "cpu":
+        notes.append("virtual CPU devices share the machine's cores: the time is this machine's")
+    return tuple(notes)
