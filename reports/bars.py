@@ -129,8 +129,9 @@ def _row_trace(bars: Bars, names: Sequence[str]) -> Json:
     return {
         **_trace(bars, labels),
         "orientation": "h",
-        "x": list(bars.lengths),
-        "y": list(bars.places),
+        # plotly.js leaves kinds without a bar out of the legend: one that is nowhere stays in.
+        "x": list(bars.lengths) or [None],
+        "y": list(bars.places) or [None],
     }
 
 

@@ -10,28 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 COLOURS = {
+    "embedding": "#e3a9c9",
     "attention": "#009e73",
-    "norm": "#b8d8c4",
+    "norm": "#b5d9c3",
     "router": "#c9a800",
     "permute": "#7cc7ef",
     "dispatch": "#0a6fb5",
     "grouped_gemm": "#dd6a1f",
+    "expert_elementwise": "#f3b58a",
     "combine": "#3c4fa8",
     "unpermute": "#9db4ea",
+    "moe_other": "#5d6f9c",
     "shared_expert": "#f2b134",
-    "head_loss": "#c86fa5",
-    "optimizer": "#7d2a5e",
-    "collectives": "#5fb3b3",
+    "dense_mlp": "#a8641c",
+    "head": "#d07ab0",
+    "loss": "#8f3f72",
+    "optimizer": "#b79fd6",
+    "collectives": "#3a9c9c",
     "copies": "#8c8c3e",
-    "unattributed": "#9aa0a6",
-    "idle": "#d5d8dc",
+    "other": "#6e757c",
+    "unattributed": "#a9afb5",
+    "idle": "#d9dcdf",
 }
 HATCHED = ("unattributed", "idle")
 """Parts that are drawn with stripes: they are not work that a component did."""
 
 _SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
 
-PHASES = {"forward": "", "recompute": "/", "backward": "x", "optimizer": "-"}
+PHASES = {"forward": "", "recompute": "/", "backward": "x", "other": "-"}
 """Pattern by phase, in the order in which a step runs them; the names are plotly's."""
 
 
@@ -45,5 +51,5 @@ def colour(component: str) -> str:
 def in_order(components: Iterable[str]) -> list[str]:
     """Components in the order of `COLOURS`; unknown ones by name before the striped ones."""
     places = {name: place for place, name in enumerate(COLOURS)}
-    last_known = places["copies"]
+    last_known = places["other"]
     return sorted(set(components), key=lambda name: (places.get(name, last_known + 0.5), name))

@@ -7,6 +7,7 @@ into sight, so the page itself stands at once. A content security policy forbids
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import importlib.resources
 import json
@@ -87,6 +88,7 @@ def _source(name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
+@functools.cache
 def _packed_plotly() -> str:
     """plotly.js as base64 of gzip: a third of its size."""
     source = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TypedDict
 
@@ -13,11 +12,16 @@ RUN_SCHEMA = "moeprof.run/"
 
 
 class RunRecord(TypedDict):
-    """The part of ``meta.json`` that a report shows; None where it was not written."""
+    """The part of ``meta.json`` that a report shows; None where it was not written.
+
+    `status` is complete, partial or empty: whether every window holds what was asked for.
+    """
 
     command: str | None
     exit_code: int | None
     window: str | None
+    status: str | None
+    problems: list[str]
 
 
 def is_run_folder(path: Path) -> bool:
@@ -35,9 +39,11 @@ def read_record(path: str) -> RunRecord | None:
     if meta is None:
         return None
     return {
-        "command": _command(meta),
+        "command": _text(meta.get("command")),
         "exit_code": _integer(meta.get("exit_code")),
-        "window": _window(meta),
+        "window": _text(meta.get("window")),
+        "status": _text(meta.get("status")),
+        "problems": _problems(meta.get("processes")),
     }
 
 
@@ -54,16 +60,17 @@ def _read_meta(run: Path) -> dict[str, object] | None:
     return meta
 
 
-def _command(meta: dict[str, object]) -> str | None:
-    command = meta.get("command")
-    if isinstance(command, list):
-        return shlex.join(map(str, command))
-    return command if isinstance(command, str) else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
-def _window(meta: dict[str, object]) -> str | None:
-    window = meta.get("window")
-    return window if isinstance(window, str) else None
+def _problems(processes: object) -> list[str]:
+    """What every process says went wrong, each text once."""
+    found: dict[str, None] = {}
+    for process in processes if isinstance(processes, list) else []:
+        for problem in process.get("problems", []) if isinstance(process, dict) else []:
+            found[str(problem)] = None
+    return list(found)
 
 
 def _integer(value: object) -> int | None:

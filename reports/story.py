@@ -103,6 +103,19 @@ def described_run(document: Document) -> str:
     return " · ".join(printable(fact) for fact in facts)
 
 
+def problems(document: Document) -> list[str]:
+    """What went wrong while the run was captured, as far as capture wrote it down."""
+    record = document["run"].get("record")
+    if record is None:
+        return []
+    told = []
+    if record["exit_code"]:
+        told.append(f"the script ended with exit code {record['exit_code']}")
+    if record["status"] == "partial":
+        told.append("the capture is partial: it holds less than was asked for")
+    return [*told, *record["problems"]]
+
+
 def described_step(document: Document) -> str:
     """The step time in words: median, range and number of steps, or why there is none."""
     time = step_time(document)
@@ -160,8 +173,8 @@ def sentence(document: Document, name: str) -> str:
         first = found[0]
         return (
             f"{shortened(label(first.component), NAME_WIDTH).capitalize()} is the largest part: "
-            f"{format_percent(first.share)} of the device time of a step "
-            f"({format_ns(first.duration_ns)})."
+            f"{format_percent(first.share)} ({format_ns(first.duration_ns)}) "
+            f"{described_parts(document)}."
         )
     if not finding["headline"]:
         return "None in this trace." if not finding["rows"] else count_of(len(finding["rows"]))
@@ -188,7 +201,21 @@ def comparison_sentence(documents: Sequence[Document]) -> str:
 
 def described_metric(metric: MetricInfo) -> str:
     """``name value``, with the unit."""
-    return f"{printable(metric['metric'])} {written(metric['value'], metric['unit'])}"
+    return f"{metric_name(metric)} {written(metric['value'], metric['unit'])}"
+
+
+def metric_name(metric: MetricInfo) -> str:
+    """The name of a headline figure as read by people."""
+    return printable(metric["metric"].replace("_", " "))
+
+
+def described_parts(document: Document) -> str:
+    """What the parts are parts of; empty without a breakdown."""
+    found = parts(document)
+    if not found:
+        return ""
+    whole_ns = sum(part.duration_ns for part in found)
+    return f"of {format_ns(whole_ns)} op time per device and step"
 
 
 def count_of(number: int) -> str:

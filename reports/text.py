@@ -30,7 +30,8 @@ def summary(document: Document) -> Text:
     ``.plain`` of the result is the text without colour.
     """
     notes = [note for finding in document["analyses"].values() for note in finding["notes"]]
-    return _joined([overview(document), _notes(list(dict.fromkeys(notes))), _next(document)])
+    next_command = _next(document, "analyze")
+    return _joined([overview(document), _notes(list(dict.fromkeys(notes))), next_command])
 
 
 def overview(document: Document) -> Text:
@@ -41,11 +42,11 @@ def overview(document: Document) -> Text:
 def tables(document: Document, only: Sequence[str] = ()) -> Text:
     """Every finding with its table; all rows of those named in `only`, else the first 12."""
     findings = [_finding(document, name, name in only) for name in document["analyses"]]
-    return _joined([*findings, _next(document)])
+    return _joined([*findings, _next(document, "report")])
 
 
-def _next(document: Document) -> Text:
-    return Text(f"Next   {story.command(document, 'report')}")
+def _next(document: Document, verb: str) -> Text:
+    return Text.assemble((f"{'Next':<{_INDENT}}", "bold"), story.command(document, verb))
 
 
 def _joined(blocks: Sequence[Text]) -> Text:
@@ -58,8 +59,8 @@ def _heading(document: Document) -> Text:
     record = document["run"].get("record")
     if record and record["command"]:
         lines += _entries("", f"command: {printable(record['command'])}")
-    if record and record["exit_code"]:
-        lines += _entries("", f"the script ended with exit code {record['exit_code']}")
+    for problem in story.problems(document):
+        lines += _entries("", printable(problem), "yellow")
     lines += _entries("Trust", story.described_trust(document))
     for check in story.troubles(document):
         mark, colour = _MARKS[check["verdict"]]
@@ -101,6 +102,7 @@ def _bars(document: Document) -> Text:
                 f" {format_percent(part.share):>7} {format_ns(part.duration_ns):>10}",
             )
         )
+    lines.append(Text(f"  {story.described_parts(document)}", style="dim"))
     return Text("\n").join(lines)
 
 

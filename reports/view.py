@@ -102,12 +102,14 @@ class RunView:
     path: str
     facts: str
     command: str | None
-    exit_code: int | None
+    window: str | None
+    problems: tuple[str, ...]
     verdict: str
     trust: str
     checks: tuple[Check, ...]
     step: str
     step_detail: str
+    parts: str
     segments: tuple[Segment, ...]
     ranked: tuple[Segment, ...]
     sections: tuple[SectionView, ...]
@@ -157,7 +159,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         path=printable(document["run"]["path"]),
         facts=story.described_run(document),
         command=printable(record["command"]) if record and record["command"] else None,
-        exit_code=record["exit_code"] if record else None,
+        window=printable(record["window"]) if record and record["window"] else None,
+        problems=tuple(printable(problem) for problem in story.problems(document)),
         verdict=story.worst_verdict(document),
         trust=story.described_trust(document),
         checks=tuple(
@@ -166,6 +169,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         ),
         step=format_ns(time.median_ns) if time else "not known",
         step_detail=story.described_spread(document),
+        parts=story.described_parts(document),
         segments=tuple(segments[name] for name in in_order(segments)),
         ranked=tuple(segments.values()),
         sections=tuple(
@@ -211,7 +215,7 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
         question=finding["question"],
         sentence=story.sentence(document, name),
         metrics=tuple(
-            (printable(m["metric"]), written(m["value"], m["unit"])) for m in finding["headline"]
+            (story.metric_name(m), written(m["value"], m["unit"])) for m in finding["headline"]
         ),
         figure=draw(document) if draw else None,
         table=_table(finding, anchor, story.title(name)),
@@ -255,7 +259,7 @@ def _runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableVi
         Column("run", "name of the run", False),
         Column("step", "median duration of the used steps", True),
         *(
-            Column(printable(name), f"unit: {unit or 'none'}", True)
+            Column(printable(name).replace("_", " "), f"unit: {unit or 'none'}", True)
             for name, unit in metrics.items()
         ),
         Column("trust", "worst verdict of the checks of the input", False),

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document
+    from moeprof.reports.document import Document, TrustInfo
+
+# A warning of these says how good the figures are, not that something of the input is missing.
+_QUALITY = ("resolved", "steps")
 
 EXIT_PARTIAL = 3
 """Exit code of a command that is done, from damaged or partial input."""
@@ -29,5 +32,19 @@ def read_document(run: Path, only: Sequence[str] = ()) -> Document:
 
 
 def is_partial(document: Document) -> bool:
-    """Whether a check of the input found it damaged or incomplete."""
-    return any(check["verdict"] != "ok" for check in document["trust"])
+    """Whether the input is damaged or holds less than it should.
+
+    A capture that ended early, a check that failed or found a fault, or no step to measure.
+    """
+    record = document["run"].get("record")
+    return (
+        (record is not None and record["status"] == "partial")
+        or not any(step["used"] for step in document["steps"])
+        or any(_is_fault(check) for check in document["trust"])
+    )
+
+
+def _is_fault(check: TrustInfo) -> bool:
+    return check["verdict"] == "fail" or (
+        check["verdict"] == "warn" and check["check"] not in _QUALITY
+    )

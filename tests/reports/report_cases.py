@@ -37,8 +37,8 @@ PARTS = {
     ("combine", "backward"): 36,
     ("permute", "forward"): 36,
     ("router", "forward"): 12,
-    ("optimizer", "optimizer"): 20,
-    ("head_loss", "forward"): 12,
+    ("optimizer", "other"): 20,
+    ("head", "forward"): 12,
     ("unattributed", "forward"): 8,
 }
 
@@ -46,7 +46,7 @@ BREAKDOWN = Schema(
     "breakdown",
     (
         Column("component", "text", "", "part of the model or of the runtime"),
-        Column("phase", "text", "", "forward, recompute, backward or optimizer"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("per_step_ns", "float64", "ns", "device time per step, averaged over devices"),
     ),
 )

@@ -1,0 +1,157 @@
+"""The commands themselves; what they show is tested with the reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from moeprof.cli import analyze, findings, report
+from moeprof.cli.main import group
+from moeprof.errors import SpecError
+from moeprof.reports.document import Document
+
+
+def document(path: Path, *, verdict: str = "ok", check: str = "truncated") -> Document:
+    return {
+        "schema": "moeprof.analysis/1",
+        "run": {
+            "path": str(path), "platform": "cpu", "hosts": ["a"], "devices": 8,
+            "jax_version": "0.10.2", "events": 5, "notes": [],
+        },
+        "trust": [{"check": check, "verdict": verdict, "detail": "5 events"}],
+        "steps": [{"step": 1, "start_ns": 0, "duration_ns": 10, "used": True, "reason": None}],
+        "analyses": {},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch):
+    """Let the commands read documents made by `make(path)`."""
+
+    def use(make):
+        for command in (analyze, report):
+            monkeypatch.setattr(command, "read_document", lambda run, only=(): make(run))
+
+    return use
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(group, [str(argument) for argument in arguments])
+
+
+def test_json_is_the_document(tmp_path: Path, reads):
+    reads(document)
+    result = run("analyze", tmp_path, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == document(tmp_path)
+    assert result.stderr == ""
+
+
+def test_text_says_what_was_read(tmp_path: Path, reads):
+    reads(document)
+    result = run("analyze", tmp_path)
+    assert result.exit_code == 0
+    assert "8 × cpu · jax 0.10.2 · 1 of 1 steps used" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize("command", ["analyze", "report"])
+def test_damaged_input_ends_with_3(tmp_path: Path, reads, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reads(lambda path: document(path, verdict="warn"))
+    assert run(command, tmp_path).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"verdict": "warn", "check": "resolved"}, False),
+        ({"verdict": "warn", "check": "steps"}, False),
+        ({"verdict": "warn", "check": "truncated"}, True),
+        ({"verdict": "fail", "check": "steps"}, True),
+    ],
+)
+def test_a_warning_about_quality_is_not_a_loss(changes, expected):
+    assert findings.is_partial(document(Path("run"), **changes)) is expected
+
+
+def test_a_capture_that_ended_early_is_partial():
+    made = document(Path("run"))
+    made["run"]["record"] = {
+        "command": None, "exit_code": 0, "window": None, "status": "partial", "problems": [],
+    }  # fmt: skip
+    assert findings.is_partial(made)
+
+
+def test_a_run_without_a_step_to_measure_is_partial():
+    made = document(Path("run"))
+    made["steps"] = []
+    assert findings.is_partial(made)
+
+
+def test_a_moeprof_error_is_for_main_to_print(tmp_path: Path, reads):
+    def fail(path: Path) -> Document:
+        raise SpecError("no analyzer is named 'x'")
+
+    reads(fail)
+    result = run("analyze", tmp_path)
+    assert isinstance(result.exception, SpecError)
+
+
+@pytest.mark.parametrize("command", ["analyze", "report"])
+def test_a_path_that_does_not_exist_is_a_usage_error(command):
+    result = run(command, "absent")
+    assert result.exit_code == 2
+    assert "'absent' does not exist" in result.stderr
+
+
+def test_report_without_a_run_is_a_usage_error():
+    assert run("report").exit_code == 2
+
+
+def test_report_goes_into_a_run_folder_that_capture_made(tmp_path: Path, reads):
+    reads(document)
+    (tmp_path / "meta.json").write_text('{"schema": "moeprof.run/1"}')
+    result = run("report", tmp_path)
+    assert result.stdout.strip() == str(tmp_path / "report.html")
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_nothing_is_written_beside_foreign_input(tmp_path: Path, reads, monkeypatch):
+    reads(document)
+    foreign, here = tmp_path / "foreign", tmp_path / "here"
+    foreign.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    result = run("report", foreign)
+    assert result.stdout.strip() == "moeprof-report.html"
+    assert list(foreign.iterdir()) == []
+    assert [path.name for path in here.iterdir()] == ["moeprof-report.html"]
+
+
+def test_several_runs_give_one_page_outside_of_them(tmp_path: Path, reads, monkeypatch):
+    reads(document)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.json").write_text('{"schema": "moeprof.run/1"}')
+    assert run("report", "a", "b").stdout.strip() == "moeprof-report.html"
+    assert "2 runs compared" in (tmp_path / "moeprof-report.html").read_text()
+
+
+def test_report_goes_where_it_is_told(tmp_path: Path, reads):
+    reads(document)
+    out = tmp_path / "page.html"
+    assert run("report", tmp_path, "-o", out).stdout.strip() == str(out)
+    assert out.is_file()
+
+
+@pytest.mark.parametrize("command", ["analyze", "report"])
+def test_help_has_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example:\n\n      moeprof {command} runs/" in result.stdout

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from plotly.graph_objects import Figure
+from report_cases import breakdown, document, hostile_document, receive_buffers, trace
+
+from moeprof.reports import figures
+from moeprof.reports.bars import plotly_text
+from moeprof.reports.document import build
+
+
+def traces(figure):
+    return {trace["name"]: trace for trace in figure["data"]}
+
+
+@pytest.mark.parametrize("made", [document(), hostile_document()], ids=["usual", "hostile"])
+def test_plotly_knows_every_attribute(made):
+    for draw in figures.FIGURES.values():
+        Figure(draw(made))
+    Figure(figures.comparison([made, document()]))
+
+
+def test_breakdown_bars_are_milliseconds_by_component_and_phase():
+    parts = {("gemm", "forward"): 3, ("norm", "forward"): 1, ("gemm", "backward"): 4}
+    figure = figures.breakdown(build(trace(), {"breakdown": breakdown(parts)}))
+    drawn = {name: (t["y"], t["x"]) for name, t in traces(figure).items() if t["x"] != [None]}
+    assert drawn == {
+        "gemm, forward": ([0], [3.0]),
+        "norm, forward": ([1], [1.0]),
+        "gemm, backward": ([0], [4.0]),
+    }
+    assert figure["layout"]["yaxis"]["ticktext"] == ["gemm", "norm"]
+
+
+def test_phases_have_patterns_and_a_legend_of_their_own():
+    drawn = traces(figures.breakdown(document()))
+    shapes = {name: drawn[name]["marker"]["pattern"]["shape"] for name in figures.PHASES}
+    assert len(set(shapes.values())) == len(shapes)
+    assert all(drawn[name]["showlegend"] for name in shapes)
+    assert not drawn["grouped gemm, recompute"]["showlegend"]
+    assert drawn["grouped gemm, recompute"]["marker"]["pattern"]["shape"] == shapes["recompute"]
+
+
+def test_comparison_gives_a_component_the_same_colour_in_every_run():
+    figure = figures.comparison([document("a"), document("b", scale=0.5)])
+    bars = traces(figure)["attention, forward"]
+    assert (bars["y"], bars["x"]) == ([0, 1], [30.0, 15.0])
+    assert bars["marker"]["color"] == traces(figure)["attention, backward"]["marker"]["color"]
+
+
+def test_a_run_without_a_component_has_no_bar_for_it():
+    other = build(trace("runs/other"), {"breakdown": breakdown({("copies", "forward"): 2})})
+    bars = traces(figures.comparison([document(), other]))["copies, forward"]
+    assert (bars["y"], bars["x"]) == ([1], [2.0])
+
+
+def test_receive_buffers_show_mebibytes_and_only_known_use():
+    buffers = (("a", 4 * 2**20, 2.0**20), ("b", 2**20, float("nan")))
+    figure = figures.receive_buffers(build(trace(), {"receive_buffers": receive_buffers(*buffers)}))
+    drawn = {name: (t["y"], t["x"]) for name, t in traces(figure).items()}
+    assert drawn == {"worst case": ([0, 1], [4.0, 1.0]), "used": ([0], [1.0])}
+
+
+def test_dropped_steps_are_grey_and_say_why():
+    drawn = traces(figures.step_time(document()))
+    assert drawn["not used"]["x"] == ["2"]
+    assert drawn["not used"]["customdata"] == ["900.0 ms: compiles"]
+    assert (drawn["used"]["x"], drawn["used"]["y"]) == (["3", "4"], [410.0, 414.0])
+
+
+def test_nothing_found_draws_nothing():
+    empty = build(
+        trace(steps=()), {"breakdown": breakdown({}), "receive_buffers": receive_buffers()}
+    )
+    assert all(draw(empty) is None for draw in figures.FIGURES.values())
+    assert figures.comparison([empty, empty]) is None
+
+
+def test_markup_in_a_name_is_escaped_for_plotly():
+    assert plotly_text("<b>x</b> & y") == "&lt;b&gt;x&lt;/b&gt; &amp; y"

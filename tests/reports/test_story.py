@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+from report_cases import MS, breakdown, document, trace
+
+from moeprof.reports import story
+from moeprof.reports.document import build
+
+
+def of_steps(*steps: tuple[int, int, str]):
+    return build(trace(steps=steps), {})
+
+
+def test_step_time_is_the_median_of_the_used_steps():
+    time = story.step_time(of_steps((1, 900, "compiles"), (2, 10, ""), (3, 14, ""), (4, 11, "")))
+    assert time == story.StepTime(11 * MS, 10 * MS, 14 * MS, used=3, found=4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((), "not known: no step was found"),
+        (((1, 5, "compiles"),), "not known: none of the 1 steps found can be used"),
+        (((1, 5, ""),), "5.000 ms (one step: no spread known)"),
+        (((1, 5, ""), (2, 7, "")), "6.000 ms (median of 2 steps, 5.000 ms to 7.000 ms)"),
+    ],
+)
+def test_step_time_in_words(steps, words):
+    assert story.described_step(of_steps(*steps)) == words
+
+
+def test_phases_of_a_component_add_up_and_the_largest_is_first():
+    made = build(
+        trace(),
+        {"breakdown": breakdown({("a", "forward"): 1, ("b", "forward"): 2, ("a", "backward"): 5})},
+    )
+    assert [(p.component, p.duration_ns, p.share) for p in story.parts(made)] == [
+        ("a", 6 * MS, 0.75),
+        ("b", 2 * MS, 0.25),
+    ]
+
+
+def test_parts_without_any_time_have_no_share():
+    made = build(trace(), {"breakdown": breakdown({("a", "forward"): 0})})
+    assert [part.share for part in story.parts(made)] == [0.0]
+
+
+def test_the_worst_verdict_decides():
+    checks = [("a", "ok", ""), ("b", "warn", "some lost"), ("c", "fail", "all lost")]
+    assert story.worst_verdict(build(trace(trust=checks), {})) == "fail"
+    assert story.worst_verdict(build(trace(trust=checks[:2]), {})) == "warn"
+    assert story.worst_verdict(build(trace(trust=checks[:1]), {})) == "ok"
+    assert story.worst_verdict(build(trace(trust=()), {})) == "unchecked"
+
+
+def test_failed_checks_are_named_before_warnings():
+    checks = [("b", "warn", "some lost"), ("a", "ok", ""), ("c", "fail", "all lost")]
+    found = story.troubles(build(trace(trust=checks), {}))
+    assert [check["check"] for check in found] == ["c", "b"]
+
+
+def test_comparison_names_the_shortest_and_the_longest_step():
+    # medians: 412 ms and 2 × (410, 414) = 824 ms
+    words = story.comparison_sentence([document("runs/slow", scale=2.0), document("runs/fast")])
+    assert words == "fast has the shortest step: 412.0 ms, 2.00 times as fast as slow (824.0 ms)."
+
+
+def test_one_run_is_compared_with_nothing():
+    assert story.comparison_sentence([document()]) == ""
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folder():
+    made = [document("a/run"), document("b/run")]
+    assert story.run_labels(made) == ["a/run", "b/run"]
+
+
+def test_the_same_run_twice_is_told_apart_by_its_place():
+    assert story.run_labels([document("a/run"), document("a/run")]) == ["a/run (1)", "a/run (2)"]
+
+
+def test_a_path_is_quoted_for_the_shell():
+    assert story.command(document("a run"), "report") == "moeprof report 'a run'"

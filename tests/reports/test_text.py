@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from report_cases import breakdown, document, hostile_document, receive_buffers, trace
+from rich.console import Console
+
+from moeprof.reports import text
+from moeprof.reports.document import build
+
+DOCUMENTS = {"usual": document, "hostile": hostile_document}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_nothing_is_wider_than_80_columns(name):
+    made = DOCUMENTS[name]()
+    for drawn in (text.summary(made), text.tables(made), text.tables(made, ["receive_buffers"])):
+        commands = [line for line in drawn.plain.splitlines() if line.startswith("Next ")]
+        assert len(commands) == 1  # a command stays on one line, to be copied
+        lines = [line for line in drawn.plain.splitlines() if line not in commands]
+        assert max(map(len, lines)) <= 80
+
+
+def test_summary(golden):
+    golden("summary.txt", text.summary(document()).plain)
+
+
+def test_tables(golden):
+    golden("tables.txt", text.tables(document()).plain)
+
+
+def test_summary_of_an_untrustworthy_run(golden):
+    checks = (
+        ("truncated", "warn", "recovered 1,000,000 events, the rest is unreadable (1 place, first: "
+         "plane 3 ends after 12 of 40 bytes)"),
+        ("device_work", "fail", "no device event"),
+        ("programs", "ok", "2 programs"),
+    )  # fmt: skip
+    made = build(trace(steps=((1, 5, "compiles"),), trust=checks), {"breakdown": breakdown({})})
+    golden("summary-untrusted.txt", text.summary(made).plain)
+
+
+def test_no_control_code_reaches_the_terminal():
+    drawn = text.summary(hostile_document()).plain + text.tables(hostile_document()).plain
+    assert not any(ord(c) < 32 and c != "\n" for c in drawn)
+
+
+def test_colour_goes_only_to_a_terminal():
+    written = StringIO()
+    Console(file=written, force_terminal=False).print(text.summary(document()))
+    assert "\x1b" not in written.getvalue()
+
+
+def test_rows_left_out_are_counted_and_the_way_to_them_is_named():
+    rows = [(f"op.{n}", 2**20, 1.0) for n in range(15)]
+    made = build(trace(), {"receive_buffers": receive_buffers(*rows)})
+    assert "… and 3 rows more: --only receive_buffers" in text.tables(made).plain
+    assert "op.14" in text.tables(made, ["receive_buffers"]).plain
+
+
+def test_columns_left_out_are_named():
+    made = build(trace(), {"receive_buffers": receive_buffers(("x", 1, 1.0))})
+    finding = made["analyses"]["receive_buffers"]
+    finding["columns"] += [{"name": f"wide_{n}" * 3, "unit": "", "meaning": ""} for n in range(5)]
+    finding["rows"] = [row | {f"wide_{n}" * 3: n for n in range(5)} for row in finding["rows"]]
+    drawn = text.tables(made).plain
+    assert "Too wide for this terminal: " in drawn
+    assert "wide 4wide 4wide 4" in drawn

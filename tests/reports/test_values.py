@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from moeprof.reports.values import heading, written
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "ns", "not known"),
+        (True, "", "yes"),
+        (False, "", "no"),
+        (1_500_000, "ns", "1.500 ms"),
+        (3 * 2**30, "bytes", "3.000 GiB"),
+        (0.184, "share", "18.4 %"),
+        (12345, "count", "12,345"),
+        (12345, "", "12345"),
+        (0.25, "ratio", "0.25"),
+        (1234.5, "tokens/s", "1234 tokens/s"),
+        (123456.7, "tokens/s", "123,457 tokens/s"),
+        (4.12e14, "FLOP/s", "4.120e+14 FLOP/s"),
+        ("a\x1bb", "", "a⟨U+001B⟩b"),
+    ],
+)
+def test_a_value_is_written_with_its_unit(value, unit, text):
+    assert written(value, unit) == text
+
+
+def test_a_heading_leaves_the_unit_to_the_cells():
+    assert heading("per_step_ns", "ns") == "per step"
+    assert heading("worst_bytes", "bytes") == "worst"
+    assert heading("load_factor", "") == "load factor"
