@@ -17,6 +17,7 @@ class Channel:
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._owner = os.getpid()
+        self._pipe = _identity(descriptor)
         os.set_inheritable(descriptor, False)
 
     def send(self, kind: str, values: Mapping[str, object] | None = None) -> None:
@@ -25,8 +26,14 @@ class Channel:
             return
         line = json.dumps({"kind": kind, **(values or {})}).encode() + b"\n"
         with self._lock, contextlib.suppress(OSError):
-            while line:
+            # A script that closes all descriptors may since have opened a file of this number.
+            while line and _identity(self._descriptor) == self._pipe:
                 line = line[os.write(self._descriptor, line) :]
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 class MessageReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax
 from moeprof.capture import jax_private
 from moeprof.capture.host_facts import host_memory
 
-PROGRAM_LIMIT = 64  # programs whose memory statistics are kept: reading each costs its HLO once
+PROGRAMS_TIME_S = 2.0  # spent on memory statistics of programs: each costs reading its HLO
 
 
 def describe_process() -> dict[str, Any]:
@@ -45,9 +46,15 @@ def _device_memory(device: jax.Device) -> dict[str, int] | None:
 
 
 def program_memory() -> list[dict[str, Any]]:
-    """Memory that each live program asks for, largest temporary first, in bytes."""
+    """Memory that each live program asks for, largest temporary first, in bytes.
+
+    Stops after `PROGRAMS_TIME_S`; newest programs come first, so the training step is in.
+    """
     programs = []
-    for name, stats in jax_private.live_programs(PROGRAM_LIMIT):
+    end = time.monotonic() + PROGRAMS_TIME_S
+    for name, stats in jax_private.live_programs():
+        if time.monotonic() > end:
+            break
         sizes = {
             field.replace("_size_in_bytes", "_bytes"): int(getattr(stats, field))
             for field in dir(stats)

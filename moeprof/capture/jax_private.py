@@ -17,18 +17,21 @@ import jax
 def is_tracing() -> bool:
     """Whether a call on this thread would be traced into a program rather than run.
 
-    Looks for the trace at the bottom: `jax.grad` and `jax.vmap` of a jitted function outside of
-    `jax.jit` do run it. Fallback: False; nested calls are then told apart by call depth alone.
+    `jax.grad` and `jax.vmap` of a jitted function outside of `jax.jit` do run it; only a trace
+    into a jaxpr, anywhere below the current one, does not. Fallback: False; nested calls are then
+    told apart by call depth alone.
     """
     try:
         from jax._src.core import trace_ctx
 
         trace: Any = trace_ctx.trace
-        while (parent := getattr(trace, "parent_trace", None)) is not None:
-            trace = parent
-        return type(trace).__name__ != "EvalTrace"
     except (ImportError, AttributeError):
         return False
+    while trace is not None:
+        if type(trace).__name__ == "DynamicJaxprTrace":
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
 
 
 def backends_are_initialized() -> bool:
@@ -78,13 +81,16 @@ def _set_metadata(profiler: Any) -> None:
     set_metadata(f"{backend.platform}_version", str(backend.platform_version))
 
 
-def live_programs(limit: int) -> Iterator[tuple[str, Any]]:
-    """Name and memory statistics of up to `limit` compiled programs. Fallback: none."""
+def live_programs() -> Iterator[tuple[str, Any]]:
+    """Name and memory statistics of the compiled programs, as the client lists them.
+
+    Fallback: none.
+    """
     try:
         executables = jax.devices()[0].client.live_executables()
     except (AttributeError, RuntimeError):
         return
-    for executable in executables[:limit]:
+    for executable in executables:
         try:
             yield executable.hlo_modules()[0].name, executable.get_compiled_memory_stats()
         except (AttributeError, IndexError, RuntimeError):

@@ -31,8 +31,8 @@ class CallObserver(Protocol):
         """A top-level call is about to be made."""
         ...
 
-    def after_compiling_call(self, key: Hashable, seconds: float) -> None:
-        """A top-level call that compiled something has returned."""
+    def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
+        """A top-level call that compiled, or a compilation ahead of calls, took so long."""
         ...
 
     def call_failed(self, error: BaseException) -> None:
@@ -107,7 +107,7 @@ def observed_call(
     finally:
         _depth.value = 0
         if observer.compilations != compilations:
-            observer.after_compiling_call(key, time.perf_counter() - start)
+            observer.spent_compiling(key, key[1], time.perf_counter() - start)
 
 
 def function_key(function: Callable[..., Any]) -> tuple[str, str, int]:
@@ -145,7 +145,28 @@ def watch_compiled(call: Callable[..., Any]) -> Callable[..., Any]:
         observer = _observer
         if observer is None:
             return call(self, *args, **kwargs)
-        key = ("", "compiled program", id(self))
-        return observed_call(observer, key, functools.partial(call, self), args, kwargs)
+        return observed_call(
+            observer, _program_key(self), functools.partial(call, self), args, kwargs
+        )
 
     return watched
+
+
+def watch_lowered_compile(compile_program: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.stages.Lowered.compile`, timed: the weight of the program that it returns."""
+
+    @functools.wraps(compile_program)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        program = compile_program(self, *args, **kwargs)
+        observer = _observer
+        if observer is not None:
+            key = _program_key(program)
+            observer.spent_compiling(key, key[1], time.perf_counter() - start)
+        return program
+
+    return watched
+
+
+def _program_key(program: object) -> tuple[str, str, int]:
+    return "", "a compiled program", id(program)

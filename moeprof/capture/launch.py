@@ -13,8 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from moeprof.capture.channel import MessageReader
 from moeprof.capture.meta import Launch, write_meta
@@ -27,9 +29,18 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _POLL_S = 0.1
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How one process of a run ended: exit code, its index, and meta.json as it then was."""
+
+    exit_code: int
+    process_index: int
+    meta: dict[str, Any]
+
+
 def run_script(
     command: Sequence[str], options: CaptureOptions, say: Callable[[str], None]
-) -> tuple[int, dict[str, object]]:
+) -> Outcome:
     """Run ``python *command`` watched, and complete meta.json when it has ended.
 
     Args:
@@ -38,7 +49,7 @@ def run_script(
         say: prints one line of progress.
 
     Returns:
-        The exit code as a shell would see it (128 + n after signal n), and meta.json.
+        The outcome; its exit code is what a shell would see (128 + n after signal n).
     """
     progress = Progress(say)
     started = datetime.now().astimezone()
@@ -48,14 +59,15 @@ def run_script(
     finally:
         os.close(reading_end)
     launch = Launch([sys.executable, *command], started, datetime.now().astimezone(), exit_code)
+    process = _process(progress, exit_code, say)
     meta = write_meta(
         options.run_dir,
         launch,
-        _process(progress, exit_code, say),
+        process,
         versions=progress.versions or {"python": sys.version.split()[0]},
         environment=os.environ,
     )
-    return exit_code, meta
+    return Outcome(exit_code, int(str(process["process_index"])), meta)
 
 
 def _start(command: Sequence[str], options: CaptureOptions) -> tuple[subprocess.Popen[bytes], int]:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = "moeprof.run/1"
+SIBLINGS_TIME_S = 30.0  # processes of one run end about together
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,17 @@ def write_meta(
     return meta
 
 
+def wait_for_siblings(
+    run_dir: Path, meta: dict[str, Any], timeout_s: float = SIBLINGS_TIME_S
+) -> dict[str, Any]:
+    """meta.json once every expected process has added itself, or as it is after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while len(meta["processes"]) < meta["expected_processes"] and time.monotonic() < end:
+        time.sleep(0.1)
+        meta = json.loads((run_dir / "meta.json").read_text())
+    return meta
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold `folder` against siblings that write the same meta.json."""
@@ -79,7 +92,9 @@ def _meta(
     versions: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    statuses = {run_status(process) for process in processes}
+    # A process that was not asked to record (--hosts) makes no run partial.
+    asked = [process for process in processes if process.get("records", True)]
+    statuses = {run_status(process) for process in asked} or {"empty"}
     expected = max(int(process.get("process_count", 1)) for process in processes)
     return {
         "schema": SCHEMA,

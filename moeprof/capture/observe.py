@@ -14,7 +14,7 @@ import jax.monitoring
 import jax.profiler
 import jax.stages
 
-from moeprof.capture.jit_proxy import watch_compiled, watch_jit
+from moeprof.capture.jit_proxy import watch_compiled, watch_jit, watch_lowered_compile
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 COMPILE_EVENTS_PREFIX = "/jax/core/compile/"
@@ -66,6 +66,7 @@ def watch_calls(hooks: Hooks) -> None:
     hooks.replace(jax, "jit", watch_jit)
     if hasattr(jax, "pmap"):
         hooks.replace(jax, "pmap", watch_jit)
+    hooks.replace(jax.stages.Lowered, "compile", watch_lowered_compile)
     hooks.replace(jax.stages.Compiled, "__call__", watch_compiled)
 
 

@@ -33,6 +33,7 @@ class ProcessRecord:
         self.compile_events: list[dict[str, Any]] = []
         self.own_profiles: list[str] = []
         self.adopted: list[str] = []
+        self.programs: list[dict[str, Any]] = []
         self._started = time.time()
 
     def keep_if_out_of_memory(self, error: BaseException) -> None:
@@ -61,7 +62,7 @@ class ProcessRecord:
             memory = {
                 "schema": "moeprof.memory_samples/1",
                 "windows": [window.memory for window in windows],
-                "programs": program_memory(),
+                "programs": self._programs(),
             }
             _write_json(self.run_dir / "memory" / f"p{index}.json", memory)
         channel.send("process", {"record": self._meta(windows)})
@@ -81,6 +82,12 @@ class ProcessRecord:
                 self.adopted.append(str(target.relative_to(self.run_dir)))
         if self.own_profiles and not self.adopted:
             note(f"no xplane.pb of the script's own profile was found in {self.own_profiles[0]}")
+
+    def _programs(self) -> list[dict[str, Any]]:
+        """Asked once: every program's HLO has to be read for its name."""
+        if not self.programs:
+            self.programs = program_memory()
+        return self.programs
 
     def _meta(self, windows: Sequence[Window]) -> dict[str, Any]:
         facts = [window.facts for window in windows]

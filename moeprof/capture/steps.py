@@ -80,10 +80,9 @@ class StepCounter:
         """A program was compiled."""
         self.compilations += 1
 
-    def spent_compiling(self, key: Hashable, seconds: float) -> None:
-        """A call of the function `key` traced and compiled for so long."""
-        if key in self.tracks:
-            self.tracks[key].compile_s += seconds
+    def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
+        """Tracing and compiling the function `key` took so long, in a call or ahead of it."""
+        self.tracks.setdefault(key, Track(name)).compile_s += seconds
 
     def begin(
         self, key: Hashable, name: str, *, is_annotation: bool = False, number: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -49,6 +50,7 @@ class Watcher:
         observe.watch_annotations(self._hooks, self._on_annotation, self._on_annotation_end)
         observe.watch_script_profiles(self._hooks, self._on_script_profile, self._on_server)
         jit_proxy.set_observer(self)
+        os.register_at_fork(after_in_child=self.remove)  # a forked worker is not the script
         self.pauses.install()
 
     def remove(self) -> None:
@@ -69,9 +71,9 @@ class Watcher:
         """A jitted function is about to be called from Python."""
         self._step_begins(key, name)
 
-    def after_compiling_call(self, key: Hashable, seconds: float) -> None:
-        """The call of `key` compiled something."""
-        self.counter.spent_compiling(key, seconds)
+    def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
+        """The program of `key` took so long to compile."""
+        self.counter.spent_compiling(key, name, seconds)
 
     def call_failed(self, error: BaseException) -> None:
         """A call raised; its text may be an out-of-memory message that the script swallows."""
@@ -158,6 +160,7 @@ class Watcher:
         self.record.process = describe_process()
         index = self.record.process["process_index"]
         if self.options.hosts is not None and index not in self.options.hosts:
+            self.record.process["records"] = False
             return self._give_up(f"process {index} does not record (--hosts)")
         if jax_private.script_session_is_active():
             return self._give_up("another profile is active in this process: nothing recorded")
@@ -166,7 +169,7 @@ class Watcher:
         track = self.counter.tracks[self.counter.source]
         kind = "annotation" if track.is_annotation else "calls of"
         facts = {
-            "counted_by": f"{kind} {track.name}",
+            "counted_by": f"{kind} {track.name.rpartition('<locals>.')[2]}",
             "settled": self.counter.settled,
             "settle_s": time.monotonic() - self._start,
             "programs_compiled": self.compilations,

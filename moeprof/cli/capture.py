@@ -139,17 +139,20 @@ def _run(
 ) -> int:
     """Run it, say how it ended and where the results lie; the script's exit code."""
     from moeprof.capture.launch import run_script
+    from moeprof.capture.meta import wait_for_siblings
     from moeprof.capture.preflight import preflight
 
     for obstacle in preflight(os.environ):
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
-    exit_code, meta = run_script([*target, *arguments], options, _say)
-    _say(f"{target[-1]} ended with exit code {exit_code}")
-    if no_report or meta["status"] == "empty":
+    outcome = run_script([*target, *arguments], options, _say)
+    _say(f"{target[-1]} ended with exit code {outcome.exit_code}")
+    # Of several processes the first speaks for all, once their profiles are there.
+    has_profiles = wait_for_siblings(options.run_dir, outcome.meta)["status"] != "empty"
+    if no_report or outcome.process_index != 0 or not has_profiles:
         click.echo(f"Run  {_shown(options.run_dir)}")
     else:
         _report(options.run_dir)
-    return exit_code
+    return outcome.exit_code
 
 
 def _require_wrapt() -> None:
@@ -163,6 +166,8 @@ def _require_wrapt() -> None:
 def _report(run_dir: Path) -> None:
     """Print the summary and write the page; a failure here is one line, the run stays."""
     try:
+        from rich.console import Console
+
         from moeprof.cli.findings import read_document
         from moeprof.reports import text
         from moeprof.reports.page import write_page
@@ -175,7 +180,7 @@ def _report(run_dir: Path) -> None:
         click.echo(f"Run  {_shown(run_dir)}")
         return
     click.echo()
-    click.echo(summary)
+    Console(highlight=False).print(summary, soft_wrap=True)
     click.echo()
     click.echo(f"Report  {_shown(run_dir / 'report.html')}")
 

@@ -12,6 +12,16 @@ def test_its_profile_inside_the_window_ends_the_window(capture, tmp_path):
     assert own.read_bytes() in [path.read_bytes() for path in run.profiles]
 
 
+def test_its_profile_before_the_window_is_the_only_one(capture, tmp_path):
+    run = capture("profiles_itself.py", str(tmp_path / "logs"), "early")
+    assert run.exit_code == 0
+    assert run.window is None
+    assert run.meta["status"] == "complete"
+    (own,) = (tmp_path / "logs").rglob("*.xplane.pb")
+    (kept,) = run.profiles
+    assert kept.read_bytes() == own.read_bytes()
+
+
 def test_its_profile_after_the_window_leaves_both(capture, tmp_path):
     run = capture("profiles_itself.py", str(tmp_path / "logs"), "trace")
     assert run.exit_code == 0

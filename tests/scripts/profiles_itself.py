@@ -9,10 +9,10 @@ folder, way = sys.argv[1:]
 train_step = jax.jit(lambda w, x: w - 0.01 * x.T @ (x @ w))
 w, x = jnp.ones((64, 64)), jnp.ones((32, 64))
 for step in range(12):
-    if step == 5 and way == "start_trace":
+    if (step, way) in ((5, "start_trace"), (1, "early")):
         jax.profiler.start_trace(folder)
     w = train_step(w, x)
-    if step == 7 and way == "start_trace":
+    if step == 7 and way != "trace":
         w.block_until_ready()
         jax.profiler.stop_trace()
 if way == "trace":
