@@ -27,6 +27,10 @@ CPU_TARGETS = {
     "moeprof_moe_combine_inproc": "MoeprofMoeCombineInproc",
 }
 
+# Makes the state that tells custom calls apart; the targets in which ranks meet need it.
+CALL_SITE_SYMBOL = "MoeprofCallSite"
+CALL_SITE_PREFIX = "moeprof_moe_"
+
 
 def library_path() -> Path:
     """Where the native library lies, or would lie."""
@@ -61,8 +65,10 @@ def load() -> ctypes.CDLL:
 
 def _register(library: ctypes.CDLL, path: Path, target: str, symbol: str) -> None:
     try:
-        handler = jax.ffi.pycapsule(getattr(library, symbol))
-        jax.ffi.register_ffi_target(target, handler, platform="cpu")
+        stages = {"execute": jax.ffi.pycapsule(getattr(library, symbol))}
+        if target.startswith(CALL_SITE_PREFIX):
+            stages["instantiate"] = jax.ffi.pycapsule(getattr(library, CALL_SITE_SYMBOL))
+        jax.ffi.register_ffi_target(target, stages, platform="cpu")
     except (AttributeError, jax.errors.JaxRuntimeError) as error:
         raise NativeError(
             f"native library {path}: jax {jax.__version__} does not take {symbol}: {error}. It was "

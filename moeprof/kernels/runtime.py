@@ -26,6 +26,7 @@ from moeprof.kernels.config import (
     rdma_buffer_size_bytes,
 )
 from moeprof.kernels.ep_groups import EpGroups, groups_along, lines_along, local_group
+from moeprof.kernels.pending import abort_waiting_ranks
 from moeprof.kernels.preflight import PreflightError
 
 MODE_VARIABLE = "PRIMUS_TURBO_JAX_DEEPEP_MODE"
@@ -314,5 +315,6 @@ def reset_runtime() -> None:
     with _lock:
         had_state = _frozen is not None
         _frozen, _ep_ranks = None, None
+    abort_waiting_ranks()
     if had_state:
         jax.clear_caches()  # type: ignore[no-untyped-call]

@@ -1,0 +1,40 @@
+// Question: which rank of which EP group does this call run on?
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cpu/call_site.h"
+#include "cpu/rendezvous.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace moeprof {
+
+// What every dispatch and combine handler is told besides its buffers.
+struct MoeCall {
+  const char* op;
+  xla::ffi::RunId run;
+  int32_t device;
+  const CallSite* site;
+  int64_t ep_size;
+  xla::ffi::Span<const int64_t> groups;  // device ordinals, ep_size per group, in rank order
+  int64_t timeout_ms;
+};
+
+// Finds the device in the groups. Returns the complaint where it is in none.
+std::optional<std::string> FindMember(const MoeCall& call, Attendance& member);
+
+// The FFI error for a failure; the future for work that is done or will be.
+xla::ffi::Error ToError(const Failure& failure);
+xla::ffi::Future Refused(const MoeCall& call, const std::string& complaint);
+
+// Meets the other ranks of `member`; the future ends when all pieces are done, or with the failure.
+xla::ffi::Future Meet(const Attendance& member, std::vector<int64_t> signature,
+                      std::shared_ptr<const void> published, Piece piece);
+
+// As Refused, and fails the other ranks of `member` at once.
+xla::ffi::Future RefuseForAll(const MoeCall& call, const Attendance& member,
+                              const std::string& complaint);
+
+}  // namespace moeprof
