@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.ops import ops
+from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.analyzers.step_time import step_time
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis
@@ -17,6 +18,7 @@ ALL: dict[str, Analyzer] = {
     "step_time": step_time,
     "breakdown": breakdown,
     "ops": ops,
+    "receive_buffers": receive_buffers,
 }
 """Analyzer by name, in the order in which findings are shown."""
 

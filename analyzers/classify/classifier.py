@@ -33,6 +33,7 @@ from moeprof.analyzers.classify.structure import (
     is_expert_product,
     is_top_k,
 )
+from moeprof.analyzers.classify.targets import component_of_target
 from moeprof.tables.schema import Column, Schema
 
 CLASSES = Schema(
@@ -48,10 +49,6 @@ CLASSES = Schema(
     ),
 )
 
-_EXCHANGE_TARGET = re.compile(
-    r"^(moeprof_)?moe_(internode_)?(cached_)?(dispatch|combine)(_inproc|_per_process)?$"
-)
-_GROUPED_TARGET = re.compile(r"grouped_?gemm|group_offs|groupedMatmul|\bt?gmm\b", re.IGNORECASE)
 _LIBRARY = re.compile(r"(site|dist)-packages/")
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
 _STEM = re.compile(
@@ -133,20 +130,13 @@ def source_of(frames: tuple[Frame, ...]) -> str:
 
 def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
-    by_target = _by_target(op)
+    by_target = component_of_target(op.target)
     if by_target:
         return Finding(by_target, "target")
     found = _by_names(program, structure, op)
     if program.opcodes(op) & COLLECTIVES:
         return _collective(program, op, found)
     return found
-
-
-def _by_target(op: Op) -> str | None:
-    exchange = _EXCHANGE_TARGET.match(op.target)
-    if exchange:
-        return exchange.group(4)
-    return "grouped_gemm" if _GROUPED_TARGET.search(op.target) else None
 
 
 def _collective(program: Program, op: Op, found: Finding | None) -> Finding:

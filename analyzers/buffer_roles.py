@@ -1,0 +1,100 @@
+"""Question: which buffers of a program are there to receive tokens?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import pandas as pd
+
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+
+_EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
+_WAYS = frozenset({"dispatch", "combine"})
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+_FLOATS = re.compile(r"^(f|bf)\d+")
+
+
+@dataclass(frozen=True)
+class BufferUse:
+    """A receive buffer and the op that makes it (dispatch, exchange) or reads it."""
+
+    module: int
+    op: str
+    buffer_op: str
+    role: str
+    component: str
+    phase: str
+    dtype: str
+    rows: int
+    width: int
+    size_bytes: int
+    source: str
+
+
+def buffer_uses(hlo_ops: pd.DataFrame, classes: pd.DataFrame) -> list[BufferUse]:
+    """Receive buffers of the classified programs, in order of the instructions.
+
+    dispatch  the rows that a ``moe_dispatch`` call returns
+    combine   the rows that a ``moe_combine`` call takes
+    exchange  what an all-to-all of the dispatch or the way back receives
+    gather    the same for an all-gather: rows of all ranks, wanted here or not
+    fan_out   the rows that a grouped GEMM call multiplies
+    """
+    found = []
+    for module, named in classes.groupby("module"):
+        program = Program(hlo_ops[hlo_ops["module"] == module])
+        columns = (named["op"], named["component"], named["phase"], named["source"])
+        for name, component, phase, source in zip(*map(list, columns), strict=True):
+            op = program.ops[name]
+            for role, buffer in _roles(program, op, component):
+                label = {"component": component, "phase": phase, "source": source}
+                use = _use(int(str(module)), op, role, buffer, label)
+                if use is not None:
+                    found.append(use)
+    return found
+
+
+def _roles(program: Program, op: Op, component: str) -> Iterator[tuple[str, Op]]:
+    kind = exchange_of(op.target)
+    if kind == "dispatch":
+        yield "dispatch", op
+    elif kind == "combine" and op.operands:
+        yield "combine", program.ops[op.operands[0]]
+    elif is_grouped_gemm(op.target) and op.operands:
+        yield "fan_out", program.ops[op.operands[0]]
+    elif op.opcode.removesuffix("-start") in _EXCHANGES and component in _WAYS:
+        yield ("gather" if op.base_opcode == "all-gather" else "exchange"), op
+
+
+def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> BufferUse | None:
+    """The buffer as rows × width; parts of a tuple that equal the largest belong to it."""
+    parts = [
+        (dtype, tuple(int(d) for d in dims.split(",") if d))
+        for dtype, dims in _ARRAY.findall(buffer.shape)
+        if _FLOATS.match(dtype)
+    ]
+    parts = [part for part in parts if len(part[1]) > 1]
+    if not parts:
+        return None
+    largest = max(parts, key=lambda part: prod(part[1]))
+    copies = parts.count(largest) if role == "exchange" and op.opcode == "all-to-all" else 1
+    dtype, dims = largest
+    rows = copies * prod(dims[:-1])
+    item_bytes = int(re.sub(r"\D", "", dtype.partition("e")[0]) or 8) // 8
+    return BufferUse(
+        module=module,
+        op=op.name,
+        buffer_op=buffer.name,
+        role=role,
+        component=label["component"],
+        phase=label["phase"],
+        dtype=dtype,
+        rows=rows,
+        width=dims[-1],
+        size_bytes=rows * dims[-1] * item_bytes,
+        source=label["source"],
+    )
