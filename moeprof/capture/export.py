@@ -11,48 +11,52 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from moeprof.capture.profiler_session import Session
 
 
-@dataclass
 class Export:
-    """One export, perhaps still running."""
+    """The export of one session: waiting to begin, running or done.
 
-    path: Path
-    size_bytes: int | None = None
-    duration_s: float | None = None
-    error: str | None = None
-    is_done: bool = False
-    _thread: threading.Thread | None = None
+    Its thread is made at once: Python makes none any more when the script has ended.
+    """
+
+    def __init__(self, session: Session, on_done: Callable[[Export], None]) -> None:
+        """Stand by to stop `session`; `on_done` gets every outcome."""
+        self.size_bytes: int | None = None
+        self.duration_s: float | None = None
+        self.error: str | None = None
+        self.is_done = False
+        self._session = session
+        self._on_done = on_done
+        self._path: Path | None = None
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="moeprof-export", daemon=True)
+        self._thread.start()
+
+    def begin(self, path: Path) -> None:
+        """Stop the session and write it to `path`, in the background."""
+        self._path = path
+        self._begun.set()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it ended within `timeout_s` (None waits for good)."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         return self.is_done
 
-
-def start_export(session: Session, path: Path, on_done: Callable[[Export], None]) -> Export:
-    """Stop `session` and write it to `path` in the background; `on_done` gets every outcome."""
-    export = Export(path)
-
-    def run() -> None:
+    def _run(self) -> None:
+        self._begun.wait()
+        assert self._path is not None
         start = time.perf_counter()
         try:
-            export.size_bytes = session.stop_into(path)
+            self.size_bytes = self._session.stop_into(self._path)
         except BaseException as error:  # the script must not see any of it
-            export.error = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        export.duration_s = time.perf_counter() - start
-        export.is_done = True
-        on_done(export)
-
-    export._thread = threading.Thread(target=run, name="moeprof-export", daemon=True)
-    export._thread.start()
-    return export
+            self.error = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        self.duration_s = time.perf_counter() - start
+        self.is_done = True
+        self._on_done(self)
 
 
 class GaveUpError(Exception):

@@ -260,7 +260,7 @@ class Watcher:
     def _wait_for_exports(self) -> None:
         """Give an export that outlived its limit one more chance before the process goes."""
         for window in self.recorder.windows if self.recorder else ():
-            if window.export is not None and not window.export.is_done:
+            if not window.export.is_done:
                 window.export.wait(self.options.export_timeout_s)
                 self._save()
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moeprof.capture.channel import Channel
 from moeprof.capture.device_facts import drain, memory_sample
-from moeprof.capture.export import Export, GaveUpError, interrupt_waits, start_export
+from moeprof.capture.export import Export, GaveUpError, interrupt_waits
 from moeprof.capture.options import CaptureOptions
-from moeprof.capture.profiler_session import Session, start_session
+from moeprof.capture.profiler_session import start_session
 
 
 @dataclass
 class Window:
     """One recording and what is known about it; `facts` goes into meta.json."""
 
-    session: Session
     facts: dict[str, Any]
-    memory: dict[str, Any] = field(default_factory=dict)
-    export: Export | None = None
+    export: Export
+    memory: dict[str, Any]
 
 
 class Recorder:
@@ -47,7 +45,8 @@ class Recorder:
         before = memory_sample()
         session = start_session(self._options.profiler)
         facts = {**facts, "started_epoch_ns": time.time_ns()}
-        self.current = Window(session, facts, {"before": before, "in": []})
+        export = Export(session, lambda export: self._exported(facts, export))
+        self.current = Window(facts, export, {"before": before, "in": []})
         self.windows.append(self.current)
 
     def sample(self) -> None:
@@ -67,7 +66,7 @@ class Recorder:
         path = self._path(len(self.windows))
         window.facts["file"] = str(path.relative_to(self._options.run_dir))
         self._channel.send("exporting")
-        window.export = start_export(window.session, path, self._on_done(window))
+        window.export.begin(path)
         limit = self._options.export_timeout_s
         try:
             with interrupt_waits(self._say_interrupted):
@@ -90,21 +89,12 @@ class Recorder:
         name = f"{host}-p{self._process_index}.xplane.pb"
         return run_dir / "plugins" / "profile" / session / name
 
-    def _on_done(self, window: Window) -> Callable[[Export], None]:
-        def record(export: Export) -> None:
-            window.facts["export_s"] = export.duration_s
-            window.facts["size_bytes"] = export.size_bytes
-            window.facts["export_error"] = export.error
-            self._channel.send(
-                "exported",
-                {
-                    "size_bytes": export.size_bytes,
-                    "duration_s": export.duration_s,
-                    "error": export.error,
-                },
-            )
-
-        return record
+    def _exported(self, facts: dict[str, Any], export: Export) -> None:
+        facts["export_s"] = export.duration_s
+        facts["size_bytes"] = export.size_bytes
+        facts["export_error"] = export.error
+        outcome = {"size_bytes": export.size_bytes, "duration_s": export.duration_s}
+        self._channel.send("exported", {**outcome, "error": export.error})
 
     def _say_interrupted(self) -> None:
         text = "interrupted: finishing the export, press Ctrl-C again to give it up"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from moeprof.capture.export import GaveUpError, interrupt_waits, start_export
+from moeprof.capture.export import Export, GaveUpError, interrupt_waits
 
 
 class Finished:
@@ -32,7 +32,8 @@ class Hanging:
 
 def test_an_export_tells_its_size_and_time(tmp_path):
     done = []
-    export = start_export(Finished(), tmp_path / "x.pb", done.append)
+    export = Export(Finished(), done.append)
+    export.begin(tmp_path / "x.pb")
     assert export.wait(None)
     assert done == [export]
     assert (export.size_bytes, export.error) == (4, None)
@@ -40,14 +41,16 @@ def test_an_export_tells_its_size_and_time(tmp_path):
 
 
 def test_a_failing_export_raises_nothing_and_keeps_one_line(tmp_path):
-    export = start_export(Failing(), tmp_path / "x.pb", lambda export: None)
+    export = Export(Failing(), lambda export: None)
+    export.begin(tmp_path / "x.pb")
     assert export.wait(None)
     assert export.error == "ValueError: expected one file, found 3"
 
 
 def test_waiting_ends_at_the_limit_and_the_export_may_still_finish(tmp_path):
     session, done = Hanging(), []
-    export = start_export(session, tmp_path / "x.pb", done.append)
+    export = Export(session, done.append)
+    export.begin(tmp_path / "x.pb")
     assert not export.wait(0.01)
     assert done == []
     session.released.set()
