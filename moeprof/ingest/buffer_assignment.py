@@ -80,7 +80,7 @@ def _logical(data: bytes, start: int, end: int) -> _Logical:
     op = shape_index = ""
     for number, kind, value, stop in fields(data, start, end):
         if number == 1:
-            identity = value
+            identity = signed(value)
         elif number == 2:
             size = signed(value)
         elif number == 3 and kind == BYTES:
@@ -107,12 +107,12 @@ def _allocation(data: bytes, start: int, end: int) -> _Allocation:
     for number, kind, value, stop in fields(data, start, end):
         if number == 9 and kind == BYTES:
             part = {n: v for n, _, v, _ in fields(data, value, stop)}
-            assigned[part.get(1, 0)] = signed(part.get(2, 0))
+            assigned[signed(part.get(1, 0))] = signed(part.get(2, 0))
         else:
             numbers[number] = value
     flags = ((3, "thread-local"), (5, "parameter"), (12, "constant"), (7, "output"))
     kind_name = next((name for number, name in flags if numbers.get(number)), "temp")
-    return _Allocation(numbers.get(1, 0), kind_name, assigned)
+    return _Allocation(signed(numbers.get(1, 0)), kind_name, assigned)
 
 
 def _lifetimes(data: bytes, start: int, end: int) -> dict[int, tuple[int, int]]:
@@ -124,7 +124,7 @@ def _lifetimes(data: bytes, start: int, end: int) -> dict[int, tuple[int, int]]:
         if number != 1 or kind != BYTES:
             continue
         event = {n: v for n, _, v, _ in fields(data, value, stop)}
-        what, buffer = event.get(1, _ALLOC), event.get(2, 0)
+        what, buffer = event.get(1, _ALLOC), signed(event.get(2, 0))
         if what == _FREE:
             freed[buffer] = position
         else:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from moeprof.ingest.work import Launch, Marker, Record, Wait, Work, is_sound
-from moeprof.ingest.xplane import Line, Plane, StatValue, events, stat_values
+from moeprof.ingest.xplane import Line, Plane, StatValue, events, int_stat, stat_values
 
 _NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
 _COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
@@ -58,17 +58,17 @@ def _kept(
         else:
             if name.startswith("end: "):
                 record.dropped["ends of operations"] += 1
-            yield name, start_ps, start_ps + duration_ps, stat_values(plane, spans)
+            yield name, start_ps, start_ps + duration_ps, stat_values(plane, spans, record.damage)
 
 
 def _work(line: Line, name: str, start_ps: int, end_ps: int, stats: dict[str, StatValue]) -> Work:
     return Work(
-        device=_int(stats, "device_ordinal", 0),
+        device=int_stat(stats, "device_ordinal", 0),
         line=line.name,
         name=name,
-        module=_int(stats, "program_id", -1),
+        module=int_stat(stats, "program_id", -1),
         op=str(stats["hlo_op"]),
-        run_id=_int(stats, "run_id", -1),
+        run_id=int_stat(stats, "run_id", -1),
         start_ps=start_ps,
         end_ps=end_ps,
     )
@@ -101,15 +101,10 @@ def _host_event(
     name: str, start_ps: int, end_ps: int, stats: dict[str, StatValue], record: Record
 ) -> None:
     if "step_num" in stats:
-        record.markers.append(Marker(name, _int(stats, "step_num", -1), start_ps, end_ps))
+        record.markers.append(Marker(name, int_stat(stats, "step_num", -1), start_ps, end_ps))
     elif "::Execute" in name and "run_id" in stats:
-        record.launches.append(Launch(_int(stats, "run_id", -1), start_ps))
+        record.launches.append(Launch(int_stat(stats, "run_id", -1), start_ps))
     else:
         if any(part in name for part in _COMPILES):
             record.compiles_ps.append(end_ps)
         record.dropped["other host events"] += 1
-
-
-def _int(stats: dict[str, StatValue], key: str, default: int) -> int:
-    value = stats.get(key, default)
-    return value if isinstance(value, int) else default

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from moeprof.ingest.wire import signed
 from moeprof.ingest.work import Record, Work, is_sound
-from moeprof.ingest.xplane import Line, Plane, StatValue, events, stat_values
+from moeprof.ingest.xplane import Line, Plane, StatValue, events, int_stat, stat_values
 
 _DEVICE = re.compile(r"^/device:GPU:(\d+)")
 _EXECUTE = re.compile(r"^\[\d+\] .*LoadedExecutable::Execute")
@@ -31,13 +30,13 @@ def run_ids(host: Plane) -> dict[tuple[int, int], int]:
         executes: list[tuple[int, int, int, int]] = []
         calls: list[tuple[int, int]] = []
         for metadata_id, start_ps, duration_ps, spans in events(host, line, []):
-            stats = stat_values(host, spans)
+            stats = stat_values(host, spans, [])
             if _EXECUTE.match(host.event_names.get(metadata_id, "")) and "_c" in stats:
-                run_id = signed(_number(stats, "_c", 0))
-                device = _number(stats, "global_device_id", 0)
+                run_id = int_stat(stats, "_c", 0)
+                device = int_stat(stats, "global_device_id", 0)
                 executes.append((start_ps, start_ps + duration_ps, run_id, device))
             elif "correlation_id" in stats:
-                calls.append((start_ps, _number(stats, "correlation_id", 0)))
+                calls.append((start_ps, int_stat(stats, "correlation_id", 0)))
         executes.sort()
         starts = [execute[0] for execute in executes]
         for at_ps, correlation in calls:
@@ -60,7 +59,7 @@ def read_device_plane(
             elif not is_sound(start_ps, start_ps + duration_ps):
                 record.dropped["impossible time stamp"] += 1
             else:
-                stats = stat_values(plane, spans)
+                stats = stat_values(plane, spans, record.damage)
                 name = plane.event_names.get(metadata_id, "")
                 record.work.append(
                     _work(line, device, name, (start_ps, start_ps + duration_ps), stats, runs)
@@ -79,14 +78,9 @@ def _work(
         device=device,
         line=line.name,
         name=name,
-        module=_number(stats, "program_id", -1),
+        module=int_stat(stats, "program_id", -1),
         op=str(stats.get("hlo_op", "")),
-        run_id=runs.get((device, _number(stats, "correlation_id", -1)), -1),
+        run_id=runs.get((device, int_stat(stats, "correlation_id", -1)), -1),
         start_ps=span_ps[0],
         end_ps=span_ps[1],
     )
-
-
-def _number(stats: dict[str, StatValue], key: str, default: int) -> int:
-    value = stats.get(key, default)
-    return value if isinstance(value, int) else default

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from moeprof.ingest.wire import BYTES, fields, packed
+from moeprof.ingest.wire import BYTES, WireError, fields, packed
 
 # PrimitiveType -> (name, bits). Types narrower than a byte take a byte each unless the layout
 # packs them (LayoutProto.element_size_in_bits).
@@ -23,6 +23,7 @@ _TYPES = {
     **{14: ("opaque", 0), 17: ("token", 0), 34: ("buffer", 0)},
 }
 _TUPLE = 13
+_MOST_ELEMENTS = 1 << 50
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ def parse_shape(data: bytes, start: int, end: int, depth: int = 0) -> Shape:
     """Read a ShapeProto. An element type that this version does not know is named ``type<N>``.
 
     Nesting deeper than 64 is cut: XLA has no such tuples, hostile bytes might.
+
+    Raises:
+        WireError: the bytes are damaged.
     """
     element = packed_bits = 0
     dims: list[int] = []
@@ -60,7 +64,11 @@ def parse_shape(data: bytes, start: int, end: int, depth: int = 0) -> Shape:
             packed_bits = _element_bits(data, value, stop)
     if element == _TUPLE:
         return Shape("tuple", (), sum(part.size_bytes for part in parts), tuple(parts))
+    if any(dim < 0 for dim in dims) or prod(dims) > _MOST_ELEMENTS:
+        raise WireError(start, f"a shape of {len(dims)} dimensions that no memory holds")
     name, bits = _TYPES.get(element, (f"type{element}", 0))
+    if not 0 < packed_bits <= 128:
+        packed_bits = 0
     bits = packed_bits or max(bits, 8 if bits else 0)
     return Shape(name, tuple(dims), (prod(dims) * bits + 7) // 8)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from moeprof.ingest.buffer_assignment import Buffer, parse_buffers
 from moeprof.ingest.hlo import HloModule, parse_module
 from moeprof.ingest.wire import BYTES, WireError, fields
-from moeprof.ingest.xplane import Plane, metadata_stats
+from moeprof.ingest.xplane import Plane, int_stat, metadata_stats
 
 METADATA_PLANE = "/host:metadata"
 
@@ -25,13 +25,12 @@ def read_programs(plane: Plane, damage: list[str]) -> dict[int, Program]:
     found: dict[int, Program] = {}
     for metadata_id, name in plane.event_names.items():
         try:
-            stats = metadata_stats(plane, metadata_id)
+            stats = metadata_stats(plane, metadata_id, damage)
             proto = next((v for v in stats.values() if isinstance(v, bytes)), None)
             if proto is None:
                 continue
-            program_id = stats.get("program_id", _id_in(name, metadata_id))
-            if isinstance(program_id, int):
-                found[program_id] = parse_program(proto)
+            program_id = int_stat(stats, "program_id", _id_in(name, metadata_id))
+            found[program_id] = parse_program(proto)
         except WireError as error:
             damage.append(f"program '{name}': {error}")
     return found

@@ -81,14 +81,14 @@ def _best_markers(
     markers: Sequence[Marker],
     launches: Sequence[Launch],
 ) -> tuple[list[Marker], dict[int, int]]:
-    """The markers of the name that owns most runs of the main module, and what they own."""
+    """Markers of one name, and what they own: a name that fits, with the most main runs."""
     runs = {e.run_id for e in executions if e.module == main}
     best: tuple[list[Marker], dict[int, int]] = ([], {})
-    most = -1
+    most = (False, -1)
     for name in dict.fromkeys(marker.name for marker in markers):
         mine = [marker for marker in markers if marker.name == name]
         owners = _owners(mine, launches)
-        owned = len(runs & owners.keys())
+        owned = (_markers_fit(executions, main, owners), len(runs & owners.keys()))
         if owned > most:
             best, most = (mine, owners), owned
     return best

@@ -62,6 +62,9 @@ class Record:
     events: int = 0
 
 
+_LATEST_PS = 2**62 * 1000  # 146 years: no capture, and no date, lies beyond
+
+
 def is_sound(start_ps: int, end_ps: int) -> bool:
     """Whether a stamp can be true: a negative length or a start at or before 0 cannot."""
-    return start_ps > 0 and end_ps >= start_ps
+    return 0 < start_ps <= end_ps < _LATEST_PS

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from moeprof.ingest.wire import (
     BYTES,
     FIXED64,
+    VARINT,
     CutError,
     Field,
     WireError,
@@ -88,16 +89,23 @@ def events(plane: Plane, line: Line, damage: list[str]) -> Iterator[RawEvent]:
             yield metadata_id, zero_ps + offset_ps, duration_ps, stats
 
 
-def stat_values(plane: Plane, spans: list[Span]) -> dict[str, StatValue]:
+def stat_values(plane: Plane, spans: list[Span], damage: list[str]) -> dict[str, StatValue]:
     """Decode stats by name; references are replaced by the names they refer to."""
-    return _stats(plane.data, spans, plane.stat_names)
+    return _stats(plane.data, spans, plane.stat_names, damage)
 
 
-def metadata_stats(plane: Plane, metadata_id: int) -> dict[str, StatValue]:
+def int_stat(stats: dict[str, StatValue], name: str, default: int) -> int:
+    """A whole-number stat as int64; `default` where it is absent or no number."""
+    value = stats.get(name, default)
+    return signed(value % (1 << 64)) if isinstance(value, int) else default
+
+
+def metadata_stats(plane: Plane, metadata_id: int, damage: list[str]) -> dict[str, StatValue]:
     """The stats of an event's metadata, which all events of that name share."""
     start, end = plane.event_metadata[metadata_id]
-    spans = [(a, b) for n, k, a, b in fields(plane.data, start, end) if (n, k) == (5, BYTES)]
-    return stat_values(plane, spans)
+    parts = _messages(plane.data, start, end, damage)
+    spans = [(a, b) for number, a, b, whole in parts if number == 5 and whole]
+    return stat_values(plane, spans, damage)
 
 
 def _recover(
@@ -140,7 +148,7 @@ def _plane(data: bytes, start: int, end: int, whole: bool, damage: list[str]) ->
         lines=tuple(lines),
         event_names={key: _name(data, span, damage) for key, span in metadata.items()},
         stat_names=stat_names,
-        stats=_stats(data, parts[6], stat_names),
+        stats=_stats(data, parts[6], stat_names, damage),
         event_metadata=metadata,
         whole=whole and len(damage) == before,
         data=data,
@@ -195,15 +203,21 @@ def _event(data: bytes, start: int, end: int) -> RawEvent:
     return metadata_id, offset_ps, duration_ps, stats
 
 
-def _stats(data: bytes, spans: list[Span], names: dict[int, str]) -> dict[str, StatValue]:
+def _stats(
+    data: bytes, spans: list[Span], names: dict[int, str], damage: list[str]
+) -> dict[str, StatValue]:
     found: dict[str, StatValue] = {}
     for start, end in spans:
         key, value = 0, None
-        for number, kind, raw, stop in fields(data, start, end):
-            if number == 1:
-                key = raw
-            else:
-                value = _stat_value(data, (number, kind, raw, stop), names)
+        try:
+            for number, kind, raw, stop in fields(data, start, end):
+                if number == 1:
+                    key = raw
+                else:
+                    value = _stat_value(data, (number, kind, raw, stop), names)
+        except WireError as error:
+            damage.append(f"a stat: {error}")
+            continue
         if value is not None:
             found[names.get(key, str(key))] = value
     return found
@@ -213,12 +227,12 @@ def _stat_value(data: bytes, item: Field, names: dict[int, str]) -> StatValue | 
     number, kind, raw, stop = item
     if number == 2 and kind == FIXED64:
         return float64(raw)
-    if number == 3:
+    if number == 3 and kind == VARINT:
         return raw
-    if number == 4:
+    if number == 4 and kind == VARINT:
         return signed(raw)
     if number == 5 and kind == BYTES:
         return text(data, raw, stop)
     if number == 6 and kind == BYTES:
         return data[raw:stop]
-    return names.get(raw, "") if number == 7 else None
+    return names.get(raw, "") if number == 7 and kind == VARINT else None

@@ -1,0 +1,299 @@
+import gzip
+from pathlib import Path
+
+import pytest
+from builders.hlo import computation, hlo_proto, op
+from builders.xspace import Plane, Ref, event, host, line, metadata, thunk, xspace
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moeprof.errors import TraceError
+from moeprof.ingest import open_run
+from moeprof.tables.trace import Trace
+
+PROGRAM = hlo_proto(
+    computation("body", op("add", "add", "f32[8]")),
+    computation(
+        "main", op("while", "while", "f32[8]", called=("body",)), op("a2a", "all-to-all", "f32[8]")
+    ),
+)
+
+
+def step(run_id: int, at: int, device: int = 0):
+    """One execution: a loop of 100 ns with 60 ns of body, then an exchange of 50 ns."""
+    more = {"run_id": run_id, "device_ordinal": device}
+    return (
+        thunk("while", at, 100, **more),
+        thunk("add", at + 20, 60, **more),
+        thunk("a2a", at + 100, 50, **more),
+    )
+
+
+def cpu_file(*extra, runs: int = 3) -> bytes:
+    work = [e for i in range(runs) for e in (*step(i, 1000 * i + 10), *step(i, 1000 * i + 20, 1))]
+    return xspace(metadata(p7=PROGRAM), host(line("pool", *work), *extra))
+
+
+def write(folder: Path, data: bytes, name: str = "node0.xplane.pb") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def verdicts(trace: Trace) -> dict[str, str]:
+    return {check.check: check.verdict for check in trace.trust}
+
+
+def test_device_work_of_a_cpu_run_is_told_apart_by_its_ordinal(tmp_path):
+    trace = open_run(write(tmp_path, cpu_file()))
+    assert (trace.meta.platform, trace.meta.devices, trace.meta.jax_version) == ("cpu", 2, "0.10.2")
+    assert trace.events.groupby("device").size().to_dict() == {0: 9, 1: 9}
+    assert set(trace.events["module"]) == {7}
+    assert trace.meta.events == 18
+
+
+def test_a_loop_gives_up_the_time_of_its_body(tmp_path):
+    events = open_run(write(tmp_path, cpu_file())).events
+    assert events.groupby("op")["self_ns"].max().to_dict() == {"while": 40, "add": 60, "a2a": 50}
+
+
+def test_steps_run_from_first_start_to_last_end_over_the_devices(tmp_path):
+    steps = open_run(write(tmp_path, cpu_file())).steps
+    assert steps["duration_ns"].tolist() == [160, 160, 160]  # 10 to 170: device 1 starts 10 later
+    assert steps["used"].all()
+
+
+def test_executions_have_the_busy_time_of_a_device(tmp_path):
+    executions = open_run(write(tmp_path, cpu_file())).executions
+    assert executions["busy_ns"].tolist() == [150] * 6
+    assert executions["step"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_all_good_input_passes_every_check(tmp_path):
+    trace = open_run(write(tmp_path, cpu_file()))
+    assert set(verdicts(trace).values()) == {"ok"}
+    assert "18 of 18 device events, 100.0 % of device time" in trace.trust[3].detail
+
+
+def test_noise_is_counted_and_left_out(tmp_path):
+    noise = line(
+        "noise",
+        event("ThreadpoolListener::Record", 5, 1),
+        event("ThunkExecutor::Execute", 5, 900),
+        event("$train.py:3 f", 5, 9),
+        event("ParseArguments", 5, 9),
+    )
+    trace = open_run(write(tmp_path, cpu_file(noise)))
+    assert dict(zip(trace.dropped["what"], trace.dropped["count"], strict=True)) == {
+        "thread pool bookkeeping": 2,
+        "Python calls": 1,
+        "other host events": 1,
+    }
+    assert len(trace.events) == 18
+
+
+def test_an_op_lasts_until_its_end_event_and_that_is_no_work(tmp_path):
+    pool = line(
+        "pool",
+        thunk("a2a", 10, 5, _pt=0, _p=77),
+        event("end: a2a", 40, 1, _ct=0, _c=77),
+        thunk("add", 60, 5, _pt=0, _p=78),
+        event("end: add", 62, 1, _ct=0, _c=78),
+    )
+    events = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(pool)))).events
+    assert events[["op", "duration_ns"]].to_numpy().tolist() == [["a2a", 30], ["add", 5]]
+
+
+def test_waits_belong_to_the_work_around_them(tmp_path):
+    pool = line(
+        "pool",
+        thunk("a2a", 10, 50, device_ordinal=3),
+        event("Rendezvous", 12, 30, name="all to all"),
+        event("Wait: pending_threads=1/8", 13, 10),
+    )
+    waits = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(pool)))).rendezvous
+    assert waits[["device", "op", "duration_ns"]].to_numpy().tolist() == [[3, "a2a", 30]]
+
+
+def test_markers_name_the_steps(tmp_path):
+    python = line(
+        "python",
+        *(event("train", 1000 * i + 1, 8, step_num=40 + i, _r=1) for i in range(3)),
+        *(event("X::Execute (jit_step)", 1000 * i + 3, 2, run_id=i) for i in range(3)),
+    )
+    trace = open_run(write(tmp_path, cpu_file(python)))
+    assert trace.steps["step"].tolist() == [40, 41, 42]
+    assert trace.markers["step"].tolist() == [40, 41, 42]
+    assert sorted(set(trace.events["step"])) == [40, 41, 42]
+
+
+def test_impossible_stamps_are_left_out_and_reported(tmp_path):
+    bad = line("bad", thunk("add", -5, 10), thunk("add", 50, -5))
+    trace = open_run(write(tmp_path, cpu_file(bad)))
+    assert verdicts(trace)["time_stamps"] == "warn"
+    assert len(trace.events) == 18
+
+
+def test_a_profile_without_device_work_fails_the_check(tmp_path):
+    trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(line("python")))))
+    assert verdicts(trace)["device_work"] == "fail"
+    assert trace.events.empty
+    assert trace.steps.empty
+
+
+def test_a_profile_without_programs_fails_the_check(tmp_path):
+    trace = open_run(write(tmp_path, xspace(host(line("pool", *step(0, 10))))))
+    assert verdicts(trace)["programs"] == "fail"
+    assert len(trace.events) == 3
+
+
+def test_absolute_stamps_are_counted_from_the_start_of_the_capture(tmp_path):
+    zero = 1_795_826_835_403_750_186
+    pool = line("pool", *step(0, 500), timestamp_ns=zero)
+    environment = Plane("Task Environment", stats={"profile_start_time": zero})
+    trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(pool), environment)))
+    assert trace.events["start_ns"].tolist() == [500, 520, 600]
+
+
+def test_gpu_kernels_get_the_run_of_the_call_that_launched_them(tmp_path):
+    threads = line(
+        "py_xla_execute/0",
+        event("[0] X LoadedExecutable::Execute (jit_step)", 5, 90, _c=-17, global_device_id=0),
+        event("cuLaunchKernel", 10, 2, correlation_id=4),
+    )
+    kernel = event("nvjet", 200, 40, hlo_op=Ref("a2a"), program_id=7, correlation_id=4)
+    gpu = Plane(
+        "/device:GPU:0",
+        (line("Stream #1(Compute)", kernel), line("XLA Ops", event("a2a", 200, 40))),
+    )
+    trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), gpu, host(threads))))
+    assert trace.meta.platform == "gpu"
+    assert trace.events[["op", "run_id", "duration_ns"]].to_numpy().tolist() == [["a2a", -17, 40]]
+    assert trace.dropped["what"].tolist() == ["events derived from the streams"]
+
+
+def test_zero_length_events_count_and_cost_nothing(tmp_path):
+    pool = line("pool", thunk("add", 10, 10), thunk("add", 20, 0), thunk("add", 20, 10))
+    trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(pool))))
+    assert len(trace.events) == 3
+    assert trace.executions["busy_ns"].tolist() == [20]
+
+
+def test_a_truncated_file_gives_what_is_whole_and_says_so(tmp_path):
+    data = cpu_file() + xspace(Plane("/device:GPU:0", (line("s"),)), hostnames=())[:-3]
+    trace = open_run(write(tmp_path, data))
+    assert len(trace.events) == 18
+    assert verdicts(trace)["truncated"] == "warn"
+    assert "recovered 18 events" in trace.trust[0].detail
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "found an empty file"),
+        (b"<!DOCTYPE html><html></html>", "found an HTML or XML page"),
+        (b'{"traceEvents": []}', "found JSON text"),
+        (b"\xff\xff\xff", "expected an XSpace protobuf"),
+    ],
+)
+def test_what_is_no_profile_is_refused_in_one_line(tmp_path, content, text):
+    file = write(tmp_path, content)
+    with pytest.raises(TraceError, match=text) as caught:
+        open_run(file)
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.trace.json", "a.trace.json.gz"])
+def test_the_json_copy_is_refused_with_the_name_of_the_profile(tmp_path, name):
+    write(tmp_path, cpu_file())
+    with pytest.raises(TraceError, match=r"give the .xplane.pb beside it \(node0.xplane.pb\)"):
+        open_run(write(tmp_path, b"{}", name))
+
+
+def test_a_missing_path_is_named(tmp_path):
+    with pytest.raises(TraceError, match="nowhere: no such file or folder"):
+        open_run(tmp_path / "nowhere")
+
+
+def test_a_folder_without_a_profile_is_named(tmp_path):
+    with pytest.raises(TraceError, match=r"expected a profile \(\*.xplane.pb\)"):
+        open_run(tmp_path)
+
+
+def test_a_packed_profile_is_unpacked(tmp_path):
+    file = write(tmp_path, gzip.compress(cpu_file()), "node0.xplane.pb.gz")
+    assert len(open_run(file).events) == 18
+
+
+def test_a_packed_profile_that_is_cut_gives_what_it_holds(tmp_path):
+    packed = gzip.compress(cpu_file())
+    trace = open_run(write(tmp_path, packed[:-9], "node0.xplane.pb.gz"))
+    assert verdicts(trace)["truncated"] == "warn"
+
+
+@pytest.mark.parametrize("depth", ["", "plugins", "plugins/profile", "plugins/profile/s1"])
+def test_every_level_of_an_oddly_named_run_folder_opens(tmp_path, depth):
+    root = tmp_path / "a b" / "rún:1" / "x"
+    write(root / "plugins" / "profile" / "s1", cpu_file())
+    assert len(open_run(f"{root / depth}/").events) == 18
+
+
+def test_a_relative_path_opens(tmp_path, monkeypatch):
+    write(tmp_path / "run", cpu_file())
+    monkeypatch.chdir(tmp_path)
+    assert open_run("run").meta.path == "run"
+
+
+def test_of_two_sessions_the_newer_is_read_and_said(tmp_path):
+    sessions = tmp_path / "plugins" / "profile"
+    write(sessions / "2026_01_01_00_00_00", cpu_file(runs=1))
+    write(sessions / "2026_01_02_00_00_00", cpu_file(runs=3))
+    trace = open_run(tmp_path)
+    assert len(trace.events) == 18
+    assert trace.meta.notes[0] == (
+        "2 sessions found; read the newest, 2026_01_02_00_00_00 (not: 2026_01_01_00_00_00)"
+    )
+
+
+def test_two_processes_of_a_session_are_two_hosts(tmp_path):
+    for name in ("n-p0.xplane.pb", "n-p1.xplane.pb"):
+        write(tmp_path, cpu_file(), name)
+    trace = open_run(tmp_path)
+    assert trace.meta.hosts == ("n-p0", "n-p1")
+    assert trace.meta.devices == 4
+    assert len(trace.steps) == 3
+    assert len(trace.hlo_ops) == 3
+
+
+def test_recorded_routing_is_read_from_the_run_folder(tmp_path):
+    from moeprof.tables.routing import RECEIVED, ROUTING
+
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    (tmp_path / "routing").mkdir()
+    routing = ROUTING.frame([{"step": 0, "layer": 1, "expert": 2, "rank": 0, "tokens": 9}])
+    received = RECEIVED.frame([{"step": 0, "layer": 1, "group": 0, "rank": 0, "rows": 5}])
+    routing.to_parquet(tmp_path / "routing" / "p0.parquet")
+    received.to_parquet(tmp_path / "routing" / "received-p0.parquet")
+    trace = open_run(tmp_path)
+    assert trace.routing["tokens"].tolist() == [9]
+    assert trace.received["rows"].tolist() == [5]
+
+
+def test_nothing_is_written_beside_the_input(tmp_path):
+    write(tmp_path / "s1", cpu_file())
+    open_run(tmp_path)
+    assert [p.name for p in sorted(tmp_path.rglob("*"))] == ["s1", "node0.xplane.pb"]
+
+
+WHOLE = cpu_file(runs=1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
+def test_a_changed_byte_gives_a_trace_or_one_clear_error(tmp_path, at, byte):
+    file = write(tmp_path, WHOLE[:at] + bytes([byte]) + WHOLE[at + 1 :])
+    try:
+        assert isinstance(open_run(file), Trace)
+    except TraceError as error:
+        assert str(file) in str(error)  # noqa: PT017
