@@ -34,11 +34,11 @@ _PATTERNS = tuple(
             "optimizer",
         ),
         (r"_(apply_updates|apply_gradients|update_params|opt_state|weight_decay)_", "optimizer"),
+        (r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
         (
             r"_(attn|attentions?|mha|mqa|gqa|mla|sdpa|flash|multi_?head|rope|rotary|qkv)_",
             "attention",
         ),
-        (r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
         (r"_(lm_head|output_head|logits(_dense)?|unembed\w*)_|^_head_$", "head"),
         (r"_(embed|embeddings?|embedder|wte|wpe|embedding_lookup)_", "embedding"),
         (r"_(loss\w*|cross_entropy|xent|nll)_", "loss"),

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from builders.hlo import computation, hlo_proto, op
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,5 +73,5 @@ def test_union_and_cover_agree_with_counting_points(intervals, start, end):
     points = {p for a, b in intervals for p in range(a, b)}
     merged = union(intervals)
     assert {p for a, b in merged for p in range(a, b)} == points
-    assert all(a[1] < b[0] for a, b in zip(merged, merged[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in pairwise(merged))
     assert covered(merged, start, end) == len(points & set(range(start, end)))
