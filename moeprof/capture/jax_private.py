@@ -1,6 +1,6 @@
 """Question: what does capture need that JAX has no public name for? All of it is here, guarded.
 
-Tested with jax 0.7.2, 0.10.2 and 0.12.0. Where a name is absent in another version, the function
+Tested with jax 0.7.0, 0.10.2 and 0.12.0. Where a name is absent in another version, the function
 says so by its documented fallback value and capture goes on without it.
 """
 
@@ -13,6 +13,11 @@ from typing import Any
 
 import jax
 
+try:
+    from jax._src.core import trace_ctx as _TRACE_CONTEXT
+except ImportError:
+    _TRACE_CONTEXT = None  # type: ignore[assignment]
+
 
 def is_tracing() -> bool:
     """Whether a call on this thread would be traced into a program rather than run.
@@ -21,12 +26,7 @@ def is_tracing() -> bool:
     into a jaxpr, anywhere below the current one, does not. Fallback: False; nested calls are then
     told apart by call depth alone.
     """
-    try:
-        from jax._src.core import trace_ctx
-
-        trace: Any = trace_ctx.trace
-    except (ImportError, AttributeError):
-        return False
+    trace = getattr(_TRACE_CONTEXT, "trace", None)
     while trace is not None:
         if type(trace).__name__ == "DynamicJaxprTrace":
             return True

@@ -72,25 +72,33 @@ def watch_calls(hooks: Hooks) -> None:
 
 def watch_annotations(
     hooks: Hooks,
-    on_begin: Callable[[str, int | None], None],
+    on_begin: Callable[[str, int | None], bool],
     on_end: Callable[[str], None],
 ) -> None:
-    """Tell of every `jax.profiler.StepTraceAnnotation` that is entered and left."""
+    """Tell of every `jax.profiler.StepTraceAnnotation` that is entered and left.
+
+    An annotation made while no profile ran leaves no event. So where `on_begin` says that it has
+    just started one, a new annotation of the same name and step is entered in its place.
+    """
     annotation = jax.profiler.StepTraceAnnotation
 
     def make_init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def init(self: Any, name: str, **kwargs: Any) -> None:
             original(self, name, **kwargs)
-            self._moeprof_step = (name, kwargs.get("step_num"))
+            self._moeprof_made_with = (name, kwargs)
 
         return init
 
     def make_enter(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def enter(self: Any) -> Any:
-            name, number = getattr(self, "_moeprof_step", ("", None))
-            on_begin(name, number if isinstance(number, int) else None)
+            name, kwargs = _made_with(self)
+            number = kwargs.get("step_num")
+            if on_begin(name, number if isinstance(number, int) else None):
+                self._moeprof_entered = annotation(name, **kwargs)
+                original(self._moeprof_entered)
+                return self
             return original(self)
 
         return enter
@@ -98,8 +106,8 @@ def watch_annotations(
     def make_exit(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def leave(self: Any, *args: Any) -> Any:
-            result = original(self, *args)
-            on_end(getattr(self, "_moeprof_step", ("", None))[0])
+            result = original(self.__dict__.pop("_moeprof_entered", self), *args)
+            on_end(_made_with(self)[0])
             return result
 
         return leave
@@ -107,6 +115,12 @@ def watch_annotations(
     hooks.replace(annotation, "__init__", make_init)
     hooks.replace(annotation, "__enter__", make_enter)
     hooks.replace(annotation, "__exit__", make_exit)
+
+
+def _made_with(annotation: Any) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of an annotation; one made before we watched has none."""
+    made_with: tuple[str, dict[str, Any]] = getattr(annotation, "_moeprof_made_with", ("", {}))
+    return made_with
 
 
 def watch_script_profiles(

@@ -79,17 +79,22 @@ class Watcher:
         """A call raised; its text may be an out-of-memory message that the script swallows."""
         self.record.keep_if_out_of_memory(error)
 
-    def _on_annotation(self, name: str, number: int | None) -> None:
-        if not self.is_tracing():
-            self._step_begins(("annotation", name), name, is_annotation=True, number=number)
+    def _on_annotation(self, name: str, number: int | None) -> bool:
+        """Whether a recording was started for the annotation about to be entered."""
+        if self.is_tracing():
+            return False
+        return self._step_begins(("annotation", name), name, is_annotation=True, number=number)
 
-    def _step_begins(self, key: Hashable, name: str, **facts: Any) -> None:
+    def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
+        """Count a step; whether a recording was started for it."""
         # Another thread in here means an export or a start is going on: not a step to count.
         if not self._lock.acquire(blocking=False):
-            return
+            return False
         try:
             self._close_if_time_is_up()
-            self._act(self.counter.begin(key, name, **facts))
+            action = self.counter.begin(key, name, **facts)
+            self._act(action)
+            return action is Action.OPEN
         finally:
             self._lock.release()
 

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import json
 
+from jax.profiler import ProfileData
+
+
+def annotations_in(profile, name):
+    """Step numbers of the events called `name` in a profile, read by JAX itself."""
+    planes = ProfileData.from_file(str(profile)).planes
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    return [dict(event.stats)["step_num"] for event in events if event.name == name]
+
 
 def test_calls_of_the_jitted_step_are_counted_where_nothing_is_annotated(capture):
     run = capture("plain_loop.py", "9", "--flag")
@@ -29,6 +38,7 @@ def test_annotated_steps_keep_the_numbers_of_the_script(capture):
     assert (run.window["first_step"], run.window["last_step"]) == (103, 104)
     assert run.window["counted_by"] == "annotation train"
     assert run.window["steps"] == 2
+    assert annotations_in(run.profiles[0], "train") == [103, 104]
 
 
 def test_host_and_memory_files_say_what_surrounded_the_window(capture):
