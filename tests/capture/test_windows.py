@@ -9,9 +9,14 @@ from jax.profiler import ProfileData
 
 def annotations_in(profile, name):
     """Step numbers of the events called `name` in a profile, read by JAX itself."""
-    planes = ProfileData.from_file(str(profile)).planes
-    events = (event for plane in planes for line in plane.lines for event in line.events)
-    return [dict(event.stats)["step_num"] for event in events if event.name == name]
+    data = ProfileData.from_file(str(profile))  # planes point into it: it has to outlive them
+    return [
+        dict(event.stats)["step_num"]
+        for plane in data.planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == name
+    ]
 
 
 def test_calls_of_the_jitted_step_are_counted_where_nothing_is_annotated(capture):
