@@ -26,7 +26,7 @@ from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, MOE
 from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
 from moeprof.analyzers.classify.neighbours import spread
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.program import MOVES, Frame, Op, Program
+from moeprof.analyzers.classify.program import Frame, Op, Program
 from moeprof.analyzers.classify.structure import (
     Structure,
     find_structure,
@@ -96,7 +96,7 @@ def _may_vote(program: Program, op: Op) -> bool:
     """Nameless ops, and those that only move what their neighbours compute (a loop's slices)."""
     if not (op.op_name or op.frames or _interior_frames(program, op)):
         return True
-    return op.opcode != "while" and program.opcodes(op) <= MOVES
+    return op.opcode != "while" and program.only_moves(op)
 
 
 def _row(

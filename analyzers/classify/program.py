@@ -21,8 +21,7 @@ VIEWS = frozenset(
     | {"optimization-barrier", "parameter", "constant"}
 )
 _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "clamp"})
-MOVES = (VIEWS | _INDEX_ARITHMETIC | {"dynamic-update-slice", "concatenate", "pad"}) - {"iota"}
-"""Opcodes that compute nothing but places."""
+_MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
 
 
@@ -119,6 +118,17 @@ class Program:
         """Opcodes of the interior."""
         return frozenset(member.base_opcode for member in self.interior(op))
 
+    def only_moves(self, op: Op) -> bool:
+        """Whether the op computes nothing but places: slices, updates of slices, copies."""
+        return self._consists_of(op, _MOVES)
+
+    def _consists_of(self, op: Op, opcodes: frozenset[str]) -> bool:
+        """Whether the interior has these opcodes alone, arithmetic on a single index aside."""
+        return all(
+            member.opcode in opcodes or (member.opcode in _INDEX_ARITHMETIC and not member.dims)
+            for member in self.interior(op)
+        )
+
     def dots(self, op: Op) -> Iterator[Dot]:
         """Matrix products inside the op."""
         for member in self.interior(op):
@@ -150,7 +160,7 @@ class Program:
         if not op.operands:
             return None
         if op.opcode == "fusion":
-            if not self.opcodes(op) <= VIEWS | _INDEX_ARITHMETIC:
+            if not self._consists_of(op, VIEWS):
                 return None
             return max(op.operands, key=lambda n: self.ops[n].size_bytes)
         return op.operands[0] if op.opcode in VIEWS else None

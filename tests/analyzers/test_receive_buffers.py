@@ -1,0 +1,151 @@
+import dataclasses
+
+import pytest
+from builders.hlo import LogicalBuffer, computation, hlo_proto, op
+from builders.trace import trace_of
+from builders.xspace import thunk
+
+from moeprof.analyzers.receive_buffers import receive_buffers
+from moeprof.tables.routing import RECEIVED, ROUTING
+
+IN = "jit(s)/jvp()/moe/"
+# 4 ranks × 16 tokens; ids and weights of top-2 come along
+RECEIVED_PARTS = "(bf16[64,8], s32[64,2], f32[64,2])"
+DEEPEP = hlo_proto(
+    computation(
+        "main",
+        op("x", "parameter", "bf16[16,8]"),
+        op(
+            "recv",
+            "custom-call",
+            "(bf16[64,8], s32[64,2], f32[64,2])",
+            "x",
+            target="moeprof_moe_dispatch_inproc",
+            op_name=IN + "dispatch/c",
+        ),
+        op("rows", "gather", "bf16[128,8]", "recv", op_name=IN + "local_permute/gather"),
+        op(
+            "up",
+            "custom-call",
+            "bf16[128,6]",
+            "rows",
+            target="moeprof_grouped_gemm",
+            op_name=IN + "experts/c",
+        ),
+        op("summed", "reduce", "bf16[64,8]", "up", op_name=IN + "unpermute/reduce"),
+        op(
+            "out",
+            "custom-call",
+            "bf16[16,8]",
+            "summed",
+            target="moe_combine",
+            op_name=IN + "combine/c",
+        ),
+    ),
+    buffers=[LogicalBuffer(1, "recv", 1024, allocation=5)],
+)
+PADDED = hlo_proto(
+    computation(
+        "main",
+        op("counts", "all-to-all", "(s32[4], s32[4])", op_name=IN + "dispatch/all_to_all"),
+        op("sent", "all-to-all", "(f32[4,10,8], f32[4,10,8])", op_name=IN + "dispatch/all_to_all"),
+        op("back", "all-to-all", "(f32[4,10,8], f32[4,10,8])", op_name=IN + "combine/all_to_all"),
+        op("all", "all-gather", "f32[80,8]", op_name=IN + "dispatch/all_gather"),
+        op("psum", "all-reduce", "f32[80,8]", op_name="jit(s)/grad_sync/psum"),
+    )
+)
+
+
+def run(tmp_path, program, *names):
+    return trace_of(
+        tmp_path,
+        program,
+        *(
+            thunk(n, 100 * i + 10 * k + 1, 5, run_id=i)
+            for i in range(3)
+            for k, n in enumerate(names)
+        ),
+    )
+
+
+def with_routing(trace, rows, tokens):
+    """Rows per rank of layer 0, tokens per expert; two experts per rank; all three steps."""
+    received = [
+        {"step": s, "layer": 0, "group": 0, "rank": r, "rows": n}
+        for s in range(3)
+        for r, n in enumerate(rows)
+    ]
+    routing = [
+        {"step": s, "layer": 0, "expert": e, "rank": e // 2, "tokens": n}
+        for s in range(3)
+        for e, n in enumerate(tokens)
+    ]
+    return dataclasses.replace(
+        trace, received=RECEIVED.frame(received), routing=ROUTING.frame(routing)
+    )
+
+
+def test_worst_case_rows_are_those_of_the_program(tmp_path):
+    found = receive_buffers(run(tmp_path, DEEPEP, "recv", "up", "out"))
+    table = found.table.set_index("role")
+    assert table["worst_rows"].to_dict() == {"fan_out": 128, "dispatch": 64, "combine": 64}
+    assert table["worst_bytes"].to_dict() == {"fan_out": 2048, "dispatch": 1024, "combine": 1024}
+    assert table["op"].to_dict() == {"fan_out": "up", "dispatch": "recv", "combine": "out"}
+    assert table["allocation"].to_dict() == {"fan_out": -1, "dispatch": 5, "combine": -1}
+    assert set(table["calls"]) == {1.0}
+
+
+def test_without_recorded_routing_no_use_is_printed(tmp_path):
+    found = receive_buffers(run(tmp_path, DEEPEP, "recv"))
+    assert found.table[["used_rows", "used_bytes", "utilisation"]].isna().all(axis=None)
+    assert {m.metric: m.value for m in found.headline}["utilisation"] is None
+    assert "rows really used are not known" in found.notes[0]
+
+
+def test_tokens_fill_the_dispatch_and_pairs_the_fan_out(tmp_path):
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 48), (10, 10, 40, 4))
+    table = receive_buffers(trace).table.set_index("role")
+    assert table["used_rows"].to_dict() == {"fan_out": 32.0, "dispatch": 32.0, "combine": 32.0}
+    assert table["most_used_rows"].to_dict() == {"fan_out": 44.0, "dispatch": 48.0, "combine": 48.0}
+    assert table["utilisation"]["dispatch"] == 0.5  # 32 of 64
+    assert table["utilisation"]["fan_out"] == 0.25  # 32 of 128
+    assert table["used_bytes"]["dispatch"] == 512.0
+
+
+def test_parts_of_a_tuple_all_to_all_are_one_buffer(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 60), (20, 0, 60, 0))
+    found = receive_buffers(trace)
+    table = found.table.set_index("op")
+    assert table["worst_rows"].to_dict() == {"sent": 80, "back": 80, "all": 80}
+    assert table["worst_bytes"]["sent"] == 80 * 8 * 4
+    assert table["utilisation"]["sent"] == 0.5  # (20 + 60) / 2 of 80
+    assert table["role"].to_dict() == {"sent": "exchange", "back": "exchange", "all": "gather"}
+
+
+def test_the_way_back_has_a_mean_but_no_fullest_rank(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 60), (20, 0, 60, 0))
+    back = receive_buffers(trace).table.set_index("op").loc["back"]
+    assert back["used_rows"] == 40.0
+    assert back.isna()["most_used_rows"]
+
+
+def test_the_use_of_a_gather_is_not_known(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 60), (20, 0, 60, 0))
+    assert receive_buffers(trace).table.set_index("op").isna().loc["all", "used_rows"]
+
+
+def test_more_rows_than_the_buffer_holds_are_not_believed(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 81), (20, 0, 81, 0))
+    assert receive_buffers(trace).table["used_rows"].isna().all()
+
+
+def test_routing_of_other_steps_is_said_to_be(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 60), (20, 0, 60, 0))
+    shifted = trace.received.assign(step=trace.received["step"] + 100)
+    notes = receive_buffers(dataclasses.replace(trace, received=shifted)).notes
+    assert "routing was recorded for other steps than those of the trace" in notes
+
+
+@pytest.mark.parametrize("program", [DEEPEP, PADDED])
+def test_programs_that_did_not_run_have_no_row(tmp_path, program):
+    assert receive_buffers(trace_of(tmp_path, program)).table.empty

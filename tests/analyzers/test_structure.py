@@ -1,0 +1,118 @@
+"""A program whose names say nothing: what it computes must tell."""
+
+from builders.hlo import computation, dot, hlo_proto, op
+from builders.trace import trace_of
+
+from moeprof.analyzers.classify import classify
+
+FILE = "prog.py"
+
+
+def at(number: int, primitive: str, function: str = "f"):
+    """Traced at a line of `function`, which line 90 of the script called."""
+    frames = [(FILE, number, function), (FILE, 90, "main")]
+    return {"op_name": f"jit(s)/{primitive}", "frames": frames}
+
+
+PROGRAM = hlo_proto(
+    computation(
+        "main",
+        op("tokens", "parameter", "s32[16]", parameter=0),
+        op("table", "parameter", "f32[50,8]", op_name="p['a']", parameter=1),
+        op("w", "parameter", "f32[4,8,6]", op_name="p['b']", parameter=2),
+        op("r", "parameter", "f32[8,4]", op_name="p['c']", parameter=3),
+        op(
+            "x",
+            "gather",
+            "f32[16,8]",
+            "table",
+            "tokens",
+            **at(3, "gather", "g"),
+        ),
+        op("square", "multiply", "f32[16,8]", "x", "x", **at(5, "mul", "h")),
+        op("mean", "reduce", "f32[16]", "square", **at(5, "reduce_sum", "h")),
+        op("inverse", "rsqrt", "f32[16]", "mean", **at(5, "rsqrt", "h")),
+        dot("scores", "f32[16,4]", "x", "r", **at(20, "dot_general")),
+        op(
+            "chosen",
+            "custom-call",
+            "(f32[16,2], s32[16,2])",
+            "scores",
+            target="TopK",
+            **at(21, "top_k"),
+        ),
+        op("weights", "exponential", "f32[16,2]", "scores", **at(22, "exp")),
+        op("sorted", "sort", "s32[32]", "chosen", **at(23, "sort")),
+        op("rows", "gather", "f32[4,8,8]", "x", "sorted", **at(24, "gather")),
+        op("sent", "all-to-all", "f32[4,8,8]", "rows", **at(25, "all_to_all")),
+        dot("up", "f32[4,8,6]", "sent", "w", batch=True, **at(26, "dot_general")),
+        op("act", "maximum", "f32[4,8,6]", "up", **at(26, "max")),
+        op("back", "all-to-all", "f32[4,8,6]", "act", **at(27, "all_to_all")),
+        op("unsorted", "gather", "f32[16,2,6]", "back", **at(28, "gather")),
+        dot(
+            "q_k",
+            "f32[4,4,4]",
+            "unsorted",
+            "unsorted",
+            batch=True,
+            **at(40, "dot_general", "m"),
+        ),
+        op("e", "exponential", "f32[4,4,4]", "q_k", **at(41, "exp", "m")),
+        dot(
+            "a_v",
+            "f32[4,4,4]",
+            "e",
+            "unsorted",
+            batch=True,
+            **at(42, "dot_general", "m"),
+        ),
+        dot(
+            "logits",
+            "f32[16,50]",
+            "unsorted",
+            "table",
+            **at(50, "dot_general", "g"),
+        ),
+        op("p", "exponential", "f32[16,50]", "logits", **at(60, "exp", "l")),
+        op("lse", "log", "f32[16]", "p", **at(60, "log", "l")),
+        op("new", "subtract", "f32[8,4]", "r", "scores", **at(70, "sub", "u")),
+    )
+)
+
+
+def found(tmp_path):
+    classes = classify(trace_of(tmp_path, PROGRAM).hlo_ops, [7])
+    return dict(zip(classes["op"], classes["component"], strict=True))
+
+
+def test_a_layer_is_told_by_its_top_k_and_its_expert_weights(tmp_path):
+    component = found(tmp_path)
+    assert component["scores"] == component["chosen"] == "router"
+    assert component["weights"] == "router"
+    assert component["sorted"] == component["rows"] == "permute"
+    assert component["sent"] == "dispatch"
+    assert component["up"] == "grouped_gemm"
+    assert component["act"] == "expert_elementwise"
+    assert component["back"] == "combine"
+    assert component["unsorted"] == "unpermute"
+
+
+def test_attention_is_a_softmax_between_two_products_of_activations(tmp_path):
+    component = found(tmp_path)
+    assert {component[name] for name in ("q_k", "e", "a_v")} == {"attention"}
+
+
+def test_a_norm_divides_by_a_root_mean_square(tmp_path):
+    component = found(tmp_path)
+    assert {component[name] for name in ("square", "mean", "inverse")} == {"norm"}
+
+
+def test_the_vocabulary_tells_embedding_head_and_loss(tmp_path):
+    component = found(tmp_path)
+    assert component["x"] == "embedding"
+    assert component["logits"] == "head"
+    assert component["p"] == component["lse"] == "loss"
+
+
+def test_what_replaces_a_parameter_outside_the_derivative_is_the_optimizer(tmp_path):
+    assert found(tmp_path)["new"] == "optimizer"
