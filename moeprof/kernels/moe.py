@@ -32,12 +32,12 @@ from moeprof.kernels.preflight import (
 )
 from moeprof.kernels.reference.moe_jnp import Handle
 from moeprof.kernels.runtime import frozen_state
+from moeprof.kernels.varying import vary_alike
 
 Rows = jax.Array | tuple[jax.Array, jax.Array]
 Received = tuple[Rows, jax.Array, jax.Array, Handle]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def moe_dispatch(
     x: Rows,
     topk_idx: jax.Array,
@@ -72,9 +72,12 @@ def moe_dispatch(
         PreflightError: (a ValueError) shapes, dtypes or limits; names value and rule.
         SetupError: (a RuntimeError) `setup` has not been called.
     """
-    return _dispatch(x, topk_idx, topk_weights, num_experts, expert_alignment, config)
+    leaves, structure = jax.tree.flatten((x, topk_idx, topk_weights))
+    operands = jax.tree.unflatten(structure, vary_alike(*leaves))
+    return _dispatch(*operands, num_experts, expert_alignment, config)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _dispatch(
     x: Rows,
     topk_idx: jax.Array,
@@ -140,10 +143,9 @@ def _dispatch_backward(
     return d_x, np.zeros(d_weights.shape, jax.dtypes.float0), d_weights
 
 
-moe_dispatch.defvjp(_dispatch_forward, _dispatch_backward)
+_dispatch.defvjp(_dispatch_forward, _dispatch_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def moe_combine(x: jax.Array, handle: Handle, config: Config | None = None) -> jax.Array:
     """Bring rows back to their token and add them up.
 
@@ -162,9 +164,11 @@ def moe_combine(x: jax.Array, handle: Handle, config: Config | None = None) -> j
         PreflightError: (a ValueError) shapes, dtypes, or a handle of another dispatch.
         SetupError: (a RuntimeError) `setup` has not been called.
     """
-    return _combine(x, handle, config)
+    x, *rest = vary_alike(x, *handle)
+    return _combine(x, tuple(rest), config)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _combine(x: jax.Array, handle: Handle, config: Config | None) -> jax.Array:
     state = frozen_state()
     check_rows("x", x, FLOAT_DTYPES)
@@ -188,4 +192,4 @@ def _combine_backward(
     return d_x, tuple(np.zeros(array.shape, jax.dtypes.float0) for array in handle)
 
 
-moe_combine.defvjp(_combine_forward, _combine_backward)
+_combine.defvjp(_combine_forward, _combine_backward)

@@ -215,9 +215,8 @@ def _per_process(request: _Request) -> FrozenRuntimeState:
             "setup(mode='per_process'): `hidden_bytes` is needed to size the buffers; pass "
             "hidden × max(itemsize, 2)."
         )
-    meta_bytes = 8 if ep_size > MAX_NVL_RANKS else 0
-    nvl_bytes = nvl_buffer_size_bytes(ep_size, request.hidden_bytes, config, meta_bytes)
-    rdma_bytes = rdma_buffer_size_bytes(ep_size, request.hidden_bytes, config, meta_bytes)
+    nvl_bytes = nvl_buffer_size_bytes(ep_size, request.hidden_bytes, config)
+    rdma_bytes = rdma_buffer_size_bytes(ep_size, request.hidden_bytes, config)
     raise SetupError(
         f"setup(mode='per_process'): EP {ep_size} would exchange tokens between processes "
         f"(buffers of {nvl_bytes} B inside a node, {rdma_bytes} B between nodes), which needs "

@@ -1,0 +1,97 @@
+"""Whose kernels are exported, and what is said about the others."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+import moeprof.kernels
+from moeprof.kernels import native, provider
+
+
+def pretend_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: ModuleSpec(name, None) if name in names else real(name),
+    )
+
+
+def test_the_native_library_runs_here_and_the_reason_says_why_not_primus_turbo():
+    choice = provider.describe()
+    assert choice.name == "native_cpu"
+    assert choice.native_library == native.library_path()
+    assert "the package primus_turbo is not installed" in choice.reason
+
+
+def test_without_the_library_the_twins_run_and_the_reason_is_its_own(monkeypatch):
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library at /nowhere")
+    choice = provider.describe()
+    assert (choice.name, choice.native_library) == ("reference", None)
+    assert choice.native_problem == "no library at /nowhere"
+    assert "no library at /nowhere" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("installed", "has_plugin", "platforms", "problem"),
+    [
+        (["primus_turbo"], True, "", "has no JAX part"),
+        (["primus_turbo", "primus_turbo.jax"], False, "", "no JAX plugin for ROCm"),
+        (["primus_turbo", "primus_turbo.jax"], True, "cpu", "JAX_PLATFORMS=cpu leaves ROCm out"),
+        (["primus_turbo", "primus_turbo.jax"], True, "rocm,cpu", "no AMD GPU"),
+    ],
+)
+def test_each_thing_that_primus_turbo_lacks_is_named(
+    monkeypatch, tmp_path, installed, has_plugin, platforms, problem
+):
+    pretend_installed(monkeypatch, *installed)
+    monkeypatch.setattr(provider, "_has_rocm_plugin", lambda: has_plugin)
+    monkeypatch.setattr(provider, "_AMD_GPU_DRIVER", tmp_path / "kfd")
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    if installed == ["primus_turbo"]:
+        real = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name: None if name == "primus_turbo.jax" else real(name),
+        )
+    assert problem in str(provider.describe().primus_turbo_problem)
+
+
+def test_primus_turbo_on_an_amd_gpu_is_used(monkeypatch, tmp_path):
+    pretend_installed(monkeypatch, "primus_turbo", "primus_turbo.jax")
+    monkeypatch.setattr(provider, "_has_rocm_plugin", lambda: True)
+    monkeypatch.setattr(provider, "_AMD_GPU_DRIVER", tmp_path)
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    assert provider.uses_primus_turbo()
+    assert provider.describe().name == "primus_turbo"
+
+
+def test_the_package_exports_the_names_of_primus_turbo():
+    assert sorted(moeprof.kernels.__all__) == [
+        "Config",
+        "compute_group_offs",
+        "get_ep_size",
+        "grouped_gemm",
+        "is_internode",
+        "moe_combine",
+        "moe_dispatch",
+        "reset_runtime",
+        "set_ep_group",
+        "setup",
+    ]
+    assert all(callable(getattr(moeprof.kernels, name)) for name in moeprof.kernels.__all__)
+
+
+def test_describing_starts_no_backend():
+    script = (
+        "from moeprof.kernels import provider; provider.describe();"
+        "from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
