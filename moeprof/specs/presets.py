@@ -1,4 +1,4 @@
-"""Question: which models are known by name? Each is a file in moeprof/specs/presets."""
+"""Question: which models are known by name? Each is a file in moeprof/specs/models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ATTENTION = {"mla": MlaSpec, "gqa": GqaSpec}
 
 def preset_names() -> tuple[str, ...]:
     """Names that `load_preset` knows."""
-    folder = importlib.resources.files("moeprof.specs") / "presets"
+    folder = importlib.resources.files("moeprof.specs") / "models"
     return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir()))
 
 
@@ -25,7 +25,7 @@ def load_preset(name: str, attention: str | None = None) -> ModelSpec:
     """
     if name not in preset_names():
         raise SpecError(f"preset: expected one of {', '.join(preset_names())}, found {name!r}.")
-    folder = importlib.resources.files("moeprof.specs") / "presets"
+    folder = importlib.resources.files("moeprof.specs") / "models"
     values = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
     offered = values.pop("attention")
     kind = attention or next(iter(offered))

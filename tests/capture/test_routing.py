@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import moeprof.routing
+from moeprof.capture import routing
+from moeprof.errors import CaptureError
+from moeprof.tables.routing import RECEIVED, ROUTING
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    monkeypatch.setattr(routing, "_LOGS", {})
+    monkeypatch.setenv("MOEPROF_RUN_DIR", str(tmp_path))
+    return tmp_path
+
+
+def read(run_dir, name):
+    return pd.read_parquet(run_dir / "routing" / name)
+
+
+def test_each_expert_has_a_row_even_without_tokens(run_dir):
+    moeprof.routing.record(7, jnp.array([[5, 0, 2, 1]]), expert_ranks=2, first_layer=3)
+    (path,) = moeprof.routing.flush()
+    assert path == run_dir / "routing" / "p0.parquet"
+    table = ROUTING.check(read(run_dir, "p0.parquet"))
+    assert table.to_numpy().tolist() == [
+        # step, layer, expert, rank, tokens
+        [7, 3, 0, 0, 5],
+        [7, 3, 1, 0, 0],
+        [7, 3, 2, 1, 2],
+        [7, 3, 3, 1, 1],
+    ]
+
+
+def test_received_rows_name_group_and_rank(run_dir):
+    received = jnp.array([[[10, 11], [12, 13]]])  # 1 layer, 2 groups, 2 ranks
+    moeprof.routing.record(0, jnp.zeros((1, 4), int), received_rows=received)
+    moeprof.routing.flush()
+    table = RECEIVED.check(read(run_dir, "received-p0.parquet"))
+    assert table.to_numpy().tolist() == [
+        # step, layer, group, rank, rows
+        [0, 0, 0, 0, 10],
+        [0, 0, 0, 1, 11],
+        [0, 0, 1, 0, 12],
+        [0, 0, 1, 1, 13],
+    ]
+    # The last dimension also says how many ranks share the experts.
+    assert read(run_dir, "p0.parquet")["rank"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_split_array_gives_the_rows_of_a_whole_one(run_dir):
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    whole = np.arange(2 * 2 * 4).reshape(2, 2, 4)
+    mesh = jax.make_mesh((2, 4), ("group", "rank"))
+    split = jax.device_put(whole, NamedSharding(mesh, PartitionSpec(None, "group", "rank")))
+    moeprof.routing.record(0, jnp.zeros((2, 4), int), received_rows=split)
+    moeprof.routing.flush()
+    assert read(run_dir, "received-p0.parquet")["rows"].tolist() == whole.reshape(-1).tolist()
+
+
+def test_a_later_flush_keeps_the_earlier_steps(run_dir):
+    for step in (0, 1):
+        moeprof.routing.record(step, np.array([[step]]))
+        moeprof.routing.flush()
+    assert read(run_dir, "p0.parquet")["step"].tolist() == [0, 1]
+
+
+def test_a_step_recorded_twice_keeps_its_last_values(run_dir):
+    for tokens in (3, 4):
+        moeprof.routing.record(0, np.array([[tokens]]))
+    moeprof.routing.flush()
+    assert read(run_dir, "p0.parquet")["tokens"].tolist() == [4]
+
+
+def test_only_the_last_steps_are_kept(run_dir):
+    for step in range(routing.KEPT_STEPS + 3):
+        moeprof.routing.record(step, np.array([[1]]))
+    moeprof.routing.flush()
+    steps = read(run_dir, "p0.parquet")["step"]
+    assert steps.min() == 3
+    assert len(steps) == routing.KEPT_STEPS
+
+
+def test_without_a_run_folder_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(routing, "_LOGS", {})
+    monkeypatch.delenv("MOEPROF_RUN_DIR", raising=False)
+    moeprof.routing.record(0, "not even an array")
+    assert moeprof.routing.flush() == []
+
+
+def test_record_does_not_read_the_array(run_dir):
+    class Unread:
+        shape = (1, 4)
+
+        def __array__(self):
+            raise AssertionError("record waited for the device")
+
+    moeprof.routing.record(0, Unread())
+
+
+def test_shapes_that_do_not_fit_are_named(run_dir):
+    with pytest.raises(CaptureError, match=r"tokens_per_expert \[layers, experts\].*\(4,\)"):
+        moeprof.routing.record(0, np.zeros(4))
+    with pytest.raises(CaptureError, match="4 experts cannot lie evenly on 3 expert ranks"):
+        moeprof.routing.record(0, np.zeros((1, 4)), expert_ranks=3)
+    with pytest.raises(CaptureError, match=r"\[1 layers, groups, ranks\].*\(2, 1, 4\)"):
+        moeprof.routing.record(0, np.zeros((1, 4)), received_rows=np.zeros((2, 1, 4)))
+
+
+def test_a_folder_that_cannot_be_written_is_named(run_dir):
+    (run_dir / "routing").write_text("a file where the folder should be")
+    moeprof.routing.record(0, np.array([[1]]))
+    with pytest.raises(CaptureError, match=r"routing table .*p0\.parquet cannot be written"):
+        moeprof.routing.flush()
+
+
+def test_columns_agree_with_the_schemas():
+    assert list(routing.ROUTING_COLUMNS) == ROUTING.names
+    assert list(routing.RECEIVED_COLUMNS) == RECEIVED.names
+
+
+def test_a_script_that_never_flushes_leaves_its_tables_at_exit(tmp_path):
+    script = (
+        "import sys, jax.numpy as jnp, moeprof.routing as routing\n"
+        "routing.record(3, jnp.array([[1, 2]]), received_rows=jnp.array([[[3]]]))\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    environment = os.environ | {"MOEPROF_RUN_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert read(tmp_path, "p0.parquet")["tokens"].tolist() == [1, 2]
+    assert read(tmp_path, "received-p0.parquet")["rows"].tolist() == [3]
