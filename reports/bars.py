@@ -15,8 +15,10 @@ from moeprof.reports.names import printable, shortened
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 Figure = dict[str, Json]
 
-_NAME_WIDTH = 34
-_ROW_PX = 30
+_NAME_WIDTH = 40
+_NARROW_WIDTH = 20
+_ROW_PX = 28
+_TWIN_PX = 12
 _AXIS_PX = 48
 _LEGEND_PX = 36
 _LEGEND: dict[str, Json] = {
@@ -71,11 +73,13 @@ def horizontal(
     """Rows named by `labels`. They stand at whole numbers: two names cut alike stay two rows."""
     names = [plotly_text(label) for label in labels]
     has_legend = len({kind.key for kind in bars}) > 1
-    kinds = sum(bool(kind.lengths) for kind in bars) if barmode == "group" else 1
+    kinds = len(bars) if barmode == "group" else 1
     top_px = _LEGEND_PX if has_legend else 8
     layout: dict[str, Json] = {
-        "height": top_px + _AXIS_PX + _ROW_PX * len(names) * kinds,
+        "height": top_px + _AXIS_PX + len(names) * (_ROW_PX + _TWIN_PX * (kinds - 1)),
         "barmode": barmode,
+        # The page puts these on the axis where the figure is narrow.
+        "meta": {"narrow": [plotly_text(label, _NARROW_WIDTH) for label in labels]},
         "bargap": 0.25,
         "showlegend": has_legend,
         "legend": _LEGEND,
@@ -119,9 +123,9 @@ def columns(bars: Sequence[Bars], labels: Sequence[str], *, axis: str, unit: str
     return {"data": [_column_trace(kind, names) for kind in bars], "layout": layout}
 
 
-def plotly_text(name: str) -> str:
+def plotly_text(name: str, width: int = _NAME_WIDTH) -> str:
     """A name as plotly.js shows it unchanged: cut, invisible characters spelled, no markup."""
-    return html.escape(shortened(printable(name), _NAME_WIDTH), quote=False)
+    return html.escape(shortened(printable(name), width), quote=False)
 
 
 def _row_trace(bars: Bars, names: Sequence[str]) -> Json:

@@ -15,6 +15,7 @@ from moeprof.reports.values import written
 from moeprof.units import format_ns
 
 _MOST_BUFFERS = 40
+_OP_WIDTH = 18
 _WORST = Fill("#9db4ea")
 _USED = Fill("#dd6a1f", "/")
 _STEP_USED = Fill("#0a6fb5")
@@ -64,7 +65,9 @@ def receive_buffers(document: Document) -> Figure | None:
     bars = [kind for kind in kinds if kind.lengths]
     if not bars:
         return None
-    return horizontal(bars, [str(row["op"]) for row in rows], "MiB", barmode="group")
+    return horizontal(
+        bars, [story.buffer_name(row, _OP_WIDTH) for row in rows], "MiB", barmode="group"
+    )
 
 
 def step_time(document: Document) -> Figure | None:

@@ -1,7 +1,7 @@
 """Question: how does a table fit the columns of a terminal?
 
-Text is cut in its middle, never a figure. What still does not fit is left out by column, from the
-right, and the line below names what was left out.
+Text is cut in its middle, never a figure. Columns that still do not fit are left out, and the line
+below names them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from rich.text import Text
 from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import shortened
 from moeprof.reports.story import numbers
-from moeprof.reports.values import heading, written
+from moeprof.reports.values import cell_text, heading
 
 _GAP = 2
 _LEAST_TEXT = 12
+_SHORT_TEXT = 18
+_KEYS = 2
+_MEASURES = ("ns", "bytes", "share", "ratio")
 
 
 def drawn_grid(
@@ -27,13 +30,13 @@ def drawn_grid(
     cells = {
         c["name"]: [
             heading(c["name"], c["unit"]),
-            *(written(row[c["name"]], c["unit"]) for row in rows),
+            *(cell_text(row[c["name"]], c["name"], c["unit"]) for row in rows),
         ]
         for c in columns
     }
     figures = {c["name"] for c in columns if numbers([row[c["name"]] for row in rows])}
     wanted = {name: min(width, max(map(len, texts))) for name, texts in cells.items()}
-    widths = _fitted(wanted, figures, width)
+    widths = _fitted(columns, wanted, figures, width)
     lines = [
         "  ".join(_padded(cells[name][line], widths[name], name in figures) for name in widths)
         for line in range(len(rows) + 1)
@@ -46,16 +49,32 @@ def drawn_grid(
     return drawn
 
 
-def _fitted(wanted: dict[str, int], figures: set[str], width: int) -> dict[str, int]:
-    """Widths that fit: text columns shrink first, then columns go, from the right."""
-    names = list(wanted)
-    while names:
-        over = sum(wanted[n] for n in names) + _GAP * (len(names) - 1) - width
-        slack = {n: max(0, wanted[n] - _LEAST_TEXT) for n in names if n not in figures}
-        if over <= sum(slack.values()):
-            return _shrunk({n: wanted[n] for n in names}, slack, max(0, over))
-        names.pop()
-    return {}
+def _fitted(
+    columns: Sequence[ColumnInfo], wanted: dict[str, int], figures: set[str], width: int
+) -> dict[str, int]:
+    """The columns that fit, in their order, with widths: text shrinks so that more of them do."""
+    least = {n: w if n in figures else min(w, _LEAST_TEXT) for n, w in wanted.items()}
+    kept: set[str] = set()
+    used = -_GAP
+    for name in _by_weight(columns, wanted, figures):
+        if used + _GAP + least[name] <= width:
+            kept.add(name)
+            used += _GAP + least[name]
+    widths = {name: wanted[name] for name in wanted if name in kept}
+    slack = {name: wanted[name] - least[name] for name in widths}
+    over = sum(widths.values()) + _GAP * (len(widths) - 1) - width
+    return _shrunk(widths, slack, max(0, over))
+
+
+def _by_weight(
+    columns: Sequence[ColumnInfo], wanted: Mapping[str, int], figures: set[str]
+) -> list[str]:
+    """What a row is about, then times, sizes and shares, then short text, then the rest."""
+    keys = [column["name"] for column in columns[:_KEYS]]
+    measured = [c["name"] for c in columns if c["unit"] in _MEASURES and c["name"] in figures]
+    short = [c["name"] for c in columns if wanted[c["name"]] <= _SHORT_TEXT]
+    rest = [column["name"] for column in columns]
+    return list(dict.fromkeys([*keys, *measured, *short, *rest]))
 
 
 def _shrunk(widths: dict[str, int], slack: dict[str, int], over: int) -> dict[str, int]:

@@ -24,10 +24,20 @@ def written(value: Value, unit: str) -> str:
     return _figure(value, unit)
 
 
+SCALED_UNITS = ("ns", "bytes")
+"""Units that `written` turns into larger ones: they stand in the cells, never in the heading."""
+
+
 def heading(name: str, unit: str) -> str:
     """A column's name for people: ``per_step_ns`` is "per step", as its cells carry the unit."""
-    ending = f"_{unit}"
-    return (name.removesuffix(ending) if unit else name).replace("_", " ")
+    ending = f"_{unit}" if unit in SCALED_UNITS else ""
+    return name.removesuffix(ending).replace("_", " ")
+
+
+def cell_text(value: Value, name: str, unit: str) -> str:
+    """A value below its heading: 2048 in ``worst_rows`` is "2,048", as the heading says rows."""
+    is_said = unit not in SCALED_UNITS and name.endswith(f"_{unit}")
+    return written(value, "count" if is_said and isinstance(value, int | float) else unit)
 
 
 def is_number(value: Value) -> bool:

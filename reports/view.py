@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from moeprof.reports import story
 from moeprof.reports.bars import Figure
 from moeprof.reports.components import HATCHED, colour, in_order
-from moeprof.reports.document import Document, Finding, Value
+from moeprof.reports.document import Document, Finding, TrustInfo, Value
 from moeprof.reports.figures import FIGURES, comparison
 from moeprof.reports.names import printable, shortened
-from moeprof.reports.values import heading, written
+from moeprof.reports.values import cell_text, heading, written
 from moeprof.units import format_ns, format_percent
 
 MOST_ROWS = 1000
 _CELL_WIDTH = 72
+# The step column of the runs' table says these already.
+_IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
 _MARKS = {"ok": "✓", "warn": "!", "fail": "✗", "unchecked": "?"}
 
 
@@ -106,7 +108,8 @@ class RunView:
     problems: tuple[str, ...]
     verdict: str
     trust: str
-    checks: tuple[Check, ...]
+    troubles: tuple[Check, ...]
+    passed: tuple[Check, ...]
     step: str
     step_detail: str
     parts: str
@@ -163,10 +166,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         problems=tuple(printable(problem) for problem in story.problems(document)),
         verdict=story.worst_verdict(document),
         trust=story.described_trust(document),
-        checks=tuple(
-            Check(printable(t["check"]), t["verdict"], _MARKS[t["verdict"]], printable(t["detail"]))
-            for t in (*story.troubles(document), *story.passed(document))
-        ),
+        troubles=_checks(story.troubles(document)),
+        passed=_checks(story.passed(document)),
         step=format_ns(time.median_ns) if time else "not known",
         step_detail=story.described_spread(document),
         parts=story.described_parts(document),
@@ -176,6 +177,13 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
             _section(document, name, f"{prefix}-{name}" if prefix else name)
             for name in document["analyses"]
         ),
+    )
+
+
+def _checks(found: Sequence[TrustInfo]) -> tuple[Check, ...]:
+    return tuple(
+        Check(printable(t["check"]), t["verdict"], _MARKS[t["verdict"]], printable(t["detail"]))
+        for t in found
     )
 
 
@@ -215,7 +223,9 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
         question=finding["question"],
         sentence=story.sentence(document, name),
         metrics=tuple(
-            (story.metric_name(m), written(m["value"], m["unit"])) for m in finding["headline"]
+            (story.metric_name(m), written(m["value"], m["unit"]))
+            for m in finding["headline"]
+            if name in story.SENTENCES
         ),
         figure=draw(document) if draw else None,
         table=_table(finding, anchor, story.title(name)),
@@ -235,14 +245,15 @@ def _table(finding: Finding, anchor: str, caption: str) -> TableView:
         for c in finding["columns"]
     )
     cells = tuple(
-        tuple(cell(row[c["name"]], c["unit"]) for c in finding["columns"]) for row in rows
+        tuple(cell(row[c["name"]], c["unit"], c["name"]) for c in finding["columns"])
+        for row in rows
     )
     return TableView(f"{anchor}-table", caption, columns, cells, len(finding["rows"]) - len(rows))
 
 
-def cell(value: Value, unit: str = "") -> Cell:
+def cell(value: Value, unit: str = "", name: str = "") -> Cell:
     """A value as a cell: long text is cut in its middle and kept whole beside it."""
-    whole = written(value, unit)
+    whole = cell_text(value, name, unit)
     text = shortened(whole, _CELL_WIDTH)
     return Cell(text, value, None if text == whole else whole)
 
@@ -254,12 +265,13 @@ def _runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableVi
         for document in documents
         for finding in document["analyses"].values()
         for metric in finding["headline"]
+        if metric["metric"] not in _IN_STEP
     }
     columns = (
         Column("run", "name of the run", False),
         Column("step", "median duration of the used steps", True),
         *(
-            Column(printable(name).replace("_", " "), f"unit: {unit or 'none'}", True)
+            Column(story.label(name), f"unit: {unit or 'none'}", True)
             for name, unit in metrics.items()
         ),
         Column("trust", "worst verdict of the checks of the input", False),

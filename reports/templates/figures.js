@@ -14,8 +14,12 @@ const figures = (() => {
     return window.Plotly;
   };
 
+  // Where the screen is narrow the bars need the room that long names would take.
+  const labels = (layout, plot) =>
+    layout.meta?.narrow && plot.clientWidth < 560 ? { ticktext: layout.meta.narrow, tickfont: { size: 11 } } : {};
+
   // Colours of text and lines are the page's own, so a figure follows its theme.
-  const themed = (layout) => {
+  const themed = (layout, plot) => {
     const css = getComputedStyle(document.documentElement);
     const [ink, soft, rule, card] = ["--ink", "--soft", "--rule", "--card"].map((name) => css.getPropertyValue(name).trim());
     const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, color: soft, fixedrange: false };
@@ -27,7 +31,7 @@ const figures = (() => {
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
       hoverlabel: { bgcolor: card, bordercolor: soft, font: { color: ink }, align: "left" },
       xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } } },
-      yaxis: { ...axis, ...layout.yaxis, title: { ...layout.yaxis.title, font: { size: 13 } } },
+      yaxis: { ...axis, ...layout.yaxis, ...labels(layout, plot), title: { ...layout.yaxis.title, font: { size: 13 } } },
     };
   };
 
@@ -35,7 +39,7 @@ const figures = (() => {
     plotly ??= unpack();
     try {
       const spec = specs.get(plot);
-      await (await plotly).react(plot, spec.data, themed(spec.layout), config);
+      await (await plotly).react(plot, spec.data, themed(spec.layout, plot), config);
       plot.dataset.drawn = document.documentElement.dataset.theme;
     } catch (error) {
       plot.classList.add("failed");

@@ -54,6 +54,8 @@ RECEIVE_BUFFERS = Schema(
     "receive_buffers",
     (
         Column("op", "text", "", "instruction that fills the buffer"),
+        Column("role", "text", "", "what the buffer is for"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("worst_bytes", "int64", "bytes", "bytes the program reserves"),
         Column("used_bytes", "float64", "bytes", "bytes that tokens filled; none where unknown"),
     ),
@@ -86,7 +88,10 @@ def breakdown(parts: Mapping[tuple[str, str], float] = PARTS) -> Analysis:
 
 def receive_buffers(*buffers: tuple[str, int, float]) -> Analysis:
     """One buffer per (op, worst-case bytes, used bytes)."""
-    rows = [{"op": op, "worst_bytes": worst, "used_bytes": used} for op, worst, used in buffers]
+    rows = [
+        {"op": op, "role": "dispatch", "phase": "forward", "worst_bytes": worst, "used_bytes": used}
+        for op, worst, used in buffers
+    ]
     return Analysis(
         "receive_buffers",
         "How much of the worst-case receive buffers do tokens use?",

@@ -25,11 +25,11 @@ def test_breakdown_bars_are_milliseconds_by_component_and_phase():
     figure = figures.breakdown(build(trace(), {"breakdown": breakdown(parts)}))
     drawn = {name: (t["y"], t["x"]) for name, t in traces(figure).items() if t["x"] != [None]}
     assert drawn == {
-        "gemm, forward": ([0], [3.0]),
+        "GEMM, forward": ([0], [3.0]),
         "norm, forward": ([1], [1.0]),
-        "gemm, backward": ([0], [4.0]),
+        "GEMM, backward": ([0], [4.0]),
     }
-    assert figure["layout"]["yaxis"]["ticktext"] == ["gemm", "norm"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["GEMM", "norm"]
 
 
 def test_phases_have_patterns_and_a_legend_of_their_own():
@@ -37,8 +37,8 @@ def test_phases_have_patterns_and_a_legend_of_their_own():
     shapes = {name: drawn[name]["marker"]["pattern"]["shape"] for name in figures.PHASES}
     assert len(set(shapes.values())) == len(shapes)
     assert all(drawn[name]["showlegend"] for name in shapes)
-    assert not drawn["grouped gemm, recompute"]["showlegend"]
-    assert drawn["grouped gemm, recompute"]["marker"]["pattern"]["shape"] == shapes["recompute"]
+    assert not drawn["grouped GEMM, recompute"]["showlegend"]
+    assert drawn["grouped GEMM, recompute"]["marker"]["pattern"]["shape"] == shapes["recompute"]
 
 
 def test_comparison_gives_a_component_the_same_colour_in_every_run():

@@ -65,6 +65,12 @@ def test_comparison_names_the_shortest_and_the_longest_step():
     assert words == "fast has the shortest step: 412.0 ms, 2.00 times as fast as slow (824.0 ms)."
 
 
+def test_runs_whose_steps_overlap_are_not_ranked_in_silence():
+    # 410 to 414 ms against 412 to 416 ms; 1.01 × 410 = 414.1 is past both
+    words = story.comparison_sentence([document("b", scale=1.005), document("a"), document("c", 2)])
+    assert words.endswith("Steps of b overlap with its steps: measure more to tell them apart.")
+
+
 def test_one_run_is_compared_with_nothing():
     assert story.comparison_sentence([document()]) == ""
 

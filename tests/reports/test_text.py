@@ -66,4 +66,4 @@ def test_columns_left_out_are_named():
     finding["rows"] = [row | {f"wide_{n}" * 3: n for n in range(5)} for row in finding["rows"]]
     drawn = text.tables(made).plain
     assert "Too wide for this terminal: " in drawn
-    assert "wide 4wide 4wide 4" in drawn
+    assert "wide 4wide 4wide 4" in drawn.replace("\n", " ")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.reports.values import heading, written
+from moeprof.reports.values import cell_text, heading, written
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,15 @@ def test_a_value_is_written_with_its_unit(value, unit, text):
     assert written(value, unit) == text
 
 
+def test_a_cell_leaves_to_the_heading_what_that_says():
+    assert cell_text(2048, "worst_rows", "rows") == "2,048"
+    assert cell_text(2048, "width", "elements") == "2048 elements"
+    assert cell_text(1500, "per_step_ns", "ns") == "1.500 µs"
+    assert cell_text(None, "used_rows", "rows") == "not known"
+
+
 def test_a_heading_leaves_the_unit_to_the_cells():
     assert heading("per_step_ns", "ns") == "per step"
     assert heading("worst_bytes", "bytes") == "worst"
+    assert heading("worst_rows", "rows") == "worst rows"
     assert heading("load_factor", "") == "load factor"
