@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from .running import SCRIPTS, environment
+import moeprof
+
+from .running import ENTRY, SCRIPTS, environment
 
 ENDINGS = {
     "returns": 0,
@@ -60,3 +64,31 @@ def test_a_script_sees_what_it_sees_under_plain_python(capture, target):
     assert got["stdin"] == "a line\n"
     assert got["spawned"] == [4, "__mp_main__"]
     assert run.own_stderr == ""
+
+
+def test_the_environments_own_sitecustomize_still_runs(capture, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('customised', __name__, __file__)")
+    path = environment()["PYTHONPATH"] + os.pathsep + str(tmp_path)
+    run = capture("endings.py", "returns", env={"PYTHONPATH": path})
+    # moeprof's own interpreter prints it once, the script's once more
+    customised = f"customised sitecustomize {tmp_path / 'sitecustomize.py'}"
+    assert run.stdout.splitlines()[:3] == [customised, customised, "before the end"]
+    assert run.own_stderr == ""
+
+
+def test_the_child_finds_moeprof_where_only_its_parent_has_it_on_the_path(tmp_path):
+    root = Path(moeprof.__file__).parent.parent
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); {ENTRY}"
+    without_path = environment()
+    del without_path["PYTHONPATH"]
+    options = ["--no-report", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "capture", *options, "endings.py", "exits_3"],
+        capture_output=True,
+        text=True,
+        cwd=SCRIPTS,
+        env=without_path,
+    )
+    assert done.returncode == 3
+    assert done.stdout.startswith("before the end\n")
+    assert "Error in sitecustomize" not in done.stderr

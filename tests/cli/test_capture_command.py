@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
+from moeprof.capture import launch
+from moeprof.capture.launch import Outcome
+from moeprof.cli import findings
 from moeprof.cli.capture import command
 from moeprof.errors import CaptureError
 
@@ -47,3 +52,17 @@ def test_a_folder_with_files_in_it_is_never_overwritten(script, tmp_path):
     result = CliRunner().invoke(command, ["--out", str(tmp_path / "run"), str(script)])
     assert isinstance(result.exception, CaptureError)
     assert "expected none or an empty one, found files" in str(result.exception)
+
+
+def test_a_failing_analysis_leaves_the_scripts_exit_code(script, tmp_path, monkeypatch):
+    meta = {"status": "complete", "processes": [{}], "expected_processes": 1}
+    monkeypatch.setattr(launch, "run_script", lambda *arguments: Outcome(7, 0, meta))
+
+    def fail(run: Path) -> None:
+        raise KeyError("no such column")
+
+    monkeypatch.setattr(findings, "read_document", fail)
+    result = CliRunner().invoke(command, ["--out", str(tmp_path / "run"), str(script)])
+    assert result.exit_code == 7
+    assert "moeprof: analysis failed: KeyError: 'no such column'" in result.stderr
+    assert result.stdout == f"Run  {tmp_path / 'run'}\n"
