@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -38,10 +39,11 @@ class ProcessRecord:
 
     def keep_if_out_of_memory(self, error: BaseException) -> None:
         """Write oom.txt if `error` says that a device ran out of memory."""
-        text = f"{type(error).__name__}: {error}"
-        if OUT_OF_MEMORY in text and not (self.run_dir / "oom.txt").exists():
-            (self.run_dir / "oom.txt").write_text(text + "\n")
-            self.problems.append("out of memory: see oom.txt")
+        with contextlib.suppress(Exception):  # an error on the way to the script is not ours
+            text = f"{type(error).__name__}: {error}"
+            if OUT_OF_MEMORY in text and not (self.run_dir / "oom.txt").exists():
+                (self.run_dir / "oom.txt").write_text(text + "\n")
+                self.problems.append("out of memory: see oom.txt")
 
     def save(
         self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Channel

@@ -87,25 +87,33 @@ class Watcher:
 
     def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
         """Count a step; whether a recording was started for it."""
+        action = self._at_boundary(lambda: self.counter.begin(key, name, **facts))
+        return action is Action.OPEN
+
+    def _on_annotation_end(self, name: str) -> None:
+        if not self.is_tracing():
+            self._at_boundary(lambda: self.counter.end(("annotation", name)))
+
+    def _at_boundary(self, count: Callable[[], Action]) -> Action:
+        """Count a step's beginning or end and do what follows; no error reaches the script."""
         # Another thread in here means an export or a start is going on: not a step to count.
         if not self._lock.acquire(blocking=False):
-            return False
+            return Action.NOTHING
         try:
             self._close_if_time_is_up()
-            action = self.counter.begin(key, name, **facts)
+            action = count()
             self._act(action)
-            return action is Action.OPEN
+            return action
+        except Exception as error:
+            self._abandon(error)
+            return Action.NOTHING
         finally:
             self._lock.release()
 
-    def _on_annotation_end(self, name: str) -> None:
-        if self.is_tracing() or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._close_if_time_is_up()
-            self._act(self.counter.end(("annotation", name)))
-        finally:
-            self._lock.release()
+    def _abandon(self, error: Exception) -> None:
+        self._note(f"capture gave up: {type(error).__name__}: {error}")
+        self.counter.stop()
+        self.remove()
 
     def _on_compile_phase(self, event: str, seconds: float, function: str) -> None:
         if len(self.record.compile_events) < LIMIT:
@@ -135,11 +143,11 @@ class Watcher:
             return
         if folder is not None:
             self.record.own_profiles.append(folder)
-        if self.recorder is not None and self.recorder.current is not None:
-            self._close("the script started a profile of its own", wait_for_devices=True)
+        self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
         self.counter.stop()
+        jit_proxy.set_observer(None)
 
     # -- what is done about it
 
@@ -266,7 +274,7 @@ class Watcher:
         """Give an export that outlived its limit one more chance before the process goes."""
         for window in self.recorder.windows if self.recorder else ():
             if not window.export.is_done:
-                window.export.wait(self.options.export_timeout_s)
+                window.export.wait(self.options.export_timeout_s or 0.0)
                 self._save()
 
 

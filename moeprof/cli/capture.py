@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    with contextlib.suppress(OSError):  # a reader of stderr that is gone stops no training
+        click.echo(line, err=True)
 
 
 def _hosts(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:

@@ -97,3 +97,13 @@ def test_a_hanging_export_is_given_up_after_the_limit(capture):
     assert run.stdout.startswith("trained to the end")
     assert run.window["export_given_up_after_s"] >= 0.2
     assert "export given up" in run.stderr
+
+
+def test_a_folder_that_cannot_be_written_does_not_touch_the_script(capture):
+    run = capture("loses_its_run_folder.py")
+    assert run.exit_code == 0
+    assert run.stdout.startswith("trained to the end")
+    assert run.own_stderr == ""
+    assert "export failed" in run.stderr
+    assert "capture gave up: FileExistsError" in run.stderr
+    assert run.meta["status"] == "empty"
