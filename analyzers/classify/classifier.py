@@ -22,7 +22,7 @@ from pathlib import PurePath
 
 import pandas as pd
 
-from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, MOE
+from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, LOOPS, MOE
 from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
 from moeprof.analyzers.classify.neighbours import spread
 from moeprof.analyzers.classify.phase import phase_of
@@ -82,7 +82,7 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     labels = {
         name: (found.component, phase_of(_best_name(program, program.ops[name])))
         for name, found in findings.items()
-        if found is not None and found.component != "other"
+        if found is not None and found.component not in ("other", "loop_gaps")
     }
     voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
     voted = spread(program, labels, voters)
@@ -96,7 +96,7 @@ def _may_vote(program: Program, op: Op) -> bool:
     """Nameless ops, and those that only move what their neighbours compute (a loop's slices)."""
     if not (op.op_name or op.frames or _interior_frames(program, op)):
         return True
-    return op.opcode != "while" and program.only_moves(op)
+    return program.only_moves(op)
 
 
 def _row(
@@ -130,6 +130,8 @@ def source_of(frames: tuple[Frame, ...]) -> str:
 
 def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
+    if op.opcode in LOOPS:
+        return Finding("loop_gaps", "opcode")  # its self time is what its body leaves
     by_target = component_of_target(op.target)
     if by_target:
         return Finding(by_target, "target")

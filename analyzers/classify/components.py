@@ -21,6 +21,7 @@ MEANINGS = {
     "optimizer": "optimizer, clipping, gradient norm",
     "collectives": "weight gathers, gradient sums and other collectives outside the parts above",
     "copies": "copies and memory sets that no part above asked for",
+    "loop_gaps": "inside a loop while none of its ops runs: loop control, waiting for a core",
     "other": "has an op name or a source line, but no rule matched",
     "unattributed": "no HLO instruction, or one without name, source or named neighbour",
 }
@@ -35,4 +36,5 @@ COLLECTIVES = frozenset(
     {"all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute"}
     | {"collective-broadcast", "ragged-all-to-all"}
 )
+LOOPS = frozenset({"while", "conditional", "call"})
 COPIES = frozenset({"copy", "copy-start", "copy-done"})

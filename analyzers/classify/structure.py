@@ -28,6 +28,13 @@ class _Lines:
 
     top_k: set[int] = field(default_factory=set)
     experts: set[int] = field(default_factory=set)
+    moves: set[int] = field(default_factory=set)
+
+    @property
+    def first_move(self) -> int:
+        """First line after the choice that moves tokens or their indices."""
+        after = [line for line in self.moves if line > max(self.top_k)]
+        return min([*after, *self.experts])
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ def find_structure(program: Program) -> Structure:
     experts = max((_width(program, op) for op in top_k), default=0)
     products = [op for op in program.ops.values() if is_expert_product(program, op, experts)]
     moe = _layers(top_k, products)
+    _find_moves(program, moe)
     return Structure(experts, moe, _whole_functions(program, set(moe)), _vocabulary(program))
 
 
@@ -127,6 +135,14 @@ def _layers(top_k: list[Op], products: list[Op]) -> dict[Function, _Lines]:
     return found
 
 
+def _find_moves(program: Program, layers: dict[Function, _Lines]) -> None:
+    for op in program.ops.values():
+        if program.opcodes(op) & _MOVES:
+            for frame in op.frames:
+                if (frame.file, frame.function) in layers:
+                    layers[frame.file, frame.function].moves.add(frame.line)
+
+
 def _in_layer(program: Program, op: Op, line: int, lines: _Lines) -> str:
     """Component of an op at a line of a layer's function: what stands before what."""
     opcodes = program.opcodes(op)
@@ -136,8 +152,8 @@ def _in_layer(program: Program, op: Op, line: int, lines: _Lines) -> str:
     if line <= max(lines.top_k):
         return "router" if line >= min(lines.top_k) or _feeds_choice(op, lines) else "moe_other"
     if line < min(lines.experts):
-        moves = opcodes & _MOVES or "dot" in opcodes
-        return "dispatch" if is_exchange else "permute" if moves else "router"
+        is_permute = line >= lines.first_move or "dot" in opcodes
+        return "dispatch" if is_exchange else "permute" if is_permute else "router"
     if line > max(lines.experts):
         return "combine" if is_exchange else "unpermute"
     return "expert_elementwise"
