@@ -7,7 +7,7 @@ not map and that was shared stays shared, so it is never copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ def merge_vmapped_axis_into_batch(primitive: Primitive) -> None:
     The sizes are read off the operands, not off the axis: within a shard_map that spreads the
     mapped axis over devices (``spmd_axis_name``) an operand holds only its device's part.
     """
+    bind: Callable[..., jax.Array] = primitive.bind
 
     def rule(
         operands: Sequence[jax.Array], axes: Sequence[int | None], **params: object
@@ -34,7 +35,7 @@ def merge_vmapped_axis_into_batch(primitive: Primitive) -> None:
         moved = [_mapped_axis_first(x, axis) for x, axis in zip(operands, axes, strict=True)]
         mapped = max(x.shape[0] for x in moved)
         batch = batch_size(*(x[0] for x in moved))
-        out = primitive.bind(*(_merge(x, mapped, batch) for x in moved), **params)
+        out = bind(*(_merge(x, mapped, batch) for x in moved), **params)
         return out.reshape(mapped, batch, *out.shape[1:]), 0
 
     batching.primitive_batchers[primitive] = rule
@@ -50,5 +51,3 @@ def _merge(operand: jax.Array, mapped: int, batch: int) -> jax.Array:
     if operand.shape[:2] == (1, 1):
         return operand.reshape(1, *rest)
     return jnp.broadcast_to(operand, (mapped, batch, *rest)).reshape(mapped * batch, *rest)
-
-

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib.mlir import ir
 
 from moeprof.kernels import native
 from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
@@ -29,6 +31,10 @@ from moeprof.kernels.reference import grouped_gemm as reference
 
 grouped_gemm_p = Primitive("moeprof_grouped_gemm")
 variable_k_p = Primitive("moeprof_grouped_gemm_variable_k")
+
+# JAX leaves these methods without types.
+_call_grouped_gemm: Callable[..., jax.Array] = grouped_gemm_p.bind
+_call_variable_k: Callable[..., jax.Array] = variable_k_p.bind
 
 
 def bind_grouped_gemm(
@@ -46,22 +52,24 @@ def bind_grouped_gemm(
     ``offs`` is ``[G + 1]``, or ``[0]`` where the caller has none. ``max_threads`` 0 is every core.
     """
     operands = (a[None], b[None], lens[None], offs[None])
-    out = grouped_gemm_p.bind(*operands, trans_a=trans_a, trans_b=trans_b, max_threads=max_threads)
-    return out[0]
+    params = {"trans_a": trans_a, "trans_b": trans_b, "max_threads": max_threads}
+    return _call_grouped_gemm(*operands, **params)[0]
 
 
 def bind_variable_k(
     lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
 ) -> jax.Array:
     """The products ``[G, m, n]`` of each group's rows of ``lhs [M, m]`` and ``rhs [M, n]``."""
-    out = variable_k_p.bind(lhs[None], rhs[None], lens[None], offs[None], max_threads=max_threads)
-    return out[0]
+    operands = (lhs[None], rhs[None], lens[None], offs[None])
+    return _call_variable_k(*operands, max_threads=max_threads)[0]
 
 
 def _result(like: jax.core.ShapedArray, *shape: int) -> jax.core.ShapedArray:
     """An aval of another shape that varies over the same mesh axes as ``like``."""
-    replicated = NamedSharding(like.sharding.mesh, PartitionSpec(*[None] * len(shape)))
-    return like.update(shape=shape, sharding=replicated, weak_type=False)
+    spec = PartitionSpec(*[None] * len(shape))  # type: ignore[no-untyped-call]
+    update: Callable[..., jax.core.ShapedArray] = like.update
+    sharding = NamedSharding(like.sharding.mesh, spec)
+    return update(shape=shape, sharding=sharding, weak_type=False)
 
 
 def _grouped_gemm_aval(
@@ -124,12 +132,18 @@ def _warn_once(reason: str) -> None:
     warnings.warn(f"moeprof.kernels runs its slow twins: {reason}", RuntimeWarning, stacklevel=2)
 
 
+_Value = ir.Value[Any]
+_Lowering = Callable[..., Sequence[_Value | Sequence[_Value]]]
+
+
 def _lower(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
     """Register the native handler of the same name for the CPU, and ``twin`` for the rest."""
-    by_twin = mlir.lower_fun(twin, multiple_results=False)
-    by_handler = jax.ffi.ffi_lowering(primitive.name)
+    by_twin: _Lowering = mlir.lower_fun(twin, multiple_results=False)
+    by_handler: _Lowering = jax.ffi.ffi_lowering(primitive.name)
 
-    def on_cpu(ctx: object, *operands: object, max_threads: int, **params: bool) -> object:
+    def on_cpu(
+        ctx: mlir.LoweringRuleContext, *operands: _Value, max_threads: int, **params: bool
+    ) -> Sequence[_Value | Sequence[_Value]]:
         reason = native.unavailable_reason()
         if reason is not None:
             _warn_once(reason)
@@ -153,8 +167,8 @@ def _define(
     def run_now(*operands: jax.Array, **params: bool | int) -> jax.Array:
         return _compiled(primitive, **params)(*operands)
 
-    primitive.def_impl(run_now)
-    primitive.def_abstract_eval(aval)
+    primitive.def_impl(run_now)  # type: ignore[no-untyped-call]
+    primitive.def_abstract_eval(aval)  # type: ignore[no-untyped-call]
     merge_vmapped_axis_into_batch(primitive)
     _lower(primitive, twin)
 

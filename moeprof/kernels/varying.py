@@ -7,6 +7,9 @@ has for the axes and for the cast. Outside of shard_map all this is nothing.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 
 
@@ -29,5 +32,7 @@ def _cast(value: jax.Array, axes: frozenset[str]) -> jax.Array:
         return value
     names = tuple(sorted(axes))
     if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(value, names, to="varying")
-    return jax.lax.pvary(value, names)
+        cast: Callable[..., jax.Array] = functools.partial(jax.lax.pcast, to="varying")
+    else:
+        cast = getattr(jax.lax, "pvary")  # noqa: B009  before jax 0.8
+    return cast(value, names)

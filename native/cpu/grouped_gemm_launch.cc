@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cpu/gemm_tile.h"
+#include "cpu/huge_pages.h"
 #include "cpu/work_queue.h"
 
 namespace moeprof {
@@ -56,6 +57,7 @@ template <typename T>
 bool LaunchGroupedGemm(xla::ffi::ThreadPool& pool, const GroupedGemm<T>& op,
                        const GroupOffsets& offsets, int64_t max_threads) {
   if (op.batch == 0 || op.rows == 0 || op.n == 0) return true;
+  PreferHugePages(op.out, op.batch * op.rows * op.n * sizeof(T));
   const int64_t workers = WorkerCount(max_threads);
   const std::vector<Tile> tiles = PlanTiles(op, offsets, workers);
   return RunPieces(pool, static_cast<int64_t>(tiles.size()), workers, [&](int64_t i) {

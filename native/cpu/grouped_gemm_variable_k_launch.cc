@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cpu/gemm_tile.h"
+#include "cpu/huge_pages.h"
 #include "cpu/work_queue.h"
 
 namespace moeprof {
@@ -40,6 +41,7 @@ template <typename T>
 bool LaunchVariableKGemm(xla::ffi::ThreadPool& pool, const VariableKGemm<T>& op,
                          const GroupOffsets& offsets, int64_t max_threads) {
   if (op.batch == 0 || op.groups == 0 || op.m == 0 || op.n == 0) return true;
+  PreferHugePages(op.out, op.batch * op.groups * op.m * op.n * sizeof(T));
   const int64_t workers = WorkerCount(max_threads);
   const std::vector<Tile> tiles = PlanTiles(op, offsets, workers);
   return RunPieces(pool, static_cast<int64_t>(tiles.size()), workers,

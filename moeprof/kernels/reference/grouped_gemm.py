@@ -37,9 +37,7 @@ def grouped_gemm(
     weights = jnp.swapaxes(b, 1, 2) if transB else b
     owner, is_sound = _owners(group_lens, group_offs, rows.shape[0])
 
-    def add_group(
-        out: jax.Array, group: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, None]:
+    def add_group(out: jax.Array, group: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         index, weight = group
         mine = (owner == index)[:, None]
         product = _dot(jnp.where(mine, rows, 0), weight)
