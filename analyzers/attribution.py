@@ -19,6 +19,6 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     work = events.merge(classes, on=["module", "op"], how="left")
     known = work["component"].notna()
     work = work.fillna(_NONE).assign(is_collective=work["is_collective"].fillna(False).astype(bool))
-    is_copy = ~known & work["name"].str.match(r"^Mem(cpy|set)")
+    is_copy = ~known & work["name"].str.match(r"^(Mem(cpy|set)|Copy(Device|Host)To)")
     work.loc[is_copy, "component"] = "copies"
     return work.astype({name: CLASSES.frame()[name].dtype for name in _NONE})

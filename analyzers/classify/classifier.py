@@ -22,9 +22,9 @@ from pathlib import PurePath
 
 import pandas as pd
 
-from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, LOOPS, MOE
+from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
 from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
-from moeprof.analyzers.classify.neighbours import spread
+from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.program import Frame, Op, Program
 from moeprof.analyzers.classify.structure import (
@@ -86,6 +86,9 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     }
     voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
     voted = spread(program, labels, voters)
+    for op in voters:
+        if program.opcodes(op) & EXCHANGES:
+            voted[op.name] = exchanged(program, op, {**voted, **labels})
     return [
         _row(module, program, op, findings[op.name], voted.get(op.name))
         for op in program.ops.values()
@@ -94,7 +97,7 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
 
 def _may_vote(program: Program, op: Op) -> bool:
     """Nameless ops, and those that only move what their neighbours compute (a loop's slices)."""
-    if not (op.op_name or op.frames or _interior_frames(program, op)):
+    if not (_best_name(program, op) or op.frames or _interior_frames(program, op)):
         return True
     return program.only_moves(op)
 
@@ -141,8 +144,13 @@ def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
     return found
 
 
-def _collective(program: Program, op: Op, found: Finding | None) -> Finding:
-    """MoE exchanges keep their part; moving weights and gradients, or a merged op, does not."""
+def _collective(program: Program, op: Op, found: Finding | None) -> Finding | None:
+    """MoE exchanges keep their part; moving weights and gradients, or a merged op, does not.
+
+    None for an all-to-all that lost its name: what it exchanges tells (`neighbours.exchanged`).
+    """
+    if found is None and program.opcodes(op) & EXCHANGES:
+        return None
     is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
     moves_weights = any(program.origin(name) is not None for name in op.operands)
     if found is not None and found.component in MOE and not is_mixed and not moves_weights:
@@ -249,7 +257,10 @@ def _best_name(program: Program, op: Op) -> str:
         return op.op_name
     inside = program.interior(op)
     ranked = sorted(inside, key=lambda m: (m.opcode != "dot", not m.is_root))
-    return next((m.op_name for m in ranked if "/" in m.op_name), op.op_name)
+    found = next((m.op_name for m in ranked if "/" in m.op_name), op.op_name)
+    wrapper = program.ops.get(program.callers.get(op.computation, ""))
+    is_wrapped = not found and wrapper is not None and wrapper.opcode == "async-start"
+    return wrapper.op_name if is_wrapped and wrapper is not None else found
 
 
 def _interior_frames(program: Program, op: Op) -> tuple[Frame, ...]:

@@ -36,5 +36,6 @@ COLLECTIVES = frozenset(
     {"all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute"}
     | {"collective-broadcast", "ragged-all-to-all"}
 )
+EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
 LOOPS = frozenset({"while", "conditional", "call"})
 COPIES = frozenset({"copy", "copy-start", "copy-done"})

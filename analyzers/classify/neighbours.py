@@ -13,6 +13,15 @@ from moeprof.analyzers.classify.program import Op, Program
 
 Label = tuple[str, str]  # (component, phase)
 _ROUNDS = 6
+_WAY = {
+    "permute": "dispatch",
+    "dispatch": "dispatch",
+    "router": "dispatch",
+    "grouped_gemm": "combine",
+    "expert_elementwise": "combine",
+    "combine": "combine",
+    "unpermute": "combine",
+}
 _PASS = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "while", "constant"})
 
 
@@ -33,6 +42,29 @@ def spread(
         known.update(found)
         todo = [op for op in todo if op.name not in found]
     return {name: label for name, label in known.items() if name not in labels}
+
+
+def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
+    """Label of an all-to-all without a name, by what it sends: the producer of its first operand.
+
+    Tokens on their way to the experts are a dispatch, outputs on their way back a combine; what
+    no part of the MoE layer made is some other collective.
+    """
+    sent = op
+    for _ in range(_ROUNDS):
+        if not sent.operands and sent.opcode != "parameter":
+            break
+        if sent.opcode == "parameter":
+            caller = program.ops.get(program.callers.get(sent.computation, ""))
+            if caller is None or sent.parameter >= len(caller.operands):
+                break
+            sent = program.ops[caller.operands[sent.parameter]]
+        else:
+            sent = program.ops[sent.operands[0]]
+        component, phase = known.get(sent.name, ("", ""))
+        if component in _WAY:
+            return _WAY[component], phase
+    return "collectives", known.get(op.name, ("", "other"))[1]
 
 
 def _vote(program: Program, op: Op, known: Mapping[str, Label]) -> Label | None:

@@ -116,3 +116,42 @@ def test_the_vocabulary_tells_embedding_head_and_loss(tmp_path):
 
 def test_what_replaces_a_parameter_outside_the_derivative_is_the_optimizer(tmp_path):
     assert found(tmp_path)["new"] == "optimizer"
+
+
+NAMELESS = hlo_proto(
+    computation(
+        "wrapped",
+        op("p", "parameter", "f32[4,8]"),
+        op("send", "ragged-all-to-all", "f32[4,8]", "p"),
+    ),
+    computation(
+        "main",
+        op("x", "parameter", "f32[4,8]"),
+        op("rows", "sort", "f32[4,8]", "x", op_name="jit(s)/jvp()/moe/permute/gather"),
+        op("view", "bitcast", "f32[4,8]", "rows"),
+        op("start", "async-start", "f32[4,8]", "view", called=("wrapped",)),
+        op("done", "async-done", "f32[4,8]", "start"),
+        op("up", "custom-call", "f32[4,8]", "done", target="ck_grouped_gemm"),
+        op("back", "all-to-all", "f32[4,8]", "up"),
+        op("far", "all-to-all", "f32[4,8]", "x"),
+    ),
+)
+
+
+def test_an_exchange_without_a_name_is_told_by_what_it_sends(tmp_path):
+    classes = classify(trace_of(tmp_path, NAMELESS).hlo_ops, [7]).set_index("op")
+    assert classes.loc["send", ["component", "phase"]].tolist() == ["dispatch", "forward"]
+    assert classes["component"]["back"] == "combine"
+    assert classes["component"]["far"] == "collectives"
+
+
+def test_an_op_wrapped_to_run_at_once_with_others_has_its_wrapper_s_name(tmp_path):
+    program = hlo_proto(
+        computation("wrapped", op("sum", "all-reduce", "f32[4]")),
+        computation(
+            "main",
+            op("start", "async-start", "f32[4]", called=("wrapped",), **at(5, "moe/router/psum")),
+        ),
+    )
+    classes = classify(trace_of(tmp_path, program).hlo_ops, [7]).set_index("op")
+    assert classes["component"]["sum"] == "router"
