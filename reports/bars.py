@@ -68,9 +68,17 @@ class Bars:
 
 
 def horizontal(
-    bars: Sequence[Bars], labels: Sequence[str], unit: str, *, barmode: str = "stack"
+    bars: Sequence[Bars],
+    labels: Sequence[str],
+    unit: str,
+    *,
+    barmode: str = "stack",
+    narrow: Sequence[str] = (),
 ) -> Figure:
-    """Rows named by `labels`. They stand at whole numbers: two names cut alike stay two rows."""
+    """Rows named by `labels`, or by `narrow` (where given) on a narrow screen.
+
+    They stand at whole numbers: two names cut alike stay two rows.
+    """
     names = [plotly_text(label) for label in labels]
     has_legend = len({kind.key for kind in bars}) > 1
     kinds = len(bars) if barmode == "group" else 1
@@ -79,7 +87,7 @@ def horizontal(
         "height": top_px + _AXIS_PX + len(names) * (_ROW_PX + _TWIN_PX * (kinds - 1)),
         "barmode": barmode,
         # The page puts these on the axis where the figure is narrow.
-        "meta": {"narrow": [plotly_text(label, _NARROW_WIDTH) for label in labels]},
+        "meta": {"narrow": [plotly_text(label, _NARROW_WIDTH) for label in narrow or labels]},
         "bargap": 0.25,
         "showlegend": has_legend,
         "legend": _LEGEND,

@@ -11,6 +11,7 @@ from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
+from moeprof.reports.sentences import buffer_name
 from moeprof.reports.values import written
 from moeprof.units import format_ns
 
@@ -65,9 +66,9 @@ def receive_buffers(document: Document) -> Figure | None:
     bars = [kind for kind in kinds if kind.lengths]
     if not bars:
         return None
-    return horizontal(
-        bars, [story.buffer_name(row, _OP_WIDTH) for row in rows], "MiB", barmode="group"
-    )
+    labels = [buffer_name(row, _OP_WIDTH) for row in rows]
+    ops = [str(row["op"]) for row in rows]
+    return horizontal(bars, labels, "MiB", barmode="group", narrow=ops)
 
 
 def step_time(document: Document) -> Figure | None:

@@ -14,6 +14,7 @@ from moeprof.reports import story
 from moeprof.reports.document import Document
 from moeprof.reports.grid import drawn_grid
 from moeprof.reports.names import printable, shortened
+from moeprof.reports.sentences import sentence
 from moeprof.units import format_ns, format_percent
 
 WIDTH = 80
@@ -124,7 +125,7 @@ def _finding(document: Document, name: str, is_whole: bool) -> Text:
     finding = document["analyses"][name]
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
     lines = [Text(story.title(name), style="bold"), *map(Text, _wrapped(finding["question"], 80))]
-    lines += [Text(line) for line in _wrapped(story.sentence(document, name), WIDTH)]
+    lines += [Text(line) for line in _wrapped(sentence(document, name), WIDTH)]
     if rows:
         lines += [Text(""), *drawn_grid(finding["columns"], rows, WIDTH)]
     left = len(finding["rows"]) - len(rows)

@@ -13,7 +13,7 @@ from report_cases import breakdown, document, hostile_document, receive_buffers,
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import build
 from moeprof.reports.page import embedded_json, render, write_page
-from moeprof.reports.view import MOST_ROWS
+from moeprof.reports.table_view import MOST_ROWS
 
 SIX_MB = 6_000_000
 

@@ -5,6 +5,7 @@ from report_cases import MS, breakdown, document, trace
 
 from moeprof.reports import story
 from moeprof.reports.document import build
+from moeprof.reports.sentences import comparison_sentence
 
 
 def of_steps(*steps: tuple[int, int, str]):
@@ -61,18 +62,18 @@ def test_failed_checks_are_named_before_warnings():
 
 def test_comparison_names_the_shortest_and_the_longest_step():
     # medians: 412 ms and 2 × (410, 414) = 824 ms
-    words = story.comparison_sentence([document("runs/slow", scale=2.0), document("runs/fast")])
+    words = comparison_sentence([document("runs/slow", scale=2.0), document("runs/fast")])
     assert words == "fast has the shortest step: 412.0 ms, 2.00 times as fast as slow (824.0 ms)."
 
 
 def test_runs_whose_steps_overlap_are_not_ranked_in_silence():
     # 410 to 414 ms against 412 to 416 ms; 1.01 × 410 = 414.1 is past both
-    words = story.comparison_sentence([document("b", scale=1.005), document("a"), document("c", 2)])
+    words = comparison_sentence([document("b", scale=1.005), document("a"), document("c", 2)])
     assert words.endswith("Steps of b overlap with its steps: measure more to tell them apart.")
 
 
 def test_one_run_is_compared_with_nothing():
-    assert story.comparison_sentence([document()]) == ""
+    assert comparison_sentence([document()]) == ""
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folder():

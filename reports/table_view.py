@@ -1,0 +1,140 @@
+"""Question: what stands in the tables of the page?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeprof.reports import story
+from moeprof.reports.components import in_order
+from moeprof.reports.document import Document, Finding, Value
+from moeprof.reports.names import shortened
+from moeprof.reports.values import cell_text, heading
+from moeprof.units import format_ns
+
+MOST_ROWS = 1000
+_CELL_WIDTH = 72
+# The step column of the runs' table says these already.
+_IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: the text shown, the whole text where it was cut, and the value to sort by."""
+
+    text: str
+    value: Value
+    whole: str | None = None
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading with its meaning; figures stand to the right."""
+
+    name: str
+    meaning: str
+    is_figure: bool
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table; `left_out` rows are in the document only."""
+
+    id: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    left_out: int = 0
+
+
+def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
+    """The rows of one analysis, at most `MOST_ROWS` of them."""
+    rows = finding["rows"][:MOST_ROWS]
+    columns = tuple(
+        Column(
+            heading(c["name"], c["unit"]),
+            c["meaning"],
+            story.numbers([row[c["name"]] for row in rows]),
+        )
+        for c in finding["columns"]
+    )
+    cells = tuple(
+        tuple(cell(row[c["name"]], c["unit"], c["name"]) for c in finding["columns"])
+        for row in rows
+    )
+    return TableView(f"{anchor}-table", caption, columns, cells, len(finding["rows"]) - len(rows))
+
+
+def cell(value: Value, unit: str = "", name: str = "") -> Cell:
+    """A value as a cell: long text is cut in its middle and kept whole beside it."""
+    whole = cell_text(value, name, unit)
+    text = shortened(whole, _CELL_WIDTH)
+    return Cell(text, value, None if text == whole else whole)
+
+
+def runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableView:
+    """One row per run: step time, headline figures that every run's table can show, trust."""
+    metrics = {
+        metric["metric"]: metric["unit"]
+        for document in documents
+        for finding in document["analyses"].values()
+        for metric in finding["headline"]
+        if metric["metric"] not in _IN_STEP
+    }
+    columns = (
+        Column("run", "name of the run", False),
+        Column("step", "median duration of the used steps", True),
+        *(
+            Column(story.label(name), f"unit: {unit or 'none'}", True)
+            for name, unit in metrics.items()
+        ),
+        Column("trust", "worst verdict of the checks of the input", False),
+    )
+    rows = tuple(
+        (
+            cell(label),
+            cell(_median_ns(document), "ns"),
+            *(cell(_headline(document, name), unit) for name, unit in metrics.items()),
+            cell(story.worst_verdict(document)),
+        )
+        for document, label in zip(documents, labels, strict=True)
+    )
+    return TableView("runs-table", "The runs", columns, rows)
+
+
+def parts_table(documents: Sequence[Document], labels: Sequence[str]) -> TableView:
+    """One row per component, one column per run; bars on one scale."""
+    runs = [{part.component: part for part in story.parts(document)} for document in documents]
+    named = in_order(name for run in runs for name in run)
+    totals = {name: sum(run[name].duration_ns for run in runs if name in run) for name in named}
+    longest_ns = max((part.duration_ns for run in runs for part in run.values()), default=0.0)
+    rows = tuple(
+        (cell(story.label(name)), *(_part_cell(run.get(name), longest_ns) for run in runs))
+        for name in sorted(totals, key=lambda name: -totals[name])
+    )
+    columns = (
+        Column("component", "part of the model or of the runtime", False),
+        *(Column(label, "device time per step", True) for label in labels),
+    )
+    return TableView("parts-table", "Time per step of each component", columns, rows)
+
+
+def _part_cell(part: story.Part | None, longest_ns: float) -> Cell:
+    if part is None:
+        return Cell("none", None)
+    bar = part.duration_ns / longest_ns if longest_ns else 0.0
+    return Cell(format_ns(part.duration_ns), part.duration_ns, None, bar)
+
+
+def _median_ns(document: Document) -> float | None:
+    time = story.step_time(document)
+    return time.median_ns if time else None
+
+
+def _headline(document: Document, name: str) -> Value:
+    for finding in document["analyses"].values():
+        for metric in finding["headline"]:
+            if metric["metric"] == name:
+                return metric["value"]
+    return None
