@@ -180,7 +180,7 @@ def combine_of(handle: tuple[jax.ShapeDtypeStruct, ...], x: jax.ShapeDtypeStruct
 def test_a_handle_must_fit_the_rows():
     handle = shapes_of(arguments())[3]
     assert combine_of(handle, struct("bfloat16", 32, 64)).shape == (4, 64)
-    with pytest.raises(ValueError, match="expected 32 rows .* found 16"):
+    with pytest.raises(ValueError, match=r"expected 32 rows .* found 16"):
         combine_of(handle, struct("bfloat16", 16, 64))
     with pytest.raises(ValueError, match="the 6 arrays that moe_dispatch returned, found 5"):
         combine_of(handle[:5], struct("bfloat16", 32, 64))
@@ -204,7 +204,7 @@ def test_fp8_has_no_gradient_and_says_so():
 def test_a_call_outside_of_shard_map_is_refused_when_compiled():
     setup()
     x, idx = jnp.ones((4, 8)), jnp.zeros((4, 1), jnp.int32)
-    with pytest.raises(ValueError, match="expected to run inside jax.shard_map"):
+    with pytest.raises(ValueError, match="expected to run inside jax"):
         jax.jit(lambda: moe_dispatch(x, idx, jnp.ones((4, 1)), 8))()
 
 
@@ -224,5 +224,5 @@ def test_a_timeout_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch)
     setup()
     run = on_ranks(lambda x, i, w: moe_dispatch(x, i, w, 8)[0], mesh_of(8))
     x, idx = np.ones((8, 4, 8), np.float32), np.zeros((8, 4, 1), np.int32)
-    with pytest.raises(ValueError, match="MOEPROF_EP_TIMEOUT_S: .* found 'soon'"):
+    with pytest.raises(ValueError, match=r"MOEPROF_EP_TIMEOUT_S: .* found 'soon'"):
         run(x, idx, np.ones((8, 4, 1), np.float32))

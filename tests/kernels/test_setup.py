@@ -88,7 +88,7 @@ def test_mesh_and_ranks_together_are_refused():
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="`mode` must be one of .*inproc.*per_process.*'both'"):
+    with pytest.raises(ValueError, match=r"`mode` must be one of .*inproc.*per_process.*'both'"):
         setup(mode="both")
 
 
@@ -156,7 +156,9 @@ def test_per_process_needs_the_row_size(monkeypatch):
 
 def test_twelve_processes_are_refused_with_the_nearest_sizes(monkeypatch):
     TwoNodes(monkeypatch, 12)
-    with pytest.raises(ValueError, match="multiple of 8, found 12. Nearest valid choices: 8 or 16"):
+    with pytest.raises(
+        ValueError, match=r"multiple of 8, found 12. Nearest valid choices: 8 or 16"
+    ):
         setup(hidden_bytes=14_336)
 
 
