@@ -46,8 +46,11 @@ float WidenOne(Float16 half) {
   const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000u) << 16;
   const uint32_t magnitude = half.bits & 0x7FFFu;
   if (magnitude >= 0x7C00u) return Float(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
-  // Read as float32 the exponent is 112 too small; the product repairs it, subnormals included.
-  return Float(sign | Bits(Float(magnitude << 13) * Float(0x77800000u)));  // 2**112
+  // Arithmetic on a float32 subnormal would not do: XLA's threads flush those to zero.
+  if (magnitude < 0x400u) {
+    return Float(sign | Bits(static_cast<float>(magnitude) * Float(0x33800000u)));  // 2**-24
+  }
+  return Float(sign | ((magnitude << 13) + (112u << 23)));
 }
 
 Float16 NarrowOne(float value) {

@@ -44,8 +44,7 @@ def grouped_gemm(
         return jnp.where(mine, product, out), None
 
     zeros = jnp.zeros((rows.shape[0], weights.shape[2]), jnp.float32)
-    zeros, weights, owner = vary_alike(zeros, weights, owner)
-    (zeros, *_) = vary_alike(zeros, rows)
+    zeros, rows, weights, owner = vary_alike(zeros, rows, weights, owner)
     indices = jnp.arange(weights.shape[0], dtype=owner.dtype)
     out, _ = jax.lax.scan(add_group, zeros, (indices, weights))
     return jnp.where(is_sound, out, jnp.nan).astype(a.dtype)
