@@ -1,1 +1,4 @@
-"""The bundled MoE transformer, trainable with every strategy."""
+"""The bundled MoE transformer, trainable with every strategy.
+
+Start at `moeprof.model.train`: `make_job`, `init_state`, `make_step`; examples/train_moe.py shows how.
+"""

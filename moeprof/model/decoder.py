@@ -8,7 +8,7 @@ in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -65,8 +65,7 @@ def rematerialised(layer: Layer, remat: Remat) -> Layer:
     if remat.saved_names:
         policy = jax.checkpoint_policies.save_only_these_names(*remat.saved_names)
     # A scan body is compiled once: XLA cannot merge the recomputation with the forward pass.
-    checkpointed: Layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
-    return checkpointed
+    return cast(Layer, jax.checkpoint(layer, policy=policy, prevent_cse=False))
 
 
 def _embed(weights: Tree, tokens: jax.Array, where: Tree, job: Job) -> jax.Array:
