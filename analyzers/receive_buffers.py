@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import attribute, classes_of
 from moeprof.analyzers.buffer_roles import BufferUse, buffer_uses
-from moeprof.analyzers.classify import classify
 from moeprof.analyzers.window import Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -48,8 +47,7 @@ QUESTION = "How large are the receive buffers, and how much of them is used?"
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
-    classes = classify(trace.hlo_ops, view.events["module"].unique())
-    uses = buffer_uses(trace.hlo_ops, classes)
+    uses = buffer_uses(trace.hlo_ops, classes_of(trace))
     calls = attribute(trace, view.events).groupby(["module", "op"]).size() / view.shares
     kept = _without_small(uses)
     filled, notes = _filled(trace, view)

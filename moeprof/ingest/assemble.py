@@ -73,17 +73,8 @@ def assemble(
     damage = [line for host in hosts for line in host.record.damage]
     read = sum(host.record.events for host in hosts)
     messages = [message for host in hosts for message in host.messages]
-    devices = len(events[["host", "device"]].drop_duplicates())
     return Trace(
-        meta=TraceMeta(
-            path=path,
-            platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
-            hosts=tuple(host.name for host in hosts),
-            devices=devices,
-            jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
-            events=read,
-            notes=(*notes, *dict.fromkeys(table.how for table in tables)),
-        ),
+        meta=_meta(path, hosts, events, (*notes, *dict.fromkeys(table.how for table in tables))),
         trust=judge(Evidence(events, ops, steps, dropped, damage, messages, read)),
         events=events,
         hlo_ops=ops,
@@ -96,6 +87,20 @@ def assemble(
         dropped=dropped_frame(dropped),
         routing=routing,
         received=received,
+    )
+
+
+def _meta(
+    path: str, hosts: Sequence[Host], events: pd.DataFrame, notes: tuple[str, ...]
+) -> TraceMeta:
+    return TraceMeta(
+        path=path,
+        platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
+        hosts=tuple(host.name for host in hosts),
+        devices=len(events[["host", "device"]].drop_duplicates()),
+        jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
+        events=sum(host.record.events for host in hosts),
+        notes=notes,
     )
 
 

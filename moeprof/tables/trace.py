@@ -175,9 +175,12 @@ class TrustCheck:
     detail: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """A profile as tables, with its trust record. Every frame has the schema of its name."""
+    """A profile as tables, with its trust record. Every frame has the schema of its name.
+
+    Two traces are equal only if they are the same object: frames have no single truth of equality.
+    """
 
     meta: TraceMeta
     trust: tuple[TrustCheck, ...]
