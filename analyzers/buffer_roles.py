@@ -44,7 +44,7 @@ def buffer_uses(hlo_ops: pd.DataFrame, classes: pd.DataFrame) -> list[BufferUse]
     gather    the same for an all-gather: rows of all ranks, wanted here or not
     fan_out   the rows that a grouped GEMM call multiplies
     """
-    found = []
+    found: dict[tuple[str, str, str], BufferUse] = {}
     for module, named in classes.groupby("module"):
         program = Program(hlo_ops[hlo_ops["module"] == module])
         columns = (named["op"], named["component"], named["phase"], named["source"])
@@ -53,9 +53,9 @@ def buffer_uses(hlo_ops: pd.DataFrame, classes: pd.DataFrame) -> list[BufferUse]
             for role, buffer in _roles(program, op, component):
                 label = {"component": component, "phase": phase, "source": source}
                 use = _use(int(str(module)), op, role, buffer, label)
-                if use is not None:
-                    found.append(use)
-    return found
+                if use is not None:  # several products may read one buffer: it is one row
+                    found.setdefault((str(module), use.buffer_op, role), use)
+    return list(found.values())
 
 
 def _roles(program: Program, op: Op, component: str) -> Iterator[tuple[str, Op]]:

@@ -95,6 +95,17 @@ def test_worst_case_rows_are_those_of_the_program(tmp_path):
     assert set(table["calls"]) == {1.0}
 
 
+def test_a_buffer_that_two_products_read_is_one_row(tmp_path):
+    rows = op("rows", "sort", "bf16[128,8]")
+    products = (
+        op(name, "custom-call", "bf16[128,6]", "rows", target="moeprof_grouped_gemm")
+        for name in ("gate", "up")
+    )
+    program = hlo_proto(computation("main", rows, *products))
+    table = receive_buffers(run(tmp_path, program, "gate", "up")).table
+    assert table[["op", "worst_rows"]].to_numpy().tolist() == [["gate", 128]]
+
+
 def test_without_recorded_routing_no_use_is_printed(tmp_path):
     found = receive_buffers(run(tmp_path, DEEPEP, "recv"))
     assert found.table[["used_rows", "used_bytes", "utilisation"]].isna().all(axis=None)
