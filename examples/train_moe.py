@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import sys
 import time
 
 
@@ -130,7 +131,8 @@ def main() -> None:
     try:
         train(arguments)
     except MoeprofError as error:
-        raise SystemExit(f"train_moe: {error}") from error
+        print(f"train_moe: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """The bundled MoE transformer, trainable with every strategy.
 
-Start at `moeprof.model.train`: `make_job`, `init_state`, `make_step`; examples/train_moe.py shows how.
+Start at `moeprof.model.train`: `make_job`, `init_state`, `make_step`. examples/train_moe.py uses
+all three.
 """
