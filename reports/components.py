@@ -29,10 +29,11 @@ COLOURS = {
     "collectives": "#3a9c9c",
     "copies": "#8c8c3e",
     "other": "#6e757c",
+    "loop_gaps": "#c4b7a6",
     "unattributed": "#a9afb5",
     "idle": "#d9dcdf",
 }
-HATCHED = ("unattributed", "idle")
+HATCHED = ("loop_gaps", "unattributed", "idle")
 """Parts that are drawn with stripes: they are not work that a component did."""
 
 _SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
