@@ -46,7 +46,8 @@ def bind_dispatch(
     groups: EpGroups,
 ) -> Dispatched:
     """As `reference.moe_jnp.dispatch`."""
-    out = dispatch_p.bind(
+    out = _bind(
+        dispatch_p,
         x,
         scales,
         topk_idx,
@@ -60,8 +61,7 @@ def bind_dispatch(
 
 def bind_cached_dispatch(x: jax.Array, handle: Handle, *, groups: EpGroups) -> jax.Array:
     """As `reference.moe_jnp.cached_dispatch`."""
-    (recv_x,) = cached_dispatch_p.bind(x, handle[0], handle[3], groups=groups)
-    assert isinstance(recv_x, jax.Array)
+    (recv_x,) = _bind(cached_dispatch_p, x, handle[0], handle[3], groups=groups)
     return recv_x
 
 
@@ -70,17 +70,21 @@ def bind_combine(
 ) -> tuple[jax.Array, jax.Array]:
     """As `reference.moe_jnp.combine`."""
     rank_prefix, channel_prefix, _, _, in_rank, send_head = handle
-    combined_x, combined_weights = combine_p.bind(
-        x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head, groups=groups
-    )
+    operands = (x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head)
+    combined_x, combined_weights = _bind(combine_p, *operands, groups=groups)
     return combined_x, combined_weights
+
+
+def _bind(primitive: Primitive, *operands: jax.Array, **params: object) -> list[jax.Array]:
+    return list(primitive.bind(*operands, **params))  # type: ignore[no-untyped-call]
 
 
 def _aval(like: Aval, dtype: np.dtype, *shape: int) -> Aval:
     """Another shape and dtype that varies over the same mesh axes as ``like``."""
-    spec = PartitionSpec(*[None] * len(shape))
+    spec = PartitionSpec(*[None] * len(shape))  # type: ignore[no-untyped-call]
     sharding = NamedSharding(like.sharding.mesh, spec)
-    out = like.update(shape=shape, dtype=dtype, sharding=sharding, weak_type=False)
+    changes = {"shape": shape, "dtype": dtype, "sharding": sharding, "weak_type": False}
+    out = like.update(**changes)  # type: ignore[no-untyped-call]
     assert isinstance(out, Aval)
     return out
 
@@ -145,9 +149,8 @@ def _batch_one_by_one(
 
     def run(elements: Sequence[jax.Array]) -> list[jax.Array]:
         element, rest = iter(elements), iter(shared)
-        return list(
-            primitive.bind(*(next(rest if axis is None else element) for axis in axes), **params)
-        )
+        in_order = (next(rest if axis is None else element) for axis in axes)
+        return _bind(primitive, *in_order, **params)
 
     if mapped[0].shape[0] == 1:
         out = [result[None] for result in run([x[0] for x in mapped])]
@@ -186,7 +189,7 @@ def _lowering(target: str) -> mlir.LoweringRule:
 
 @functools.cache
 def _compiled(primitive: Primitive, **params: object) -> Callable[..., list[jax.Array]]:
-    return jax.jit(functools.partial(primitive.bind, **params))
+    return jax.jit(functools.partial(_bind, primitive, **params))
 
 
 def _define(primitive: Primitive, avals: Callable[..., list[Aval]]) -> None:
@@ -194,8 +197,8 @@ def _define(primitive: Primitive, avals: Callable[..., list[Aval]]) -> None:
         return _compiled(primitive, **params)(*operands)
 
     primitive.multiple_results = True
-    primitive.def_impl(run_now)
-    primitive.def_abstract_eval(avals)
+    primitive.def_impl(run_now)  # type: ignore[no-untyped-call]
+    primitive.def_abstract_eval(avals)  # type: ignore[no-untyped-call]
     batching.primitive_batchers[primitive] = functools.partial(_batch_one_by_one, primitive)
     mlir.register_lowering(primitive, _lowering(f"{primitive.name}_inproc"), platform="cpu")
 

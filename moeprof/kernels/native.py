@@ -65,9 +65,13 @@ def load() -> ctypes.CDLL:
 
 def _register(library: ctypes.CDLL, path: Path, target: str, symbol: str) -> None:
     try:
-        stages = {"execute": jax.ffi.pycapsule(getattr(library, symbol))}
+        symbols = {"execute": symbol}
         if target.startswith(CALL_SITE_PREFIX):
-            stages["instantiate"] = jax.ffi.pycapsule(getattr(library, CALL_SITE_SYMBOL))
+            symbols["instantiate"] = CALL_SITE_SYMBOL
+        stages = {
+            stage: jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
+            for stage, name in symbols.items()
+        }
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
     except (AttributeError, jax.errors.JaxRuntimeError) as error:
         raise NativeError(
