@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from moeprof.capture import jax_private, jit_proxy, observe
+from moeprof.capture import jax_private, jit_proxy, observe, routing
 from moeprof.capture.channel import Channel
 from moeprof.capture.device_facts import describe_process, mesh_axes
 from moeprof.capture.host_facts import LIMIT, GarbagePauses
@@ -163,6 +163,7 @@ class Watcher:
             self._open()
         elif action is Action.CLOSE:
             self._close("complete", wait_for_devices=True)
+            self._keep_routing()
             self._save()
             if self.counter.phase is Phase.DONE:
                 self.remove()
@@ -224,6 +225,13 @@ class Watcher:
     def _on_terminate(self) -> None:
         self._close("terminated", wait_for_devices=False)
         self._save()
+
+    def _keep_routing(self) -> None:
+        """Write the window's routing now: a long run would push it out of the bounded record."""
+        try:
+            routing.flush()
+        except Exception as error:
+            self._note(f"routing was not saved: {type(error).__name__}: {error}")
 
     def _save(self) -> None:
         self.record.save(self.recorder, self.pauses.pauses, self.channel)

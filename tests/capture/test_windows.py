@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet
 import pytest
 from jax.profiler import ProfileData
+
+from moeprof.routing import KEPT_STEPS
 
 
 def annotations_in(profile, name):
@@ -88,3 +91,12 @@ def test_a_window_in_seconds_holds_whole_steps(capture):
     run = capture("plain_loop.py", "40", options=("--seconds", "0.000001"))
     assert run.window["steps"] == 1
     assert run.window["closed_because"] == "complete"
+
+
+def test_routing_of_the_window_survives_a_long_run(capture):
+    run = capture("records_routing.py", str(KEPT_STEPS + 100))
+    window = range(run.window["first_step"], run.window["last_step"] + 1)
+    (path,) = (run.run_dir / "routing").glob("p0.parquet")
+    steps = pyarrow.parquet.read_table(path).column("step").to_pylist()
+    assert len(window) == 3
+    assert set(window) <= set(steps)
