@@ -1,6 +1,6 @@
 """Question: how fast is our grouped GEMM beside `jax.lax.ragged_dot` and beside one dense product?
 
-    python benchmarks/grouped_gemm.py --rounds 9 --out benchmarks/results/grouped_gemm-HOST.json
+    python benchmarks/grouped_gemm.py [--case unbalanced_32] [--dtype float32]
 
 Three contestants take turns within each round, so that what else the machine does hits all alike;
 the figures are medians over the rounds and ratios of those. The dense product has the same rows
@@ -42,6 +42,7 @@ from moeprof.kernels.grouped_gemm import grouped_gemm
 
 Run = Callable[[], object]
 ROW_MAJOR, NO_TRANSPOSE, TRANSPOSE = 101, 111, 112
+RESULTS = Path(__file__).parent / "results"
 PASSES = {"forward": 1, "forward+backward": 3}
 
 
@@ -249,6 +250,21 @@ def row(result: Measurement) -> str:
     )
 
 
+def write(results: list[Measurement], path: Path) -> None:
+    """All measurements and the machine as JSON."""
+    rows = [
+        {
+            **asdict(result),
+            "times_ragged_dot": round(result.times_ragged_dot, 2),
+            "share_of_dense": round(result.share_of_dense, 3),
+        }
+        for result in results
+    ]
+    document = {"schema": "moeprof.bench/1", "machine": machine(), "measurements": rows}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"wrote {path}", file=sys.stderr)
+
+
 def main() -> None:
     """Measure every case, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -256,7 +272,7 @@ def main() -> None:
     parser.add_argument("--ragged-rounds", type=int, default=3)
     parser.add_argument("--case", action="append", choices=list(BENCHMARK_CASES))
     parser.add_argument("--dtype", action="append", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "grouped_gemm.json")
     options = parser.parse_args()
     keep_freed_memory()
     print("GFLOP/s; x: times as fast as ragged_dot; %: share of the dense float32 rate")
@@ -267,18 +283,7 @@ def main() -> None:
             for passes in PASSES:
                 results.append(measure(name, dtype, passes, options.rounds, options.ragged_rounds))
                 print(row(results[-1]), flush=True)
-    if options.out:
-        rows = [
-            {
-                **asdict(result),
-                "times_ragged_dot": round(result.times_ragged_dot, 2),
-                "share_of_dense": round(result.share_of_dense, 3),
-            }
-            for result in results
-        ]
-        document = {"schema": "moeprof.bench/1", "machine": machine(), "measurements": rows}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
-        print(f"wrote {options.out}", file=sys.stderr)
+    write(results, options.out)
 
 
 if __name__ == "__main__":

@@ -123,9 +123,10 @@ def _grouped_gemm(
     trans_b: bool,
     max_threads: int,
 ) -> jax.Array:
-    return bind_grouped_gemm(
+    out: jax.Array = bind_grouped_gemm(
         a, b, lens, offs, trans_a=trans_a, trans_b=trans_b, max_threads=max_threads
     )
+    return out
 
 
 _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -161,7 +162,8 @@ def _grouped_gemm_bwd(
 def _variable_k(
     lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, max_threads: int
 ) -> jax.Array:
-    return bind_variable_k(lhs, rhs, lens, offs, max_threads=max_threads)
+    out: jax.Array = bind_variable_k(lhs, rhs, lens, offs, max_threads=max_threads)
+    return out
 
 
 def _variable_k_fwd(

@@ -37,6 +37,8 @@ _call_grouped_gemm: Callable[..., jax.Array] = grouped_gemm_p.bind
 _call_variable_k: Callable[..., jax.Array] = variable_k_p.bind
 
 
+# Inlined where JAX traces; elsewhere one compiled program, so that the added axis copies nothing.
+@functools.partial(jax.jit, static_argnames=("trans_a", "trans_b", "max_threads"), inline=True)
 def bind_grouped_gemm(
     a: jax.Array,
     b: jax.Array,
@@ -56,6 +58,7 @@ def bind_grouped_gemm(
     return _call_grouped_gemm(*operands, **params)[0]
 
 
+@functools.partial(jax.jit, static_argnames="max_threads", inline=True)
 def bind_variable_k(
     lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
 ) -> jax.Array:
