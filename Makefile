@@ -6,7 +6,7 @@ STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: demo test lint bench browser clean
+.PHONY: demo test stress lint bench browser clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -17,6 +17,13 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 
 test: $(VENV)/.test browser ## Run the whole test suite.
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+stress: $(VENV)/.installed ## Run the rendezvous of dispatch and combine under the thread sanitizer.
+	$(BIN)/cmake -S native -B build/stress -G Ninja -DMOEPROF_STRESS=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
+	$(BIN)/cmake --build build/stress --target moeprof_rendezvous_stress
+	build/stress/moeprof_rendezvous_stress
 
 lint: $(VENV)/.lint ## Style, types, layers, C++ format.
 	$(BIN)/ruff check .
