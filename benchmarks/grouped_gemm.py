@@ -6,7 +6,7 @@ Three contestants take turns within each round, so that what else the machine do
 the figures are medians over the rounds and ratios of those. The dense product has the same rows
 and the same flops, but one matrix for all rows: OpenBLAS' own sgemm, from the very library that
 our kernel calls, on all cores, into memory it has written before. 16-bit runs are held against
-that float32 rate too: OpenBLAS has no bfloat16 product for CPUs without AVX-512 BF16.
+that float32 rate too: the OpenBLAS wheel exports no bfloat16 product (no cblas_sbgemm in 0.3.34).
 
 Backward means both gradients: three products instead of one.
 
