@@ -13,6 +13,7 @@ Backward means both gradients: three products instead of one.
 The process keeps the memory it frees (`keep_freed_memory`). Else XLA would get every output anew
 from the system, and the time of the first write to each page, which is the system's and not the
 kernel's, would decide: it can be more than the product itself, on virtual machines above all.
+``--fresh-memory`` measures with the system's usual behaviour instead; the JSON says which it was.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def row(result: Measurement) -> str:
     )
 
 
-def write(results: list[Measurement], path: Path) -> None:
+def write(results: list[Measurement], path: Path, *, keeps_freed_memory: bool) -> None:
     """All measurements and the machine as JSON."""
     rows = [
         {
@@ -260,7 +261,12 @@ def write(results: list[Measurement], path: Path) -> None:
         }
         for result in results
     ]
-    document = {"schema": "moeprof.bench/1", "machine": machine(), "measurements": rows}
+    document = {
+        "schema": "moeprof.bench/1",
+        "machine": machine(),
+        "keeps_freed_memory": keeps_freed_memory,
+        "measurements": rows,
+    }
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {path}", file=sys.stderr)
 
@@ -273,8 +279,10 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=list(BENCHMARK_CASES))
     parser.add_argument("--dtype", action="append", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--out", type=Path, default=RESULTS / "grouped_gemm.json")
+    parser.add_argument("--fresh-memory", action="store_true", help="leave malloc as it is")
     options = parser.parse_args()
-    keep_freed_memory()
+    if not options.fresh_memory:
+        keep_freed_memory()
     print("GFLOP/s; x: times as fast as ragged_dot; %: share of the dense float32 rate")
     print(HEADER)
     results = []
@@ -283,7 +291,7 @@ def main() -> None:
             for passes in PASSES:
                 results.append(measure(name, dtype, passes, options.rounds, options.ragged_rounds))
                 print(row(results[-1]), flush=True)
-    write(results, options.out)
+    write(results, options.out, keeps_freed_memory=not options.fresh_memory)
 
 
 if __name__ == "__main__":

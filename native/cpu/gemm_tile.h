@@ -1,7 +1,7 @@
 // Question: how is one dense product of bounded size computed for each element type?
 //
 // float32 goes straight to OpenBLAS. bfloat16 and float16 have no fast product on most CPUs
-// (OpenBLAS' own bfloat16 one is a plain loop without AVX-512), so blocks of them are widened into
+// (the OpenBLAS wheel exports no 16-bit one), so blocks of them are widened into
 // scratch, multiplied in float32 and rounded once at the end:
 //
 //        depth ->                    cols                         cols
