@@ -6,10 +6,11 @@ some leading dense layers, then layers whose feed-forward is a shared expert plu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from moeprof.errors import SpecError
 from moeprof.specs.dtypes import check_dtype
+from moeprof.specs.fields import check_numbers
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class MlaSpec:
 
     def __post_init__(self) -> None:
         """Check the dimensions."""
-        _check_positive("MLA", self)
+        check_numbers("MLA", self)
         _check_even("MLA rope_dim", self.rope_dim)
 
 
@@ -41,7 +42,7 @@ class GqaSpec:
 
     def __post_init__(self) -> None:
         """Check the dimensions."""
-        _check_positive("GQA", self)
+        check_numbers("GQA", self)
         _check_even("GQA head_dim", self.head_dim)
 
 
@@ -75,8 +76,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         """Check each field and how they fit together."""
-        optional = {"dense_layers", "dense_ffn", "shared_experts"}
-        _check_positive("model", self, optional)
+        check_numbers("model", self, ("dense_layers", "dense_ffn", "shared_experts"))
         check_dtype("model compute_dtype", self.compute_dtype)
         check_dtype("model weight_dtype", self.weight_dtype)
         self._check_layers()
@@ -112,21 +112,6 @@ class ModelSpec:
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a positive number, ascending."""
     return tuple(d for d in range(1, number + 1) if number % d == 0)
-
-
-def _check_positive(
-    what: str, spec: object, optional: frozenset[str] | set[str] = frozenset()
-) -> None:
-    """Every number of a dataclass is positive; those in `optional` may be zero."""
-    for field in fields(spec):  # type: ignore[arg-type]
-        value = getattr(spec, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        least = 0 if field.name in optional else 1
-        if isinstance(value, int) and value < least:
-            raise SpecError(f"{what} {field.name}: expected at least {least}, found {value}.")
-        if value < 0:
-            raise SpecError(f"{what} {field.name}: expected a positive number, found {value}.")
 
 
 def _check_even(what: str, value: int) -> None:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from moeprof.errors import SpecError
+from moeprof.specs.fields import check_numbers
 from moeprof.specs.model import ModelSpec, divisors
 from moeprof.specs.remat import FULL, Remat
 
@@ -28,12 +29,7 @@ class ParallelPlan:
 
     def __post_init__(self) -> None:
         """Check that each degree is a positive number."""
-        for axis in AXES:
-            if getattr(self, axis) < 1:
-                raise SpecError(
-                    f"plan {axis}: expected at least 1, found {getattr(self, axis)}. "
-                    "Use `fill_plan` to resolve -1 from the number of devices."
-                )
+        check_numbers("plan", self)
 
     @property
     def devices(self) -> int:

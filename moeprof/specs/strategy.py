@@ -37,11 +37,6 @@ class Strategy:
             return self.kind
         return f"{_DENSE_PREFIX}{self.capacity_factor:g}"
 
-    @property
-    def is_dropless(self) -> bool:
-        """Whether every token reaches all its experts, however uneven the routing."""
-        return self.capacity_factor is None
-
 
 def parse_strategy(text: str) -> Strategy:
     """Read a strategy's name.

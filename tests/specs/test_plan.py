@@ -57,6 +57,11 @@ def test_a_degree_of_zero_is_refused():
         ParallelPlan(expert=0)
 
 
+def test_a_degree_that_is_no_integer_is_refused():
+    with pytest.raises(SpecError, match=r"plan fsdp: expected an integer, found 2\.0"):
+        ParallelPlan(fsdp=2.0)
+
+
 def test_saved_names_are_read_in_order():
     assert Remat("save:out_proj,mlpwo").saved_names == ("out_proj", "mlpwo")
     assert Remat("full").saved_names == ()

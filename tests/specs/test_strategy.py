@@ -13,10 +13,9 @@ def test_a_name_survives_the_round_trip(name):
     assert parse_strategy(name).name == name
 
 
-def test_dense_holds_its_factor_and_may_drop():
+def test_dense_alone_holds_a_factor():
     assert parse_strategy("dense-cf1.25") == Strategy("dense", 1.25)
-    assert not parse_strategy("dense-cf1.25").is_dropless
-    assert parse_strategy("sparse-gmm").is_dropless
+    assert parse_strategy("sparse-gmm") == Strategy("sparse-gmm", None)
 
 
 @pytest.mark.parametrize(
