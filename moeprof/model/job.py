@@ -24,3 +24,8 @@ class Job:
     def compute_dtype(self) -> jnp.dtype:
         """Dtype of activations and of gathered weights."""
         return jnp.dtype(self.model.compute_dtype)
+
+    @property
+    def has_exchange(self) -> bool:
+        """Whether rows travel by `moe_dispatch` and `moe_combine`, which are set up per mesh."""
+        return self.strategy.kind == "sparse-gmm-deepep"

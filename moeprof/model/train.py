@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from moeprof.errors import SpecError
 from moeprof.model.collectives import psum
 from moeprof.model.decoder import LayerLoad, forward
+from moeprof.model.exchange_setup import require_exchange, start_exchange
 from moeprof.model.job import Job
 from moeprof.model.layout import BATCH, Tree, nest, placements
 from moeprof.model.loss import cross_entropy_sum
@@ -70,25 +71,23 @@ Step: TypeAlias = Callable[[State, jax.Array], tuple[State, Report]]
 
 
 def make_job(model: ModelSpec, plan: ParallelPlan, strategy: Strategy, mesh: Mesh) -> Job:
-    """A job on a mesh; starts the exchange runtime where the strategy needs one.
+    """A job on a mesh; sets the exchange up for it where the strategy needs one.
+
+    The exchange serves one mesh at a time: steps of an earlier job that are not finished yet fail,
+    and such a job must be made again before its step is used again.
 
     Raises:
         SpecError: DeepEP without expert parallelism.
     """
-    if strategy.kind == "sparse-gmm-deepep":
+    job = Job(model, plan, strategy, mesh.devices.flat[0].platform)
+    if job.has_exchange:
         if plan.expert == 1:
             raise SpecError(
                 "strategy sparse-gmm-deepep: expected expert parallelism of at least 2, found "
                 "expert 1. Raise expert, or use sparse-gmm, which needs no exchange there."
             )
-        from moeprof.kernels import setup
-
-        setup(
-            mesh=mesh,
-            ep_axis_name="expert",
-            hidden_bytes=model.hidden * max(jnp.dtype(model.compute_dtype).itemsize, 2),
-        )
-    return Job(model, plan, strategy, mesh.devices.flat[0].platform)
+        start_exchange(job, mesh)
+    return job
 
 
 def init_state(
@@ -125,6 +124,8 @@ def make_step(job: Job, mesh: Mesh, settings: OptimizerSettings | None = None) -
     report_specs = StepReport(REPLICATED, REPLICATED, REPLICATED, by_rank)
 
     def train_step(state: State, batch: jax.Array) -> tuple[State, Report]:
+        if job.has_exchange:
+            require_exchange(job, mesh)
         loss, load, gradients = loss_and_gradients(state.weights, state.bias, batch, job)
         return _update(state, loss, load, gradients, optimizer, settings, job)
 

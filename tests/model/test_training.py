@@ -128,6 +128,32 @@ def test_deepep_without_expert_parallelism_is_refused():
         make_job(MODEL, plan, parse_strategy("sparse-gmm-deepep"), mesh)
 
 
+def deepep_on(fsdp, expert):
+    plan = ParallelPlan(fsdp=fsdp, expert=expert)
+    mesh = build_mesh(plan, MODEL)
+    job = make_job(MODEL, plan, parse_strategy("sparse-gmm-deepep"), mesh)
+    return mesh, init_state(job, mesh, settings=SETTINGS), make_step(job, mesh, SETTINGS)
+
+
+def first_loss(mesh, state, step):
+    batch = put_batch(next(batches(8, 16)), mesh)
+    compiled = step.lower(state, batch).compile(compiler_options=QUICK)
+    return float(compiled(state, batch)[1].loss)
+
+
+def test_a_process_can_train_on_one_mesh_after_another():
+    losses = [first_loss(*deepep_on(fsdp, expert)) for fsdp, expert in [(2, 4), (4, 2)]]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_the_step_of_an_earlier_mesh_asks_to_make_its_job_again():
+    earlier = deepep_on(2, 4)
+    deepep_on(4, 2)
+    with pytest.raises(SpecError, match=r"train step of sparse-gmm-deepep.*make_job again"):
+        first_loss(*earlier)
+    assert first_loss(*deepep_on(2, 4)) > 0
+
+
 def test_a_plan_for_other_devices_is_refused_before_a_mesh_is_made():
     with pytest.raises(SpecError, match=r"plan needs 1 × 1 × 4 = 4 devices.*there are 8"):
         build_mesh(ParallelPlan(expert=4), MODEL)
