@@ -3,7 +3,8 @@
     python examples/train_moe.py --strategy sparse-gmm --expert 8 --steps 30
     moeprof capture examples/train_moe.py --strategy sparse-gmm-deepep --expert 4 --fsdp 2
 
-On a machine without an accelerator the devices are virtual, ``expert × fsdp`` of them.
+On a machine without an accelerator the devices are virtual, ``expert × fsdp`` of them (8 where one
+of the two is -1).
 """
 
 from __future__ import annotations
@@ -24,22 +25,33 @@ def parse_arguments() -> argparse.Namespace:
         default="sparse-gmm",
         help="dense-cfX, sparse-ragged-dot, sparse-gmm or sparse-gmm-deepep (default: %(default)s)",
     )
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=positive, default=20)
     parser.add_argument("--expert", type=int, default=8, help="expert parallelism; -1: the rest")
     parser.add_argument("--fsdp", type=int, default=1, help="weight sharding; -1: the rest")
-    parser.add_argument("--devices", type=int, default=8, help="virtual devices, on CPU only")
+    parser.add_argument("--devices", type=positive, help="virtual devices, on CPU only")
     parser.add_argument("--preset", default="small", help="model to start from")
     parser.add_argument("--attention", choices=("mla", "gqa"), default="mla")
     for size in ("layers", "dense-layers", "hidden", "experts", "top-k", "moe-ffn"):
         parser.add_argument(f"--{size}", type=int, help="default: the preset's")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: the preset's")
-    parser.add_argument("--seq", type=int, default=64, help="tokens per sequence")
-    parser.add_argument("--pdbs", type=int, default=2, help="sequences per device")
+    parser.add_argument("--seq", type=positive, default=64, help="tokens per sequence")
+    parser.add_argument("--pdbs", type=positive, default=2, help="sequences per device")
     parser.add_argument("--remat", default="full", help="none, full or save:NAME,…")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--print-every", type=int, default=5, help="steps between two lines")
-    return parser.parse_args()
+    parser.add_argument("--print-every", type=positive, default=5, help="steps between two lines")
+    arguments = parser.parse_args()
+    if arguments.devices is None:
+        is_whole_plan = arguments.expert > 0 and arguments.fsdp > 0
+        arguments.devices = arguments.expert * arguments.fsdp if is_whole_plan else 8
+    return arguments
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, found {text}")
+    return number
 
 
 def use_virtual_devices(devices: int) -> None:
@@ -58,6 +70,7 @@ def train(arguments: argparse.Namespace) -> None:
     from moeprof.model.layout import build_mesh, put_batch
     from moeprof.model.optimizer import OptimizerSettings
     from moeprof.model.train import init_state, make_job, make_step
+    from moeprof.specs.parameters import parameter_count
     from moeprof.specs.plan import fill_plan
     from moeprof.specs.remat import Remat
     from moeprof.specs.strategy import parse_strategy
@@ -75,7 +88,10 @@ def train(arguments: argparse.Namespace) -> None:
     job = make_job(model, plan, strategy, mesh)
     state = init_state(job, mesh, seed=arguments.seed, settings=settings)
     step = make_step(job, mesh, settings)
-    print(f"{strategy.name} on expert {plan.expert} × fsdp {plan.fsdp}, {plan.devices} devices")
+    print(
+        f"{strategy.name} on expert {plan.expert} × fsdp {plan.fsdp}, {plan.devices} devices, "
+        f"{parameter_count(model) / 1e6:.1f} M parameters"
+    )
 
     text = batches(arguments.pdbs * plan.devices, arguments.seq, seed=arguments.seed)
     speed = SpeedMeter(arguments.pdbs * plan.devices * arguments.seq)
