@@ -10,11 +10,12 @@ time in which the device is busy; shares are of the op time.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import attribute
 from moeprof.analyzers.classify.components import MEANINGS, MOE
-from moeprof.analyzers.window import Window, busy_ns, window
+from moeprof.analyzers.window import PER_STEP, Window, busy_ns, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -25,9 +26,9 @@ SCHEMA = Schema(
     (
         Column("component", "text", "", "part of the step"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
-        Column("per_step_ns", "float64", "ns", "self time, mean over devices and used steps"),
+        Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
         Column("share", "float64", "share", "of all op time"),
-        Column("calls", "float64", "count", "ops run, mean over devices and used steps"),
+        Column("calls", "float64", "count", f"ops run, {PER_STEP}"),
         Column("collective_ns", "float64", "ns", "of it, in collective ops, their waits included"),
         Column("step_spread_ns", "float64", "ns", "standard deviation over steps; none for one"),
         Column(
@@ -44,9 +45,8 @@ def breakdown(trace: Trace) -> Analysis:
     view = window(trace)
     work = attribute(trace, view.events)
     table = _table(work, view)
-    return Analysis(
-        "breakdown", QUESTION, _headline(table, view), SCHEMA, table, _notes(trace, view)
-    )
+    headline, schema = _headline(table, view), view.stated(SCHEMA)
+    return Analysis("breakdown", QUESTION, headline, schema, table, _notes(trace, view))
 
 
 def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -57,6 +57,7 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     table = groups.agg(
         sum_ns=("self_ns", "sum"), count=("self_ns", "size"), collective_ns=("collective_ns", "sum")
     ).reset_index()
+    table = _with_unattributed(table)
     table["per_step_ns"] = table["sum_ns"] / view.shares
     table["share"] = table["sum_ns"] / total_ns if total_ns else 0.0
     table["calls"] = table["count"] / view.shares
@@ -68,6 +69,15 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     return SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
 
 
+def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:
+    """What could not be attributed is always told, be it nothing."""
+    if table.empty or (table["component"] == "unattributed").any():
+        return table
+    row = {"component": "unattributed", "phase": "other"}
+    none = {name: 0 for name in table.columns if name not in row}
+    return pd.concat([table, pd.DataFrame([row | none])], ignore_index=True)
+
+
 def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: int) -> pd.Series:
     """Standard deviation of a part's time over `over`; a step or device without it counts as 0."""
     places = work[over].drop_duplicates()
@@ -76,7 +86,8 @@ def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: in
         columns=pd.MultiIndex.from_frame(places) if len(over) > 1 else places[over[0]], fill_value=0
     )
     spread = (sums / divisor).std(axis=1, ddof=1)
-    return keys.merge(spread.rename("spread").reset_index(), how="left")["spread"].astype("float64")
+    known = keys.merge(spread.rename("spread").reset_index(), how="left")["spread"]
+    return known.fillna(0.0 if len(places) > 1 else np.nan).astype("float64")
 
 
 def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
@@ -93,6 +104,7 @@ def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
         Metric("op_time", op_ns, "ns"),
         Metric("busy_time", busy_ns(view.events) / view.shares if len(table) else None, "ns"),
         Metric("steps_used", view.steps, "count"),
+        Metric("basis", view.basis, ""),
     )
 
 

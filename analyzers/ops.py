@@ -7,7 +7,7 @@ Returns: one row per HLO instruction that ran, the most expensive first.
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import attribute
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -21,9 +21,9 @@ SCHEMA = Schema(
         Column("shape", "text", "", "result"),
         Column("component", "text", "", "part of the step"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
-        Column("per_step_ns", "float64", "ns", "self time, mean over devices and used steps"),
+        Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
         Column("share", "float64", "share", "of all op time"),
-        Column("calls", "float64", "count", "runs, mean over devices and used steps"),
+        Column("calls", "float64", "count", f"runs, {PER_STEP}"),
         Column("evidence", "text", "", "what the component was decided by"),
         Column("source", "text", "", "file:line of the user's program"),
         Column("op_name", "text", "", "scope path that JAX recorded"),
@@ -53,5 +53,6 @@ def ops(trace: Trace) -> Analysis:
     headline = (
         Metric("operations", len(sums), "count"),
         Metric("shown_share", float(shown["share"].sum()) if total_ns else None, "share"),
+        Metric("basis", view.basis, ""),
     )
-    return Analysis("ops", QUESTION, headline, SCHEMA, shown, view.notes)
+    return Analysis("ops", QUESTION, headline, view.stated(SCHEMA), shown, view.notes)

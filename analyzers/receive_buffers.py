@@ -11,12 +11,14 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import attribute, classes_of
 from moeprof.analyzers.buffer_roles import BufferUse, buffer_uses
-from moeprof.analyzers.window import Window, window
+from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -32,7 +34,7 @@ SCHEMA = Schema(
         Column("worst_rows", "int64", "rows", "rows that the program makes room for"),
         Column("width", "int64", "elements", "elements per row"),
         Column("worst_bytes", "int64", "bytes", "size of the buffer"),
-        Column("calls", "float64", "count", "times filled per device and step"),
+        Column("calls", "float64", "count", f"times filled, {PER_STEP}"),
         Column("used_rows", "float64", "rows", "rows that held data, mean; none if not recorded"),
         Column("most_used_rows", "float64", "rows", "the same for the fullest rank and layer"),
         Column("used_bytes", "float64", "bytes", "used rows × width; none if not recorded"),
@@ -51,11 +53,12 @@ def receive_buffers(trace: Trace) -> Analysis:
     calls = attribute(trace, view.events).groupby(["module", "op"]).size() / view.shares
     kept = _without_small(uses)
     filled, notes = _filled(trace, view)
+    notes += view.notes
     has_tokens = any(use.role == "dispatch" for use in uses)
     rows = [
         {
             **_size(use),
-            **_use(use, filled["pairs" if use.role == "fan_out" and has_tokens else "rows"]),
+            **_use(use, filled.pairs if use.role == "fan_out" and has_tokens else filled.rows),
             "calls": float(calls.get((use.module, use.op), 0.0)),
             "allocation": _allocation(trace.buffers, use),
         }
@@ -65,7 +68,24 @@ def receive_buffers(trace: Trace) -> Analysis:
     table = table.reset_index(drop=True)
     if len(kept) < len(uses):
         notes.append(f"{len(uses) - len(kept)} small exchange(s) (counts, weights) left out")
-    return Analysis("receive_buffers", QUESTION, _headline(table), SCHEMA, table, tuple(notes))
+    schema = view.stated(SCHEMA)
+    return Analysis("receive_buffers", QUESTION, _headline(table), schema, table, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """One count per step, layer and rank; ``is_mean`` where each is a mean over several groups."""
+
+    values: pd.Series
+    is_mean: bool = False
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """Buffer rows that held data, and (token, expert) pairs; empty where not recorded."""
+
+    rows: _Counts
+    pairs: _Counts
 
 
 def _without_small(uses: list[BufferUse]) -> list[BufferUse]:
@@ -92,34 +112,43 @@ def _size(use: BufferUse) -> dict[str, object]:
     }
 
 
-def _use(use: BufferUse, filled: pd.Series) -> dict[str, object]:
+def _use(use: BufferUse, counts: _Counts) -> dict[str, object]:
     """Used rows, where they were recorded and the buffer can have held them.
 
     On the way back a rank receives what it sent: over all ranks that is the mean of what was
-    dispatched, while the fullest rank is not known. A gather brings rows nobody here asked for.
+    dispatched, while the fullest rank is not known; nor is it where the counts are means over
+    exchange groups. A gather brings rows nobody here asked for.
     """
+    filled = counts.values
     known = len(filled) > 0 and filled.max() <= use.rows and use.role != "gather"
     is_way_back = use.role == "exchange" and use.component == "combine"
+    is_most_known = known and not is_way_back and not counts.is_mean
     mean = float(filled.mean()) if known else np.nan
     row_bytes = use.size_bytes / use.rows if use.rows else np.nan
     return {
         "used_rows": mean,
-        "most_used_rows": float(filled.max()) if known and not is_way_back else np.nan,
+        "most_used_rows": float(filled.max()) if is_most_known else np.nan,
         "used_bytes": mean * row_bytes,
         "utilisation": mean / use.rows if use.rows else np.nan,
     }
 
 
-def _filled(trace: Trace, view: Window) -> tuple[dict[str, pd.Series], list[str]]:
-    """Rows per rank and layer that held data: buffer rows, and (token, expert) pairs."""
+def _filled(trace: Trace, view: Window) -> tuple[_Filled, list[str]]:
+    """What the run recorded for the steps in `view`, and what to know about it."""
     received, routing = trace.received, trace.routing
     if received.empty:
-        return {"rows": pd.Series(dtype="int64"), "pairs": pd.Series(dtype="float64")}, [
+        none = _Counts(pd.Series(dtype="float64"))
+        return _Filled(none, none), [
             "rows really used are not known: the run recorded no routing (moeprof.routing)"
         ]
     steps = view.events["step"].unique()
     notes = ["used rows are means over layers and ranks; the program's loops hide which layer"]
-    if received["step"].isin(steps).any():
+    if not trace.meta.are_steps_numbered_by_script:
+        notes.append(
+            "the trace numbers its steps by their place, the routing as the script does: used rows "
+            "are taken from all recorded steps"
+        )
+    elif received["step"].isin(steps).any():
         received, routing = (
             received[received["step"].isin(steps)],
             routing[routing["step"].isin(steps)],
@@ -128,7 +157,7 @@ def _filled(trace: Trace, view: Window) -> tuple[dict[str, pd.Series], list[str]
         notes.append("routing was recorded for other steps than those of the trace")
     groups = max(int(received["group"].nunique()), 1)
     pairs = routing.groupby(["step", "layer", "rank"])["tokens"].sum() / groups
-    return {"rows": received["rows"], "pairs": pairs}, notes
+    return _Filled(_Counts(received["rows"]), _Counts(pairs, is_mean=groups > 1)), notes
 
 
 def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:

@@ -24,7 +24,12 @@ SCHEMA = Schema(
         Column("step", "int64", "", "step, as the script or the trace numbers it"),
         Column("start_ns", "int64", "ns", "start, since the capture began"),
         Column("duration_ns", "int64", "ns", "first start to last end of its device work"),
-        Column("interval_ns", "float64", "ns", "start to the next step's start; none for the last"),
+        Column(
+            "interval_ns",
+            "float64",
+            "ns",
+            "start to the next step's start, slowest host; none for the last",
+        ),
         Column("busy_share", "float64", "share", "of it, the part in which a device works, mean"),
         Column("used", "bool", "", "whether figures are taken from it"),
         Column("reason", "text", "", "why it is not used"),
@@ -53,15 +58,21 @@ def step_time(trace: Trace) -> Analysis:
 
 def _table(trace: Trace) -> pd.DataFrame:
     steps = trace.steps
-    starts = steps["start_ns"].to_numpy(dtype="float64")
     by_step = {int(str(step)): part for step, part in trace.events.groupby("step")}
     devices = max(window(trace).devices, 1)
     busy = [
         busy_ns(by_step[step]) / (devices * length) if step in by_step and length else np.nan
         for step, length in zip(steps["step"], steps["duration_ns"], strict=True)
     ]
-    table = steps.assign(interval_ns=np.append(np.diff(starts), np.nan)[: len(steps)])
+    table = steps.assign(interval_ns=_intervals_ns(trace))
     return SCHEMA.check(table.assign(busy_share=np.array(busy, dtype="float64")))
+
+
+def _intervals_ns(trace: Trace) -> np.ndarray:
+    """Start to the start of the next step, each host by its own clock, the longest of all hosts."""
+    starts = trace.executions.groupby(["step", "host"])["start_ns"].min().unstack("host")
+    starts = starts.reindex(trace.steps["step"]).astype("float64")
+    return (starts.shift(-1) - starts).max(axis=1).to_numpy(dtype="float64")
 
 
 def _median(values: pd.Series) -> float | None:
@@ -69,7 +80,7 @@ def _median(values: pd.Series) -> float | None:
 
 
 def _notes(trace: Trace) -> tuple[str, ...]:
-    notes = [*trace.meta.notes]
+    notes = []
     if len(trace.meta.hosts) > 1:
         notes.append("clocks of hosts are not aligned: a step lasts as long as on its slowest host")
     if trace.meta.platform == "cpu":

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
+
+PER_STEP = "mean over devices and used steps"
+"""Stands in the meaning of every column that is divided by `Window.shares`."""
+
+_PER_CAPTURE = "mean over devices, of the whole capture: no step could be measured"
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,25 @@ class Window:
     steps: int
     devices: int
     notes: tuple[str, ...]
+
+    @property
+    def basis(self) -> str:
+        """What a sum divided by `shares` is, in words."""
+        return "per device and step" if self.steps else "per device over the whole capture"
+
+    def stated(self, schema: Schema) -> Schema:
+        """`schema` with columns that say what their figures are taken over."""
+        if self.steps:
+            return schema
+        columns = (
+            replace(
+                column,
+                meaning=column.meaning.replace(PER_STEP, _PER_CAPTURE),
+                heading="in capture" if column.name == "per_step_ns" else column.heading,
+            )
+            for column in schema.columns
+        )
+        return replace(schema, columns=tuple(columns))
 
     @property
     def shares(self) -> int:

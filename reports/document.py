@@ -18,6 +18,7 @@ from moeprof.errors import TableError
 from moeprof.reports.names import encodable
 from moeprof.reports.record import RunRecord, read_record
 from moeprof.tables.analysis import Analysis
+from moeprof.tables.schema import Column
 from moeprof.tables.trace import Trace, TraceMeta
 
 SCHEMA = "moeprof.analysis/1"
@@ -34,11 +35,12 @@ class MetricInfo(TypedDict):
 
 
 class ColumnInfo(TypedDict):
-    """What a column of `rows` holds."""
+    """What a column of `rows` holds. `heading` is there where the name does not say it."""
 
     name: str
     unit: str
     meaning: str
+    heading: NotRequired[str]
 
 
 class Finding(TypedDict):
@@ -150,7 +152,7 @@ def _run(meta: TraceMeta) -> RunInfo:
         "events": meta.events,
         "notes": [encodable(note) for note in meta.notes],
     }
-    record = read_record(meta.path)
+    record = read_record(meta.run_folder)
     if record is not None:
         run["record"] = record
     return run
@@ -172,6 +174,11 @@ def _steps(steps: pd.DataFrame) -> list[StepInfo]:
     ]
 
 
+def _column(column: Column) -> ColumnInfo:
+    info: ColumnInfo = {"name": column.name, "unit": column.unit, "meaning": column.meaning}
+    return info | {"heading": column.heading} if column.heading else info
+
+
 def _finding(analysis: Analysis) -> Finding:
     return {
         "question": analysis.question,
@@ -179,9 +186,7 @@ def _finding(analysis: Analysis) -> Finding:
             {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
             for m in analysis.headline
         ],
-        "columns": [
-            {"name": c.name, "unit": c.unit, "meaning": c.meaning} for c in analysis.schema.columns
-        ],
+        "columns": [_column(column) for column in analysis.schema.columns],
         "rows": [
             {str(name): plain(value) for name, value in row.items()}
             for row in analysis.table[analysis.schema.names].to_dict("records")

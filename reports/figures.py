@@ -25,7 +25,7 @@ _PHASE_KEY = "#7d858d"
 
 
 def breakdown(document: Document) -> Figure | None:
-    """One bar per component, its phases one after the other; milliseconds per step."""
+    """One bar per component, its phases one after the other; milliseconds."""
     totals = story.phase_totals(document)
     if not totals:
         return None
@@ -37,11 +37,11 @@ def breakdown(document: Document) -> Figure | None:
         if (component, phase) in totals
     ]
     labels = [story.label(component) for component in components]
-    return horizontal([*bars, *_phase_keys(phases(totals))], labels, "ms per step")
+    return horizontal([*bars, *_phase_keys(phases(totals))], labels, f"ms {story.basis(document)}")
 
 
 def comparison(documents: Sequence[Document]) -> Figure | None:
-    """One bar per run: its phases one after the other, each by component; ms per step."""
+    """One bar per run: its phases one after the other, each by component; milliseconds."""
     runs = [story.phase_totals(document) for document in documents]
     components = in_order(component for run in runs for component, _phase in run)
     found = phases(key for run in runs for key in run)
@@ -53,7 +53,9 @@ def comparison(documents: Sequence[Document]) -> Figure | None:
     ]
     if not bars:
         return None
-    return horizontal([*bars, *_phase_keys(found)], story.run_labels(documents), "ms per step")
+    return horizontal(
+        [*bars, *_phase_keys(found)], story.run_labels(documents), f"ms {story.basis(*documents)}"
+    )
 
 
 def receive_buffers(document: Document) -> Figure | None:

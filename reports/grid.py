@@ -14,7 +14,7 @@ from rich.text import Text
 from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import shortened
 from moeprof.reports.story import numbers
-from moeprof.reports.values import cell_text, heading
+from moeprof.reports.values import cell_text, column_heading
 
 _GAP = 2
 _LEAST_TEXT = 12
@@ -29,7 +29,7 @@ def drawn_grid(
     """Lines of at most `width` columns: headings, one line per row, and what was left out."""
     cells = {
         c["name"]: [
-            heading(c["name"], c["unit"]),
+            column_heading(c),
             *(cell_text(row[c["name"]], c["name"], c["unit"]) for row in rows),
         ]
         for c in columns

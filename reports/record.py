@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypedDict
 
-from moeprof.errors import TraceError
-
-RUN_SCHEMA = "moeprof.run/"
+from moeprof.ingest.run_record import read_meta
 
 
 class RunRecord(TypedDict):
@@ -26,16 +23,18 @@ class RunRecord(TypedDict):
 
 def is_run_folder(path: Path) -> bool:
     """Whether `moeprof capture` made this folder: only there may a report be put."""
-    return _read_meta(path) is not None
+    return read_meta(path) is not None
 
 
-def read_record(path: str) -> RunRecord | None:
-    """The record of the run folder at `path`, None where `path` is not one of ours.
+def read_record(run: str) -> RunRecord | None:
+    """The record in the folder `run`; None where capture did not make it, or `run` is empty.
 
     Raises:
-        TraceError: there is a ``meta.json`` that is not JSON.
+        TraceError: there is a ``meta.json`` that cannot be read or is not JSON.
     """
-    meta = _read_meta(Path(path))
+    if not run:
+        return None
+    meta = read_meta(Path(run))
     if meta is None:
         return None
     return {
@@ -45,19 +44,6 @@ def read_record(path: str) -> RunRecord | None:
         "status": _text(meta.get("status")),
         "problems": _problems(meta.get("processes")),
     }
-
-
-def _read_meta(run: Path) -> dict[str, object] | None:
-    path = run / "meta.json"
-    if not path.is_file():
-        return None
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TraceError(f"{path}: expected JSON, found {error}. Remove it to go on") from error
-    if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
-        return None
-    return meta
 
 
 def _text(value: object) -> str | None:

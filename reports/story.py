@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from moeprof.reports.document import Document, MetricInfo, TrustInfo, Value
+from moeprof.reports.document import Document, Finding, MetricInfo, TrustInfo, Value
 from moeprof.reports.names import printable
 from moeprof.reports.values import is_number
-from moeprof.units import format_count, format_ns
+from moeprof.units import format_count, format_ns, format_percent
 
 NAME_WIDTH = 60
 """Where a name stands in a sentence or heading, it is cut to this many characters."""
 
+_NO_FINDING: Finding = {"question": "", "headline": [], "columns": [], "rows": [], "notes": []}
 _SPELLED = {"gemm": "GEMM", "mlp": "MLP", "moe": "MoE"}
 
 TITLES = {
@@ -178,7 +179,27 @@ def described_parts(document: Document) -> str:
     if not found:
         return ""
     whole_ns = sum(part.duration_ns for part in found)
-    return f"of {format_ns(whole_ns)} op time per device and step"
+    return f"of {format_ns(whole_ns)} op time {basis(document)}"
+
+
+def basis(*documents: Document) -> str:
+    """What the breakdown's times are taken over; of several runs every basis that one has."""
+    found = [
+        str(metric["value"])
+        for document in documents
+        for metric in document["analyses"].get("breakdown", _NO_FINDING)["headline"]
+        if metric["metric"] == "basis"
+    ]
+    return " or ".join(dict.fromkeys(found)) or "per device and step"
+
+
+def unexplained(document: Document) -> str:
+    """The shares that no component explains, told even where they are nothing."""
+    shares = {part.component: part.share for part in parts(document)}
+    return " · ".join(
+        f"{label(name)} {format_percent(shares.get(name, 0.0))}"
+        for name in ("unattributed", "other")
+    )
 
 
 def count_of(number: int) -> str:

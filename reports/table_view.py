@@ -9,7 +9,7 @@ from moeprof.reports import story
 from moeprof.reports.components import in_order
 from moeprof.reports.document import Document, Finding, Value
 from moeprof.reports.names import shortened
-from moeprof.reports.values import cell_text, heading
+from moeprof.reports.values import cell_text, column_heading
 from moeprof.units import format_ns
 
 MOST_ROWS = 1000
@@ -53,7 +53,7 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
     rows = finding["rows"][:MOST_ROWS]
     columns = tuple(
         Column(
-            heading(c["name"], c["unit"]),
+            column_heading(c),
             c["meaning"],
             story.numbers([row[c["name"]] for row in rows]),
         )
@@ -106,18 +106,21 @@ def runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableVie
 def parts_table(documents: Sequence[Document], labels: Sequence[str]) -> TableView:
     """One row per component, one column per run; bars on one scale."""
     runs = [{part.component: part for part in story.parts(document)} for document in documents]
-    named = in_order(name for run in runs for name in run)
-    totals = {name: sum(run[name].duration_ns for run in runs if name in run) for name in named}
+    components = in_order(name for run in runs for name in run)
+    totals = {
+        name: sum(run[name].duration_ns for run in runs if name in run) for name in components
+    }
     longest_ns = max((part.duration_ns for run in runs for part in run.values()), default=0.0)
     rows = tuple(
         (cell(story.label(name)), *(_part_cell(run.get(name), longest_ns) for run in runs))
         for name in sorted(totals, key=lambda name: -totals[name])
     )
+    named = zip(labels, documents, strict=True)
     columns = (
         Column("component", "part of the model or of the runtime", False),
-        *(Column(label, "device time per step", True) for label in labels),
+        *(Column(label, f"op time {story.basis(document)}", True) for label, document in named),
     )
-    return TableView("parts-table", "Time per step of each component", columns, rows)
+    return TableView("parts-table", "Op time of each component", columns, rows)
 
 
 def _part_cell(part: story.Part | None, longest_ns: float) -> Cell:

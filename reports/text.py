@@ -57,6 +57,8 @@ def _joined(blocks: Sequence[Text]) -> Text:
 def _heading(document: Document) -> Text:
     path = shortened(printable(document["run"]["path"]), WIDTH - _INDENT)
     lines = [_entry("Run", path), *_entries("", story.described_run(document))]
+    for note in document["run"]["notes"]:
+        lines += _entries("", printable(note))
     record = document["run"].get("record")
     if record and record["command"]:
         lines += _entries("", f"command: {printable(record['command'])}")
@@ -89,7 +91,7 @@ def _bars(document: Document) -> Text:
     parts = story.parts(document)
     if not parts:
         if "breakdown" in document["analyses"]:
-            return Text("  Where the step goes is not known: no device work in the used steps.")
+            return Text("  Where the step goes is not known: no device work in the capture.")
         return Text("")
     longest = parts[0].share
     lines = []
@@ -104,6 +106,7 @@ def _bars(document: Document) -> Text:
             )
         )
     lines.append(Text(f"  {story.described_parts(document)}", style="dim"))
+    lines.append(Text(f"  {story.unexplained(document)}", style="dim"))
     return Text("\n").join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Value
+from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import printable
 from moeprof.units import format_bytes, format_count, format_ns, format_percent
 
@@ -27,6 +27,8 @@ def written(value: Value, unit: str) -> str:
 SCALED_UNITS = ("ns", "bytes")
 """Units that `written` turns into larger ones: they stand in the cells, never in the heading."""
 
+_FRACTIONS = ("share", "ratio")
+
 
 def heading(name: str, unit: str) -> str:
     """A column's name for people: ``per_step_ns`` is "per step", as its cells carry the unit."""
@@ -34,9 +36,17 @@ def heading(name: str, unit: str) -> str:
     return name.removesuffix(ending).replace("_", " ")
 
 
+def column_heading(column: ColumnInfo) -> str:
+    """The heading that a column states, else the one that its name and unit make."""
+    return column.get("heading") or heading(column["name"], column["unit"])
+
+
 def cell_text(value: Value, name: str, unit: str) -> str:
-    """A value below its heading: 2048 in ``worst_rows`` is "2,048", as the heading says rows."""
-    is_said = unit not in SCALED_UNITS and name.endswith(f"_{unit}")
+    """A value below its heading: 2048 in ``worst_rows`` is "2,048", as the heading says rows.
+
+    A share or ratio is no count of things, whatever its column is called.
+    """
+    is_said = unit not in (*SCALED_UNITS, *_FRACTIONS) and name.endswith(f"_{unit}")
     return written(value, "count" if is_said and isinstance(value, int | float) else unit)
 
 

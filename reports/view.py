@@ -69,7 +69,6 @@ class RunView:
 
     id: str
     label: str
-    path: str
     facts: str
     command: str | None
     window: str | None
@@ -80,7 +79,9 @@ class RunView:
     passed: tuple[Check, ...]
     step: str
     step_detail: str
+    notes: tuple[str, ...]
     parts: str
+    unexplained: str
     segments: tuple[Segment, ...]
     ranked: tuple[Segment, ...]
     sections: tuple[SectionView, ...]
@@ -94,6 +95,7 @@ class PageView:
     lead: str
     runs: tuple[RunView, ...]
     legend: tuple[Segment, ...]
+    basis: str
     comparison: Figure | None
     tables: tuple[TableView, ...]
     command: str
@@ -114,6 +116,7 @@ def page_view(documents: Sequence[Document]) -> PageView:
         lead=comparison_sentence(documents),
         runs=runs,
         legend=_legend(runs),
+        basis=story.basis(*documents),
         comparison=comparison(documents) if several else None,
         tables=(runs_table(documents, labels), parts_table(documents, labels)) if several else (),
         command=story.command_line("report", *paths),
@@ -127,7 +130,6 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     return RunView(
         id=prefix or "run",
         label=label,
-        path=printable(document["run"]["path"]),
         facts=story.described_run(document),
         command=printable(record["command"]) if record and record["command"] else None,
         window=printable(record["window"]) if record and record["window"] else None,
@@ -138,8 +140,10 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         passed=_checks(story.passed(document)),
         step=format_ns(time.median_ns) if time else "not known",
         step_detail=story.described_spread(document),
+        notes=tuple(printable(note) for note in document["run"]["notes"]),
         parts=story.described_parts(document),
-        segments=tuple(segments[name] for name in in_order(segments)),
+        unexplained=story.unexplained(document),
+        segments=tuple(segments[name] for name in in_order(segments) if segments[name].share),
         ranked=tuple(segments.values()),
         sections=tuple(
             _section(document, name, f"{prefix}-{name}" if prefix else name)

@@ -9,21 +9,22 @@ The evidence, strongest first; the first that speaks decides:
 5. structure  what the program computes there (`structure`)
 6. neighbour  for ops without a name: the ops that read and write the same values
 
-A name that says "MoE layer" only is refined by structure. Collectives outside the MoE layer's
+A name that says "MoE layer" only is refined by structure, and what encloses the layer (a block
+called "mlp", say) no longer counts. Collectives outside the MoE layer's
 exchanges are a part of their own, whoever asked for them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
 import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
-from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, innermost, scopes
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.program import Frame, Op, Program
@@ -50,7 +51,9 @@ CLASSES = Schema(
 )
 
 _LIBRARY = re.compile(r"(site|dist)-packages/")
+_EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
+_MATMUL_CALLS = ("__cublas$gemm", "__cublas$lt$matmul")
 _STEM = re.compile(
     r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
     r"embeddings?|optimizers?|losses"
@@ -153,7 +156,11 @@ def _collective(program: Program, op: Op, found: Finding | None) -> Finding | No
         return None
     is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
     moves_weights = any(program.origin(name) is not None for name in op.operands)
-    if found is not None and found.component in MOE and not is_mixed and not moves_weights:
+    is_exchange = found is not None and (
+        found.component in MOE - _EXPERTS_WORK
+        or (found.component in _EXPERTS_WORK and bool(program.opcodes(op) & EXCHANGES))
+    )
+    if is_exchange and not is_mixed and not moves_weights:
         return found
     return Finding("collectives", "opcode")
 
@@ -164,47 +171,53 @@ def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
     if not name and not frames:
         return None
     by_scope = _by_scopes(scopes(name))
+    by_function = _by_frames(frames, phase_of(name), in_moe=by_scope == MOE_CONTEXT)
+    if by_scope == "dense_mlp" and by_function in (MOE_CONTEXT, *MOE):
+        by_scope = MOE_CONTEXT  # experts are feed-forward layers too: "ffn_act" in class RoutedMoE
     if by_scope not in (None, MOE_CONTEXT):
         return Finding(_refined(program, op, str(by_scope)), "scope")
-    by_function = _by_frames(frames, phase_of(name))
     if by_function not in (None, MOE_CONTEXT):
         return Finding(_refined(program, op, str(by_function)), "function")
-    by_parameter = _by_parameter(program, structure, op)
+    is_moe = MOE_CONTEXT in (by_scope, by_function)
+    by_parameter = _by_parameter(program, structure, op, in_moe=is_moe)
     if by_parameter:
         return Finding(by_parameter, "parameter")
     by_structure = _by_structure(program, structure, op, (name, frames))
     if by_structure:
         return Finding(by_structure, "structure")
-    is_moe = MOE_CONTEXT in (by_scope, by_function)
+    if is_moe and _is_batched_product(program, op):
+        return Finding("grouped_gemm", "structure")
     return Finding("moe_other" if is_moe else "other", "function" if is_moe else "none")
 
 
 def _by_scopes(paths: list[list[str]]) -> str | None:
-    """The innermost scope that stands for something; MoE context only where nothing else does."""
-    found = [component_of(scope) for path in paths for scope in reversed(path)]
+    """The innermost scope that stands for something; of merged paths the first that is definite."""
+    found = [innermost(component_of(scope) for scope in reversed(path)) for path in paths]
     definite = [component for component in found if component not in (None, MOE_CONTEXT)]
     return definite[0] if definite else MOE_CONTEXT if MOE_CONTEXT in found else None
 
 
-def _by_frames(frames: tuple[Frame, ...], phase: str) -> str | None:
-    """The same for functions. Wrappers count where the op stands in them directly."""
-    is_context = False
+def _by_frames(frames: tuple[Frame, ...], phase: str, *, in_moe: bool) -> str | None:
+    """The same for functions, classes and files."""
+    return innermost(_components_of_frames(frames, phase), in_moe=in_moe)
+
+
+def _components_of_frames(frames: tuple[Frame, ...], phase: str) -> Iterator[str | None]:
+    """What each frame stands for. Wrappers count where the op stands in them directly."""
     script = frames[-1].file if frames else ""
     own_depth = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f.file)), 0)
     for depth, frame in enumerate(frames):
         if "/optax/" in frame.file:
-            return "loss" if "/losses/" in frame.file else "optimizer"
+            yield "loss" if "/losses/" in frame.file else "optimizer"
         stem = PurePath(frame.file).stem
+        is_moe_class = MOE_CONTEXT in map(component_of, frame.function.split("."))
         for part in [*reversed(frame.function.split(".")), stem if frame.file != script else ""]:
             component = component_of(part) if part != stem or _STEM.fullmatch(stem) else None
-            if component is None or (component in _ENCLOSING and depth > own_depth):
-                continue
-            if component == "optimizer" and phase != "other":
-                continue
-            if component != MOE_CONTEXT:
-                return component
-            is_context = True
-    return MOE_CONTEXT if is_context else None
+            if component == "dense_mlp" and is_moe_class:
+                component = MOE_CONTEXT  # RoutedMoE.apply_ffn_activation
+            is_wrapper = component in _ENCLOSING and depth > own_depth
+            if not is_wrapper and (component != "optimizer" or phase == "other"):
+                yield component
 
 
 def _refined(program: Program, op: Op, component: str) -> str:
@@ -214,16 +227,17 @@ def _refined(program: Program, op: Op, component: str) -> str:
     return component if "dot" in program.opcodes(op) else "expert_elementwise"
 
 
-def _by_parameter(program: Program, structure: Structure, op: Op) -> str | None:
+def _by_parameter(program: Program, structure: Structure, op: Op, *, in_moe: bool) -> str | None:
     for dot in program.dots(op):
         for side in (dot.lhs, dot.rhs):
             weight = program.origin(side)
             words = re.findall(r"\w+", weight.op_name) if weight else []
-            for word in reversed(words):
-                component = component_of(word)
-                is_gate = component == "router" and weight and weight.dims[-1] != structure.experts
-                if component not in (None, MOE_CONTEXT) and not is_gate:
-                    return component
+            named = [component_of(word) for word in reversed(words)]
+            if weight and weight.dims[-1:] != (structure.experts,):
+                named = [component for component in named if component != "router"]
+            component = innermost(named, in_moe=in_moe)
+            if component not in (None, MOE_CONTEXT):
+                return component
     return None
 
 
@@ -241,6 +255,12 @@ def _by_structure(
     if phase_of(name) == "other" and _updates_parameter(program, op):
         return "optimizer"
     return structure.by_vocabulary(program, op)
+
+
+def _is_batched_product(program: Program, op: Op) -> bool:
+    """In a MoE layer the batch is the experts: tokens go through the gate as one matrix."""
+    is_library_call = op.target.startswith(_MATMUL_CALLS) and len(op.dims) > 2
+    return is_library_call or any(dot.batched for dot in program.dots(op))
 
 
 def _updates_parameter(program: Program, op: Op) -> bool:

@@ -7,6 +7,9 @@ parameter paths. Words are told apart at underscores and capitals.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from moeprof.analyzers.classify.components import MOE
 
 MOE_CONTEXT = "moe"
 """Not a component: the name says "MoE layer", the part must be found otherwise."""
@@ -45,6 +48,7 @@ _PATTERNS = tuple(
         (r"_(mlp|ffn|feed_?forward|swiglu|geglu|dense_mlp)_", "dense_mlp"),
     )
 )
+_PARTS_OF_LAYER = MOE | {"shared_expert"}
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
 
@@ -63,17 +67,33 @@ def component_of(name: str) -> str | None:
     return None
 
 
+def innermost(components: Iterable[str | None], *, in_moe: bool = False) -> str | None:
+    """The first component, innermost first; `MOE_CONTEXT` where nothing else is said.
+
+    Once the MoE layer is named (or `in_moe` says so), only its own parts count from further out:
+    the layer often stands inside a block that is called "mlp" or "attention".
+    """
+    for component in components:
+        if component == MOE_CONTEXT:
+            in_moe = True
+        elif component is not None and (not in_moe or component in _PARTS_OF_LAYER):
+            return component
+    return MOE_CONTEXT if in_moe else None
+
+
+def merged_parts(op_name: str) -> list[str]:
+    """The op_names that XLA merged into one: ``prefix/(a/x:b/y)``, brackets not always balanced."""
+    prefix, is_merged, rest = op_name.partition("/(")
+    return [f"{prefix}/{part}" for part in rest.split(":")] if is_merged else [op_name]
+
+
 def scopes(op_name: str) -> list[list[str]]:
     """Scope path of an op_name, outermost first; one path per merged part.
 
     The program's own name and the primitive at the end are left out.
-
-    XLA merges ops of several origins into ``prefix/(a/x:b/y)``, brackets not always balanced.
     Derivative wrappers are taken off: ``transpose(jvp(moe))/dispatch`` gives moe, dispatch.
     """
-    prefix, is_merged, rest = op_name.partition("/(")
-    parts = [f"{prefix}/{part}" for part in rest.split(":")] if is_merged else [op_name]
-    return [_path(part) for part in parts]
+    return [_path(part) for part in merged_parts(op_name)]
 
 
 def _path(op_name: str) -> list[str]:

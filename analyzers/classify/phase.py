@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from moeprof.analyzers.classify.names import merged_parts
+
 PHASES = ("forward", "recompute", "backward", "other")
+_LATEST_FIRST = ("backward", "recompute", "forward")
 
 
 def phase_of(op_name: str) -> str:
@@ -12,6 +15,11 @@ def phase_of(op_name: str) -> str:
     forward. What is outside the differentiated function (optimizer, metrics) is other. A merged
     name counts as the later phase of its parts.
     """
+    found = {_phase_of_one(part) for part in merged_parts(op_name)}
+    return next((phase for phase in _LATEST_FIRST if phase in found), "other")
+
+
+def _phase_of_one(op_name: str) -> str:
     if "rematted_computation" in op_name:
         return "recompute"
     if "transpose(" in op_name:

@@ -24,7 +24,7 @@ def command(ctx: click.Context, run: Path, only: tuple[str, ...], as_json: bool)
     """Where the step of a captured run goes.
 
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, or one
-    .xplane.pb, .xplane.pb.gz, .trace.json or .trace.json.gz file.
+    .xplane.pb or .xplane.pb.gz file.
 
     Exit code 3: the input is damaged or partial; the trust record says what is missing.
 

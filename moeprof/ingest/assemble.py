@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from moeprof.ingest.frames import (
 )
 from moeprof.ingest.programs import Program
 from moeprof.ingest.self_time import bodies, self_times_ps, union
-from moeprof.ingest.steps import Execution, Step, cut_steps
+from moeprof.ingest.steps import Counting, Cut, Execution, Step, cut_steps
 from moeprof.ingest.trust import Evidence, judge
 from moeprof.ingest.work import Record, Work
 from moeprof.tables.trace import Trace, TraceMeta
@@ -38,6 +39,16 @@ class Host:
     record: Record
     programs: dict[int, Program]
     messages: tuple[str, ...]
+    counting: Counting | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The path that was given, the run folder that it stands for (empty for none), and notes."""
+
+    path: str
+    run_folder: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,15 +58,15 @@ class HostTables:
     host: Host
     self_ps: list[int]
     executions: list[tuple[int, Execution]]  # (device, execution)
-    steps: list[Step]
-    how: str
-    step_of: Mapping[tuple[int, int], int]
+    cut: Cut
+    step_of: Mapping[tuple[int, int], int]  # (module, run id) -> step
+    work_steps: list[int]  # of each piece of work, -1 for none
+    stray_ns: int  # self time of work inside a step's span that belongs to no step
 
 
 def assemble(
-    path: str,
+    source: Source,
     hosts: Sequence[Host],
-    notes: Sequence[str],
     routing: pd.DataFrame,
     received: pd.DataFrame,
 ) -> Trace:
@@ -73,9 +84,13 @@ def assemble(
     damage = [line for host in hosts for line in host.record.damage]
     read = sum(host.record.events for host in hosts)
     messages = [message for host in hosts for message in host.messages]
+    doubts = list(dict.fromkeys(table.cut.doubt for table in tables if table.cut.doubt))
+    stray_ns = sum(table.stray_ns for table in tables)
     return Trace(
-        meta=_meta(path, hosts, events, (*notes, *dict.fromkeys(table.how for table in tables))),
-        trust=judge(Evidence(events, ops, steps, dropped, damage, messages, read)),
+        meta=_meta(source, tables, events),
+        trust=judge(
+            Evidence(events, ops, steps, dropped, damage, messages, read, doubts, stray_ns)
+        ),
         events=events,
         hlo_ops=ops,
         executions=executions,
@@ -90,17 +105,18 @@ def assemble(
     )
 
 
-def _meta(
-    path: str, hosts: Sequence[Host], events: pd.DataFrame, notes: tuple[str, ...]
-) -> TraceMeta:
+def _meta(source: Source, tables: Sequence[HostTables], events: pd.DataFrame) -> TraceMeta:
+    hosts = [table.host for table in tables]
     return TraceMeta(
-        path=path,
+        path=source.path,
         platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
         hosts=tuple(host.name for host in hosts),
         devices=len(events[["host", "device"]].drop_duplicates()),
         jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
         events=sum(host.record.events for host in hosts),
-        notes=notes,
+        notes=(*source.notes, *dict.fromkeys(table.cut.how for table in tables)),
+        run_folder=source.run_folder,
+        are_steps_numbered_by_script=all(table.cut.is_as_in_script for table in tables),
     )
 
 
@@ -108,11 +124,34 @@ def _host_tables(host: Host, calls: Mapping[tuple[int, str], frozenset[str]]) ->
     work = host.record.work
     work.sort(key=lambda item: (item.device, item.start_ps, -item.end_ps))
     per_device, whole = _executions(work, host.zero_ns)
-    steps, how = cut_steps(
-        whole, host.record.markers, host.record.launches, host.record.compiles_ps
+    record = host.record
+    cut = cut_steps(whole, record.markers, record.launches, record.compiles_ps, host.counting)
+    step_of = {run: step.step for step in cut.steps for run in step.runs}
+    self_ps = self_times_ps(work, calls)
+    around = [_step_around(cut.steps, item.start_ps // 1000 - host.zero_ns) for item in work]
+    numbers = [
+        step_of.get((item.module, item.run_id), -1 if _has_run(item) else step)
+        for item, step in zip(work, around, strict=True)
+    ]
+    stray_ps = sum(
+        ps for ps, a, n in zip(self_ps, around, numbers, strict=True) if a != -1 and n == -1
     )
-    step_of = {run: step.step for step in steps for run in step.runs}
-    return HostTables(host, self_times_ps(work, calls), per_device, steps, how, step_of)
+    return HostTables(host, self_ps, per_device, cut, step_of, numbers, stray_ps // 1000)
+
+
+def _has_run(item: Work) -> bool:
+    return item.run_id != -1 and item.module != -1
+
+
+def _step_around(steps: Sequence[Step], at_ns: int) -> int:
+    """Number of the step whose device work spans `at_ns`, of several the last begun; -1 for none.
+
+    `steps` are in order of time.
+    """
+    at = bisect_right(steps, at_ns, key=lambda step: step.start_ns) - 1
+    while at >= 0 and not steps[at].runs:
+        at -= 1
+    return steps[at].step if at >= 0 and at_ns <= steps[at].end_ns else -1
 
 
 def _executions(
@@ -121,7 +160,7 @@ def _executions(
     """Executions per device, and over all devices of the host."""
     spans: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for item in work:
-        if item.run_id != -1 and item.module != -1:
+        if _has_run(item):
             span = (item.start_ps // 1000 - zero_ns, item.end_ps // 1000 - zero_ns)
             spans[item.module, item.run_id, item.device].append(span)
     per_device = []

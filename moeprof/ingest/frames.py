@@ -36,7 +36,7 @@ def events_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
         rows["host"] += [table.host.name] * len(work)
         for column in ("device", "line", "name", "module", "op", "run_id"):
             rows[column] += [getattr(item, column) for item in work]
-        rows["step"] += [table.step_of.get((item.module, item.run_id), -1) for item in work]
+        rows["step"] += table.work_steps
         rows["start_ns"] += starts
         rows["duration_ns"] += [end - start for start, end in zip(starts, ends, strict=True)]
         rows["self_ns"] += [self_ps // 1000 for self_ps in table.self_ps]
@@ -63,15 +63,13 @@ def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
 
 
 def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
-    """`STEPS`. Hosts have clocks of their own: of several the longest step is kept, not a span."""
-    rows: dict[tuple[int, int], dict[str, object]] = {}
+    """`STEPS`, by number. Of several hosts the longest step is kept, as clocks are not aligned."""
+    rows: dict[int, dict[str, object]] = {}
     for table in tables:
-        seen: Counter[int] = Counter()
-        for step in table.steps:
-            seen[step.step] += 1
-            key, length = (step.step, seen[step.step]), step.end_ns - step.start_ns
+        for step in table.cut.steps:
+            length = step.end_ns - step.start_ns
             row = rows.setdefault(
-                key,
+                step.step,
                 {
                     "step": step.step,
                     "module": step.module,
@@ -84,7 +82,7 @@ def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
             row["duration_ns"] = max(int(str(row["duration_ns"])), length)
             if step.reason:
                 row["used"], row["reason"] = False, row["reason"] or step.reason
-    return STEPS.frame(list(rows.values()))
+    return STEPS.frame([row for _, row in sorted(rows.items())])
 
 
 def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:

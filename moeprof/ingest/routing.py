@@ -7,23 +7,23 @@ from pathlib import Path
 import pandas as pd
 
 from moeprof.errors import TraceError
+from moeprof.ingest.locate import unreadable
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Schema
 
 
-def read_routing(profile: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`ROUTING` and `RECEIVED` of the run that `profile` belongs to; empty where none is there.
-
-    The tables stand in ``RUN/routing`` beside ``RUN/plugins/profile/<session>/<file>``.
+def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none.
 
     Raises:
         TraceError: a table is there and cannot be read.
     """
-    above = profile.resolve().parents
-    folder = (above[3] if len(above) > 3 else above[-1]) / "routing"
-    if profile.parent.parent.name != "profile" or not folder.is_dir():
+    if run is None:
         return ROUTING.frame(), RECEIVED.frame()
-    files = sorted(folder.glob("*.parquet"))
+    try:
+        files = sorted((run / "routing").glob("*.parquet"))
+    except OSError as error:
+        raise unreadable(run / "routing", error) from error
     received = [file for file in files if file.name.startswith("received-")]
     routing = [file for file in files if file not in received]
     return _read(routing, ROUTING), _read(received, RECEIVED)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeprof.errors import TraceError
-from moeprof.ingest.assemble import Host, assemble
+from moeprof.ingest.assemble import Host, Source, assemble
 from moeprof.ingest.cpu_plane import read_host_plane
 from moeprof.ingest.gpu_plane import device_ordinal, read_device_plane, run_ids
 from moeprof.ingest.locate import locate, read_bytes
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
+from moeprof.ingest.run_record import counting_of
+from moeprof.ingest.steps import Counting
 from moeprof.ingest.work import Record
 from moeprof.ingest.xplane import Plane, XSpace, parse_xspace
 from moeprof.tables.trace import Trace
@@ -26,16 +28,17 @@ def open_run(path: str | Path) -> Trace:
     can be recovered, and the trust record says how much.
 
     Raises:
-        TraceError: there is no profile at `path`, or nothing in it can be read.
+        TraceError: there is no profile at `path`, there are several runs, or nothing in it can be
+            read.
     """
     session = locate(path)
-    hosts = [read_file(file) for file in session.files]
-    routing, received = read_routing(session.files[0])
-    return assemble(str(path), hosts, session.notes, routing, received)
+    hosts = [read_file(file, counting_of(session.run, file)) for file in session.files]
+    source = Source(str(path), str(session.run or ""), session.notes)
+    return assemble(source, hosts, *read_routing(session.run))
 
 
-def read_file(file: Path) -> Host:
-    """Read one profile file, the work of one process.
+def read_file(file: Path, counting: Counting | None) -> Host:
+    """Read one profile file, the work of one process whose steps capture counted so.
 
     Raises:
         TraceError: the file is empty, no profile, or holds no readable plane.
@@ -57,6 +60,7 @@ def read_file(file: Path) -> Host:
         record=record,
         programs=read_programs(metadata, record.damage) if metadata else {},
         messages=(*space.errors, *space.warnings),
+        counting=counting,
     )
 
 

@@ -3,7 +3,8 @@
 A step is cut from device work, never from the host's clock: with asynchronous dispatch the host
 is ahead. Markers (StepTraceAnnotation) say which executions belong together where they agree
 with the executions of the largest module; else every execution of that module is a step, with
-the executions of those other modules that come once or more in every step.
+the executions of those other modules that come once or more in every step. Where `moeprof
+capture` counted the steps, its way of counting decides.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 from moeprof.ingest.work import Launch, Marker
 
@@ -45,26 +48,51 @@ class Step:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Counting:
+    """How capture counted the steps of a window: by an annotation (empty: by calls), from, to."""
+
+    annotation: str
+    first_step: int | None
+    last_step: int | None
+
+
+class Cut(NamedTuple):
+    """Steps in order of time, and how they were found.
+
+    ``is_as_in_script`` says whether their numbers are those that the script or capture counts
+    with; else they are places, from 0. ``doubt`` says what else a step might be.
+    """
+
+    steps: list[Step]
+    how: str
+    is_as_in_script: bool = False
+    doubt: str = ""
+
+
 def cut_steps(
     executions: Sequence[Execution],
     markers: Sequence[Marker],
     launches: Sequence[Launch],
     compiles_ps: Sequence[int] = (),
-) -> tuple[list[Step], str]:
-    """Steps in order of time, and one line on how they were found."""
+    counting: Counting | None = None,
+) -> Cut:
+    """Find the steps of one host; every step has a number of its own."""
     if not executions:
-        return [], "no step: no execution of a module can be told apart"
+        return Cut([], "no step: no execution of a module can be told apart")
     main = largest_module(executions)
-    markers, owners = _best_markers(executions, main, markers, launches)
-    if _markers_fit(executions, main, owners):
-        steps = _marked(executions, markers, owners, main)
-        how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
+    found, owners = _best_markers(executions, main, markers, launches)
+    is_fit = _markers_fit(executions, main, owners)
+    if counting is not None and counting.annotation:
+        counted = [marker for marker in markers if marker.name == counting.annotation]
+        if counted_owners := _owners(counted, launches):
+            found, owners, is_fit = counted, counted_owners, True
+    if is_fit:
+        cut = _marked(executions, found, owners, compiles_ps, main)
     else:
-        steps = _by_module(executions, main)
-        how = f"steps from executions of the largest module (annotations found: {len(markers)}"
-        how += ", not used)" if markers else ")"
-    compiled = {m.step for m in markers if any(m.start_ps <= at <= m.end_ps for at in compiles_ps)}
-    return _without_warm_up(_judged(steps, executions, compiled)), how
+        doubt = "" if counting else _doubt(executions, main, found, owners)
+        cut = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
+    return cut._replace(steps=_without_warm_up(_judged(cut.steps, executions)))
 
 
 def largest_module(executions: Sequence[Execution]) -> int:
@@ -113,9 +141,27 @@ def _markers_fit(executions: Sequence[Execution], main: int, owners: dict[int, i
     return 2 * sum(owned.values()) > len(runs) and (len(owned) > 1 or len(runs) == 1)
 
 
+def _doubt(
+    executions: Sequence[Execution], main: int, markers: Sequence[Marker], owners: dict[int, int]
+) -> str:
+    """What speaks against a step per execution: a single annotation that holds most of them."""
+    runs = [e.run_id for e in executions if e.module == main]
+    owned = [owners[run] for run in runs if run in owners]
+    if len(set(owned)) != 1 or 2 * len(owned) <= len(runs):
+        return ""
+    return (
+        f"one annotation '{markers[owned[0]].name}' holds {len(owned)} executions of the largest "
+        f"module: they are counted as {len(owned)} steps, but may be one"
+    )
+
+
 def _marked(
-    executions: Sequence[Execution], markers: Sequence[Marker], owners: dict[int, int], main: int
-) -> list[Step]:
+    executions: Sequence[Execution],
+    markers: Sequence[Marker],
+    owners: dict[int, int],
+    compiles_ps: Sequence[int],
+    main: int,
+) -> Cut:
     mine: dict[int, list[Execution]] = defaultdict(list)
     for execution in executions:
         if execution.run_id in owners:
@@ -123,14 +169,24 @@ def _marked(
     steps = []
     for index, marker in enumerate(markers):
         if mine[index]:
-            steps.append(_step(marker.step, mine[index], main))
+            is_compiled = any(marker.start_ps <= at <= marker.end_ps for at in compiles_ps)
+            step = _step(marker.step, mine[index], main)
+            steps.append(_with(step, "compiled in it" if is_compiled else ""))
         else:
             start, end = marker.start_ps // 1000, marker.end_ps // 1000
             steps.append(Step(marker.step, -1, start, end, (), "no device work in it"))
-    return sorted(steps, key=lambda step: step.start_ns)
+    steps.sort(key=lambda step: step.start_ns)
+    how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
+    numbers = [step.step for step in steps]
+    if numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers)):
+        return Cut(steps, how, is_as_in_script=True)
+    how += ", numbered by their place: the annotations' own numbers do not rise"
+    return Cut([replace(step, step=place) for place, step in enumerate(steps)], how)
 
 
-def _by_module(executions: Sequence[Execution], main: int) -> list[Step]:
+def _by_module(
+    executions: Sequence[Execution], main: int, markers: int, counting: Counting | None
+) -> Cut:
     ordered = sorted(executions, key=lambda e: e.start_ns)
     starts = [e.start_ns for e in ordered if e.module == main]
     groups: list[list[Execution]] = [[] for _ in starts]
@@ -139,10 +195,22 @@ def _by_module(executions: Sequence[Execution], main: int) -> list[Step]:
         if at >= 0:
             groups[at].append(execution)
     regular = _in_every(groups[:-1] or groups)
-    return [
-        _step(number, [e for e in group if e.module in regular], main)
-        for number, group in enumerate(groups)
+    first = _first_number(len(groups), counting)
+    steps = [
+        _step((first or 0) + place, [e for e in group if e.module in regular], main)
+        for place, group in enumerate(groups)
     ]
+    how = f"steps from executions of the largest module (annotations found: {markers}"
+    how += ", not used)" if markers else ")"
+    return Cut(steps, how, is_as_in_script=first is not None)
+
+
+def _first_number(steps: int, counting: Counting | None) -> int | None:
+    """What capture calls the first step; None where it counted other steps than are found."""
+    if counting is None or counting.first_step is None or counting.last_step is None:
+        return None
+    is_same = counting.last_step - counting.first_step + 1 == steps
+    return counting.first_step if is_same else None
 
 
 def _in_every(groups: list[list[Execution]]) -> set[int]:
@@ -160,8 +228,8 @@ def _step(number: int, executions: list[Execution], main: int) -> Step:
     )
 
 
-def _judged(steps: list[Step], executions: Sequence[Execution], compiled: set[int]) -> list[Step]:
-    """Give a reason to every step that was compiled in or that the capture cut."""
+def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
+    """Give a reason to every step that the capture cut."""
     ops = {(e.module, e.run_id): e.ops for e in executions}
     devices = {(e.module, e.run_id): e.devices for e in executions}
     sizes = [sum(ops[run] for run in step.runs) for step in steps]
@@ -170,8 +238,6 @@ def _judged(steps: list[Step], executions: Sequence[Execution], compiled: set[in
     for at, step in enumerate(steps):
         others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
         reason = step.reason
-        if not reason and step.step in compiled:
-            reason = "compiled in it"
         if not reason and widths[at] < max(widths):
             reason = f"work of {widths[at]} of {max(widths)} devices"
         if not reason and at in (0, len(steps) - 1) and others and sizes[at] < min(others):
@@ -195,4 +261,4 @@ def _without_warm_up(steps: list[Step]) -> list[Step]:
 
 
 def _with(step: Step, reason: str) -> Step:
-    return Step(step.step, step.module, step.start_ns, step.end_ns, step.runs, reason)
+    return replace(step, reason=reason)

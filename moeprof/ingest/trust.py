@@ -23,11 +23,13 @@ class Evidence:
     damage: Sequence[str]
     messages: Sequence[str]
     read: int
+    doubts: Sequence[str]
+    stray_ns: int
 
 
 def judge(evidence: Evidence) -> tuple[TrustCheck, ...]:
     """Every check with its verdict; the good ones are listed too."""
-    checks = (_damage, _device_work, _programs, _resolved, _stamps, _steps, _profiler)
+    checks = (_damage, _device_work, _programs, _resolved, _stamps, _steps, _strays, _profiler)
     return tuple(check(evidence) for check in checks)
 
 
@@ -96,11 +98,20 @@ def _stamps(evidence: Evidence) -> TrustCheck:
 def _steps(evidence: Evidence) -> TrustCheck:
     used = int(evidence.steps["used"].sum())
     dropped = len(evidence.steps) - used
-    verdict = "ok" if used >= 3 else "warn"
+    is_good = used >= 3 and not evidence.doubts
     detail = f"{used} step(s) measured, {dropped} dropped"
     if 0 < used < 3:
         detail += ": too few to tell noise from change"
-    return TrustCheck("steps", "ok" if verdict == "ok" else "warn", detail)
+    return TrustCheck("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
+
+
+def _strays(evidence: Evidence) -> TrustCheck:
+    """Work of modules that do not run in every step, yet run during one, is in no figure."""
+    in_steps_ns = int(evidence.events["self_ns"][evidence.events["step"] != -1].sum())
+    whole_ns = in_steps_ns + evidence.stray_ns
+    share = evidence.stray_ns / whole_ns if whole_ns else 0.0
+    detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
+    return TrustCheck("strays", "ok" if share < 0.01 else "warn", detail)
 
 
 def _profiler(evidence: Evidence) -> TrustCheck:

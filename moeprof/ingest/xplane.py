@@ -36,7 +36,6 @@ class Line:
     name: str
     timestamp_ns: int
     event_spans: list[Span] = field(repr=False)
-    whole: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class Plane:
     stat_names: dict[int, str]
     stats: dict[str, StatValue]
     event_metadata: dict[int, Span]
-    whole: bool
     data: bytes = field(repr=False)
 
 
@@ -71,7 +69,7 @@ def parse_xspace(data: bytes) -> XSpace:
     damage: list[str] = []
     for number, start, end, whole in _messages(data, 0, len(data), damage):
         if number == 1:
-            planes.append(_plane(data, start, end, whole, damage))
+            planes.append(_plane(data, start, end, damage))
         elif number in texts and whole:
             texts[number].append(text(data, start, end))
     return XSpace(tuple(planes), tuple(texts[4]), tuple(texts[2]), tuple(texts[3]), tuple(damage))
@@ -131,13 +129,12 @@ def _messages(
             yield number, value, stop, whole
 
 
-def _plane(data: bytes, start: int, end: int, whole: bool, damage: list[str]) -> Plane:
+def _plane(data: bytes, start: int, end: int, damage: list[str]) -> Plane:
     parts: dict[int, list[Span]] = {2: [], 4: [], 5: [], 6: []}
     lines: list[Line] = []
-    before = len(damage)
     for number, a, b, is_whole in _messages(data, start, end, damage):
         if number == 3:
-            lines.append(_line(data, a, b, is_whole, damage))
+            lines.append(_line(data, a, b, damage))
         elif number in parts and is_whole:
             parts[number].append((a, b))
     metadata = dict(_map_entry(data, a, b, damage) for a, b in parts[4])
@@ -150,12 +147,11 @@ def _plane(data: bytes, start: int, end: int, whole: bool, damage: list[str]) ->
         stat_names=stat_names,
         stats=_stats(data, parts[6], stat_names, damage),
         event_metadata=metadata,
-        whole=whole and len(damage) == before,
         data=data,
     )
 
 
-def _line(data: bytes, start: int, end: int, whole: bool, damage: list[str]) -> Line:
+def _line(data: bytes, start: int, end: int, damage: list[str]) -> Line:
     name, timestamp_ns = "", 0
     spans: list[Span] = []
     for number, kind, value, stop, is_whole in _recover(data, start, end, damage):
@@ -167,7 +163,7 @@ def _line(data: bytes, start: int, end: int, whole: bool, damage: list[str]) -> 
             name = text(data, value, stop)
         elif number == 3:
             timestamp_ns = signed(value)
-    return Line(name, timestamp_ns, spans, whole)
+    return Line(name, timestamp_ns, spans)
 
 
 def _map_entry(data: bytes, start: int, end: int, damage: list[str]) -> tuple[int, Span]:

@@ -20,12 +20,16 @@ _DTYPES = {"int64": "int64", "float64": "float64", "bool": "bool", "text": "str"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, kind (a key of the table above), unit and meaning."""
+    """One column: its name, kind (a key of the table above), unit and meaning.
+
+    ``heading`` is what people read above it where the name does not say it.
+    """
 
     name: str
     kind: str
     unit: str
     meaning: str
+    heading: str = ""
 
 
 @dataclass(frozen=True)

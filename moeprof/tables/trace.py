@@ -22,7 +22,7 @@ _DEVICE = Column("device", "int64", "", "ordinal of the device on its host")
 _MODULE = Column("module", "int64", "", "program id; -1 where the event names none")
 _OP = Column("op", "text", "", "HLO instruction; empty where the event names none")
 _RUN_ID = Column("run_id", "int64", "", "execution of the module; -1 where unknown")
-_STEP = Column("step", "int64", "", "training step; -1 outside every step")
+_STEP = Column("step", "int64", "", "step, as `steps` numbers it; -1 outside every step")
 _START = Column("start_ns", "int64", "ns", "start, since the capture began")
 _DURATION = Column("duration_ns", "int64", "ns", "length; end minus start, both rounded down")
 
@@ -105,7 +105,7 @@ STEPS = Schema(
         Column("reason", "text", "", "why it is not used; empty where it is"),
     ),
 )
-"""One row per step found, the dropped ones included."""
+"""One row per step found, the dropped ones included, each with a number of its own."""
 
 BUFFERS = Schema(
     "buffers",
@@ -142,7 +142,13 @@ RENDEZVOUS = Schema(
 
 MARKERS = Schema(
     "markers",
-    (_HOST, Column("name", "text", "", "annotation name"), _STEP, _START, _DURATION),
+    (
+        _HOST,
+        Column("name", "text", "", "annotation name"),
+        Column("step", "int64", "", "number that the annotation carries"),
+        _START,
+        _DURATION,
+    ),
 )
 """One row per step annotation that the user's program made, on the host's thread."""
 
@@ -155,7 +161,11 @@ DROPPED = Schema(
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace comes from. ``devices`` counts those with work in the profile."""
+    """Where a trace comes from. ``devices`` counts those with work in the profile.
+
+    ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
+    Steps are numbered as the script or capture counts them, or else by their place, from 0.
+    """
 
     path: str
     platform: str
@@ -164,6 +174,8 @@ class TraceMeta:
     jax_version: str
     events: int
     notes: tuple[str, ...] = ()
+    run_folder: str = ""
+    are_steps_numbered_by_script: bool = False
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,24 @@ def test_copies_of_a_gpu_without_an_op_are_copies_and_graphs_are_told(tmp_path):
 def test_without_a_step_the_whole_capture_is_divided_by_devices_alone(tmp_path):
     stream = line("Stream #1", event("k", 10, 30, hlo_op="up", program_id=7))
     found = breakdown(trace_of(tmp_path, PROGRAM, more=(Plane("/device:GPU:0", (stream,)),)))
-    assert found.table["per_step_ns"].tolist() == [30.0]
+    assert found.table["per_step_ns"].tolist() == [30.0, 0.0]
     assert "no whole step in the capture" in found.notes[0]
+    assert {m.metric: m.value for m in found.headline}["basis"] == (
+        "per device over the whole capture"
+    )
+    (time,) = (c for c in found.schema.columns if c.name == "per_step_ns")
+    assert "of the whole capture" in time.meaning
+    assert time.heading == "in capture"
+
+
+def test_what_is_unattributed_is_told_even_where_it_is_nothing(tmp_path):
+    work = [
+        thunk("up", 100 * i + 1, 40, run_id=i, device_ordinal=d) for i in range(3) for d in (0, 1)
+    ]
+    table = breakdown(trace_of(tmp_path, PROGRAM, *work)).table.set_index("component")
+    row = table.loc["unattributed"]
+    assert row[["per_step_ns", "share", "calls", "collective_ns"]].tolist() == [0.0] * 4
+    assert row[["step_spread_ns", "device_spread_ns"]].tolist() == [0.0, 0.0]
 
 
 def test_waiting_on_the_cpu_is_told(tmp_path):

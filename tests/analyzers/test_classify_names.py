@@ -1,6 +1,6 @@
 import pytest
 
-from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, scopes
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, innermost, scopes
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.targets import component_of_target
 
@@ -103,3 +103,24 @@ def test_the_phase_is_what_the_name_stack_says(op_name, phase):
 )
 def test_custom_calls_are_known_by_their_target(target, component):
     assert component_of_target(target) == component
+
+
+def test_what_encloses_the_moe_layer_does_not_name_its_inside():
+    assert innermost(["norm", MOE_CONTEXT]) == "norm"
+    assert innermost([None, MOE_CONTEXT, "dense_mlp", "attention"]) == MOE_CONTEXT
+    assert innermost([None, MOE_CONTEXT, "dense_mlp", "grouped_gemm"]) == "grouped_gemm"
+    assert innermost([MOE_CONTEXT, "shared_expert"]) == "shared_expert"
+    assert innermost(["dense_mlp"], in_moe=True) == MOE_CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("parts", "phase"),
+    [
+        ("transpose(jvp())/mul:jvp()/rematted_computation/mul", "backward"),
+        ("jvp()/rematted_computation/mul:jvp()/mul", "recompute"),
+        ("optimizer/mul:jvp()/mul", "forward"),
+        ("optimizer/mul:metrics/mul", "other"),
+    ],
+)
+def test_a_merged_name_counts_as_the_latest_phase_of_its_parts(parts, phase):
+    assert phase_of(f"jit(s)/({parts})") == phase

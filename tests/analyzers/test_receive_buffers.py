@@ -68,11 +68,12 @@ def run(tmp_path, program, *names):
     )
 
 
-def with_routing(trace, rows, tokens):
+def with_routing(trace, rows, tokens, *, groups=1, is_numbered=True):
     """Rows per rank of layer 0, tokens per expert; two experts per rank; all three steps."""
     received = [
-        {"step": s, "layer": 0, "group": 0, "rank": r, "rows": n}
+        {"step": s, "layer": 0, "group": g, "rank": r, "rows": n}
         for s in range(3)
+        for g in range(groups)
         for r, n in enumerate(rows)
     ]
     routing = [
@@ -80,8 +81,9 @@ def with_routing(trace, rows, tokens):
         for s in range(3)
         for e, n in enumerate(tokens)
     ]
+    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=is_numbered)
     return dataclasses.replace(
-        trace, received=RECEIVED.frame(received), routing=ROUTING.frame(routing)
+        trace, meta=meta, received=RECEIVED.frame(received), routing=ROUTING.frame(routing)
     )
 
 
@@ -155,6 +157,27 @@ def test_routing_of_other_steps_is_said_to_be(tmp_path):
     shifted = trace.received.assign(step=trace.received["step"] + 100)
     notes = receive_buffers(dataclasses.replace(trace, received=shifted)).notes
     assert "routing was recorded for other steps than those of the trace" in notes
+
+
+def test_steps_without_the_scripts_numbers_take_all_recorded_steps(tmp_path):
+    trace = with_routing(run(tmp_path, PADDED, "sent"), (20, 60), (20, 0, 60, 0), is_numbered=False)
+    received = trace.received.assign(
+        rows=trace.received["rows"].where(trace.received["step"] > 0, 0)
+    )
+    found = receive_buffers(
+        dataclasses.replace(trace, received=received.assign(step=received["step"] + 2))
+    )
+    assert found.table.set_index("op")["used_rows"]["sent"] == pytest.approx(80 / 3)  # 0, 40, 40
+    assert any("are taken from all recorded steps" in note for note in found.notes)
+
+
+def test_pairs_over_several_groups_have_a_mean_but_no_fullest_rank(tmp_path):
+    trace = with_routing(run(tmp_path, DEEPEP, "recv", "up"), (16, 48), (10, 10, 40, 4), groups=2)
+    table = receive_buffers(trace).table.set_index("role")
+    assert table["used_rows"]["fan_out"] == 16.0  # 20 and 44 pairs over two groups
+    assert table["most_used_rows"].isna().to_dict() == {
+        "fan_out": True, "dispatch": False, "combine": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("program", [DEEPEP, PADDED])

@@ -1,4 +1,7 @@
 import gzip
+import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from builders.xspace import Plane, Ref, event, host, line, metadata, thunk, xspa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from moeprof.analyzers.step_time import step_time
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
 from moeprof.tables.trace import Trace
@@ -204,11 +208,18 @@ def test_what_is_no_profile_is_refused_in_one_line(tmp_path, content, text):
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a.trace.json", "a.trace.json.gz"])
-def test_the_json_copy_is_refused_with_the_name_of_the_profile(tmp_path, name):
-    write(tmp_path, cpu_file())
-    with pytest.raises(TraceError, match=r"give the .xplane.pb beside it \(node0.xplane.pb\)"):
+@pytest.mark.parametrize("name", ["node0.trace.json", "node0.trace.json.gz"])
+def test_the_json_copy_is_refused_with_the_profile_of_its_name(tmp_path, name):
+    profile = write(tmp_path, cpu_file())
+    write(tmp_path, cpu_file(), "node1.xplane.pb")
+    with pytest.raises(TraceError, match=re.escape(f"not read; give {profile}") + "$"):
         open_run(write(tmp_path, b"{}", name))
+
+
+def test_the_json_copy_without_its_profile_names_no_other(tmp_path):
+    write(tmp_path, cpu_file(), "node1.xplane.pb")
+    with pytest.raises(TraceError, match=r"no node0\.xplane\.pb is beside it"):
+        open_run(write(tmp_path, b"{}", "node0.trace.json"))
 
 
 def test_a_missing_path_is_named(tmp_path):
@@ -254,6 +265,155 @@ def test_of_two_sessions_the_newer_is_read_and_said(tmp_path):
     assert trace.meta.notes[0] == (
         "2 sessions found; read the newest, 2026_01_02_00_00_00 (not: 2026_01_01_00_00_00)"
     )
+
+
+def test_windows_of_one_capture_go_by_file_time_not_by_name(tmp_path):
+    sessions = tmp_path / "plugins" / "profile"
+    for age, name in enumerate(("run-w2", "run-w10")):
+        os.utime(write(sessions / name, cpu_file()), (1000 + age, 1000 + age))
+    assert "read the newest, run-w10" in open_run(tmp_path).meta.notes[0]
+
+
+def test_names_count_as_numbers_where_copying_made_the_times_equal(tmp_path):
+    for name in ("run", "run-w2", "run-w10"):
+        os.utime(write(tmp_path / "plugins" / "profile" / name, cpu_file()), (1000, 1000))
+    assert "read the newest, run-w10 (not: run, run-w2)" in open_run(tmp_path).meta.notes[0]
+
+
+def test_a_folder_of_several_runs_is_refused_with_their_names(tmp_path):
+    for run in ("a", "b"):
+        write(tmp_path / run / "plugins" / "profile" / "s1", cpu_file())
+    with pytest.raises(TraceError, match="expected one run, found 2: a, b; give one of them"):
+        open_run(tmp_path)
+
+
+def test_the_session_that_was_read_is_said(tmp_path):
+    write(tmp_path / "a" / "plugins" / "profile" / "s1", cpu_file())
+    assert open_run(tmp_path).meta.notes[0] == "session read: a/plugins/profile/s1"
+
+
+@pytest.mark.parametrize("depth", ["", "plugins", "plugins/profile/s1", "plugins/profile/s1/f"])
+def test_the_run_folder_is_known_from_every_level(tmp_path, depth):
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    path = tmp_path / depth.replace("/f", "/node0.xplane.pb")
+    assert open_run(path).meta.run_folder == str(tmp_path)
+
+
+def test_the_run_folder_is_known_behind_a_link(tmp_path):
+    write(tmp_path / "run" / "plugins" / "profile" / "s1", cpu_file())
+    (tmp_path / "link").symlink_to(tmp_path / "run" / "plugins" / "profile" / "s1")
+    assert open_run(tmp_path / "link").meta.run_folder == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["read_bytes", "read_text", "stat", "rglob"])
+def test_what_may_not_be_read_is_one_clear_error(tmp_path, monkeypatch, method):
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    (tmp_path / "meta.json").write_text('{"schema": "moeprof.run/1"}')
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(TraceError, match="found: Permission denied") as caught:
+        open_run(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def with_meta(folder: Path, counted_by: str, first: int, last: int) -> None:
+    """What capture writes into a run folder, as far as steps are concerned."""
+    window = {
+        "counted_by": counted_by,
+        "first_step": first,
+        "last_step": last,
+        "file": "plugins/profile/s1/node0.xplane.pb",
+    }
+    meta = {"schema": "moeprof.run/1", "processes": [{"windows": [window]}]}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def test_steps_are_numbered_as_capture_counted_them(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    with_meta(tmp_path, "calls of train_step", 40, 42)
+    trace = open_run(tmp_path)
+    assert trace.steps["step"].tolist() == [40, 41, 42]
+    assert sorted(set(trace.events["step"])) == [40, 41, 42]
+    assert trace.meta.are_steps_numbered_by_script
+
+
+def test_numbers_of_other_steps_than_were_found_are_not_taken(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    with_meta(tmp_path, "calls of train_step", 40, 49)
+    trace = open_run(tmp_path)
+    assert trace.steps["step"].tolist() == [0, 1, 2]
+    assert not trace.meta.are_steps_numbered_by_script
+
+
+def accumulating() -> bytes:
+    """Three runs of the module, launched in one annotation."""
+    python = line(
+        "python",
+        event("train", 1, 2900, step_num=7, _r=1),
+        *(event("X::Execute (jit_step)", 1000 * i + 3, 2, run_id=i) for i in range(3)),
+    )
+    return cpu_file(python)
+
+
+def test_the_annotation_that_capture_counted_by_is_the_step_whatever_it_holds(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "s1", accumulating())
+    with_meta(tmp_path, "annotation train", 7, 7)
+    trace = open_run(tmp_path)
+    assert trace.steps[["step", "duration_ns"]].to_numpy().tolist() == [[7, 2160]]
+    assert set(trace.events["step"]) == {7}
+
+
+def test_without_capture_one_annotation_around_all_runs_is_doubtful(tmp_path):
+    trace = open_run(write(tmp_path, accumulating()))
+    assert len(trace.steps) == 3
+    assert verdicts(trace)["steps"] == "warn"
+    (detail,) = (check.detail for check in trace.trust if check.check == "steps")
+    assert "one annotation 'train' holds 3 executions" in detail
+
+
+def test_work_without_a_run_belongs_to_the_step_that_spans_it(tmp_path):
+    loose = line(
+        "loose",
+        thunk("copy", 50, 5, run_id=-1),  # the steps span 10 to 170, 1010 to 1170, …
+        thunk("copy", 500, 5, run_id=-1),
+        thunk("copy", 1100, 5, program_id=-1),
+    )
+    trace = open_run(write(tmp_path, cpu_file(loose)))
+    copies = trace.events[trace.events["op"] == "copy"]
+    assert copies["step"].tolist() == [0, -1, 1]
+    assert verdicts(trace)["strays"] == "ok"
+
+
+def test_runs_during_a_step_that_belong_to_none_are_told(tmp_path):
+    other = line("other", thunk("add", 20, 100, program_id=8, run_id=90))
+    trace = open_run(write(tmp_path, cpu_file(other)))
+    (check,) = (check for check in trace.trust if check.check == "strays")
+    assert check.verdict == "warn"
+    # 3 steps of 150 ns on 2 devices, and 100 ns that stand in step 0 only
+    assert check.detail.startswith("10.0 % of device time during steps")
+
+
+def test_steps_of_several_hosts_are_in_order_of_their_number(tmp_path):
+    def marked(first: int, shift: int) -> bytes:
+        python = line(
+            "python",
+            *(event("train", 1000 * i + 1, 8, step_num=first + i, _r=1) for i in range(3)),
+            *(event("X::Execute (jit_step)", 1000 * i + 3, 2, run_id=i) for i in range(3)),
+        )
+        work = [e for i in range(3) for e in step(i, (1000 + shift) * i + 10)]
+        return xspace(metadata(p7=PROGRAM), host(line("pool", *work), python))
+
+    write(tmp_path, marked(5, 0), "n-p0.xplane.pb")
+    write(tmp_path, marked(4, 100), "n-p1.xplane.pb")
+    trace = open_run(tmp_path)
+    assert trace.steps["step"].tolist() == [4, 5, 6, 7]
+    intervals = step_time(trace).table["interval_ns"]
+    # host p0: 5, 6, 7 every 1000; host p1: 4, 5, 6 every 1100
+    assert intervals.tolist()[:3] == [1100.0, 1100.0, 1000.0]
+    assert intervals.isna().tolist() == [False, False, False, True]
 
 
 def test_two_processes_of_a_session_are_two_hosts(tmp_path):

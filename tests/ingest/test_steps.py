@@ -33,7 +33,7 @@ def test_markers_name_the_steps_of_the_runs_launched_in_them():
     # the host is ahead: both launches lie before the first run ends
     markers = [marker(3, 0, 10), marker(4, 10, 20)]
     launches = [launch(0, 5), launch(1, 15)]
-    steps, how = cut_steps(in_row(1000, 1000), markers, launches)
+    steps, how, *_ = cut_steps(in_row(1000, 1000), markers, launches)
     assert [(s.step, s.start_ns, s.end_ns) for s in steps] == [(3, 0, 1000), (4, 1000, 2000)]
     assert how == "steps from 2 annotation(s) 'train'"
 
@@ -44,14 +44,14 @@ def test_one_annotation_around_a_loop_is_not_used():
         *(run(EVAL, 50 + i, 150 * i, 150 * i + 20) for i in range(6)),
     ]
     launches = [launch(i, 5 + i) for i in range(10)]
-    steps, how = cut_steps(executions, [marker(0, 0, 100)], launches)
+    steps, how, *_ = cut_steps(executions, [marker(0, 0, 100)], launches)
     assert len(steps) == 10
     assert how.endswith("(annotations found: 1, not used)")
 
 
 def test_a_marker_without_device_work_is_listed_and_not_used():
     markers = [marker(0, 0, 10), marker(1, 10, 20), marker(2, 20, 30)]
-    steps, _ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 25)])
+    steps, *_ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 25)])
     assert [(s.step, s.reason) for s in sorted(steps, key=lambda s: s.step)] == [
         (0, ""),
         (1, "no device work in it"),
@@ -66,14 +66,14 @@ def test_a_module_of_every_step_belongs_to_it_and_evaluation_does_not():
         executions.append(run(TRAIN, i, 100 * i, 100 * i + 60))
         executions.append(run(update, 10 + i, 100 * i + 60, 100 * i + 80))
     executions.append(run(EVAL, 99, 280, 299))
-    steps, _ = cut_steps(executions, [], [])
+    steps, *_ = cut_steps(executions, [], [])
     assert [s.end_ns - s.start_ns for s in steps] == [80, 80, 80, 80]
 
 
 def test_compile_warm_up_and_cut_steps_are_dropped_with_a_reason():
     executions = in_row(450, 200, 201, 199, 200, 70)
     executions[-1] = run(TRAIN, 5, 1250, 1320, ops=35)
-    steps, _ = cut_steps(executions, [], [])
+    steps, *_ = cut_steps(executions, [], [])
     assert [bool(s.reason) for s in steps] == [True, False, False, False, False, True]
     assert steps[0].reason.startswith("warm-up: 2.2 × the median")  # 450 / 200
     assert steps[-1].reason == "cut by the end of the capture: 35 of 100 ops"
@@ -81,18 +81,41 @@ def test_compile_warm_up_and_cut_steps_are_dropped_with_a_reason():
 
 def test_a_step_in_which_the_host_compiled_is_dropped():
     markers = [marker(0, 0, 10), marker(1, 10, 20)]
-    steps, _ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 15)], [7_000])
+    steps, *_ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 15)], [7_000])
     assert [s.reason for s in steps] == ["compiled in it", ""]
 
 
 def test_a_step_that_some_devices_lack_is_dropped():
     executions = [run(TRAIN, 0, 0, 100), run(TRAIN, 1, 100, 200, devices=5)]
-    steps, _ = cut_steps(executions, [], [])
+    steps, *_ = cut_steps(executions, [], [])
     assert steps[1].reason == "work of 5 of 8 devices"
 
 
 def test_the_annotation_that_fits_is_chosen_among_several_names():
     markers = [marker(0, 0, 100, "epoch"), marker(1, 0, 10), marker(2, 10, 20)]
-    steps, how = cut_steps(in_row(50, 50), markers, [launch(0, 5), launch(1, 15)])
+    steps, how, *_ = cut_steps(in_row(50, 50), markers, [launch(0, 5), launch(1, 15)])
     assert [s.step for s in steps] == [1, 2]
     assert "'train'" in how
+
+
+def test_annotations_whose_numbers_restart_are_numbered_by_their_place():
+    markers = [marker(step, 10 * i, 10 * i + 10) for i, step in enumerate((0, 1, 0, 1))]
+    launches = [launch(i, 10 * i + 5) for i in range(4)]
+    cut = cut_steps(in_row(50, 50, 50, 50), markers, launches)
+    assert [s.step for s in cut.steps] == [0, 1, 2, 3]
+    assert not cut.is_as_in_script
+    assert cut.how.endswith("the annotations' own numbers do not rise")
+
+
+def test_annotations_without_a_number_are_numbered_by_their_place():
+    markers = [marker(-1, 0, 10), marker(-1, 10, 20)]
+    cut = cut_steps(in_row(50, 50), markers, [launch(0, 5), launch(1, 15)])
+    assert [s.step for s in cut.steps] == [0, 1]
+
+
+def test_the_compilation_in_an_annotation_that_is_not_used_drops_no_step():
+    executions = in_row(*[100] * 4)
+    launches = [launch(i, 5 + i) for i in range(4)]
+    cut = cut_steps(executions, [marker(0, 0, 100)], launches, [7_000])
+    assert [s.reason for s in cut.steps] == [""] * 4
+    assert cut.doubt.startswith("one annotation 'train' holds 4 executions")

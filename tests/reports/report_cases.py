@@ -116,6 +116,7 @@ def trace(
     path: str = "runs/base",
     steps: Sequence[tuple[int, int, str]] = ((2, 900, "compiles"), (3, 410, ""), (4, 414, "")),
     trust: Sequence[tuple[str, Verdict, str]] = (("dropped_events", "ok", "none dropped"),),
+    run_folder: str = "",
 ) -> Trace:
     """A trace with steps (step, milliseconds, reason not to use it) and nothing else."""
     rows = [
@@ -124,7 +125,9 @@ def trace(
         for step, ms, reason in steps
     ]
     return Trace(
-        meta=TraceMeta(path, "gpu", ("node-a",), 8, "0.12.0", 123456),
+        meta=TraceMeta(
+            path, "gpu", ("node-a",), 8, "0.12.0", 123456, ("session read: s1",), run_folder
+        ),
         trust=tuple(TrustCheck(*check) for check in trust),
         events=tables.EVENTS.frame(),
         hlo_ops=tables.HLO_OPS.frame(),

@@ -118,7 +118,7 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
         "processes": [{"problems": ["late"]}, {"problems": ["late", "lost"]}],
     }
     (tmp_path / "meta.json").write_text(json.dumps(meta))
-    assert build(trace(path=str(tmp_path)), {})["run"]["record"] == {
+    assert build(trace(run_folder=str(tmp_path)), {})["run"]["record"] == {
         "command": "python train.py --steps 9",
         "exit_code": 3,
         "window": "steps 4 to 6",
@@ -130,4 +130,4 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
 @pytest.mark.parametrize("text", ['{"schema": "other/1"}', "[]"])
 def test_another_tools_meta_json_is_left_alone(tmp_path: Path, text: str):
     (tmp_path / "meta.json").write_text(text)
-    assert "record" not in build(trace(path=str(tmp_path)), {})["run"]
+    assert "record" not in build(trace(run_folder=str(tmp_path)), {})["run"]

@@ -39,3 +39,8 @@ def test_a_heading_leaves_the_unit_to_the_cells():
     assert heading("worst_bytes", "bytes") == "worst"
     assert heading("worst_rows", "rows") == "worst rows"
     assert heading("load_factor", "") == "load factor"
+
+
+def test_a_share_is_a_percentage_whatever_its_column_is_called():
+    assert cell_text(0.6, "busy_share", "share") == "60.0 %"
+    assert cell_text(0.6, "load_ratio", "ratio") == "0.6"

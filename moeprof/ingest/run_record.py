@@ -1,0 +1,71 @@
+"""Question: what did `moeprof capture` write down about a run, and how did it count the steps?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from moeprof.errors import TraceError
+from moeprof.ingest.locate import unreadable
+from moeprof.ingest.steps import Counting
+
+RUN_SCHEMA = "moeprof.run/"
+_ANNOTATION = "annotation "
+
+
+def read_meta(run: Path) -> Mapping[str, object] | None:
+    """``RUN/meta.json``; None where there is none or it is not capture's.
+
+    Raises:
+        TraceError: it cannot be read, or is not JSON.
+    """
+    path = run / "meta.json"
+    try:
+        if not path.is_file():
+            return None
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise TraceError(f"{path}: expected JSON, found {error}. Remove it to go on") from error
+    if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
+        return None
+    return meta
+
+
+def counting_of(run: Path | None, profile: Path) -> Counting | None:
+    """How capture counted the steps of a profile in the run folder; None where it did not."""
+    meta = read_meta(run) if run is not None else None
+    for window in _windows(meta) if meta is not None else ():
+        file = window.get("file")
+        if isinstance(file, str) and Path(file).parts[-2:] == _place(profile):
+            return _counting(window)
+    return None
+
+
+def _place(profile: Path) -> tuple[str, ...]:
+    """Session and file name, which a profile keeps when its run is moved or packed."""
+    path = profile.resolve()
+    return path.parent.name, path.name.removesuffix(".gz")
+
+
+def _windows(meta: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    processes = meta.get("processes")
+    for process in processes if isinstance(processes, list) else []:
+        windows = process.get("windows") if isinstance(process, dict) else None
+        yield from (w for w in windows or [] if isinstance(w, dict))
+
+
+def _counting(window: Mapping[str, object]) -> Counting:
+    counted_by = str(window.get("counted_by", ""))
+    is_annotation = counted_by.startswith(_ANNOTATION)
+    return Counting(
+        annotation=counted_by.removeprefix(_ANNOTATION) if is_annotation else "",
+        first_step=_integer(window.get("first_step")),
+        last_step=_integer(window.get("last_step")),
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) else None
