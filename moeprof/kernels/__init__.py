@@ -1,13 +1,13 @@
 """MoE kernels for JAX: grouped GEMM, dispatch and combine.
 
 The names and signatures are Primus-Turbo's. Where that library is installed on ROCm, these are its
-functions; everywhere else they are ours (`provider.describe` says which, and why).
+functions, grouped_gemm with an adapter in front; everywhere else they are ours
+(`provider.describe` says which, and why).
 """
 
 from moeprof.kernels.provider import uses_primus_turbo
 
 if uses_primus_turbo():
-    from primus_turbo.jax.lax import compute_group_offs, grouped_gemm
     from primus_turbo.jax.lax.moe import (
         Config,
         get_ep_size,
@@ -18,9 +18,11 @@ if uses_primus_turbo():
         set_ep_group,
         setup,
     )
+
+    from moeprof.kernels.primus_turbo_product import compute_group_offs, grouped_gemm
 else:
     from moeprof.kernels.config import Config
-    from moeprof.kernels.grouped_gemm import compute_group_offs, grouped_gemm
+    from moeprof.kernels.grouped_product import compute_group_offs, grouped_gemm
     from moeprof.kernels.moe import moe_combine, moe_dispatch
     from moeprof.kernels.runtime import (
         get_ep_size,

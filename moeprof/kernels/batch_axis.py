@@ -1,13 +1,14 @@
 """Question: how does vmap of an operation become one call of the same operation?
 
 For primitives whose operands all carry a batch axis in front, of one common size or of size 1
-where the operand is shared. The axis that vmap adds is merged into it; an operand that vmap does
-not map and that was shared stays shared, so it is never copied.
+where the operand is shared. The axis that vmap adds is merged into it. An operand that no vmap maps
+stays shared and is not copied. Under nested vmaps one that only some of them map is repeated for
+the others: there is one batch axis, and it must have its full size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,11 @@ from jax.interpreters import batching
 
 def batch_size(*operands: jax.Array | jax.core.ShapedArray) -> int:
     """The common size of the leading axes, of which any may be 1."""
-    (size,) = {operand.shape[0] for operand in operands} - {1} or {1}
+    return _common_size(operand.shape[0] for operand in operands)
+
+
+def _common_size(sizes: Iterable[int]) -> int:
+    (size,) = set(sizes) - {1} or {1}
     return int(size)
 
 
@@ -33,8 +38,8 @@ def merge_vmapped_axis_into_batch(primitive: Primitive) -> None:
         operands: Sequence[jax.Array], axes: Sequence[int | None], **params: object
     ) -> tuple[jax.Array, int]:
         moved = [_mapped_axis_first(x, axis) for x, axis in zip(operands, axes, strict=True)]
-        mapped = max(x.shape[0] for x in moved)
-        batch = batch_size(*(x[0] for x in moved))
+        mapped = _common_size(x.shape[0] for x in moved)
+        batch = _common_size(x.shape[1] for x in moved)
         out = bind(*(_merge(x, mapped, batch) for x in moved), **params)
         return out.reshape(mapped, batch, *out.shape[1:]), 0
 

@@ -20,11 +20,11 @@ class EpGroups:
 
     Attributes:
         members: one tuple per group: device ordinals of this process in rank order.
-        axis_name: the mesh axis that the groups run along; None where all local devices form one.
+        axis_name: the mesh axis that experts are sharded over.
     """
 
     members: tuple[tuple[int, ...], ...]
-    axis_name: str | None
+    axis_name: str
 
     @property
     def ep_size(self) -> int:
@@ -37,10 +37,10 @@ class EpGroups:
         return sum(len(group) for group in self.members)
 
 
-def local_group() -> EpGroups:
+def local_group(axis_name: str) -> EpGroups:
     """All devices of this process as one group, in the order of their ordinals."""
     ordinals = sorted(_ordinal(device) for device in jax.local_devices())
-    return EpGroups((tuple(ordinals),), axis_name=None)
+    return EpGroups((tuple(ordinals),), axis_name)
 
 
 def groups_along(mesh: jax.sharding.Mesh, axis_name: str) -> EpGroups:
@@ -79,6 +79,40 @@ def lines_along(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Devic
     axis = mesh.axis_names.index(axis_name)
     rows = np.moveaxis(mesh.devices, axis, -1).reshape(-1, mesh.devices.shape[axis])
     return [tuple(row) for row in rows]
+
+
+def require_groups_of_mesh(groups: EpGroups, mesh: jax.sharding.Mesh) -> None:
+    """Refuse a mesh on which the native exchange would take other devices for the ranks.
+
+    A group runs along the axis of `setup`, or, where the mesh has no such axis, along all its axes.
+
+    Args:
+        groups: what `setup` decided.
+        mesh: of the `jax.shard_map` around a dispatch or combine.
+
+    Raises:
+        PreflightError: a line of devices of this process is no EP group, in rank order.
+    """
+    lines = _local_lines(mesh, groups.axis_name)
+    if set(lines) <= set(groups.members):
+        return
+    raise PreflightError(
+        f"moe_dispatch, moe_combine: expected the devices of jax.shard_map's mesh along "
+        f"{groups.axis_name!r} to be the EP groups of setup, {list(groups.members)} in rank order, "
+        f"found {lines} on the mesh {dict(mesh.shape)}. Pass this mesh to setup(mesh=…, "
+        "ep_axis_name=…)."
+    )
+
+
+def _local_lines(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[int, ...]]:
+    whole = [tuple(mesh.devices.flat)]
+    lines = lines_along(mesh, axis_name) if axis_name in mesh.axis_names else whole
+    here = jax.process_index()
+    return [
+        tuple(map(_ordinal, line))
+        for line in lines
+        if any(device.process_index == here for device in line)
+    ]
 
 
 def _ordinal(device: jax.Device) -> int:

@@ -7,10 +7,15 @@ only what the types and shapes tell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+
+from moeprof.kernels.preflight import PreflightError
 
 _INT32 = np.iinfo(np.int32)
 
@@ -25,8 +30,8 @@ def compute_group_offs(group_lens: ArrayLike) -> jax.Array:
         ``[G + 1]`` of the dtype of ``group_lens``; ``[0, l0, l0 + l1, …]``.
 
     Raises:
-        TypeError: the lengths are not int32 or int64.
-        ValueError: they are not one-dimensional, or do not fit int32 where 64-bit mode is off.
+        PreflightError: (a TypeError and a ValueError) the lengths are not int32 or int64, are not
+            one-dimensional, or do not fit int32 where 64-bit mode is off.
     """
     lens = as_lengths(group_lens, "group_lens")
     return jnp.pad(jnp.cumsum(lens, dtype=lens.dtype), (1, 0))
@@ -39,16 +44,16 @@ def as_lengths(values: ArrayLike, name: str) -> jax.Array:
     converted, others refused.
 
     Raises:
-        TypeError: not int32 or int64 (a list of Python integers is fine).
-        ValueError: not one-dimensional, or a value that int32 cannot hold with 64-bit mode off.
+        PreflightError: (a TypeError and a ValueError) not int32 or int64 (a list of Python integers
+            is fine), not one-dimensional, or more than int32 holds with 64-bit mode off.
     """
     if not isinstance(values, jax.Array):
         values = _without_silent_cut(np.asarray(values), name)
     array = jnp.asarray(values)
     if array.dtype not in (jnp.int32, jnp.int64):
-        raise TypeError(f"{name}: expected int32 or int64, found {array.dtype}.")
+        raise PreflightError(f"{name}: expected int32 or int64, found {array.dtype}.")
     if array.ndim != 1:
-        raise ValueError(f"{name}: expected one axis, found shape {array.shape}.")
+        raise PreflightError(f"{name}: expected one axis, found shape {array.shape}.")
     return array
 
 
@@ -56,8 +61,19 @@ def _without_silent_cut(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype != np.int64 or jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         return values
     for index in np.flatnonzero((values < _INT32.min) | (values > _INT32.max)):
-        raise ValueError(
+        raise PreflightError(
             f"{name}[{index}] is {values.flat[index]}, more than int32 holds, and 64-bit mode is "
             "off. Switch it on with jax.config.update('jax_enable_x64', True)."
         )
     return values.astype(np.int32)
+
+
+def with_64_bits(enabled: bool = True) -> AbstractContextManager[object]:
+    """64-bit mode on or off within a block, through whichever name the installed JAX has for it."""
+    if hasattr(jax, "enable_x64"):
+        switch: Callable[[bool], AbstractContextManager[object]] = jax.enable_x64
+    else:
+        from jax import experimental  # before jax 0.8
+
+        switch = getattr(experimental, "enable_x64")  # noqa: B009
+    return switch(enabled)

@@ -23,7 +23,6 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxlib.mlir import ir
 
 from moeprof.kernels import native
 from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
@@ -135,7 +134,7 @@ def _warn_once(reason: str) -> None:
     warnings.warn(f"moeprof.kernels runs its slow twins: {reason}", RuntimeWarning, stacklevel=2)
 
 
-_Value = ir.Value[Any]
+_Value = Any  # whichever type the installed JAX has for MLIR values
 _Lowering = Callable[..., Sequence[_Value | Sequence[_Value]]]
 
 

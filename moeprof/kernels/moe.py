@@ -17,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from moeprof.kernels import moe_ops
-from moeprof.kernels.config import Config, combine_config, dispatch_config
+from moeprof.kernels.config import Config, dispatch_config
+from moeprof.kernels.moe_linear import gather_rows
 from moeprof.kernels.preflight import (
     FLOAT_DTYPES,
     FP8_DTYPES,
     PreflightError,
+    check_channels,
     check_expert_alignment,
     check_experts,
     check_handle,
@@ -139,7 +141,7 @@ def _dispatch_backward(
     assert isinstance(d_recv_x, jax.Array)  # the forward pass refuses a tuple
     # A weight reaches only the rank that owns its expert; the others hold a constant zero.
     d_recv_weights = jnp.where(recv_topk_idx >= 0, d_recv_weights, 0.0)
-    d_x, d_weights = moe_ops.combine(d_recv_x, d_recv_weights, handle, frozen_state())
+    d_x, d_weights = gather_rows(d_recv_x, d_recv_weights, handle)
     return d_x, np.zeros(d_weights.shape, jax.dtypes.float0), d_weights
 
 
@@ -155,41 +157,20 @@ def moe_combine(x: jax.Array, handle: Handle, config: Config | None = None) -> j
     Args:
         x: [T × EP, hidden] bfloat16, float16 or float32, rows as `moe_dispatch` returned them.
         handle: of that dispatch.
-        config: channels and chunks; by default the table row for this EP size.
+        config: channels and chunks; its channels must be those of the dispatch. The chunks steer
+            the GPU transport alone.
 
     Returns:
         [T, hidden], dtype of ``x``.
 
     Raises:
-        PreflightError: (a ValueError) shapes, dtypes, or a handle of another dispatch.
+        PreflightError: (a ValueError) shapes, dtypes, or a handle or config of another dispatch.
         SetupError: (a RuntimeError) `setup` has not been called.
     """
-    x, *rest = vary_alike(x, *handle)
-    return _combine(x, tuple(rest), config)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _combine(x: jax.Array, handle: Handle, config: Config | None) -> jax.Array:
     state = frozen_state()
     check_rows("x", x, FLOAT_DTYPES)
     check_handle(handle, x.shape[0], state.ep_size)
-    if config is None:
-        combine_config(state.ep_size, state.num_sms)
-    no_weights = jnp.zeros((x.shape[0], 0), jnp.float32)
-    return moe_ops.combine(x, no_weights, handle, state)[0]
-
-
-def _combine_forward(
-    x: jax.Array, handle: Handle, config: Config | None
-) -> tuple[jax.Array, Handle]:
-    return _combine(x, handle, config), handle
-
-
-def _combine_backward(
-    config: Config | None, handle: Handle, d_combined: jax.Array
-) -> tuple[jax.Array, tuple[np.ndarray, ...]]:
-    d_x = moe_ops.cached_dispatch(d_combined, handle, frozen_state())
-    return d_x, tuple(np.zeros(array.shape, jax.dtypes.float0) for array in handle)
-
-
-_combine.defvjp(_combine_forward, _combine_backward)
+    if config is not None:
+        check_channels(handle, config.num_channels)
+    x, no_weights, *rest = vary_alike(x, jnp.zeros((x.shape[0], 0), jnp.float32), *handle)
+    return gather_rows(x, no_weights, tuple(rest))[0]

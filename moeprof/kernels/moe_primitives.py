@@ -23,7 +23,7 @@ from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from moeprof.kernels import native
-from moeprof.kernels.ep_groups import EpGroups
+from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
 from moeprof.kernels.pending import timeout_ms
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
@@ -169,11 +169,14 @@ def _lowering(target: str) -> mlir.LoweringRule:
         num_channels: int | None = None,  # already in the shape of the results
         **params: int,
     ) -> Any:  # of whichever type the installed JAX has for MLIR values
-        if isinstance(ctx.module_context.axis_context, mlir.ShardingContext):
+        # A jax.shard_map knows its mesh; the contexts of other programs have none.
+        mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+        if not isinstance(mesh, jax.sharding.Mesh):
             raise PreflightError(
                 f"{target}: expected to run inside jax.shard_map, where each of the "
-                f"{groups.ep_size} EP ranks is a device; found a program without device axes."
+                f"{groups.ep_size} EP ranks is a device; found a program without a mesh of devices."
             )
+        require_groups_of_mesh(groups, mesh)
         native.load()
         return by_handler(
             ctx,

@@ -99,4 +99,11 @@ def _preload_openblas() -> None:
             "OpenBLAS: expected the package scipy-openblas32, found none. "
             "Install it with `pip install 'moeprof[jax]'`."
         ) from error
-    ctypes.CDLL(str(Path(scipy_openblas32.get_lib_dir()) / "libscipy_openblas.so"))
+    path = Path(scipy_openblas32.get_lib_dir()) / "libscipy_openblas.so"
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(
+            f"OpenBLAS {path} does not load: {error}. "
+            "Install it again with `pip install --force-reinstall scipy-openblas32`."
+        ) from error

@@ -1,12 +1,16 @@
 """Question: does any result depend on memory that holds nothing?
 
-In poison mode (`poison_mode()`, or ``MOEPROF_POISON=1`` for a whole process) the native kernels
+In poison mode (`poison_mode()`, or ``MOEPROF_POISON=1`` for a whole process)
 
-- compute from copies of their inputs in which unused rows (past the sum of the lengths) are NaN,
-- fill their outputs and scratch with NaN before they start, and
-- fail with an INTERNAL error if an output element was never written.
+- grouped_gemm and its gradients compute from copies of their inputs in which unused rows (past the
+  sum of the lengths) are NaN, into outputs that are filled with another NaN before, and fail with
+  an INTERNAL error where an output element was never written. Results must equal those without
+  poison mode, bit for bit: a NaN in them is a row that leaked.
+- moe_dispatch, and the gradient of moe_combine, return NaN in unused rows instead of zero (in
+  float8_e4m3fn in every second element). What is computed from their used rows must stay the same.
+- moe_combine reads no unused row and behaves as ever.
 
-So results in poison mode must equal those without it, bit for bit. The flag is read when a kernel
+ The flag is read when a kernel
 runs, not when it is compiled: no program is compiled again. It costs copies and is for tests and
 hunts. C++ kernels ask for it through ``native/cpu/poison.h``.
 """

@@ -28,11 +28,11 @@ FLOAT_DTYPES = ("bfloat16", "float16", "float32")
 FP8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz")
 
 
-class PreflightError(SpecError, ValueError, AssertionError):
+class PreflightError(SpecError, ValueError, AssertionError, TypeError):
     """Arguments that no kernel could take.
 
-    Primus-Turbo raises ValueError for some of these and AssertionError for others; code that
-    catches either keeps working.
+    Primus-Turbo raises ValueError for some of these and AssertionError for others, NumPy and JAX
+    TypeError for a wrong dtype; code that catches any of them keeps working.
     """
 
 
@@ -206,4 +206,18 @@ def check_handle(handle: Sequence[jax.Array], rows: int, ep_size: int) -> None:
         raise PreflightError(
             f"x: expected {tokens * ep_size} rows (tokens {tokens} × EP {ep_size}, as "
             f"moe_dispatch returned them), found {rows}."
+        )
+
+
+def check_channels(handle: Sequence[jax.Array], num_channels: int) -> None:
+    """Refuse to combine over other channels than those of the dispatch.
+
+    Raises:
+        PreflightError: the handle was made with another number of channels.
+    """
+    channels = handle[1].shape[1]
+    if num_channels != channels:
+        raise PreflightError(
+            f"config: expected {channels} channels (num_sms={2 * channels}), as the dispatch of "
+            f"this handle used, found {num_channels}. Pass the num_sms of that dispatch."
         )

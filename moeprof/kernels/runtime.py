@@ -179,7 +179,7 @@ def _inproc(request: _Request) -> FrozenRuntimeState:
             stacklevel=3,
         )
     if request.mesh is None:
-        groups = local_group()
+        groups = local_group(request.ep_axis_name)
     else:
         groups = groups_along(request.mesh, request.ep_axis_name)
     _check_inproc_size(groups.ep_size, request)
@@ -226,6 +226,7 @@ def _per_process(request: _Request) -> FrozenRuntimeState:
 
 
 def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
+    """The processes of the EP group: those of the request, else those pinned; pins none."""
     if request.mesh is not None and request.ep_axis_name in request.mesh.axis_names:
         here = jax.process_index()
         lines = [
@@ -234,9 +235,9 @@ def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
         ]
         own = next((line for line in lines if here in line), None)
         if own is not None and len(set(own)) > 1:
-            set_ep_group(own)
+            return _check_ep_group(own)
     elif request.ep_ranks is not None:
-        set_ep_group(request.ep_ranks)
+        return _check_ep_group(request.ep_ranks)
     return _ep_ranks
 
 
@@ -258,6 +259,10 @@ def set_ep_group(ranks: Sequence[int]) -> None:
         SetupError: (a RuntimeError) another group is pinned already.
     """
     global _ep_ranks
+    _ep_ranks = _check_ep_group(ranks)
+
+
+def _check_ep_group(ranks: Sequence[int]) -> tuple[int, ...]:
     group = tuple(int(rank) for rank in ranks)
     if len(set(group)) != len(group) or jax.process_index() not in group:
         raise PreflightError(
@@ -269,7 +274,7 @@ def set_ep_group(ranks: Sequence[int]) -> None:
             f"set_ep_group: the EP group is {_ep_ranks} already, found {group}. "
             "Call reset_runtime() first."
         )
-    _ep_ranks = group
+    return group
 
 
 def frozen_state() -> FrozenRuntimeState:

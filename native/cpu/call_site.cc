@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 namespace moeprof {
 
@@ -14,18 +15,28 @@ xla::ffi::ErrorOr<std::unique_ptr<CallSite>> MakeCallSite(xla::ffi::Dictionary) 
   return std::make_unique<CallSite>(CallSite{next_number++});
 }
 
-}  // namespace
-
-XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
-  static std::atomic<bool> is_registered{false};
-  // jaxlib 0.7 first asks for metadata without an interface; it calls again before any use.
-  if (api == nullptr || is_registered.exchange(true)) return nullptr;
+XLA_FFI_Error* Register(const XLA_FFI_Api* api) {
 #ifdef XLA_FFI_DECLARE_TYPE_INFO_SYMBOL
   static const XLA_FFI_TypeInfo info = xla::ffi::MakeTypeInfo<CallSite>();
   return xla::ffi::Ffi::RegisterTypeId(api, "moeprof_call_site", &CallSite::id, &info);
 #else
   return xla::ffi::Ffi::RegisterTypeId(api, "moeprof_call_site", &CallSite::id);
 #endif
+}
+
+}  // namespace
+
+XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
+  // jaxlib 0.7 first asks for metadata without an interface; it calls again before any use.
+  if (api == nullptr) return nullptr;
+  // A second thread must not pass before the first has registered; after a failure the next tries.
+  static std::mutex mutex;
+  static bool is_registered = false;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (is_registered) return nullptr;
+  XLA_FFI_Error* const error = Register(api);
+  is_registered = error == nullptr;
+  return error;
 }
 
 }  // namespace moeprof

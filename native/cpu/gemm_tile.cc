@@ -43,7 +43,7 @@ struct Scratch {
 
   static float* Get(std::vector<float>& block, int64_t count) {
     if (static_cast<int64_t>(block.size()) < count) block.resize(count);
-    if (PoisonEnabled()) PoisonFill(block.data(), block.size() * sizeof(float));
+    if (PoisonEnabled()) PoisonRows(block.data(), block.size() * sizeof(float));
     return block.data();
   }
 };

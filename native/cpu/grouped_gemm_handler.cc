@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/caught.h"
 #include "cpu/convert.h"
 #include "cpu/group_offsets.h"
 #include "cpu/grouped_gemm_launch.h"
@@ -16,10 +17,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr const char* kName = "moeprof_grouped_gemm: ";
+constexpr const char* kName = "moeprof_grouped_gemm";
 
 ffi::Error Refuse(const std::string& complaint) {
-  return ffi::Error::InvalidArgument(kName + complaint);
+  return ffi::Error::InvalidArgument(std::string(kName) + ": " + complaint);
 }
 
 std::string CheckShapes(const GroupedGemm<void>& op, ffi::AnyBuffer::Dimensions b,
@@ -67,18 +68,18 @@ ffi::Error Run(ffi::ThreadPool& pool, const GroupedGemm<void>& shape, const Grou
     poisoned_a =
         CopyWithPoisonedTail<T>({op.a, op.a_batch, op.rows, op.k, op.trans_a}, offsets, op.batch);
     op.a = poisoned_a.data();
-    PoisonFill(op.out, out.size_bytes());
+    PoisonOutput(op.out, out.size_bytes());
   }
   if (!LaunchGroupedGemm(pool, op, offsets, max_threads)) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + "out of memory");
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
   }
-  return poison ? CheckFullyWritten("moeprof_grouped_gemm", out) : ffi::Error::Success();
+  return poison ? CheckFullyWritten(kName, out) : ffi::Error::Success();
 }
 
-ffi::Error GroupedGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b,
-                           ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
-                           ffi::Result<ffi::AnyBuffer> out, bool trans_a, bool trans_b,
-                           int64_t max_threads) {
+ffi::Error CheckedGroupedGemm(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b,
+                              ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
+                              ffi::Result<ffi::AnyBuffer> out, bool trans_a, bool trans_b,
+                              int64_t max_threads) {
   const auto a_dims = a.dimensions();
   const auto b_dims = b.dimensions();
   const auto out_dims = out->dimensions();
@@ -118,6 +119,16 @@ ffi::Error GroupedGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
     default:
       return Refuse("a must be float32, bfloat16 or float16");
   }
+}
+
+ffi::Error GroupedGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b,
+                           ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
+                           ffi::Result<ffi::AnyBuffer> out, bool trans_a, bool trans_b,
+                           int64_t max_threads) {
+  return Guarded(kName, [&] {
+    return CheckedGroupedGemm(pool, a, b, group_lens, group_offs, out, trans_a, trans_b,
+                              max_threads);
+  });
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Question: does any result of a grouped GEMM depend on memory that holds nothing?
 //
-// In poison mode the handlers compute from copies whose unused rows are NaN, into an output that
-// was filled with NaN, and then look for poison that is left: a value never written. Inputs of XLA
+// In poison mode the handlers compute from copies whose unused rows are one NaN, into an output
+// that was filled with another, and then look for the latter: a value never written. A row that
+// leaks shows as a NaN in the result. Inputs of XLA
 // are read-only, hence the copies; the mode is for tests and hunts, not for timing.
 #pragma once
 
@@ -39,20 +40,20 @@ std::vector<T> CopyWithPoisonedTail(const Ragged<T>& operand, const GroupOffsets
     const int64_t unused = operand.rows - used;
     T* element = copy.data() + e * size;
     if (!operand.transposed) {
-      PoisonFill(element + used * operand.width, unused * operand.width * sizeof(T));
+      PoisonRows(element + used * operand.width, unused * operand.width * sizeof(T));
       continue;
     }
     for (int64_t i = 0; i < operand.width; ++i) {
-      PoisonFill(element + i * operand.rows + used, unused * sizeof(T));
+      PoisonRows(element + i * operand.rows + used, unused * sizeof(T));
     }
   }
   return copy;
 }
 
-// An error where an element of `out` still holds the poison that it was filled with.
+// An error where an element of `out` is still as PoisonOutput left it.
 inline xla::ffi::Error CheckFullyWritten(const char* op, xla::ffi::AnyBuffer& out) {
   const size_t element_bytes = xla::ffi::ByteWidth(out.element_type());
-  const int64_t index = FindPoison(out.untyped_data(), out.element_count(), element_bytes);
+  const int64_t index = FindUnwritten(out.untyped_data(), out.element_count(), element_bytes);
   if (index < 0) return xla::ffi::Error::Success();
   return xla::ffi::Error::Internal(std::string(op) + ": poison mode found element " +
                                    std::to_string(index) + " of the output never written");

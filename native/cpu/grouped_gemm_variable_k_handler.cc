@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/caught.h"
 #include "cpu/convert.h"
 #include "cpu/group_offsets.h"
 #include "cpu/grouped_gemm_poison.h"
@@ -16,10 +17,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr const char* kName = "moeprof_grouped_gemm_variable_k: ";
+constexpr const char* kName = "moeprof_grouped_gemm_variable_k";
 
 ffi::Error Refuse(const std::string& complaint) {
-  return ffi::Error::InvalidArgument(kName + complaint);
+  return ffi::Error::InvalidArgument(std::string(kName) + ": " + complaint);
 }
 
 std::string CheckShapes(const VariableKGemm<void>& op, int64_t rhs_rows,
@@ -68,17 +69,17 @@ ffi::Error Run(ffi::ThreadPool& pool, const VariableKGemm<void>& shape, const Gr
         CopyWithPoisonedTail<T>({op.rhs, op.rhs_batch, op.rows, op.n, false}, offsets, op.batch);
     op.lhs = poisoned_lhs.data();
     op.rhs = poisoned_rhs.data();
-    PoisonFill(op.out, out.size_bytes());
+    PoisonOutput(op.out, out.size_bytes());
   }
   if (!LaunchVariableKGemm(pool, op, offsets, max_threads)) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + "out of memory");
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
   }
-  return poison ? CheckFullyWritten("moeprof_grouped_gemm_variable_k", out) : ffi::Error::Success();
+  return poison ? CheckFullyWritten(kName, out) : ffi::Error::Success();
 }
 
-ffi::Error VariableKGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs,
-                             ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
-                             ffi::Result<ffi::AnyBuffer> out, int64_t max_threads) {
+ffi::Error CheckedVariableK(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs,
+                            ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
+                            ffi::Result<ffi::AnyBuffer> out, int64_t max_threads) {
   const auto lhs_dims = lhs.dimensions();
   const auto rhs_dims = rhs.dimensions();
   const auto out_dims = out->dimensions();
@@ -116,6 +117,14 @@ ffi::Error VariableKGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyB
     default:
       return Refuse("lhs must be float32, bfloat16 or float16");
   }
+}
+
+ffi::Error VariableKGemmImpl(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs,
+                             ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
+                             ffi::Result<ffi::AnyBuffer> out, int64_t max_threads) {
+  return Guarded(kName, [&] {
+    return CheckedVariableK(pool, lhs, rhs, group_lens, group_offs, out, max_threads);
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cpu/meeting.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -21,6 +22,14 @@ std::string Numbers(const std::vector<int64_t>& values) {
   std::vector<std::string> parts;
   for (int64_t value : values) parts.push_back(std::to_string(value));
   return "[" + Join(parts) + "]";
+}
+
+// "0.5 s", "300 s": integers alone, since the decimal sign of std::to_string follows the locale.
+std::string Seconds(std::chrono::milliseconds duration) {
+  std::string thousandths = std::to_string(1000 + duration.count() % 1000).substr(1);
+  thousandths.erase(thousandths.find_last_not_of('0') + 1);
+  return std::to_string(duration.count() / 1000) + (thousandths.empty() ? "" : "." + thousandths) +
+         " s";
 }
 
 }  // namespace
@@ -113,6 +122,8 @@ void Meeting::RunPiece(std::unique_lock<std::mutex>& lock, int64_t rank) {
     outcome = piece_(published_, rank);
   } catch (const std::bad_alloc&) {
     outcome = Failure{Fault::kResourceExhausted, std::string(op_) + ": out of memory"};
+  } catch (const std::exception& error) {
+    outcome = Failure{Fault::kInternal, std::string(op_) + ": " + error.what()};
   }
   lock.lock();
   if (outcome && !outcome_) outcome_ = std::move(outcome);
@@ -125,11 +136,9 @@ std::string Meeting::MissingRanks(std::chrono::milliseconds timeout) const {
     (has_arrived_[rank] ? present : missing)
         .push_back(RankName(static_cast<int64_t>(rank), devices_));
   }
-  const double seconds = std::chrono::duration<double>(timeout).count();
-  return "EP rank " + Join(missing) + " did not arrive within " +
-         std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
-         " s: expected " + std::to_string(devices_.size()) + " ranks, got " +
-         std::to_string(present.size()) + ": " + Join(present) +
+  return "EP rank " + Join(missing) + " did not arrive within " + Seconds(timeout) + ": expected " +
+         std::to_string(devices_.size()) + " ranks, got " + std::to_string(present.size()) + ": " +
+         Join(present) +
          ". All ranks of a group must run the same dispatches and combines (look for a lax.cond "
          "whose branch differs between ranks); MOEPROF_EP_TIMEOUT_S sets the wait";
 }

@@ -44,9 +44,9 @@ ffi::Future CachedDispatchImpl(ffi::RunId run, int32_t device, CallSite* site, f
                                Int32Matrix rank_prefix, Int32Vector recv_src_idx,
                                Out<ffi::AnyBuffer> recv_x, int64_t ep_size,
                                ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  return CachedDispatch(
-      {"moeprof_moe_cached_dispatch_inproc", run, device, site, ep_size, ep_groups, timeout_ms}, x,
-      rank_prefix, recv_src_idx, *recv_x);
+  const MoeCall call{
+      "moeprof_moe_cached_dispatch_inproc", run, device, site, ep_size, ep_groups, timeout_ms};
+  return Guarded(call, [&] { return CachedDispatch(call, x, rank_prefix, recv_src_idx, *recv_x); });
 }
 
 }  // namespace

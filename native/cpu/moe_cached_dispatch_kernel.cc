@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "cpu/poison.h"
+
 namespace moeprof {
 
 void PullCachedRows(const MoeHandle& handle, int64_t row_bytes,
@@ -14,7 +16,7 @@ void PullCachedRows(const MoeHandle& handle, int64_t row_bytes,
                   row_bytes);
     }
   }
-  std::memset(recv_x + row * row_bytes, poison ? 0xFF : 0, (handle.rows() - row) * row_bytes);
+  FillUnusedRows(recv_x + row * row_bytes, (handle.rows() - row) * row_bytes, poison);
 }
 
 }  // namespace moeprof

@@ -74,9 +74,12 @@ ffi::Future CombineImpl(ffi::RunId run, int32_t device, CallSite* site, ffi::Any
                         Int32Matrix channel_prefix, BoolMatrix in_rank, Int32Matrix send_head,
                         Out<ffi::AnyBuffer> combined_x, Out<FloatMatrix> combined_weights,
                         int64_t ep_size, ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  return Combine({"moeprof_moe_combine_inproc", run, device, site, ep_size, ep_groups, timeout_ms},
-                 {x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head, combined_x,
-                  combined_weights});
+  const MoeCall call{
+      "moeprof_moe_combine_inproc", run, device, site, ep_size, ep_groups, timeout_ms};
+  return Guarded(call, [&] {
+    return Combine(call, {x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head,
+                          combined_x, combined_weights});
+  });
 }
 
 }  // namespace

@@ -92,12 +92,14 @@ ffi::Future DispatchImpl(ffi::RunId run, int32_t device, CallSite* site, ffi::An
                          Out<Int32Matrix> recv_channel_prefix, Out<Int32Vector> recv_src_idx,
                          Out<BoolMatrix> in_rank, Out<Int32Matrix> send_head, int64_t num_experts,
                          int64_t ep_size, ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  return Dispatch(
-      {"moeprof_moe_dispatch_inproc", run, device, site, ep_size, ep_groups, timeout_ms},
-      {x, scales, topk_idx, topk_weights},
-      {recv_x, recv_scales, recv_topk_idx, recv_topk_weights, rank_prefix, channel_prefix,
-       recv_channel_prefix, recv_src_idx, in_rank, send_head},
-      num_experts);
+  const MoeCall call{
+      "moeprof_moe_dispatch_inproc", run, device, site, ep_size, ep_groups, timeout_ms};
+  return Guarded(call, [&] {
+    return Dispatch(call, {x, scales, topk_idx, topk_weights},
+                    {recv_x, recv_scales, recv_topk_idx, recv_topk_weights, rank_prefix,
+                     channel_prefix, recv_channel_prefix, recv_src_idx, in_rank, send_head},
+                    num_experts);
+  });
 }
 
 }  // namespace

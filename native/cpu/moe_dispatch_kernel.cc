@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/poison.h"
+
 namespace moeprof {
 namespace {
 
@@ -57,10 +59,11 @@ void PullRow(const DispatchSizes& sizes, const DispatchSource& source, int64_t t
 void ClearRows(const DispatchSizes& sizes, const DispatchTarget& target, int64_t used,
                bool poison) {
   const int64_t unused = sizes.rows() - used;
-  const int fill = poison ? 0xFF : 0;  // all bits set is NaN in every float type
-  std::memset(target.x + used * sizes.row_bytes, fill, unused * sizes.row_bytes);
-  std::memset(target.scales + used * sizes.scales, fill, unused * sizes.scales * sizeof(float));
-  std::memset(target.topk_weights + used * sizes.top_k, fill, unused * sizes.top_k * sizeof(float));
+  FillUnusedRows(target.x + used * sizes.row_bytes, unused * sizes.row_bytes, poison);
+  FillUnusedRows(target.scales + used * sizes.scales, unused * sizes.scales * sizeof(float),
+                 poison);
+  FillUnusedRows(target.topk_weights + used * sizes.top_k, unused * sizes.top_k * sizeof(float),
+                 poison);
   std::fill_n(target.topk_idx + used * sizes.top_k, unused * sizes.top_k, -1);
   std::fill_n(target.src_idx + used, unused, -1);
 }

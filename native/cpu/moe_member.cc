@@ -1,6 +1,7 @@
 #include "cpu/moe_member.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ ffi::ErrorCode ErrorCodeOf(Fault fault) {
       return ffi::ErrorCode::kAborted;
     case Fault::kResourceExhausted:
       return ffi::ErrorCode::kResourceExhausted;
+    case Fault::kInternal:
+      return ffi::ErrorCode::kInternal;
   }
   return ffi::ErrorCode::kInternal;
 }
@@ -60,6 +63,16 @@ ffi::Future RefuseForAll(const MoeCall& call, const Attendance& member,
                          const std::string& complaint) {
   Rendezvous::Instance().Refuse(member, complaint);
   return Refused(call, complaint);
+}
+
+ffi::Future FailedForAll(const MoeCall& call, ffi::Error error) {
+  try {
+    Attendance member;
+    if (!FindMember(call, member)) Rendezvous::Instance().Refuse(member, error.message());
+  } catch (const std::exception&) {
+    // They find out when their wait ends.
+  }
+  return Failed(std::move(error));
 }
 
 ffi::Future Meet(const Attendance& member, std::vector<int64_t> signature,

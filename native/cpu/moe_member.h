@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cpu/call_site.h"
+#include "cpu/caught.h"
 #include "cpu/rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -36,5 +37,18 @@ xla::ffi::Future Meet(const Attendance& member, std::vector<int64_t> signature,
 // As Refused, and fails the other ranks of `member` at once.
 xla::ffi::Future RefuseForAll(const MoeCall& call, const Attendance& member,
                               const std::string& complaint);
+
+// The future with this error; tells the other ranks as far as memory allows.
+xla::ffi::Future FailedForAll(const MoeCall& call, xla::ffi::Error error);
+
+// What `body` returns. Where it throws, the error for that, and the other ranks fail at once.
+template <typename Body>
+xla::ffi::Future Guarded(const MoeCall& call, const Body& body) {
+  try {
+    return body();
+  } catch (...) {
+    return FailedForAll(call, CaughtError(call.op));
+  }
+}
 
 }  // namespace moeprof

@@ -1,8 +1,14 @@
 // Question: is poison mode on, and what does poisoned memory look like?
 //
-// Poison is all bits set: a NaN in float32, bfloat16 and float16, and -1 in every signed integer.
-// No arithmetic on x86 or Arm produces exactly this NaN (their default NaN has a clear mantissa
-// tail), so a poison pattern found in a finished output is memory that nobody wrote.
+// There are two NaNs, so that two faults are told apart:
+//
+//   rows that hold nothing   0xFFC1 in every 16 bits: a NaN in float32, bfloat16 and float16 whose
+//                            bits arithmetic may change, but never to all ones
+//   outputs not yet written  all bits set: a NaN in the same types
+//
+// Arithmetic passes on the NaN that it was given, or makes the machine's own, whose mantissa is not
+// all ones on x86 and Arm. So all ones in a finished output is memory that nobody wrote, and any
+// other NaN was computed.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +19,15 @@ namespace moeprof {
 // True while MOEPROF_POISON=1 was set at load or MoeprofSetPoison(1) was called last.
 bool PoisonEnabled();
 
-void PoisonFill(void* data, size_t size_bytes);
+void PoisonRows(void* data, size_t size_bytes);  // `size_bytes` is even
+void PoisonOutput(void* data, size_t size_bytes);
 
-// Index of the first element whose bits are all set, or -1. `element_bytes` is 2 or 4.
-int64_t FindPoison(const void* data, size_t count, size_t element_bytes);
+// Zero; poisoned rows where `poison`.
+void FillUnusedRows(void* data, size_t size_bytes, bool poison);
+
+// Index of the first element that is still as PoisonOutput left it, or -1. `element_bytes` is 2 or
+// 4.
+int64_t FindUnwritten(const void* data, size_t count, size_t element_bytes);
 
 }  // namespace moeprof
 

@@ -1,5 +1,6 @@
 #include "cpu/rendezvous.h"
 
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -34,7 +35,13 @@ void Rendezvous::Attend(const Attendance& who, std::vector<int64_t> signature,
   if (blocks) Unblock(device);
   if (outcome) return done(*outcome);
   const auto wait_on = [meeting = std::move(meeting), who, deadline, done] {
-    done(*meeting->Wait(who, deadline, deadline));
+    Outcome end;
+    try {
+      end = *meeting->Wait(who, deadline, deadline);
+    } catch (const std::exception& error) {
+      end = Failure{Fault::kInternal, error.what()};
+    }
+    done(end);
   };
   try {
     std::thread(wait_on).detach();

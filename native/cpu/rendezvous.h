@@ -32,7 +32,7 @@
 
 namespace moeprof {
 
-enum class Fault { kInvalidArgument, kDeadlineExceeded, kAborted, kResourceExhausted };
+enum class Fault { kInvalidArgument, kDeadlineExceeded, kAborted, kResourceExhausted, kInternal };
 
 struct Failure {
   Fault fault;

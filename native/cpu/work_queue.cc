@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -13,6 +14,11 @@ namespace {
 // Calling threads now inside RunPieces. Each already occupies a core, so helpers beyond
 // cores - callers would only make eight virtual devices fight for the same two cores.
 std::atomic<int64_t> g_callers{0};
+
+struct Caller {
+  const int64_t callers = g_callers.fetch_add(1) + 1;
+  ~Caller() { g_callers.fetch_sub(1); }
+};
 
 struct Queue {
   Queue(int64_t count, const std::function<void(int64_t)>* piece) : count(count), piece(piece) {}
@@ -58,15 +64,18 @@ bool RunPieces(xla::ffi::ThreadPool& pool, int64_t count, int64_t workers,
                const std::function<void(int64_t)>& piece) {
   if (count == 0) return true;
   auto queue = std::make_shared<Queue>(count, &piece);
-  const int64_t callers = g_callers.fetch_add(1) + 1;
-  const int64_t free_cores = std::max<int64_t>(0, WorkerCount(0) - callers);
+  const Caller caller;
+  const int64_t free_cores = std::max<int64_t>(0, WorkerCount(0) - caller.callers);
   const int64_t helpers = std::min({workers - 1, count - 1, free_cores});
-  for (int64_t i = 0; i < helpers; ++i) {
-    pool.Schedule([queue] { queue->Drain(); });
+  try {
+    for (int64_t i = 0; i < helpers; ++i) {
+      pool.Schedule([queue] { queue->Drain(); });
+    }
+  } catch (const std::exception&) {
+    // Less help. Leaving instead would take `piece` away from the helpers that are there already.
   }
   queue->Drain();
   queue->WaitForTakenPieces();
-  g_callers.fetch_sub(1);
   return !queue->failed;
 }
 

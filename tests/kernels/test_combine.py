@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from moeprof.kernels import moe_combine, moe_dispatch, setup
+from moeprof.kernels import Config, moe_combine, moe_dispatch, setup
 from moeprof.kernels.poison import poison_mode, poison_rows
+from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference import moe_numpy
 
 from .moe_cases import (
@@ -202,3 +205,36 @@ def test_a_mesh_may_order_its_devices_as_it_likes():
         tokens.x, tokens.topk_idx, tokens.topk_weights
     )
     np.testing.assert_allclose(found, expected_layer(tokens), rtol=2e-5, atol=2e-5)
+
+
+def test_a_config_with_other_channels_than_the_dispatch_is_refused():
+    setup()
+    x, idx = jnp.ones((4, 8)), jnp.zeros((4, 1), jnp.int32)
+    recv_x, _, _, handle = jax.eval_shape(
+        lambda: moe_dispatch(x, idx, jnp.ones((4, 1)), 8, config=Config(num_sms=24))
+    )
+    same = jax.eval_shape(lambda x, h: moe_combine(x, h, Config(num_sms=24)), recv_x, handle)
+    assert same.shape == (4, 8)
+    with pytest.raises(PreflightError, match=r"12 channels \(num_sms=24\).*found 32"):
+        jax.eval_shape(lambda x, h: moe_combine(x, h, Config(num_sms=64)), recv_x, handle)
+
+
+@pytest.mark.usefixtures("exchange")
+def test_second_derivatives_are_those_of_a_layer_without_exchange():
+    tokens, mesh = draw(4, 6, 2, 8), mesh_of(4)
+    setup(mesh=mesh)
+    layer = on_ranks(experts_of_all_ranks(tokens), mesh)
+    factor_of_slot = np.where(tokens.topk_idx >= 0, tokens.topk_idx + 1, 0)
+
+    def plain(x: jax.Array, idx: object, weights: jax.Array) -> jax.Array:
+        return x * (weights * factor_of_slot).sum(axis=2, keepdims=True)
+
+    def curvature(run: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def slope(x: jax.Array, weights: jax.Array) -> jax.Array:
+            loss = lambda x, w: jnp.sin(run(x, tokens.topk_idx, w)).sum()  # noqa: E731
+            return sum((d**2).sum() for d in jax.grad(loss, (0, 1))(x, weights))
+
+        return jax.jit(jax.grad(slope, (0, 1)))(tokens.x, tokens.topk_weights)
+
+    for found, wanted in zip(curvature(layer), curvature(plain), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-2 * np.abs(wanted).max())

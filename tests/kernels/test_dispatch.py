@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.kernels import moe_combine, moe_dispatch, moe_ops, native, reset_runtime, setup
+from moeprof.kernels import (
+    grouped_gemm,
+    moe_combine,
+    moe_dispatch,
+    moe_ops,
+    native,
+    reset_runtime,
+    setup,
+)
 from moeprof.kernels.poison import poison_mode
 
 from .moe_cases import (
@@ -135,7 +143,7 @@ def test_combine_of_dispatch_is_exact_when_one_expert_gets_all(tokens_per_rank: 
     np.testing.assert_array_equal(on_ranks(round_trip, mesh)(x, idx), x)
 
 
-def test_unused_rows_are_nan_in_poison_mode_and_never_reach_a_result():
+def test_unused_rows_are_nan_in_poison_mode():
     tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
     setup(mesh=mesh)
     with poison_mode():
@@ -147,6 +155,40 @@ def test_unused_rows_are_nan_in_poison_mode_and_never_reach_a_result():
         assert np.isnan(found.recv_x[rank, used:]).all()
         assert np.isnan(found.recv_topk_weights[rank, used:]).all()
         assert (found.recv_topk_idx[rank, used:] == -1).all()
+
+
+def test_unused_rows_that_are_nan_never_reach_the_result_of_a_combine():
+    tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
+    setup(mesh=mesh)
+
+    def both(x: jax.Array, idx: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        recv_x, _, _, handle = moe_dispatch(x, idx, weights, tokens.num_experts)
+        return recv_x, moe_combine(recv_x, handle)
+
+    run = on_ranks(both, mesh)
+    _, clean = jax.block_until_ready(run(*tokens[:3]))
+    with poison_mode():
+        recv_x, combined = jax.block_until_ready(run(*tokens[:3]))
+    assert np.isnan(recv_x).any()
+    np.testing.assert_array_equal(combined, clean)
+
+
+def test_a_product_over_unused_rows_is_nan_and_not_taken_for_unwritten_output():
+    tokens, mesh = draw(2, 12, 2, 8), mesh_of(2)
+    setup(mesh=mesh)
+
+    def all_rows(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
+        recv_x, _, _, _ = moe_dispatch(x, idx, weights, tokens.num_experts)
+        return grouped_gemm(recv_x, jnp.ones((1, HIDDEN, 3)), jnp.array([24], jnp.int32))
+
+    with poison_mode():
+        out = np.asarray(on_ranks(all_rows, mesh)(*tokens[:3]))
+    wanted = expected_dispatch(tokens)
+    for rank in range(2):
+        used = wanted.rank_prefix_matrix[rank, -1, rank]
+        assert used < 24
+        assert np.isfinite(out[rank, :used]).all()
+        assert np.isnan(out[rank, used:]).all()
 
 
 @pytest.mark.parametrize("value", [8, -2])

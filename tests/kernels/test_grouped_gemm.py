@@ -11,7 +11,7 @@ import pytest
 
 from moeprof.kernels import native
 from moeprof.kernels.cases import GROUPED_GEMM_CASES
-from moeprof.kernels.grouped_gemm import grouped_gemm
+from moeprof.kernels.grouped_product import grouped_gemm
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
 
 from .grouped_gemm_oracle import Product, assert_close, build, expected

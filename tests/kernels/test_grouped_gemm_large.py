@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.kernels.grouped_gemm import grouped_gemm
+from moeprof.kernels.grouped_product import grouped_gemm
 
 ROWS, K, N, LAST = 524_296, 4096, 8, 8
 

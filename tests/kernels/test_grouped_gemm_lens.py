@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from moeprof.kernels.grouped_gemm import compute_group_offs, grouped_gemm
+from moeprof.errors import SpecError
+from moeprof.kernels.group_lens import with_64_bits
 from moeprof.kernels.grouped_gemm_primitive import bind_variable_k
+from moeprof.kernels.grouped_product import compute_group_offs, grouped_gemm
 
 ROWS, K, N = 512, 8, 4
 Lens = list[int] | np.ndarray | jax.Array
@@ -90,7 +92,7 @@ def test_offsets_are_the_exclusive_prefix_sum_in_the_dtype_of_the_lengths():
     offs = compute_group_offs(jnp.array([4, 0, 2], jnp.int32))
     assert offs.tolist() == [0, 4, 4, 6]
     assert offs.dtype == jnp.int32
-    with jax.enable_x64(True):
+    with with_64_bits():
         assert compute_group_offs(jnp.array([4, 2], jnp.int64)).dtype == jnp.int64
     assert compute_group_offs(jnp.zeros((0,), jnp.int32)).tolist() == [0]
 
@@ -121,7 +123,7 @@ def under_shard_map(lens: Lens) -> jax.Array:
 
 @pytest.fixture(params=[False, True], ids=["x64-off", "x64-on"])
 def _x64(request: pytest.FixtureRequest) -> Iterator[None]:
-    with jax.enable_x64(request.param):
+    with with_64_bits(request.param):
         yield
 
 
@@ -141,14 +143,17 @@ def test_an_int64_length_that_int32_cannot_hold_is_refused_rather_than_cut():
     too_long = np.array([1, 2**32 + 1], np.int64)
     with pytest.raises(ValueError, match=r"group_lens\[1\] is 4294967297, more than int32 holds"):
         eager(too_long)
-    with jax.enable_x64(True), pytest.raises(INVALID_ARGUMENT, match=r"4294967297"):
+    with with_64_bits(), pytest.raises(INVALID_ARGUMENT, match=r"4294967297"):
         eager(too_long).block_until_ready()
 
 
 def test_wrong_dtypes_and_shapes_are_named():
     a, b = ones(2)
-    with pytest.raises(TypeError, match="group_lens: expected int32 or int64, found float32"):
+    with pytest.raises(
+        TypeError, match="group_lens: expected int32 or int64, found float32"
+    ) as caught:
         grouped_gemm(a, b, jnp.array([1.0, 2.0]))
+    assert isinstance(caught.value, SpecError)  # one line for the command line
     with pytest.raises(TypeError, match="a and b dtype mismatch: a is float32, b is bfloat16"):
         grouped_gemm(a, b.astype(jnp.bfloat16), [1, 1])
     with pytest.raises(TypeError, match="expected float32, bfloat16 or float16, found int32"):

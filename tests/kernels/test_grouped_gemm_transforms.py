@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 from jax.test_util import check_grads
 
-from moeprof.kernels.grouped_gemm import grouped_gemm
+from moeprof.kernels.grouped_product import grouped_gemm
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
 
 BATCH, ROWS, K, N, GROUPS = 3, 20, 6, 5, 4
@@ -211,3 +211,33 @@ def test_eight_devices_at_once_share_two_cores_without_a_deadlock():
         return jax.lax.fori_loop(0, 100, lambda _, x: jnp.tanh(one(x, b, lens)), a)
 
     assert np.isfinite(np.asarray(many_rounds(a))).all()
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_a_batch_of_nothing_has_no_results(axes):
+    empty = [x[:0] if axis == 0 else x for x, axis in zip(chosen(axes), axes, strict=True)]
+
+    def outcome(a, b, lens):
+        out, pull_back = jax.vjp(
+            lambda a, b: jax.vmap(grouped_gemm, in_axes=axes)(a, b, lens), a, b
+        )
+        return out, *pull_back(jnp.ones_like(out))
+
+    out, d_a, d_b = outcome(*empty)
+    assert out.shape == (0, ROWS, N)
+    assert (d_a.shape, d_b.shape) == (empty[0].shape, empty[1].shape)
+    assert not d_a.any()
+    assert not d_b.any()
+
+
+@pytest.mark.parametrize("inner", [(0, None, None), (0, 0, None), (None, 0, None)])
+@pytest.mark.parametrize("outer", [(0, None, None), (None, 0, None), (0, 0, 0)])
+def test_nested_vmaps_are_nested_loops(inner, outer):
+    rng = np.random.default_rng(6)
+    sizes = [[size for size, axis in zip((2, 3), pair, strict=True) if axis == 0]
+             for pair in zip(outer, inner, strict=True)]  # fmt: skip
+    a = jnp.asarray(rng.standard_normal((*sizes[0], ROWS, K)), jnp.float32)
+    b = jnp.asarray(rng.standard_normal((*sizes[1], GROUPS, K, N)), jnp.float32)
+    lens = jnp.broadcast_to(LENS[0], (*sizes[2], GROUPS))
+    both = lambda gemm: jax.vmap(jax.vmap(gemm, inner), outer)(a, b, lens)  # noqa: E731
+    close(both(grouped_gemm), both(twin))

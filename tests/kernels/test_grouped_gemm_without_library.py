@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import warnings, jax, jax.numpy as jnp
-from moeprof.kernels.grouped_gemm import grouped_gemm
+from moeprof.kernels.grouped_product import grouped_gemm
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for rows in (3, 4):

@@ -14,7 +14,7 @@ import pytest
 
 from moeprof.kernels import native
 from moeprof.kernels.cases import GROUPED_GEMM_CASES
-from moeprof.kernels.grouped_gemm import grouped_gemm
+from moeprof.kernels.grouped_product import grouped_gemm
 from moeprof.kernels.poison import poison_mode, poison_rows
 
 from .grouped_gemm_oracle import build

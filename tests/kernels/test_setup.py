@@ -187,3 +187,11 @@ def test_errors_are_one_line_for_the_command_line():
         get_ep_size()
     with pytest.raises(SpecError):
         setup(num_sms=7)
+
+
+def test_a_setup_that_fails_pins_no_group(monkeypatch):
+    TwoNodes(monkeypatch, 16)
+    for ranks in ([0, 1], [0, 2]):
+        with pytest.raises(RuntimeError, match="EP 2 would exchange tokens between processes"):
+            setup(mode="per_process", ep_ranks=ranks, hidden_bytes=14_336)
+    set_ep_group([0, 3])

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from moeprof.kernels.group_lens import as_lengths, compute_group_offs
 from moeprof.kernels.grouped_gemm_primitive import bind_grouped_gemm, bind_variable_k
+from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.varying import vary_alike
 
 __all__ = ["compute_group_offs", "grouped_gemm"]
@@ -38,7 +39,7 @@ def grouped_gemm(
     the sum belong to none: they are zero in the result and in the gradient of ``a``, and what they
     hold, NaN included, reaches nothing. The gradient of an empty group's matrix is zero, exactly.
     Accumulates in float32. Differentiable in ``a`` and ``b``, any number of times in reverse mode;
-    works under jit, vmap (one call; what is not mapped is not copied) and in `jax.shard_map`, where
+    works under jit, vmap (one call; what no vmap maps is not copied) and in `jax.shard_map`, where
     all shapes are one device's.
 
     Work: ``2·sum(lens)·k·n`` flops; traffic at least ``sum(lens)·(k + n) + G·k·n`` elements. Rows,
@@ -59,8 +60,8 @@ def grouped_gemm(
         ``[M, n]`` of the dtype of ``a``.
 
     Raises:
-        TypeError: a dtype that is not supported, or ``a`` and ``b`` differ in it.
-        ValueError: shapes that do not belong together.
+        PreflightError: (a TypeError and a ValueError) a dtype that is not supported, or ``a`` and
+            ``b`` differ in it; shapes that do not belong together.
         jax.errors.JaxRuntimeError: INVALID_ARGUMENT when run with a negative length, lengths that
             reach past ``M``, or offsets that are not the lengths' sums; names index and value.
     """
@@ -80,9 +81,11 @@ def _no_offsets() -> jax.Array:
 
 def _check_dtypes(a: jax.Array, b: jax.Array) -> None:
     if a.dtype != b.dtype:
-        raise TypeError(f"grouped_gemm: a and b dtype mismatch: a is {a.dtype}, b is {b.dtype}.")
+        raise PreflightError(
+            f"grouped_gemm: a and b dtype mismatch: a is {a.dtype}, b is {b.dtype}."
+        )
     if a.dtype not in _DTYPES:
-        raise TypeError(
+        raise PreflightError(
             f"grouped_gemm: expected float32, bfloat16 or float16, found {a.dtype}. "
             "Cast a and b first."
         )
@@ -92,22 +95,22 @@ def _check_shapes(
     a: jax.Array, b: jax.Array, lens: jax.Array, offs: jax.Array, trans_a: bool, trans_b: bool
 ) -> None:
     if a.ndim != 2 or b.ndim != 3:
-        raise ValueError(
+        raise PreflightError(
             f"grouped_gemm: expected a with 2 axes and b with 3, found {a.shape} and {b.shape}."
         )
     groups, k_of_a, k_of_b = b.shape[0], a.shape[0 if trans_a else 1], b.shape[2 if trans_b else 1]
     if k_of_a != k_of_b:
-        raise ValueError(
+        raise PreflightError(
             f"grouped_gemm: a {a.shape} (transA={trans_a}) is {k_of_a} wide, but b {b.shape} "
             f"(transB={trans_b}) multiplies {k_of_b}."
         )
     if lens.shape != (groups,):
-        raise ValueError(
+        raise PreflightError(
             f"grouped_gemm: b {b.shape} has {groups} groups, so group_lens must have shape "
             f"({groups},), found {lens.shape}."
         )
     if offs.shape not in ((groups + 1,), (0,)):
-        raise ValueError(
+        raise PreflightError(
             f"grouped_gemm: for {groups} groups group_offs must have shape ({groups + 1},), "
             f"found {offs.shape}. Use compute_group_offs(group_lens)."
         )
