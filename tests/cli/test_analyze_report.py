@@ -155,3 +155,19 @@ def test_help_has_an_example(command):
     result = run(command, "--help")
     assert result.exit_code == 0
     assert f"Example:\n\n      moeprof {command} runs/" in result.stdout
+
+
+def test_the_help_promises_no_json_trace():
+    assert ".trace.json" not in run("analyze", "--help").stdout
+
+
+def test_a_json_trace_is_refused_with_exit_code_1(tmp_path: Path, monkeypatch, capsys):
+    from moeprof.cli.main import main
+
+    trace = tmp_path / "node.trace.json"
+    trace.write_text("{}")
+    monkeypatch.setattr("sys.argv", ["moeprof", "analyze", str(trace)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "found the JSON trace" in capsys.readouterr().err

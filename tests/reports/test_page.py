@@ -118,3 +118,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     out = tmp_path / "absent" / "report.html"
     with pytest.raises(MoeprofError, match="No such file or directory"):
         write_page([document()], out)
+
+
+def test_the_first_screen_says_which_session_was_read_and_what_is_unexplained():
+    page = render([document()])
+    hero = page[page.index('<section class="hero"') : page.index("</section>")]
+    assert "session read: s1" in hero
+    assert "unattributed 2.0 % · other 0.0 %" in hero

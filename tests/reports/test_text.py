@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -8,6 +9,7 @@ from rich.console import Console
 
 from moeprof.reports import text
 from moeprof.reports.document import build
+from moeprof.tables.analysis import Metric
 
 DOCUMENTS = {"usual": document, "hostile": hostile_document}
 
@@ -67,3 +69,23 @@ def test_columns_left_out_are_named():
     drawn = text.tables(made).plain
     assert "Too wide for this terminal: " in drawn
     assert "wide 4wide 4wide 4" in drawn.replace("\n", " ")
+
+
+def test_shares_that_nothing_explains_are_told_even_where_they_are_nothing():
+    made = build(trace(), {"breakdown": breakdown({("attention", "forward"): 5})})
+    assert "\n  unattributed 0.0 % · other 0.0 %" in text.overview(made).plain
+
+
+def test_without_a_used_step_the_parts_are_of_the_whole_capture():
+    whole = "per device over the whole capture"
+    finding = breakdown()
+    finding = replace(finding, headline=(*finding.headline, Metric("basis", whole, "")))
+    drawn = text.summary(build(trace(steps=()), {"breakdown": finding})).plain
+    assert f"of 400.0 ms op time {whole}" in drawn
+    assert "per device and step" not in drawn
+
+
+def test_a_column_with_a_heading_of_its_own_shows_it():
+    made = document()
+    made["analyses"]["breakdown"]["columns"][2]["heading"] = "in capture"
+    assert "in capture" in text.tables(made).plain

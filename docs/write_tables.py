@@ -1,0 +1,78 @@
+"""Question: which tables does moeprof keep, and what does each column hold?
+
+Prints docs/tables.md from the schemas themselves:
+
+    python docs/write_tables.py > docs/tables.md
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.breakdown import SCHEMA as BREAKDOWN
+from moeprof.analyzers.classify import CLASSES
+from moeprof.analyzers.ops import SCHEMA as OPS
+from moeprof.analyzers.receive_buffers import SCHEMA as RECEIVE_BUFFERS
+from moeprof.analyzers.step_time import SCHEMA as STEP_TIME
+from moeprof.tables import routing, trace
+from moeprof.tables.schema import Column, Schema
+
+INTRODUCTION = """\
+# Tables
+
+Written by `python docs/write_tables.py > docs/tables.md`; a test compares the two.
+
+Times are int64 ns since the capture began, on the clock of the host that took them; sizes are
+int64 bytes. The unit of a column stands behind its kind. Text is never missing; a figure that is
+not known is NaN in a float64 column, `null` in JSON, and -1 in an int64 column that says so."""
+
+TRACE = (
+    (trace.EVENTS, "One row per piece of device work. A device may run several at once."),
+    (trace.HLO_OPS, "One row per HLO instruction of every program that the profile carries."),
+    (trace.EXECUTIONS, "One row per execution of a module on a device."),
+    (trace.MODULES, "One row per program, whether it ran in the window or not."),
+    (trace.STEPS, "One row per step found, the dropped ones included."),
+    (trace.BUFFERS, "One row per logical buffer of the compiler's buffer assignment."),
+    (trace.RENDEZVOUS, "One row per wait of a device of a CPU run for its peers."),
+    (trace.MARKERS, "One row per step annotation that the user's program made."),
+    (trace.DROPPED, "One row per kind of event that was read and left out."),
+)
+ROUTING = (
+    (routing.ROUTING, "One row per step, layer and expert; an expert without a token has 0."),
+    (routing.RECEIVED, "One row per step, layer, exchange group and rank."),
+)
+FINDINGS = (
+    (STEP_TIME, "One row per step found."),
+    (BREAKDOWN, "One row per component and phase."),
+    (OPS, "One row per HLO instruction that ran, the most expensive first."),
+    (RECEIVE_BUFFERS, "One row per op that makes or fills such a buffer."),
+    (CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
+)
+
+
+def document() -> str:
+    """The whole of docs/tables.md."""
+    parts = [
+        INTRODUCTION,
+        "## A profile: `moeprof.ingest.open_run`",
+        *(_section(schema, rows) for schema, rows in TRACE),
+        "## Recorded routing: `RUN/routing/*.parquet`",
+        *(_section(schema, rows) for schema, rows in ROUTING),
+        "## Findings: `moeprof analyze`",
+        *(_section(schema, rows) for schema, rows in FINDINGS),
+    ]
+    return "\n\n".join(parts)
+
+
+def _section(schema: Schema, rows: str) -> str:
+    head = ["| column | kind | meaning |", "|---|---|---|"]
+    return "\n".join([f"### {schema.name}", "", rows, "", *head, *map(_row, schema.columns)])
+
+
+def _row(column: Column) -> str:
+    unit = f", {column.unit}" if column.unit else ""
+    return (
+        f"| `{column.name}` | {column.kind}{unit} | {column.meaning.replace('|', chr(92) + '|')} |"
+    )
+
+
+if __name__ == "__main__":
+    print(document())
