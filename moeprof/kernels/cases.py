@@ -1,8 +1,9 @@
 """Question: which shapes and group lengths must every grouped GEMM handle?
 
-Named cases, shared by the tests (`GROUPED_GEMM_CASES`, small) and the measurements
-(`BENCHMARK_CASES`, sized for two cores). How fast a ragged product is depends on how the lengths
-are spread, so a case holds the lengths themselves, not only their sum.
+One table of named cases, each in two sizes: the tests run all of them small
+(`GROUPED_GEMM_CASES`), the measurements some of them large (`BENCHMARK_CASES`, for two cores). How
+fast a ragged product is depends on how the lengths are spread, so a case holds the lengths
+themselves, not only their sum.
 """
 
 from __future__ import annotations
@@ -62,30 +63,73 @@ def zipf_lens(groups: int, rows: int) -> tuple[int, ...]:
     return tuple(lens)
 
 
-GROUPED_GEMM_CASES = MappingProxyType(
+@dataclass(frozen=True)
+class Sizes:
+    """One spread of lengths, small enough for a test and large enough for a measurement."""
+
+    small: GroupedGemmCase
+    large: GroupedGemmCase
+
+
+CASES = MappingProxyType(
     {
         # Long groups of whole vectors: the product itself.
-        "compute_bound": GroupedGemmCase(512, 64, 96, (128, 128, 128, 128)),
+        "compute_bound": Sizes(
+            GroupedGemmCase(512, 64, 96, (128,) * 4),
+            GroupedGemmCase(8192, 1024, 1024, (2048,) * 4),
+        ),
         # One or two rows per group: reading the matrices is the work.
-        "memory_bound": GroupedGemmCase(16, 128, 128, (1, 2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1)),
-        "one_hot_expert": GroupedGemmCase(200, 48, 32, (0, 0, 200, 0)),
-        "empty_expert": GroupedGemmCase(150, 32, 40, (0, 50, 0, 0, 0, 0, 99, 1, 0)),
-        "all_empty": GroupedGemmCase(64, 16, 24, (0, 0, 0)),
+        "memory_bound": Sizes(
+            GroupedGemmCase(16, 128, 128, (1, 2) * 4 + (1,) * 4),
+            GroupedGemmCase(96, 1024, 1024, (1, 2) * 32),
+        ),
+        "one_hot_expert": Sizes(
+            GroupedGemmCase(200, 48, 32, (0, 0, 200, 0)),
+            GroupedGemmCase(8192, 1024, 1024, (0,) * 20 + (8192,) + (0,) * 11),
+        ),
+        "empty_expert": Sizes(
+            GroupedGemmCase(150, 32, 40, (0, 50, 0, 0, 0, 0, 99, 1, 0)),
+            GroupedGemmCase(8192, 1024, 1024, (0, 512) * 16),
+        ),
+        "all_empty": Sizes(
+            GroupedGemmCase(64, 16, 24, (0, 0, 0)),
+            GroupedGemmCase(8192, 1024, 1024, (0,) * 32),
+        ),
         # Rows past the sum, and no size a multiple of a vector.
-        "ragged_tail": GroupedGemmCase(131, 37, 29, (13, 7, 61, 5)),
-        "one_row": GroupedGemmCase(1, 5, 3, (0, 1)),
+        "ragged_tail": Sizes(
+            GroupedGemmCase(131, 37, 29, (13, 7, 61, 5)),
+            GroupedGemmCase(8191, 1021, 1019, unbalanced_lens(32, 5003)),
+        ),
+        "one_row": Sizes(
+            GroupedGemmCase(1, 5, 3, (0, 1)),
+            GroupedGemmCase(1, 1024, 1024, (0, 1)),
+        ),
         # Deeper and wider than one scratch block and one 16-bit tile of the native kernel.
-        "many_blocks": GroupedGemmCase(1100, 1100, 530, (1050, 20)),
-        "skewed_32": GroupedGemmCase(512, 48, 56, unbalanced_lens(32, 512)),
-        "skewed_64": GroupedGemmCase(512, 40, 32, zipf_lens(64, 500)),
+        "many_blocks": Sizes(
+            GroupedGemmCase(1100, 1100, 530, (1050, 20)),
+            GroupedGemmCase(2048, 4096, 2048, (2000, 40)),
+        ),
+        "unbalanced_32": Sizes(
+            GroupedGemmCase(512, 48, 56, unbalanced_lens(32, 512)),
+            GroupedGemmCase(8192, 1024, 1024, unbalanced_lens(32, 8192)),
+        ),
+        "unbalanced_64": Sizes(
+            GroupedGemmCase(512, 24, 40, unbalanced_lens(64, 512)),
+            GroupedGemmCase(8192, 1024, 1024, unbalanced_lens(64, 8192)),
+        ),
+        "unbalanced_32_wide": Sizes(
+            GroupedGemmCase(256, 32, 144, unbalanced_lens(32, 256)),
+            GroupedGemmCase(4096, 1024, 2048, unbalanced_lens(32, 4096)),
+        ),
+        "zipf_64": Sizes(
+            GroupedGemmCase(512, 40, 32, zipf_lens(64, 500)),
+            GroupedGemmCase(8192, 1024, 1024, zipf_lens(64, 8192)),
+        ),
     }
 )
 
-BENCHMARK_CASES = MappingProxyType(
-    {
-        "unbalanced_32": GroupedGemmCase(8192, 1024, 1024, unbalanced_lens(32, 8192)),
-        "unbalanced_64": GroupedGemmCase(8192, 1024, 1024, unbalanced_lens(64, 8192)),
-        "unbalanced_32_wide": GroupedGemmCase(4096, 1024, 2048, unbalanced_lens(32, 4096)),
-        "zipf_64": GroupedGemmCase(8192, 1024, 1024, zipf_lens(64, 8192)),
-    }
-)
+GROUPED_GEMM_CASES = MappingProxyType({name: sizes.small for name, sizes in CASES.items()})
+
+# What a router makes of real tokens; the others are edges.
+_MEASURED = ("unbalanced_32", "unbalanced_64", "unbalanced_32_wide", "zipf_64")
+BENCHMARK_CASES = MappingProxyType({name: CASES[name].large for name in _MEASURED})
