@@ -21,7 +21,10 @@ import wrapt
 class CallObserver(Protocol):
     """Whoever wants to know of top-level calls."""
 
-    compilations: int  # programs compiled so far
+    @property
+    def compilations(self) -> int:
+        """Programs compiled so far."""
+        ...
 
     def is_tracing(self) -> bool:
         """Whether JAX is tracing on this thread, so that nothing runs on a device."""

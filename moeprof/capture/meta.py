@@ -56,8 +56,9 @@ def write_meta(
         earlier = _processes(path)
         index = process.get("process_index", 0)
         others = [other for other in earlier if other.get("process_index") != index]
-        processes = sorted([*others, dict(process)], key=lambda one: one.get("process_index", 0))
-        meta = _meta(launch, processes, versions, environment)
+        own = {**process, **_launched(launch)}
+        processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
+        meta = _meta(processes, versions, environment)
         partial = path.with_name("meta.json.partial")
         partial.write_text(json.dumps(meta, allow_nan=False, indent=1) + "\n")
         partial.rename(path)
@@ -86,8 +87,41 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _launched(launch: Launch) -> dict[str, Any]:
+    """What one process of the run adds of its own launch."""
+    return {
+        "argv": list(launch.argv),
+        "exit_code": launch.exit_code,
+        "started": launch.started.astimezone(UTC).isoformat(),
+        "ended": None if launch.ended is None else launch.ended.astimezone(UTC).isoformat(),
+    }
+
+
+def _launch_of_all(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Argv of the first process, first exit code that is not 0, earliest start, latest end.
+
+    The same whichever process was the last to add itself.
+    """
+    argv = processes[0]["argv"]
+    codes = [one["exit_code"] for one in processes]
+    started = min((one["started"] for one in processes), key=datetime.fromisoformat)
+    ends = [one["ended"] for one in processes if one["ended"] is not None]
+    ended = max(ends, key=datetime.fromisoformat, default=None)
+    duration = None
+    if ended is not None:
+        span = datetime.fromisoformat(ended) - datetime.fromisoformat(started)
+        duration = span.total_seconds()
+    return {
+        "command": shlex.join(["python", *argv[1:]]),
+        "argv": argv,
+        "exit_code": next((code for code in codes if code), codes[0]),
+        "started": started,
+        "ended": ended,
+        "duration_s": duration,
+    }
+
+
 def _meta(
-    launch: Launch,
     processes: list[dict[str, Any]],
     versions: Mapping[str, str],
     environment: Mapping[str, str],
@@ -98,15 +132,8 @@ def _meta(
     expected = max(int(process.get("process_count", 1)) for process in processes)
     return {
         "schema": SCHEMA,
-        "command": shlex.join(["python", *launch.argv[1:]]),
-        "argv": list(launch.argv),
-        "exit_code": launch.exit_code,
+        **_launch_of_all(processes),
         "status": statuses.pop() if len(statuses) == 1 else "partial",
-        "started": launch.started.astimezone(UTC).isoformat(),
-        "ended": None if launch.ended is None else launch.ended.astimezone(UTC).isoformat(),
-        "duration_s": (
-            None if launch.ended is None else (launch.ended - launch.started).total_seconds()
-        ),
         "versions": dict(versions),
         "window": _described(processes),
         "xla_flags": next(

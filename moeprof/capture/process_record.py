@@ -17,6 +17,7 @@ from moeprof import __version__
 from moeprof.capture.channel import Channel
 from moeprof.capture.device_facts import program_memory
 from moeprof.capture.host_facts import host_memory, placement, relevant_environment
+from moeprof.capture.run_folder import launcher_rank
 from moeprof.capture.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -36,6 +37,12 @@ class ProcessRecord:
         self.adopted: list[str] = []
         self.programs: list[dict[str, Any]] = []
         self._started = time.time()
+        self._rank = launcher_rank(os.environ)
+
+    @property
+    def index(self) -> int:
+        """The process index; the launcher's rank where no backend was started."""
+        return int(self.process["process_index"]) if self.process else self._rank
 
     def keep_if_out_of_memory(self, error: BaseException) -> None:
         """Write oom.txt if `error` says that a device ran out of memory."""
@@ -48,9 +55,11 @@ class ProcessRecord:
     def save(
         self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Channel
     ) -> None:
-        """Write host/ and memory/ and send this process's part of meta.json."""
+        """Write host/ and memory/ and send this process's part of meta.json.
+
+        A file that cannot be written becomes a problem of the record.
+        """
         windows = recorder.windows if recorder else []
-        index = self.process["process_index"] if self.process else 0
         host = {
             "schema": "moeprof.host/1",
             **placement(),
@@ -59,31 +68,46 @@ class ProcessRecord:
             "gc_pauses": list(pauses),
             "compile_events": self.compile_events,
         }
-        _write_json(self.run_dir / "host" / f"p{index}.json", host)
+        self._write("host", host)
         if self.process is not None:
             memory = {
                 "schema": "moeprof.memory_samples/1",
                 "windows": [window.memory for window in windows],
                 "programs": self._programs(),
             }
-            _write_json(self.run_dir / "memory" / f"p{index}.json", memory)
+            self._write("memory", memory)
         channel.send("process", {"record": self._meta(windows)})
 
     def adopt_profiles(self, note: Callable[[str], None]) -> None:
         """Copy the profiles that the script took itself into the run folder."""
         for folder in dict.fromkeys(self.own_profiles):
             for source in sorted(Path(folder).rglob("*.xplane.pb")):
-                if source.stat().st_mtime < self._started:
-                    continue  # of an earlier run of the script
-                index = self.process["process_index"] if self.process else 0
-                host = source.name.removesuffix(".xplane.pb")
-                session = self.run_dir / "plugins" / "profile" / source.parent.name
-                target = session / f"{host}-p{index}.xplane.pb"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-                self.adopted.append(str(target.relative_to(self.run_dir)))
+                try:
+                    self._adopt(source)
+                except OSError as error:
+                    note(f"the script's own profile {source} was not copied: {error}")
         if self.own_profiles and not self.adopted:
             note(f"no xplane.pb of the script's own profile was found in {self.own_profiles[0]}")
+
+    def _adopt(self, source: Path) -> None:
+        if source.stat().st_mtime < self._started:
+            return  # of an earlier run of the script
+        host = source.name.removesuffix(".xplane.pb")
+        session = self.run_dir / "plugins" / "profile" / source.parent.name
+        target = session / f"{host}-p{self.index}.xplane.pb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        self.adopted.append(str(target.relative_to(self.run_dir)))
+
+    def _write(self, folder: str, value: object) -> None:
+        path = self.run_dir / folder / f"p{self.index}.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n")
+        except OSError as error:
+            text = f"{path} cannot be written: {error}"
+            if text not in self.problems:
+                self.problems.append(text)
 
     def _programs(self) -> list[dict[str, Any]]:
         """Asked once: every program's HLO has to be read for its name."""
@@ -97,7 +121,7 @@ class ProcessRecord:
         files = [name for name in recorded if (self.run_dir / name).exists()]
         return {
             "host": placement()["host"],
-            "process_index": 0,
+            "process_index": self.index,
             **(self.process or {}),
             "files": [*files, *self.adopted],
             "window": facts[-1] if facts else None,
@@ -126,8 +150,3 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n")

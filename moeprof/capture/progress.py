@@ -24,6 +24,7 @@ class Progress:
         self._waiting_since: float | None = None
         self._exporting_since: float | None = None
         self._last_line = 0.0
+        self._has_recorded = False
         self.process: dict[str, object] = {}
         self.versions: dict[str, str] = {}
 
@@ -56,11 +57,17 @@ class Progress:
         self._line(str(message["text"]), now_s)
 
     def _on_recording(self, message: Mapping[str, object], now_s: float) -> None:
-        waited = now_s - (self._waiting_since if self._waiting_since is not None else now_s)
-        verdict = "settled" if message["settled"] else "did not settle in 30 steps"
-        self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
+        if not self._has_recorded:
+            self._say_settled(message, now_s)
+        self._has_recorded = True
         self._waiting_since = None
         self._line(f"recording {_steps(message)}, counted by {message['counted_by']}", now_s)
+
+    def _say_settled(self, message: Mapping[str, object], now_s: float) -> None:
+        waited = now_s - (self._waiting_since if self._waiting_since is not None else now_s)
+        late = f"did not settle in {message['give_up_steps']} steps"
+        verdict = "settled" if message["settled"] else late
+        self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
 
     def _on_exporting(self, message: Mapping[str, object], now_s: float) -> None:
         self._exporting_since = now_s

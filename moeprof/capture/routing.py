@@ -86,8 +86,8 @@ def record(
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     if not run_dir:
         return
+    _check_shapes(tokens_per_expert, received_rows, expert_ranks)
     ranks = expert_ranks or (received_rows.shape[-1] if received_rows is not None else 1)
-    _check_shapes(tokens_per_expert, received_rows, ranks)
     if not _LOGS:
         _prepare_exit()
     log = _LOGS.setdefault(Path(run_dir), _Log())
@@ -116,7 +116,6 @@ def _prepare_exit() -> None:
 
 def _flush_log(run_dir: Path, log: _Log) -> list[Path]:
     entries = list(log.pending)
-    log.pending.clear()
     process = _process_index()
     paths = []
     if process == 0:
@@ -124,7 +123,9 @@ def _flush_log(run_dir: Path, log: _Log) -> list[Path]:
         paths += _write(run_dir, f"p{process}.parquet", ROUTING_COLUMNS, rows, log)
     with_rows = [entry for entry in entries if entry.received_rows is not None]
     rows = [_received_rows(entry) for entry in with_rows]
-    return paths + _write(run_dir, f"received-p{process}.parquet", RECEIVED_COLUMNS, rows, log)
+    paths += _write(run_dir, f"received-p{process}.parquet", RECEIVED_COLUMNS, rows, log)
+    log.pending.clear()  # only now: what could not be written stays for the next flush
+    return paths
 
 
 def _routing_rows(entry: _Entry) -> np.ndarray:
@@ -146,10 +147,14 @@ def _routing_rows(entry: _Entry) -> np.ndarray:
 
 def _received_rows(entry: _Entry) -> np.ndarray:
     """[rows, 5]: the columns of `RECEIVED_COLUMNS`, for the parts that this process holds."""
+    none = np.empty((0, len(RECEIVED_COLUMNS)), np.int64)  # a process may hold replicas alone
     return np.concatenate(
         [
-            _received_part(entry, np.asarray(part), start)
-            for part, start in _local_parts(entry.received_rows)
+            none,
+            *(
+                _received_part(entry, np.asarray(part), start)
+                for part, start in _local_parts(entry.received_rows)
+            ),
         ]
     )
 
@@ -210,6 +215,8 @@ def _arrow_table(columns: Columns, table: np.ndarray) -> pyarrow.Table:
 
 def _last_of_each_key(table: np.ndarray) -> np.ndarray:
     """Rows sorted by all columns but the last (the key); of equal keys the last one stays."""
+    if not len(table):
+        return table
     keys = table[:, :-1]
     order = np.lexsort(keys.T[::-1])  # stable, so equal keys keep their order
     keys = keys[order]
@@ -219,24 +226,28 @@ def _last_of_each_key(table: np.ndarray) -> np.ndarray:
 
 
 def _check_shapes(
-    tokens_per_expert: DeviceArray, received_rows: DeviceArray | None, ranks: int
+    tokens_per_expert: DeviceArray, received_rows: DeviceArray | None, expert_ranks: int | None
 ) -> None:
     shape = tuple(tokens_per_expert.shape)
     if len(shape) != 2:
         raise CaptureError(
             f"routing record: expected tokens_per_expert [layers, experts], found shape {shape}."
         )
-    if shape[1] % ranks:
-        raise CaptureError(
-            f"routing record: {shape[1]} experts cannot lie evenly on {ranks} expert ranks."
-        )
-    if received_rows is None:
-        return
-    received = tuple(received_rows.shape)
-    if len(received) != 3 or received[0] != shape[0]:
+    received = None if received_rows is None else tuple(received_rows.shape)
+    if received is not None and (len(received) != 3 or received[0] != shape[0]):
         raise CaptureError(
             f"routing record: expected received_rows [{shape[0]} layers, groups, ranks], "
             f"found shape {received}."
+        )
+    if received is not None and expert_ranks and expert_ranks != received[2]:
+        raise CaptureError(
+            f"routing record: expert_ranks is {expert_ranks}, but received_rows has "
+            f"{received[2]} ranks (shape {received}). Leave expert_ranks out or correct it."
+        )
+    ranks = expert_ranks or (received[2] if received is not None else 1)
+    if shape[1] % ranks:
+        raise CaptureError(
+            f"routing record: {shape[1]} experts cannot lie evenly on {ranks} expert ranks."
         )
 
 

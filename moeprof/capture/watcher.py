@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from moeprof.capture import jax_private, jit_proxy, observe, routing
 from moeprof.capture.channel import Channel
@@ -15,9 +16,32 @@ from moeprof.capture.device_facts import describe_process, mesh_axes
 from moeprof.capture.host_facts import LIMIT, GarbagePauses
 from moeprof.capture.options import CaptureOptions
 from moeprof.capture.process_record import ProcessRecord, failure_text, versions
-from moeprof.capture.steps import Action, Phase, StepCounter, WindowPlan
+from moeprof.capture.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
 from moeprof.capture.terminate import save_on_terminate
 from moeprof.capture.window import Recorder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Safely = Callable[[Callable[..., Any], Any], Callable[..., Any]]
+
+
+class SafeObserver:
+    """What `jit_proxy` asks of a watcher, so that no answer raises into the script's call."""
+
+    def __init__(self, watcher: Watcher, safely: Safely) -> None:
+        """Answer for `watcher`."""
+        self._watcher = watcher
+        self.is_tracing: Callable[[], bool] = safely(watcher.is_tracing, True)
+        self.before_call: Callable[[Hashable, str], None] = safely(watcher.before_call, None)
+        self.spent_compiling: Callable[[Hashable, str, float], None] = safely(
+            watcher.spent_compiling, None
+        )
+        self.call_failed: Callable[[BaseException], None] = safely(watcher.call_failed, None)
+
+    @property
+    def compilations(self) -> int:
+        """Programs compiled so far."""
+        return self._watcher.compilations
 
 
 class Watcher:
@@ -35,6 +59,7 @@ class Watcher:
         self.recorder: Recorder | None = None
         self._hooks = observe.Hooks()
         self._lock = threading.Lock()
+        self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
         self._opened = 0.0
         self._stop_listening: Callable[[], None] = _nothing
@@ -45,11 +70,16 @@ class Watcher:
     def install(self) -> None:
         """Put the observers in; JAX has just been imported."""
         self.channel.send("imported", {"versions": versions()})
-        self._stop_listening = observe.watch_compilations(self._on_compile_phase)
+        safely = self._safely
+        self._stop_listening = observe.watch_compilations(safely(self._on_compile_phase, None))
         observe.watch_calls(self._hooks)
-        observe.watch_annotations(self._hooks, self._on_annotation, self._on_annotation_end)
-        observe.watch_script_profiles(self._hooks, self._on_script_profile, self._on_server)
-        jit_proxy.set_observer(self)
+        observe.watch_annotations(
+            self._hooks, safely(self._on_annotation, False), safely(self._on_annotation_end, None)
+        )
+        observe.watch_script_profiles(
+            self._hooks, safely(self._on_script_profile, None), safely(self._on_server, None)
+        )
+        jit_proxy.set_observer(SafeObserver(self, safely))
         os.register_at_fork(after_in_child=self.remove)  # a forked worker is not the script
         self.pauses.install()
 
@@ -60,6 +90,18 @@ class Watcher:
         self._stop_listening()
         self._stop_listening = _nothing
         self.pauses.remove()
+
+    def _safely(self, hook: Callable[P, T], otherwise: T) -> Callable[P, T]:
+        """`hook`, which gives `otherwise` and ends the capture where it raises."""
+
+        def safe(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return hook(*args, **kwargs)
+            except Exception as error:
+                self._abandon(error)
+                return otherwise
+
+        return safe
 
     # -- what is observed
 
@@ -99,6 +141,7 @@ class Watcher:
         # Another thread in here means an export or a start is going on: not a step to count.
         if not self._lock.acquire(blocking=False):
             return Action.NOTHING
+        self._here.is_inside = True
         try:
             self._close_if_time_is_up()
             action = count()
@@ -108,12 +151,14 @@ class Watcher:
             self._abandon(error)
             return Action.NOTHING
         finally:
+            self._here.is_inside = False
             self._lock.release()
 
     def _abandon(self, error: Exception) -> None:
-        self._note(f"capture gave up: {type(error).__name__}: {error}")
-        self.counter.stop()
-        self.remove()
+        with contextlib.suppress(Exception):  # the script's own thread may be in here
+            self._note(f"capture gave up: {type(error).__name__}: {error}")
+            self.counter.stop()
+            self.remove()
 
     def _on_compile_phase(self, event: str, seconds: float, function: str) -> None:
         if len(self.record.compile_events) < LIMIT:
@@ -137,8 +182,15 @@ class Watcher:
         )
 
     def _on_script_profile(self, folder: str | None) -> None:
-        if self._lock.locked():
+        if getattr(self._here, "is_inside", False):
             return  # our own, where it has to go through jax.profiler.start_trace
+        with self._lock:
+            try:
+                self._step_aside(folder)
+            except Exception as error:
+                self._abandon(error)
+
+    def _step_aside(self, folder: str | None) -> None:
         if self.counter.phase is Phase.DONE and not self.record.own_profiles:
             return
         if folder is not None:
@@ -195,12 +247,12 @@ class Watcher:
             return self._give_up(f"the profiler did not start: {error}")
         self._opened = time.monotonic()
         self._restore_terminate = save_on_terminate(self._on_terminate)
-        self.channel.send("recording", {**facts, "steps": self.counter.plan.record_steps})
+        steps = {"steps": self.counter.plan.record_steps, "give_up_steps": GIVE_UP_STEPS}
+        self.channel.send("recording", {**facts, **steps})
 
     def _close(self, reason: str, *, wait_for_devices: bool) -> None:
         if self.recorder is None or self.recorder.current is None:
             return
-        self._restore_terminate()
         facts = {
             "last_step": self.counter.last_step,
             "steps": self.counter.steps_recorded,
@@ -211,6 +263,9 @@ class Watcher:
             self.recorder.close(facts, wait_for_devices=wait_for_devices)
         except Exception as error:
             self._note(f"closing the window failed: {type(error).__name__}: {error}")
+        finally:
+            self._save()
+            self._restore_terminate()  # last: until here a SIGTERM must not lose the recording
 
     def _give_up(self, text: str) -> None:
         self._note(text)
@@ -224,6 +279,9 @@ class Watcher:
 
     def _on_terminate(self) -> None:
         self._close("terminated", wait_for_devices=False)
+        for window in self.recorder.windows if self.recorder else ():
+            if "export_given_up_after_s" not in window.facts:
+                window.export.wait(self.options.export_timeout_s)
         self._save()
 
     def _keep_routing(self) -> None:
@@ -241,15 +299,27 @@ class Watcher:
     def finish(self) -> None:
         """The script has ended: save what there is and say why there is no more."""
         try:
-            self._finish()
+            for part in (
+                self._end_window,
+                self._save,  # before adopting, which may fail or be interrupted
+                lambda: self.record.adopt_profiles(self._note),
+                self._save,
+                self._wait_for_exports,
+            ):
+                self._attempt(part)
+        finally:
+            self.remove()
+
+    def _attempt(self, part: Callable[[], None]) -> None:
+        """Do one part of the end; whatever goes wrong in it, the next one follows."""
+        try:
+            part()
         except KeyboardInterrupt:
             self._note("interrupted while saving")
         except Exception as error:
             self._note(f"saving failed: {type(error).__name__}: {error}")
-        finally:
-            self.remove()
 
-    def _finish(self) -> None:
+    def _end_window(self) -> None:
         error = getattr(sys, "last_value", None)
         if error is not None:
             self.record.keep_if_out_of_memory(error)
@@ -263,9 +333,6 @@ class Watcher:
             self._close(reason, wait_for_devices=error is None)
         elif self.recorder is None and self.counter.phase is Phase.WAITING:
             self._note(self._why_nothing(error))
-        self.record.adopt_profiles(self._note)
-        self._save()
-        self._wait_for_exports()
 
     def _why_nothing(self, error: BaseException | None) -> str:
         key = self.counter.dominant()

@@ -56,7 +56,7 @@ class Recorder:
 
     def close(self, facts: dict[str, Any], *, wait_for_devices: bool) -> Window | None:
         """Stop the profiler and export; returns when that is done or given up."""
-        window, self.current = self.current, None
+        window = self.current
         if window is None:
             return None
         if wait_for_devices:
@@ -67,6 +67,7 @@ class Recorder:
         window.facts["file"] = str(path.relative_to(self._options.run_dir))
         self._channel.send("exporting")
         window.export.begin(path)
+        self.current = None  # only now: a SIGTERM before this line closes the window itself
         limit = self._options.export_timeout_s
         try:
             with interrupt_waits(self._say_interrupted):

@@ -11,6 +11,7 @@ from moeprof.capture.progress import HEARTBEAT_S, Progress
 RECORDING = {
     "kind": "recording",
     "settled": True,
+    "give_up_steps": 30,
     "first_step": 9,
     "steps": 3,
     "counted_by": "calls of train_step",
@@ -79,3 +80,13 @@ def test_messages_of_an_unknown_kind_are_passed_over(progress, lines):
     progress.on_message({"kind": "weather"}, 0.0)
     progress.on_message({}, 0.0)
     assert lines == []
+
+
+def test_only_the_first_window_tells_of_compilation(progress, lines):
+    for first_step in (9, 109):
+        progress.on_message({**RECORDING, "first_step": first_step}, 5.0)
+    assert lines == [
+        "moeprof: compilation settled: 0 s, 0 programs",
+        "moeprof: recording 3 steps (9–11), counted by calls of train_step",
+        "moeprof: recording 3 steps (109–111), counted by calls of train_step",
+    ]

@@ -124,6 +124,40 @@ def test_a_folder_that_cannot_be_written_is_named(run_dir):
         moeprof.routing.flush()
 
 
+def test_ranks_that_contradict_the_received_rows_are_refused(run_dir):
+    with pytest.raises(CaptureError, match=r"expert_ranks is 2, but received_rows has 4 ranks"):
+        moeprof.routing.record(
+            0, np.zeros((1, 4)), received_rows=np.zeros((1, 1, 4)), expert_ranks=2
+        )
+
+
+def test_rows_that_could_not_be_written_wait_for_the_next_flush(run_dir):
+    blocker = run_dir / "routing"
+    blocker.write_text("a file where the folder should be")
+    moeprof.routing.record(0, np.array([[1]]), received_rows=np.array([[[1]]]))
+    with pytest.raises(CaptureError):
+        moeprof.routing.flush()
+    blocker.unlink()
+    moeprof.routing.flush()
+    assert read(run_dir, "p0.parquet")["tokens"].tolist() == [1]
+    assert read(run_dir, "received-p0.parquet")["rows"].tolist() == [1]
+
+
+def test_a_process_that_holds_replicas_alone_leaves_an_empty_table(run_dir):
+    class Replica:
+        replica_id = 1
+        data = np.array([[[5]]])
+        index = (slice(None), slice(None), slice(None))
+
+    class Replicated:
+        shape = (1, 1, 1)
+        addressable_shards = (Replica(),)
+
+    moeprof.routing.record(0, np.array([[5]]), received_rows=Replicated())
+    moeprof.routing.flush()
+    assert len(RECEIVED.check(read(run_dir, "received-p0.parquet"))) == 0
+
+
 def test_columns_agree_with_the_schemas():
     assert list(routing.ROUTING_COLUMNS) == ROUTING.names
     assert list(routing.RECEIVED_COLUMNS) == RECEIVED.names

@@ -70,8 +70,10 @@ def test_a_run_is_complete_only_if_every_window_is(files, windows, status):
     assert run_status({"files": files, "windows": windows}) == status
 
 
-def write(run: Path, index: int, exit_code: int) -> dict[str, object]:
-    launch = Launch(["/usr/bin/python3", "train.py"], NOON, NOON + timedelta(seconds=90), exit_code)
+def write(run: Path, index: int, exit_code: int, late_s: float = 0.0) -> dict[str, object]:
+    started = NOON + timedelta(seconds=late_s)
+    argv = ["/usr/bin/python3", "train.py", *(["late"] if late_s else [])]
+    launch = Launch(argv, started, started + timedelta(seconds=90), exit_code)
     first = {**window(), "counted_by": "calls of step"}
     process = {"process_index": index, "process_count": 2, "files": ["x"], "windows": [first]}
     return write_meta(
@@ -89,3 +91,14 @@ def test_processes_add_themselves_to_one_meta_in_order(tmp_path):
     assert meta["duration_s"] == 90.0
     assert meta["window"] == "steps 4 to 6, counted by calls of step"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta.json"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_exit_code_and_times_do_not_depend_on_who_ends_last(tmp_path, order):
+    codes, late_s = (0, 3, 7), (0.0, 5.0, 1.0)
+    for index in order:
+        meta = write(tmp_path, index, codes[index], late_s[index])
+    assert meta["exit_code"] == 3
+    assert meta["command"] == "python train.py"
+    assert meta["duration_s"] == 95.0  # from the start of 0 to the end of 1
+    assert [one["exit_code"] for one in meta["processes"]] == [0, 3, 7]

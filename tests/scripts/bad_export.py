@@ -1,5 +1,6 @@
 """Breaks or slows the export of its profile, then trains to the end."""
 
+import signal
 import sys
 import threading
 
@@ -7,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.capture import profiler_session
+
+write_whole = profiler_session.write_whole
 
 never = threading.Event()
 
@@ -19,7 +22,14 @@ def hang(path, content):
     never.wait()
 
 
-profiler_session.write_whole = {"fails": fail, "hangs": hang}[sys.argv[1]]
+def terminated(path, content):
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        pass  # until whoever handles the signal has begun
+    return write_whole(path, content)
+
+
+profiler_session.write_whole = {"fails": fail, "hangs": hang, "terminated": terminated}[sys.argv[1]]
 train_step = jax.jit(lambda w: w * 0.99)
 w = jnp.ones((64, 64))
 for _ in range(10):
