@@ -1,4 +1,4 @@
-"""Turn numbers into text. The only place that does: everywhere else times are int64 ns, sizes bytes.
+"""Turn numbers into text. The only place that does: elsewhere times are int64 ns, sizes bytes.
 
 GiB is 2**30 bytes and GB is 10**9; a text never mixes them. Memory is shown in binary units,
 bandwidth in decimal ones, as vendors state it.

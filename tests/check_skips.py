@@ -13,7 +13,8 @@ from pathlib import Path
 def skipped_tests(junit: Path) -> set[str]:
     """Ids `module::name` of the tests that a run skipped."""
     cases = ET.parse(junit).getroot().iter("testcase")
-    return {f"{c.get('classname')}::{c.get('name')}" for c in cases if c.find("skipped") is not None}
+    skipped = (case for case in cases if case.find("skipped") is not None)
+    return {f"{case.get('classname')}::{case.get('name')}" for case in skipped}
 
 
 def allowed_skips(path: Path) -> set[str]:

@@ -54,7 +54,8 @@ def test_the_wheel_brings_only_moeprof_to_the_top_level(site):
 
 
 def test_the_linked_packages_are_inside_and_import(site):
-    where = python(site, "import moeprof.analyzers, moeprof.reports; print(moeprof.reports.__file__)")
+    code = "import moeprof.analyzers, moeprof.reports; print(moeprof.reports.__file__)"
+    where = python(site, code)
     assert where == str(site / "moeprof" / "reports" / "__init__.py")
 
 
