@@ -336,13 +336,16 @@ class Watcher:
 
     def _why_nothing(self, error: BaseException | None) -> str:
         key = self.counter.dominant()
-        needed = "recording starts after 2 steps without compilation"
+        needed = (
+            "recording starts after 2 steps without compilation "
+            f"and --skip {self.options.skip_steps} more: train for more steps or lower --skip"
+        )
         if key is None:
             return f"{failure_text(error)} before any jitted function was called twice; {needed}"
         track = self.counter.tracks[key]
         return (
             f"{failure_text(error)} after {track.begun} steps ({track.name}), before recording "
-            f"began; {needed} and --skip {self.options.skip_steps} more"
+            f"began; {needed}"
         )
 
     def _wait_for_exports(self) -> None:
