@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -39,9 +40,13 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(site: Path, code: str) -> str:
-    """Run `code` in an interpreter that sees the wheel first and not the checkout."""
-    isolated = f"import sys; sys.path.insert(0, {str(site)!r}); {code}"
-    return run(sys.executable, "-P", "-c", isolated, cwd=site).strip()
+    """Run `code` in an interpreter that sees the wheel and not the checkout.
+
+    Without `site`, so that the hook of an editable install does not answer for the wheel.
+    """
+    paths = [str(site), sysconfig.get_path("purelib")]
+    isolated = f"import sys; sys.path += {paths!r}; {code}"
+    return run(sys.executable, "-P", "-S", "-c", isolated, cwd=site).strip()
 
 
 def test_one_wheel_serves_every_python_3(wheel):
