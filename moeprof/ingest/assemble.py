@@ -20,26 +20,13 @@ from moeprof.ingest.frames import (
     rendezvous_frame,
     steps_frame,
 )
+from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.programs import Program
 from moeprof.ingest.self_time import bodies, self_times_ps, union
-from moeprof.ingest.steps import Counting, Cut, Execution, Step, cut_steps
+from moeprof.ingest.steps import Execution, Step, cut_steps
 from moeprof.ingest.trust import Evidence, judge
-from moeprof.ingest.work import Record, Work
+from moeprof.ingest.work import Work
 from moeprof.tables.trace import Trace, TraceMeta
-
-
-@dataclass(frozen=True)
-class Host:
-    """One process's file, read. ``zero_ns`` is taken off every stamp."""
-
-    name: str
-    platform: str
-    jax_version: str
-    zero_ns: int
-    record: Record
-    programs: dict[int, Program]
-    messages: tuple[str, ...]
-    counting: Counting | None
 
 
 @dataclass(frozen=True)
@@ -49,19 +36,6 @@ class Source:
     path: str
     run_folder: str
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class HostTables:
-    """What one process contributes to the frames, times in ns since its capture began."""
-
-    host: Host
-    self_ps: list[int]
-    executions: list[tuple[int, Execution]]  # (device, execution)
-    cut: Cut
-    step_of: Mapping[tuple[int, int], int]  # (module, run id) -> step
-    work_steps: list[int]  # of each piece of work, -1 for none
-    stray_ns: int  # self time of work inside a step's span that belongs to no step
 
 
 def assemble(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from moeprof.ingest.host import HostTables
 from moeprof.ingest.programs import Program
 from moeprof.ingest.replica_groups import groups_text
 from moeprof.tables.trace import (
@@ -21,9 +21,6 @@ from moeprof.tables.trace import (
     RENDEZVOUS,
     STEPS,
 )
-
-if TYPE_CHECKING:
-    from moeprof.ingest.assemble import HostTables
 
 
 def events_frame(tables: Sequence[HostTables]) -> pd.DataFrame:

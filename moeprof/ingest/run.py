@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeprof.errors import TraceError
-from moeprof.ingest.assemble import Host, Source, assemble
+from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.cpu_plane import read_host_plane
 from moeprof.ingest.gpu_plane import device_ordinal, read_device_plane, run_ids
+from moeprof.ingest.host import Host
 from moeprof.ingest.locate import locate, read_bytes
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
