@@ -30,7 +30,7 @@ def read_record(run: str) -> RunRecord | None:
     """The record in the folder `run`; None where capture did not make it, or `run` is empty.
 
     Raises:
-        TraceError: there is a ``meta.json`` that cannot be read or is not JSON.
+        TraceError: there is a ``meta.json`` that cannot be read.
     """
     if not run:
         return None

@@ -33,12 +33,21 @@ def command(ctx: click.Context, runs: tuple[Path, ...], out: Path | None) -> Non
     """
     from moeprof.reports.page import write_page
 
-    documents = [read_document(run) for run in runs]
     path = out or _default_path(runs)
+    _refuse_to_overwrite_a_profile(path)
+    documents = [read_document(run) for run in runs]
     write_page(documents, path)
     click.echo(path)
     if any(is_partial(document) for document in documents):
         ctx.exit(EXIT_PARTIAL)
+
+
+def _refuse_to_overwrite_a_profile(path: Path) -> None:
+    """A slip of the hand must not replace a profile or a run's record by a page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise click.BadParameter(
+            f"expected a name that ends in .html, found {path}.", param_hint="--out"
+        )
 
 
 def _default_path(runs: tuple[Path, ...]) -> Path:

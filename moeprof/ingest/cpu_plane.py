@@ -29,10 +29,11 @@ def read_host_plane(plane: Plane, record: Record) -> None:
         mine: list[tuple[Work, Flow | None]] = []
         for name, start_ps, end_ps, stats in _kept(plane, line, record):
             if name.startswith("end: "):
-                if "_c" in stats:
-                    ends[stats["_ct"], stats["_c"]] = start_ps
+                flow = _flow(stats, "_ct", "_c")
+                if flow is not None:
+                    ends[flow] = start_ps
             elif "hlo_op" in stats:
-                mine.append((_work(line, name, start_ps, end_ps, stats), _flow(stats)))
+                mine.append((_work(line, name, start_ps, end_ps, stats), _flow(stats, "_pt", "_p")))
             elif name == "Rendezvous":
                 waits.append((str(stats.get("name", name)), start_ps, end_ps))
             else:
@@ -74,8 +75,9 @@ def _work(line: Line, name: str, start_ps: int, end_ps: int, stats: dict[str, St
     )
 
 
-def _flow(stats: dict[str, StatValue]) -> Flow | None:
-    return (stats["_pt"], stats["_p"]) if "_pt" in stats and "_p" in stats else None
+def _flow(stats: dict[str, StatValue], kind: str, number: str) -> Flow | None:
+    """What pairs an op with its end; None where a stat is absent."""
+    return (stats[kind], stats[number]) if kind in stats and number in stats else None
 
 
 def _completed(thunks: list[tuple[Work, Flow | None]], ends: dict[Flow, int]) -> Iterable[Work]:

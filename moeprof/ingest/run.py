@@ -12,7 +12,7 @@ from moeprof.ingest.host import Host
 from moeprof.ingest.locate import locate, read_bytes
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
-from moeprof.ingest.run_record import counting_of
+from moeprof.ingest.run_record import counting_of, meta_damage
 from moeprof.ingest.steps import Counting
 from moeprof.ingest.work import Record
 from moeprof.ingest.xplane import Plane, XSpace, parse_xspace
@@ -34,6 +34,7 @@ def open_run(path: str | Path) -> Trace:
     """
     session = locate(path)
     hosts = [read_file(file, counting_of(session.run, file)) for file in session.files]
+    hosts[0].record.damage.extend(meta_damage(session.run))
     source = Source(str(path), str(session.run or ""), session.notes)
     return assemble(source, hosts, *read_routing(session.run))
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from moeprof.errors import TraceError
 from moeprof.ingest.locate import unreadable
 from moeprof.ingest.steps import Counting
 
@@ -15,23 +14,37 @@ _ANNOTATION = "annotation "
 
 
 def read_meta(run: Path) -> Mapping[str, object] | None:
-    """``RUN/meta.json``; None where there is none or it is not capture's.
+    """``RUN/meta.json``; None where there is none, it is damaged or it is not capture's.
 
     Raises:
-        TraceError: it cannot be read, or is not JSON.
+        TraceError: it cannot be read.
     """
-    path = run / "meta.json"
     try:
-        if not path.is_file():
-            return None
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except ValueError as error:
-        raise TraceError(f"{path}: expected JSON, found {error}. Remove it to go on") from error
+        meta = json.loads(_meta_text(run) or "null")
+    except ValueError:
+        return None  # the profile is whole all the same: `meta_damage` says so in the trust record
     if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
         return None
     return meta
+
+
+def meta_damage(run: Path | None) -> list[str]:
+    """What is wrong with ``RUN/meta.json``, for the trust record."""
+    text = _meta_text(run) if run is not None else ""
+    try:
+        json.loads(text or "null")
+    except ValueError:
+        return ["meta.json is not JSON, so how capture counted and ended is not known"]
+    return []
+
+
+def _meta_text(run: Path) -> str:
+    """The text of ``RUN/meta.json``; empty where there is none."""
+    path = run / "meta.json"
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def counting_of(run: Path | None, profile: Path) -> Counting | None:

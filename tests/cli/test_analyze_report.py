@@ -121,6 +121,17 @@ def test_report_goes_into_a_run_folder_that_capture_made(tmp_path: Path, reads):
     assert (tmp_path / "report.html").is_file()
 
 
+@pytest.mark.parametrize("name", ["vm-p0.xplane.pb", "meta.json", "page"])
+def test_a_page_never_replaces_a_profile_or_a_record(tmp_path: Path, reads, name):
+    reads(document)
+    file = tmp_path / name
+    file.write_bytes(b"precious")
+    result = run("report", tmp_path, "-o", file)
+    assert result.exit_code == 2
+    assert "expected a name that ends in .html" in result.stderr
+    assert file.read_bytes() == b"precious"
+
+
 def test_nothing_is_written_beside_foreign_input(tmp_path: Path, reads, monkeypatch):
     reads(document)
     foreign, here = tmp_path / "foreign", tmp_path / "here"

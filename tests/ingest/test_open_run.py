@@ -459,3 +459,22 @@ def test_a_changed_byte_gives_a_trace_or_one_clear_error(tmp_path, at, byte):
         assert isinstance(open_run(file), Trace)
     except TraceError as error:
         assert str(file) in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("lost", ["_ct", "_c"])
+def test_an_end_event_that_lost_half_of_its_flow_id_ends_nothing(tmp_path, lost):
+    flow = {"_ct": 0, "_c": 77}
+    del flow[lost]
+    end = line("other", event("end: a2a", 400, 1, **flow))
+    trace = open_run(write(tmp_path, cpu_file(end)))
+    whole = open_run(write(tmp_path / "whole", cpu_file()))
+    assert trace.events["duration_ns"].tolist() == whole.events["duration_ns"].tolist()
+
+
+def test_a_damaged_record_of_capture_leaves_the_profile_and_a_warning(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
+    (tmp_path / "meta.json").write_text("{bad")
+    trace = open_run(tmp_path)
+    assert len(trace.events) == 18
+    (check,) = (c for c in trace.trust if "meta.json is not JSON" in c.detail)
+    assert check.verdict == "warn"
