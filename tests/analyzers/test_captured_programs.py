@@ -51,6 +51,8 @@ def test_self_times_are_never_negative_and_never_longer_than_the_event(trace):
 
 
 def test_less_than_a_tenth_stays_without_a_part(trace):
+    headline = {m.metric: m.value for m in analyze(trace, ["breakdown"])["breakdown"].headline}
+    assert headline["unattributed_share"] < 0.10
     # An op that the machine held up once would outweigh a small program: its median counts.
     work = operations(trace)
     costs = work.groupby(["component", "module", "op"])["self_ns"].agg(["median", "size"])
