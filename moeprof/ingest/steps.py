@@ -187,19 +187,10 @@ def _marked(
 def _by_module(
     executions: Sequence[Execution], main: int, markers: int, counting: Counting | None
 ) -> Cut:
-    ordered = sorted(executions, key=lambda e: e.start_ns)
-    starts = [e.start_ns for e in ordered if e.module == main]
-    groups: list[list[Execution]] = [[] for _ in starts]
-    for execution in ordered:
-        at = bisect_right(starts, execution.start_ns) - 1
-        if at >= 0:
-            groups[at].append(execution)
-    regular = _in_every(groups[:-1] or groups)
-    first = _first_number(len(groups), counting)
-    steps = [
-        _step((first or 0) + place, [e for e in group if e.module in regular], main)
-        for place, group in enumerate(groups)
-    ]
+    runs = _with_companions(executions, main)
+    first = _first_number(len(runs), counting)
+    steps = [_step((first or 0) + place, mine, main) for place, mine in enumerate(runs)]
+    steps = _not_ahead(steps, runs)
     how = f"steps from executions of the largest module (annotations found: {markers}"
     how += ", not used)" if markers else ")"
     return Cut(steps, how, is_as_in_script=first is not None)
@@ -213,9 +204,39 @@ def _first_number(steps: int, counting: Counting | None) -> int | None:
     return counting.first_step if is_same else None
 
 
-def _in_every(groups: list[list[Execution]]) -> set[int]:
-    modules = [{e.module for e in group} for group in groups]
-    return set.intersection(*modules)
+def _with_companions(executions: Sequence[Execution], main: int) -> list[list[Execution]]:
+    """Each execution of the main module with those of the modules that every step needs.
+
+    Such a module comes at least once between any two main executions. Where it also comes before
+    the first and never after the last, it prepares a step (as the copy of a batch does, which may
+    run while the step before it still does); else it follows up on one (as an update does), and
+    only the last step, which the capture may cut, can lack it.
+    """
+    ordered = sorted(executions, key=lambda e: e.start_ns)
+    starts = [e.start_ns for e in ordered if e.module == main]
+    gaps: list[list[Execution]] = [[] for _ in range(len(starts) + 1)]  # before, between, after
+    for execution in ordered:
+        gaps[bisect_right(starts, execution.start_ns)].append(execution)
+    modules = [{e.module for e in gap} for gap in gaps]
+    between = set.intersection(*(modules[1:-1] or modules[1:]))
+    preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
+    return [
+        sorted(
+            [e for e in before if e.module in preparing]
+            + [e for e in own if e.module in between - preparing],
+            key=lambda e: e.start_ns,
+        )
+        for before, own in pairwise(gaps)
+    ]
+
+
+def _not_ahead(steps: list[Step], runs: list[list[Execution]]) -> list[Step]:
+    """The steps without the time by which a preparation ran ahead, in the step before."""
+    kept = steps[:1]
+    for step, mine in zip(steps[1:], runs[1:], strict=True):
+        begin = min(e.start_ns for e in mine if e.module == step.module)
+        kept.append(replace(step, start_ns=min(begin, max(step.start_ns, kept[-1].end_ns))))
+    return kept
 
 
 def _step(number: int, executions: list[Execution], main: int) -> Step:

@@ -117,7 +117,9 @@ def test_scatter_into_slots_is_permutation_and_scatter_add_is_its_way_back(captu
 def test_an_update_in_a_program_of_its_own_is_the_optimizer_and_in_the_step(captured):
     trace = captured("terse")
     ops = operations(trace)
-    assert len(set(trace.events["module"][trace.events["step"] >= 0])) == 2
+    # a small program that hands the batch to the devices may run in every step too
+    names = trace.modules.set_index("module")["name"]
+    assert {"jit_g", "jit_u"} <= set(names[trace.events["module"][trace.events["step"] >= 0]])
     assert set(ops["component"][ops["line"] == line_of("terse", "a - 0.01 * b")]) == {"optimizer"}
 
 

@@ -119,3 +119,51 @@ def test_the_compilation_in_an_annotation_that_is_not_used_drops_no_step():
     cut = cut_steps(executions, [marker(0, 0, 100)], launches, [7_000])
     assert [s.reason for s in cut.steps] == [""] * 4
     assert cut.doubt.startswith("one annotation 'train' holds 4 executions")
+
+
+COPY = 30
+
+
+def test_a_copy_of_the_next_batch_that_runs_ahead_belongs_to_the_step_it_prepares():
+    # the batch of step k + 1 is copied while step k runs: none comes after the last step
+    executions = [
+        run(COPY, 50, 0, 5, ops=8),
+        run(TRAIN, 0, 10, 110),
+        run(COPY, 51, 20, 25, ops=8),
+        run(TRAIN, 1, 110, 210),
+        run(COPY, 52, 120, 125, ops=8),
+        run(TRAIN, 2, 220, 320),
+    ]
+    steps, *_ = cut_steps(executions, [], [])
+    assert [s.reason for s in steps] == ["", "", ""]
+    assert [[module for module, _ in s.runs] for s in steps] == [[COPY, TRAIN]] * 3
+    assert [(s.start_ns, s.end_ns) for s in steps] == [(0, 110), (110, 210), (210, 320)]
+
+
+def test_a_forward_program_before_the_backward_one_is_of_its_step():
+    executions = [
+        run(EVAL if k % 2 == 0 else TRAIN, k, 100 * k, 100 * k + (40 if k % 2 == 0 else 60))
+        for k in range(6)
+    ]
+    steps, *_ = cut_steps(executions, [], [])
+    assert [(s.start_ns, s.end_ns, s.reason) for s in steps] == [
+        (0, 160, ""),
+        (200, 360, ""),
+        (400, 560, ""),
+    ]
+
+
+def test_an_update_that_the_capture_cut_off_is_missed_in_the_last_step():
+    executions = [
+        run(module, 2 * k + (module == EVAL), 100 * k + at, 100 * k + at + length)
+        for k in range(3)
+        for module, at, length in ((TRAIN, 0, 60), (EVAL, 60, 30))
+    ][:-1]
+    steps, *_ = cut_steps(executions, [], [])
+    assert [s.reason for s in steps] == ["", "", "cut by the end of the capture: 100 of 200 ops"]
+
+
+def test_programs_of_the_start_are_not_of_a_single_step():
+    executions = [run(COPY, 7, 0, 5), run(TRAIN, 0, 10, 110)]
+    steps, *_ = cut_steps(executions, [], [])
+    assert [(s.start_ns, s.end_ns) for s in steps] == [(10, 110)]
