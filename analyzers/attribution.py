@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import CLASSES, classify
@@ -18,14 +19,27 @@ def classes_of(trace: Trace) -> pd.DataFrame:
     return classify(trace.hlo_ops, trace.events["module"].unique())
 
 
+@functools.lru_cache(maxsize=1)
+def _labels(trace: Trace) -> pd.DataFrame:
+    """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
+    rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")
+    columns = {
+        name: pd.Categorical(pd.concat([rows[name].fillna(none), pd.Series([none], dtype="str")]))
+        for name, none in _NONE.items()
+    }
+    is_collective = np.append(rows["is_collective"].eq(True).to_numpy(), False)
+    return pd.DataFrame({**columns, "is_collective": is_collective})
+
+
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
-    Copies and memory sets that the GPU ran outside any op are copies.
+    Copies and memory sets that the GPU ran outside any op are copies. Text comes as categories.
     """
-    work = events.merge(classes_of(trace), on=["module", "op"], how="left")
-    known = work["component"].notna()
-    work = work.fillna(_NONE).assign(is_collective=work["is_collective"].fillna(False).astype(bool))
-    is_copy = ~known & work["name"].str.match(r"^(Mem(cpy|set)|Copy(Device|Host)To)")
-    work.loc[is_copy, "component"] = "copies"
-    return work.astype({name: CLASSES.frame()[name].dtype for name in _NONE})
+    classes = _labels(trace)
+    rows = events["instruction"].to_numpy()
+    found = {name: classes[name].array.take(rows) for name in CLASSES.names if name in classes}
+    component = found["component"].add_categories({"copies"} - set(found["component"].categories))
+    is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
+    component[is_copy] = "copies"
+    return events.assign(**{**found, "component": component})

@@ -53,11 +53,11 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     keys = ["component", "phase"]
     total_ns = int(work["self_ns"].sum())
     work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
-    groups = work.groupby(keys, sort=False)
+    groups = work.groupby(keys, sort=False, observed=True)
     table = groups.agg(
         sum_ns=("self_ns", "sum"), count=("self_ns", "size"), collective_ns=("collective_ns", "sum")
     ).reset_index()
-    table = _with_unattributed(table)
+    table = _with_unattributed(_plain(table))
     table["per_step_ns"] = table["sum_ns"] / view.shares
     table["share"] = table["sum_ns"] / total_ns if total_ns else 0.0
     table["calls"] = table["count"] / view.shares
@@ -81,13 +81,22 @@ def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:
 def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: int) -> pd.Series:
     """Standard deviation of a part's time over `over`; a step or device without it counts as 0."""
     places = work[over].drop_duplicates()
-    sums = work.groupby([*keys.columns, *over])["self_ns"].sum().unstack(over, fill_value=0)
+    sums = (
+        work.groupby([*keys.columns, *over], observed=True)["self_ns"]
+        .sum()
+        .unstack(over, fill_value=0)
+    )
     sums = sums.reindex(
         columns=pd.MultiIndex.from_frame(places) if len(over) > 1 else places[over[0]], fill_value=0
     )
     spread = (sums / divisor).std(axis=1, ddof=1)
-    known = keys.merge(spread.rename("spread").reset_index(), how="left")["spread"]
+    known = keys.merge(_plain(spread.rename("spread").reset_index()), how="left")["spread"]
     return known.fillna(0.0 if len(places) > 1 else np.nan).astype("float64")
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Categories as text again, so that the keys of two tables compare."""
+    return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
 
 
 def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
@@ -110,7 +119,9 @@ def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
 
 def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     notes = list(view.notes)
-    in_graphs = view.events["op"].str.startswith("command_buffer")
+    in_graphs = view.events["evidence"].eq("none") & (
+        view.events["graph_node"].ne(-1) | view.events["op"].str.startswith("command_buffer")
+    )
     if in_graphs.any():
         share = view.events["self_ns"][in_graphs].sum() / view.events["self_ns"].sum()
         notes.append(

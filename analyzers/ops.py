@@ -37,9 +37,12 @@ def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
     work = attribute(trace, view.events)
-    work["op"] = work["op"].where(work["op"] != "", work["name"])
+    work["op"] = work["op"].astype("str").where(work["op"] != "", work["name"].astype("str"))
     keys = ["module", "op", "component", "phase", "evidence", "source"]
-    sums = work.groupby(keys, sort=False)["self_ns"].agg(["sum", "size"]).reset_index()
+    sums = (
+        work.groupby(keys, sort=False, observed=True)["self_ns"].agg(["sum", "size"]).reset_index()
+    )
+    sums = sums.astype({name: "str" for name in keys if name != "module"})
     total_ns = int(sums["sum"].sum())
     largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])
     table = largest.head(MOST_ROWS).merge(

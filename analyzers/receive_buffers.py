@@ -50,7 +50,9 @@ def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
     uses = buffer_uses(trace.hlo_ops, classes_of(trace))
-    calls = attribute(trace, view.events).groupby(["module", "op"]).size() / view.shares
+    calls = (
+        attribute(trace, view.events).groupby(["module", "op"], observed=True).size() / view.shares
+    )
     kept = _without_small(uses)
     filled, notes = _filled(trace, view)
     notes += view.notes

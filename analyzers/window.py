@@ -68,7 +68,7 @@ def window(trace: Trace) -> Window:
 def busy_ns(events: pd.DataFrame) -> int:
     """Time in which a device did anything, added up over devices: unions of intervals."""
     total = 0
-    for _, part in events.groupby(["host", "device"], sort=False):
+    for _, part in events.groupby(["host", "device"], sort=False, observed=True):
         ordered = part.sort_values("start_ns")
         starts = ordered["start_ns"].to_numpy()
         ends = starts + ordered["duration_ns"].to_numpy()

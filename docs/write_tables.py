@@ -26,6 +26,7 @@ not known is NaN in a float64 column, `null` in JSON, and -1 in an int64 column 
 
 TRACE = (
     (trace.EVENTS, "One row per piece of device work. A device may run several at once."),
+    (trace.DEVICES, "One row per device that the profile knows, with or without work."),
     (trace.HLO_OPS, "One row per HLO instruction of every program that the profile carries."),
     (trace.EXECUTIONS, "One row per execution of a module on a device."),
     (trace.MODULES, "One row per program, whether it ran in the window or not."),

@@ -11,6 +11,7 @@ import pandas as pd
 
 from moeprof.ingest.frames import (
     buffers_frame,
+    devices_frame,
     dropped_frame,
     events_frame,
     executions_frame,
@@ -51,7 +52,7 @@ def assemble(
     calls = bodies({key: program.module for key, program in programs.items()})
     tables = [_host_tables(host, calls) for host in hosts]
     ops = hlo_frame(programs)
-    events = events_frame(tables)
+    events = events_frame(tables, ops)
     executions = executions_frame(tables)
     steps = steps_frame(tables)
     dropped = sum((host.record.dropped for host in hosts), Counter())
@@ -66,6 +67,7 @@ def assemble(
             Evidence(events, ops, steps, dropped, damage, messages, read, doubts, stray_ns)
         ),
         events=events,
+        devices=devices_frame(events, [host.name for host in hosts]),
         hlo_ops=ops,
         executions=executions,
         modules=modules_frame(programs, events, executions),

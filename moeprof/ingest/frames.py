@@ -12,6 +12,7 @@ from moeprof.ingest.programs import Program
 from moeprof.ingest.replica_groups import groups_text
 from moeprof.tables.trace import (
     BUFFERS,
+    DEVICES,
     DROPPED,
     EVENTS,
     EXECUTIONS,
@@ -23,9 +24,10 @@ from moeprof.tables.trace import (
 )
 
 
-def events_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
-    """`EVENTS`, by host, device and start."""
+def events_frame(tables: Sequence[HostTables], ops: pd.DataFrame) -> pd.DataFrame:
+    """`EVENTS`, by host, device and start; `ops` are the `HLO_OPS` that they resolve to."""
     rows: dict[str, list[object]] = {name: [] for name in EVENTS.names}
+    rows_of = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     for table in tables:
         work, zero = table.host.record.work, table.host.zero_ns
         starts = [item.start_ps // 1000 - zero for item in work]
@@ -37,7 +39,34 @@ def events_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
         rows["start_ns"] += starts
         rows["duration_ns"] += [end - start for start, end in zip(starts, ends, strict=True)]
         rows["self_ns"] += [self_ps // 1000 for self_ps in table.self_ps]
+        found = [rows_of.get((item.module, item.op), -1) for item in work]
+        rows["instruction"] += found
+        rows["evidence"] += ["recorded" if row >= 0 else "none" for row in found]
+        rows["confidence"] += [float(row >= 0) for row in found]
+        rows["kind"] += [_kind(table.host.platform, item.name) for item in work]
+        rows["correlation_id"] += [-1] * len(work)
+        rows["graph_node"] += [-1] * len(work)
+        rows["details"] += [""] * len(work)
     return EVENTS.frame(rows)
+
+
+def _kind(platform: str, name: str) -> str:
+    if platform != "gpu":
+        return "op"
+    if name.startswith("Memset"):
+        return "memset"
+    return "copy" if name.startswith(("Memcpy", "CopyDevice", "CopyHost")) else "kernel"
+
+
+def devices_frame(events: pd.DataFrame, hosts: Sequence[str]) -> pd.DataFrame:
+    """`DEVICES`, by rank: hosts in the order given, devices by ordinal."""
+    pairs = events[["host", "device"]].drop_duplicates().itertuples(index=False)
+    known = sorted(pairs, key=lambda pair: (hosts.index(str(pair[0])), pair[1]))
+    rows = [
+        {"host": host, "device": device, "rank": rank, "model": ""}
+        for rank, (host, device) in enumerate(known)
+    ]
+    return DEVICES.frame(rows)
 
 
 def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:

@@ -13,9 +13,16 @@ import pandas as pd
 
 from moeprof.errors import TableError
 
-# Column kinds and the pandas dtype each is stored with. "text" never holds a missing value;
-# "int64" columns mark "none" by -1, stated in the column's meaning.
-_DTYPES = {"int64": "int64", "float64": "float64", "bool": "bool", "text": "str"}
+# Column kinds and the pandas dtype each is stored with. "text" never holds a missing value, nor
+# does "label", text of few different values kept as codes; "int64" columns mark "none" by -1,
+# stated in the column's meaning.
+_DTYPES = {
+    "int64": "int64",
+    "float64": "float64",
+    "bool": "bool",
+    "text": "str",
+    "label": "category",
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Schema:
             )
         for column in self.columns:
             found = table[column.name].dtype
-            if found != pd.Series([], dtype=_DTYPES[column.kind]).dtype:
+            if found != _DTYPES[column.kind]:
                 raise TableError(
                     f"table '{self.name}', column '{column.name}': expected {column.kind}, "
                     f"found {found}"

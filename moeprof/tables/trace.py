@@ -29,20 +29,38 @@ _DURATION = Column("duration_ns", "int64", "ns", "length; end minus start, both 
 EVENTS = Schema(
     "events",
     (
-        _HOST,
+        Column("host", "label", "", "host that took the profile"),
         _DEVICE,
-        Column("line", "text", "", "stream or thread that ran it"),
-        Column("name", "text", "", "kernel or thunk name"),
+        Column("line", "label", "", "stream or thread that ran it"),
+        Column("name", "label", "", "kernel or thunk name"),
+        Column("kind", "label", "", "kernel, copy, memset, sync (waits only), or op (CPU, TPU)"),
         _MODULE,
-        _OP,
+        Column("op", "label", "", "HLO instruction; empty where it is not known"),
+        Column("instruction", "int64", "", "row of `hlo_ops`; -1 where it resolves to none"),
+        Column("evidence", "label", "", "how op is known: recorded, graph (by order), or none"),
+        Column("confidence", "float64", "", "how sure op is: 1 recorded, 0 unknown"),
         _RUN_ID,
         _STEP,
         _START,
         _DURATION,
         Column("self_ns", "int64", "ns", "length without the ops of the bodies it calls"),
+        Column("correlation_id", "int64", "", "joins a kernel to its launch; -1 for none"),
+        Column("graph_node", "int64", "", "node of the GPU graph that ran it; -1 outside graphs"),
+        Column("details", "label", "", "what the vendor says of a kernel, copy or memset"),
     ),
 )
 """One row per piece of device work. A device may run several at once."""
+
+DEVICES = Schema(
+    "devices",
+    (
+        _HOST,
+        _DEVICE,
+        Column("rank", "int64", "", "place among all devices: hosts in order of their process"),
+        Column("model", "text", "", "what the profiler calls the device; empty where it says none"),
+    ),
+)
+"""One row per device that the profile knows, with or without work."""
 
 HLO_OPS = Schema(
     "hlo_ops",
@@ -160,11 +178,28 @@ DROPPED = Schema(
 
 
 @dataclass(frozen=True)
+class HostClock:
+    """How a host's clock is turned into the common one, that of the first host.
+
+    common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
+    Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
+    statement across hosts is finer than that.
+    """
+
+    host: str
+    offset_ns: int
+    drift_ppb: float
+    residual_ns: int
+    pairs: int
+
+
+@dataclass(frozen=True)
 class TraceMeta:
     """Where a trace comes from. ``devices`` counts those with work in the profile.
 
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
+    ``clocks`` has one entry per host where their clocks could be aligned, else none.
     """
 
     path: str
@@ -176,6 +211,7 @@ class TraceMeta:
     notes: tuple[str, ...] = ()
     run_folder: str = ""
     are_steps_numbered_by_script: bool = False
+    clocks: tuple[HostClock, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +233,7 @@ class Trace:
     meta: TraceMeta
     trust: tuple[TrustCheck, ...]
     events: pd.DataFrame
+    devices: pd.DataFrame
     hlo_ops: pd.DataFrame
     executions: pd.DataFrame
     modules: pd.DataFrame

@@ -130,6 +130,7 @@ def trace(
         ),
         trust=tuple(TrustCheck(*check) for check in trust),
         events=tables.EVENTS.frame(),
+        devices=tables.DEVICES.frame(),
         hlo_ops=tables.HLO_OPS.frame(),
         executions=tables.EXECUTIONS.frame(),
         modules=tables.MODULES.frame(),
