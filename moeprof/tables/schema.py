@@ -82,4 +82,6 @@ class Schema:
 
     def _cast(self, table: pd.DataFrame) -> pd.DataFrame:
         kinds = {c.name: _DTYPES[c.kind] for c in self.columns if c.name in table.columns}
-        return table.astype(kinds)
+        codes = [n for n, kind in kinds.items() if kind == "category" and table[n].dtype != kind]
+        # by way of text, so that the labels of a table without rows are text too
+        return table.astype(dict.fromkeys(codes, "str")).astype(kinds)
