@@ -10,17 +10,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from moeprof.ingest.frames import (
-    buffers_frame,
     devices_frame,
     dropped_frame,
     events_frame,
     executions_frame,
-    hlo_frame,
     markers_frame,
-    modules_frame,
     rendezvous_frame,
     steps_frame,
 )
+from moeprof.ingest.hlo_frames import buffers_frame, hlo_frame, modules_frame
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.programs import Program
 from moeprof.ingest.self_time import bodies, self_times_ps, union
