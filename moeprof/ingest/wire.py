@@ -7,15 +7,41 @@ values, and each step consumes at least one byte, so hostile bytes cost at most 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
+from enum import IntEnum
 
 from moeprof.errors import TraceError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
+Data = bytes | mmap.mmap
 Field = tuple[int, int, int, int]
 """(field number, wire type, value, end). For BYTES value and end are the stretch; else end is 0."""
+
+
+class Fault(IntEnum):
+    """What can be wrong with a field; the native reader uses the same numbers."""
+
+    LONG_NUMBER = 1
+    CUT_NUMBER = 2
+    FIELD_ZERO = 3
+    CUT_FIXED = 4
+    WIRE_TYPE = 5
+    CUT_BYTES = 6
+
+
+def reason(fault: int, number: int = 0, kind: int = 0) -> str:
+    """Say in words what is wrong with field `number` of wire type `kind`."""
+    return {
+        Fault.LONG_NUMBER: "a number of more than 10 bytes",
+        Fault.CUT_NUMBER: "a number is cut off",
+        Fault.FIELD_ZERO: "field number 0",
+        Fault.CUT_FIXED: f"field {number} is cut off",
+        Fault.WIRE_TYPE: f"field {number} has wire type {kind}, which nothing uses",
+        Fault.CUT_BYTES: f"field {number} goes on past the end of the data",
+    }[Fault(fault)]
 
 
 class WireError(TraceError):
@@ -25,6 +51,7 @@ class WireError(TraceError):
         """Name the place and what is wrong with it."""
         super().__init__(f"byte {position}: {reason}")
         self.position = position
+        self.reason = reason
 
 
 class CutError(WireError):
@@ -32,12 +59,12 @@ class CutError(WireError):
 
     def __init__(self, position: int, number: int, start: int) -> None:
         """`number` is the field's, `start` where its content begins."""
-        super().__init__(position, f"field {number} goes on past the end of the data")
+        super().__init__(position, reason(Fault.CUT_BYTES, number))
         self.number = number
         self.start = start
 
 
-def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def varint(data: Data, position: int, end: int) -> tuple[int, int]:
     """Read one varint (at most 10 bytes, 64 bits); return it and the position after it."""
     value = shift = 0
     for here in range(position, min(position + 10, end)):
@@ -46,11 +73,11 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, here + 1
         shift += 7
-    reason = "a number of more than 10 bytes" if end - position >= 10 else "a number is cut off"
-    raise WireError(position, reason)
+    fault = Fault.LONG_NUMBER if end - position >= 10 else Fault.CUT_NUMBER
+    raise WireError(position, reason(fault))
 
 
-def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
+def fields(data: Data, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message in ``data[start:end]``, in order.
 
     Raises:
@@ -65,16 +92,16 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             tag, position = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == 0:
-            raise WireError(at, "field number 0")
+            raise WireError(at, reason(Fault.FIELD_ZERO))
         if kind in (FIXED64, FIXED32):
             width = 8 if kind == FIXED64 else 4
             if width > end - position:
-                raise WireError(at, f"field {number} is cut off")
+                raise WireError(at, reason(Fault.CUT_FIXED, number))
             yield number, kind, int.from_bytes(data[position : position + width], "little"), 0
             position += width
             continue
         if kind not in (VARINT, BYTES):
-            raise WireError(at, f"field {number} has wire type {kind}, which nothing uses")
+            raise WireError(at, reason(Fault.WIRE_TYPE, number, kind))
         # One byte is the usual length of a number: reading it here saves a call.
         if position < end and (value := data[position]) < 0x80:
             position += 1
@@ -99,12 +126,12 @@ def float64(value: int) -> float:
     return float(struct.unpack("<d", value.to_bytes(8, "little"))[0])
 
 
-def text(data: bytes, start: int, end: int) -> str:
+def text(data: Data, start: int, end: int) -> str:
     """A string field. Bytes that are not UTF-8 become U+FFFD: names come from anywhere."""
     return data[start:end].decode("utf-8", "replace")
 
 
-def packed(data: bytes, kind: int, value: int, end: int) -> Iterator[int]:
+def packed(data: Data, kind: int, value: int, end: int) -> Iterator[int]:
     """The numbers of a repeated int64 field: one where it stands alone, all where it is packed."""
     if kind != BYTES:
         yield signed(value)
