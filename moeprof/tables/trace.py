@@ -6,13 +6,14 @@ Frames join on ``host, device, step, module, op``: ``module`` is the program id 
 gave, ``op`` the name of an HLO instruction, which is unique within its module.
 """
 
+# ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-import pandas as pd
-
+from moeprof.tables.lazy import LazyFrame
+from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -223,24 +224,46 @@ class TrustCheck:
     detail: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """A profile as tables, with its trust record. Every frame has the schema of its name.
+    """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
-    Two traces are equal only if they are the same object: frames have no single truth of equality.
+    A frame may be given as what reads it; then it is read at the first look at it. Two traces are
+    equal only if they are the same object: frames have no single truth of equality.
     """
 
     meta: TraceMeta
     trust: tuple[TrustCheck, ...]
-    events: pd.DataFrame
-    devices: pd.DataFrame
-    hlo_ops: pd.DataFrame
-    executions: pd.DataFrame
-    modules: pd.DataFrame
-    steps: pd.DataFrame
-    buffers: pd.DataFrame
-    rendezvous: pd.DataFrame
-    markers: pd.DataFrame
-    dropped: pd.DataFrame
-    routing: pd.DataFrame
-    received: pd.DataFrame
+    events: LazyFrame = LazyFrame()
+    devices: LazyFrame = LazyFrame()
+    hlo_ops: LazyFrame = LazyFrame()
+    executions: LazyFrame = LazyFrame()
+    modules: LazyFrame = LazyFrame()
+    steps: LazyFrame = LazyFrame()
+    buffers: LazyFrame = LazyFrame()
+    rendezvous: LazyFrame = LazyFrame()
+    markers: LazyFrame = LazyFrame()
+    dropped: LazyFrame = LazyFrame()
+    routing: LazyFrame = LazyFrame()
+    received: LazyFrame = LazyFrame()
+
+    def __repr__(self) -> str:
+        """Short, and reads no frame."""
+        return f"Trace({self.meta.path!r}, {self.meta.events} events)"
+
+
+FRAMES: dict[str, Schema] = {
+    "events": EVENTS,
+    "devices": DEVICES,
+    "hlo_ops": HLO_OPS,
+    "executions": EXECUTIONS,
+    "modules": MODULES,
+    "steps": STEPS,
+    "buffers": BUFFERS,
+    "rendezvous": RENDEZVOUS,
+    "markers": MARKERS,
+    "dropped": DROPPED,
+    "routing": ROUTING,
+    "received": RECEIVED,
+}
+"""Schema of each frame of a `Trace`, in the order of its fields."""

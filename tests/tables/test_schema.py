@@ -1,3 +1,5 @@
+import dataclasses
+
 import pandas as pd
 import pytest
 
@@ -51,5 +53,6 @@ def test_times_and_sizes_of_a_trace_carry_their_unit_in_the_name():
 
 
 def test_every_frame_of_a_trace_has_a_schema():
-    frames = {f for f, kind in trace.Trace.__annotations__.items() if kind == "pd.DataFrame"}
-    assert {schema.name for schema in TABLES} == frames - {"routing", "received"}
+    fields = [field.name for field in dataclasses.fields(trace.Trace)]
+    assert fields == ["meta", "trust", *trace.FRAMES]
+    assert {schema.name for schema in TABLES} == {s.name for s in trace.FRAMES.values()}

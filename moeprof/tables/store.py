@@ -1,0 +1,120 @@
+"""Question: how does a trace stand in a folder of tables, and come back?
+
+``trace.json`` and one Parquet file per frame, ``events.parquet`` and so on. A folder appears
+whole or not at all; frames are read at the first look at them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from moeprof.errors import TraceError
+from moeprof.tables.lazy import Loader
+from moeprof.tables.parquet import read_table, write_table
+from moeprof.tables.trace import FRAMES, Trace
+from moeprof.tables.trace_json import SCHEMA, Record, StoredTable, from_json, to_json
+
+_RECORD = "trace.json"
+
+
+def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
+    """Write every frame of `trace`, its meta and its trust record into `folder`, which is new.
+
+    Returns:
+        Rows and file size of each table, in the order of `FRAMES`.
+
+    Raises:
+        TraceError: `folder` exists and is not an empty folder, or it cannot be written.
+        TableError: a frame has not its schema.
+    """
+    try:
+        with _new_folder(Path(os.path.realpath(folder))) as place:
+            tables = tuple(_write(trace, name, place) for name in FRAMES)
+            text = to_json(Record(trace.meta, trace.trust, tables))
+            (place / _RECORD).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TraceError(
+            f"{folder}: expected to write tables there, found: {reason}; give another folder"
+        ) from error
+    return tables
+
+
+def holds_tables(folder: Path) -> bool:
+    """Whether `folder` looks like one that `write_tables` made, whole or not."""
+    return (folder / _RECORD).is_file()
+
+
+def read_tables(folder: Path) -> Trace:
+    """Open a folder that `write_tables` made. Reads ``trace.json``; frames when looked at.
+
+    Raises:
+        TraceError: it is no such folder, of another version, or not whole. Looking at a frame
+            raises it where the frame's file is damaged.
+    """
+    file = folder / _RECORD
+    expected = f"{file}: expected a trace of {SCHEMA}"
+    try:
+        record = from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TraceError(
+            f"{expected}, found: {reason}; give a folder that `moeprof export --tables` wrote"
+        ) from error
+    except (TraceError, UnicodeDecodeError) as error:
+        raise TraceError(f"{expected}, found {error}") from error
+    _require_whole(folder, {table.name: table for table in record.tables})
+    loaders: dict[str, Loader] = {
+        name: partial(read_table, folder / f"{name}.parquet", schema)
+        for name, schema in FRAMES.items()
+    }
+    return Trace(record.meta, record.trust, **loaders)
+
+
+def _write(trace: Trace, name: str, place: Path) -> StoredTable:
+    file = place / f"{name}.parquet"
+    table = getattr(trace, name)
+    write_table(table, FRAMES[name], file, SCHEMA)
+    return StoredTable(name, len(table), file.stat().st_size)
+
+
+def _require_whole(folder: Path, stated: dict[str, StoredTable]) -> None:
+    """Every table must be there in the size that was written: a copy may have been cut short."""
+    for name in FRAMES:
+        file = folder / f"{name}.parquet"
+        expected = f"{stated[name].size_bytes:,} bytes" if name in stated else "a table"
+        found = f"{file.stat().st_size:,} bytes" if file.is_file() else "no such file"
+        if found != expected:
+            raise TraceError(
+                f"{file}: expected {expected}, found {found}; copy the whole folder again, "
+                "or export it again"
+            )
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill beside `folder`, which takes its place at the end; nothing after a fault."""
+    if folder.exists() and not _is_empty_folder(folder):
+        found = "a folder with files" if folder.is_dir() else "a file"
+        raise TraceError(
+            f"{folder}: expected a new or empty folder for the tables, found {found}; "
+            "give another, nothing is overwritten"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    place.mkdir()
+    try:
+        yield place
+        place.replace(folder)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _is_empty_folder(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())

@@ -1,0 +1,162 @@
+import json
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from builders.frames import trace_with
+from builders.hlo import computation, hlo_proto, op
+from builders.trace import trace_of
+from builders.xspace import thunk
+
+from moeprof.errors import TraceError
+from moeprof.tables import parquet, store
+from moeprof.tables.store import holds_tables, read_tables, write_tables
+from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
+
+CLOCK = HostClock("b", -5, 1.5, 30, 12)
+META = TraceMeta(
+    "a b/\udcff", "gpu", ("a", "b"), 2, "0.10.2", 5, ("note",), "a b", True, (CLOCK,)
+)  # a file name that is not UTF-8
+
+
+def ingested(folder: Path):
+    program = hlo_proto(computation("main", op("add", "add", "f32[8]")))
+    return trace_of(folder, program, *(thunk("add", 1000 * i + 5, 9, run_id=i) for i in range(3)))
+
+
+def test_a_trace_comes_back_whole(tmp_path):
+    trace = ingested(tmp_path / "run")
+    write_tables(trace, tmp_path / "tables")
+    back = read_tables(tmp_path / "tables")
+    assert (back.meta, back.trust) == (trace.meta, trace.trust)
+    for name in FRAMES:
+        pd.testing.assert_frame_equal(getattr(back, name), getattr(trace, name))
+    assert len(back.events) == 3
+
+
+def test_every_part_of_the_meta_comes_back(tmp_path):
+    write_tables(trace_with(META), tmp_path / "t")
+    assert read_tables(tmp_path / "t").meta == META
+
+
+def test_a_figure_that_is_not_finite_is_null_in_strict_json(tmp_path):
+    clock = HostClock("b", 0, math.nan, 0, 0)
+    write_tables(trace_with(TraceMeta("r", "gpu", ("b",), 1, "", 5, clocks=(clock,))), tmp_path)
+    text = (tmp_path / "trace.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["meta"]["clocks"][0]["drift_ppb"] is None
+    assert math.isnan(read_tables(tmp_path).meta.clocks[0].drift_ppb)
+
+
+def test_what_was_written_is_told_with_rows_and_bytes(tmp_path):
+    tables = write_tables(ingested(tmp_path / "run"), tmp_path / "t")
+    assert [table.name for table in tables] == list(FRAMES)
+    assert {t.name: t.rows for t in tables}["events"] == 3
+    sizes = {file.stem: file.stat().st_size for file in (tmp_path / "t").glob("*.parquet")}
+    assert {table.name: table.size_bytes for table in tables} == sizes
+
+
+def test_frames_are_read_when_they_are_looked_at(tmp_path, monkeypatch):
+    write_tables(trace_with(), tmp_path / "t")
+    read: list[str] = []
+
+    def watch(file, schema):
+        read.append(file.name)
+        return parquet.read_table(file, schema)
+
+    monkeypatch.setattr(store, "read_table", watch)
+    trace = read_tables(tmp_path / "t")
+    assert read == []
+    assert trace.steps.empty
+    assert read == ["steps.parquet"]
+
+
+def test_only_the_folder_is_left_behind(tmp_path):
+    write_tables(trace_with(), tmp_path / "new" / "t")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize("path", ["empty", "empty/", "link"])
+def test_an_empty_folder_is_filled(tmp_path, path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    write_tables(trace_with(), Path(f"{tmp_path}/{path}"))
+    assert holds_tables(tmp_path / "empty")
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path):
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(TraceError, match=r"expected a new or empty folder .* with files"):
+        write_tables(trace_with(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "t").write_text("x")
+    with pytest.raises(TraceError, match=r"expected a new or empty folder .* found a file"):
+        write_tables(trace_with(), tmp_path / "t")
+    assert (tmp_path / "t").read_text() == "x"
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_fault_while_writing_leaves_nothing(tmp_path, monkeypatch, fault):
+    def fail(table, schema, file, version):
+        file.write_bytes(b"half")
+        if schema is STEPS:
+            raise fault
+
+    monkeypatch.setattr(store, "write_table", fail)
+    with pytest.raises((TraceError, KeyboardInterrupt)) as caught:
+        write_tables(trace_with(), tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(fault, OSError):
+        assert "found: No space left on device; give another folder" in str(caught.value)
+
+
+def test_writing_where_a_file_stands_in_the_way_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match="expected to write tables there, found: "):
+        write_tables(trace_with(), tmp_path / "file" / "t")
+
+
+def broken(folder: Path, **changes: object) -> None:
+    file = folder / "trace.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+CASES = {
+    "no record": (lambda f: (f / "trace.json").unlink(), "found: No such file or directory"),
+    "no JSON": (lambda f: (f / "trace.json").write_text("{"), "found text that is not JSON"),
+    "no UTF-8": (lambda f: (f / "trace.json").write_bytes(b"\xff"), "found 'utf-8' codec"),
+    "a list": (lambda f: (f / "trace.json").write_text("[]"), "found JSON without a schema"),
+    "foreign": (lambda f: broken(f, schema="x/1"), "found schema 'x/1'"),
+    "newer": (lambda f: broken(f, schema="moeprof.trace/2"), "moeprof.trace/2: another version"),
+    "no meta": (lambda f: broken(f, meta={}), "found no value for 'path'"),
+    "odd meta": (lambda f: broken(f, meta=7), "found 7 where an object is expected"),
+    "odd trust": (lambda f: broken(f, trust=["x"]), "found 'x' where an object is expected"),
+    "odd verdict": (
+        lambda f: broken(f, trust=[{"check": "a", "verdict": "?", "detail": ""}]),
+        r"found verdict '\?'",
+    ),
+    "no table": (lambda f: (f / "steps.parquet").unlink(), "steps.parquet: .* no such file"),
+    "cut table": (lambda f: os.truncate(f / "steps.parquet", 50), "found 50 bytes; copy the"),
+    "unlisted": (lambda f: broken(f, tables={}), "events.parquet: expected a table, found"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folder_that_is_not_whole_is_one_clear_line(tmp_path, case):
+    write_tables(trace_with(META), tmp_path / "t")
+    change, text = CASES[case]
+    change(tmp_path / "t")
+    with pytest.raises(TraceError, match=text) as caught:
+        read_tables(tmp_path / "t")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 't'}/")
+
+
+def test_keys_that_a_later_release_adds_are_passed_over(tmp_path):
+    write_tables(trace_with(META), tmp_path / "t")
+    broken(tmp_path / "t", more={"x": 1})
+    assert read_tables(tmp_path / "t").meta == META
