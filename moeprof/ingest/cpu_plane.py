@@ -1,6 +1,6 @@
-"""Question: what does the host plane say about device work on XLA:CPU, and about steps?
+"""Question: which device work did XLA:CPU do, and where did its devices wait for each other?
 
-All virtual devices share one pool of threads and one plane; the device of an event is its
+All virtual devices share one pool of threads and the host's plane; the device of an event is its
 ``device_ordinal``. An op that hands its work to the pool and returns has two events: the op, and
 ``end: <op>`` when the work is done, paired by a flow id. The op lasts until then; the second
 event is not work of its own.
@@ -8,105 +8,95 @@ event is not work of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
+import numpy as np
+import pandas as pd
 
-from moeprof.ingest.work import Launch, Marker, Record, Wait, Work, is_sound
-from moeprof.ingest.xplane import Line, Plane, StatValue, events, int_stat, stat_values
+from moeprof.ingest.host_plane import HostEvents
+from moeprof.ingest.intervals import last_begun
+from moeprof.ingest.space import ABSENT, Int64s
+from moeprof.ingest.work import Record, work_frame
 
-_NOISE = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
-_COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
-
-Flow = tuple[StatValue, StatValue]
-
-
-def read_host_plane(plane: Plane, record: Record) -> None:
-    """Add the plane's device work (CPU runs), rendezvous, markers and launches to `record`."""
-    ends: dict[Flow, int] = {}
-    thunks: list[tuple[Work, Flow | None]] = []
-    for line in plane.lines:
-        waits: list[tuple[str, int, int]] = []
-        mine: list[tuple[Work, Flow | None]] = []
-        for name, start_ps, end_ps, stats in _kept(plane, line, record):
-            if name.startswith("end: "):
-                flow = _flow(stats, "_ct", "_c")
-                if flow is not None:
-                    ends[flow] = start_ps
-            elif "hlo_op" in stats:
-                mine.append((_work(line, name, start_ps, end_ps, stats), _flow(stats, "_pt", "_p")))
-            elif name == "Rendezvous":
-                waits.append((str(stats.get("name", name)), start_ps, end_ps))
-            else:
-                _host_event(name, start_ps, end_ps, stats, record)
-        record.waits.extend(_placed(waits, [work for work, _ in mine]))
-        thunks.extend(mine)
-    record.work.extend(_completed(thunks, ends))
+_END = "end: "
 
 
-def _kept(
-    plane: Plane, line: Line, record: Record
-) -> Iterable[tuple[str, int, int, dict[str, StatValue]]]:
-    """Events whose stats are worth decoding: noise is counted by kind and left out."""
-    for metadata_id, start_ps, duration_ps, spans in events(plane, line, record.damage):
-        record.events += 1
-        name = plane.event_names.get(metadata_id, "")
-        if name.startswith(_NOISE):
-            record.dropped["thread pool bookkeeping"] += 1
-        elif name.startswith("$"):
-            record.dropped["Python calls"] += 1
-        elif not is_sound(start_ps, start_ps + duration_ps):
-            record.dropped["impossible time stamp"] += 1
-        else:
-            if name.startswith("end: "):
-                record.dropped["ends of operations"] += 1
-            yield name, start_ps, start_ps + duration_ps, stat_values(plane, spans, record.damage)
+def read_cpu_work(events: HostEvents, record: Record) -> None:
+    """Add device work and waits to `record`."""
+    columns = events.columns
+    is_end = events.named(lambda name: name.startswith(_END))
+    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_end
+    record.drop("ends of operations", is_end.sum())
+    places = np.flatnonzero(is_work)
+    ends = np.maximum(events.end_ns[places], _done_ns(events, places, np.flatnonzero(is_end)))
+    labels = record.labels
+    work = work_frame(
+        len(places),
+        device=_number(events, "device_ordinal", places, 0),
+        line=labels.codes([line.name for line in events.plane.lines], columns.line[places]),
+        name=labels.codes(events.plane.event_names, columns.name[places]),
+        kind=labels.code("op"),
+        module=_number(events, "program_id", places, -1),
+        op=labels.codes(columns.strings, columns.texts["hlo_op"][places]),
+        run_id=_number(events, "run_id", places, -1),
+        start_ns=events.start_ns[places],
+        end_ns=ends,
+    )
+    is_wait = events.named(lambda name: name == "Rendezvous") & ~is_work
+    waits = _waits(events, np.flatnonzero(is_wait), places, work, record)
+    if len(work):
+        record.work.append(work)
+        record.waits.append(waits)
+    rest = events.keep & ~is_end & ~is_work & ~is_wait & ~events.has("step_num")
+    rest &= ~(events.has("run_id") & events.named(lambda name: "::Execute" in name))
+    record.drop("other host events", rest.sum())
 
 
-def _work(line: Line, name: str, start_ps: int, end_ps: int, stats: dict[str, StatValue]) -> Work:
-    return Work(
-        device=int_stat(stats, "device_ordinal", 0),
-        line=line.name,
-        name=name,
-        module=int_stat(stats, "program_id", -1),
-        op=str(stats["hlo_op"]),
-        run_id=int_stat(stats, "run_id", -1),
-        start_ps=start_ps,
-        end_ps=end_ps,
+def _number(events: HostEvents, name: str, places: Int64s, default: int) -> Int64s:
+    values = events.number(name)[places]
+    return np.where(values == ABSENT, default, values)
+
+
+def _done_ns(events: HostEvents, work: Int64s, ends: Int64s) -> Int64s:
+    """When each piece of work was done by its end event; the start of time where it has none."""
+    kinds = np.concatenate([events.number("_pt")[work], events.number("_ct")[ends]])
+    flows = np.concatenate([events.number("_p")[work], events.number("_c")[ends]])
+    is_known = (kinds != ABSENT) & (flows != ABSENT)
+    kind_codes, flow_codes = pd.factorize(kinds)[0], pd.factorize(flows)[0]
+    pairs = np.where(is_known, flow_codes * (kind_codes.max(initial=0) + 1) + kind_codes, -1)
+    mine, theirs = pairs[: len(work)], pairs[len(work) :]
+    done = np.full(pairs.max(initial=-1) + 2, ABSENT, np.int64)  # the last place is of no flow
+    done[theirs] = events.start_ns[ends]
+    done[-1] = ABSENT
+    return done[mine]
+
+
+def _waits(
+    events: HostEvents, waits: Int64s, places: Int64s, work: pd.DataFrame, record: Record
+) -> pd.DataFrame:
+    """Waits with the device and op of the work that encloses each on its thread."""
+    around = _enclosing(events, waits, places)
+    waits, around = waits[around >= 0], around[around >= 0]
+    columns, labels = events.columns, record.labels
+    texts = labels.codes(columns.strings, columns.texts["name"][waits])
+    names = labels.codes(events.plane.event_names, columns.name[waits])
+    frame = work.iloc[around][["device", "op", "module", "run_id"]].reset_index(drop=True)
+    return frame.assign(
+        name=np.where(columns.texts["name"][waits] >= 0, texts, names),
+        start_ns=events.start_ns[waits],
+        end_ns=events.end_ns[waits],
     )
 
 
-def _flow(stats: dict[str, StatValue], kind: str, number: str) -> Flow | None:
-    """What pairs an op with its end; None where a stat is absent."""
-    return (stats[kind], stats[number]) if kind in stats and number in stats else None
+def _enclosing(events: HostEvents, waits: Int64s, work: Int64s) -> Int64s:
+    """Place in `work` of the last piece begun on a wait's thread, if the wait lies in it; else -1.
 
-
-def _completed(thunks: list[tuple[Work, Flow | None]], ends: dict[Flow, int]) -> Iterable[Work]:
-    for work, flow in thunks:
-        done_ps = ends.get(flow, work.end_ps) if flow else work.end_ps
-        yield work._replace(end_ps=max(work.end_ps, done_ps))
-
-
-def _placed(waits: list[tuple[str, int, int]], work: list[Work]) -> Iterable[Wait]:
-    """Give each wait the device and op of the work that encloses it on its thread."""
-    work.sort(key=lambda item: item.start_ps)
-    starts = [item.start_ps for item in work]
-    for name, start_ps, end_ps in waits:
-        at = bisect_right(starts, start_ps) - 1
-        if at >= 0 and work[at].end_ps >= end_ps:
-            around = work[at]
-            yield Wait(
-                around.device, name, around.op, around.module, around.run_id, start_ps, end_ps
-            )
-
-
-def _host_event(
-    name: str, start_ps: int, end_ps: int, stats: dict[str, StatValue], record: Record
-) -> None:
-    if "step_num" in stats:
-        record.markers.append(Marker(name, int_stat(stats, "step_num", -1), start_ps, end_ps))
-    elif "::Execute" in name and "run_id" in stats:
-        record.launches.append(Launch(int_stat(stats, "run_id", -1), start_ps))
-    else:
-        if any(part in name for part in _COMPILES):
-            record.compiles_ps.append(end_ps)
-        record.dropped["other host events"] += 1
+    The thread's own event counts, not the later end of the op's work.
+    """
+    if not len(work):
+        return np.full(len(waits), -1, np.int64)
+    line, start = events.columns.line.astype(np.int64), events.start_ns
+    order = np.lexsort((start[work], line[work]))
+    at = last_begun(line[work][order], start[work][order], line[waits], start[waits])
+    place = order[np.maximum(at, 0)]
+    around = work[place]
+    is_in = (at >= 0) & (line[around] == line[waits])
+    return np.where(is_in & (events.end_ns[around] >= events.end_ns[waits]), place, -1)

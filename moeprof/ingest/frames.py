@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
-from moeprof.ingest.host import HostTables
+from moeprof.ingest.host import Host, HostTables
+from moeprof.ingest.space import Int64s
+from moeprof.ingest.work import LABELLED, Labels
 from moeprof.tables.trace import (
     DEVICES,
     DROPPED,
@@ -19,68 +22,54 @@ from moeprof.tables.trace import (
 )
 
 
-def events_frame(tables: Sequence[HostTables], ops: pd.DataFrame) -> pd.DataFrame:
-    """`EVENTS`, by host, device and start; `ops` are the `HLO_OPS` that they resolve to."""
-    rows: dict[str, list[object]] = {name: [] for name in EVENTS.names}
-    rows_of = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
-    for table in tables:
-        work, zero = table.host.record.work, table.host.zero_ns
-        starts = [item.start_ps // 1000 - zero for item in work]
-        ends = [item.end_ps // 1000 - zero for item in work]
-        rows["host"] += [table.host.name] * len(work)
-        for column in ("device", "line", "name", "module", "op", "run_id"):
-            rows[column] += [getattr(item, column) for item in work]
-        rows["step"] += table.work_steps
-        rows["start_ns"] += starts
-        rows["duration_ns"] += [end - start for start, end in zip(starts, ends, strict=True)]
-        rows["self_ns"] += [self_ps // 1000 for self_ps in table.self_ps]
-        found = [rows_of.get((item.module, item.op), -1) for item in work]
-        rows["instruction"] += found
-        rows["evidence"] += ["recorded" if row >= 0 else "none" for row in found]
-        rows["confidence"] += [float(row >= 0) for row in found]
-        rows["kind"] += [_kind(table.host.platform, item.name) for item in work]
-        rows["correlation_id"] += [-1] * len(work)
-        rows["graph_node"] += [-1] * len(work)
-        rows["details"] += [""] * len(work)
-    return EVENTS.frame(rows)
+def events_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:
+    """`EVENTS`, by host, device and start."""
+    names = [table.host.name for table in tables]
+    sizes = [len(table.work) for table in tables]
+    work = pd.concat([table.work for table in tables], ignore_index=True)
+    texts = pd.Index(labels.texts, dtype="str")
+    columns: dict[str, object] = {
+        "host": pd.Categorical.from_codes(np.repeat(np.arange(len(names)), sizes), pd.Index(names)),
+        "duration_ns": work["end_ns"] - work["start_ns"],
+    }
+    for name in (*LABELLED, "evidence"):
+        columns[name] = _categories(work[name].to_numpy(), texts)
+    return EVENTS.frame({**{n: work[n] for n in EVENTS.names if n in work}, **columns})
 
 
-def _kind(platform: str, name: str) -> str:
-    if platform != "gpu":
-        return "op"
-    if name.startswith("Memset"):
-        return "memset"
-    return "copy" if name.startswith(("Memcpy", "CopyDevice", "CopyHost")) else "kernel"
+def _categories(codes: Int64s, texts: pd.Index[str]) -> pd.Categorical[str]:
+    """Texts by code, with the used ones as categories."""
+    used, inverse = np.unique(codes, return_inverse=True)
+    return pd.Categorical.from_codes(inverse, categories=texts[used])
 
 
-def devices_frame(events: pd.DataFrame, hosts: Sequence[str]) -> pd.DataFrame:
-    """`DEVICES`, by rank: hosts in the order given, devices by ordinal."""
-    pairs = events[["host", "device"]].drop_duplicates().itertuples(index=False)
-    known = sorted(pairs, key=lambda pair: (hosts.index(str(pair[0])), pair[1]))
-    rows = [
-        {"host": host, "device": device, "rank": rank, "model": ""}
-        for rank, (host, device) in enumerate(known)
-    ]
+def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:
+    """`DEVICES`, by rank: hosts in order of their process, else as given; devices by ordinal."""
+    with_work = events[["host", "device"]].drop_duplicates()
+    rows: list[dict[str, object]] = []
+    for host in sorted(hosts, key=lambda host: host.process):
+        worked = with_work["device"][with_work["host"] == host.name]
+        for device in sorted({*host.models, *worked.tolist()}):
+            model = host.models.get(device, "")
+            rows.append({"host": host.name, "device": device, "rank": len(rows), "model": model})
     return DEVICES.frame(rows)
 
 
 def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
     """`EXECUTIONS`, by host, device and start."""
-    rows = [
-        {
-            "host": table.host.name,
-            "device": device,
-            "module": e.module,
-            "run_id": e.run_id,
-            "step": table.step_of.get((e.module, e.run_id), -1),
-            "start_ns": e.start_ns,
-            "duration_ns": e.end_ns - e.start_ns,
-            "busy_ns": e.busy_ns,
-        }
-        for table in tables
-        for device, e in sorted(table.executions, key=lambda pair: (pair[0], pair[1].start_ns))
-    ]
-    return EXECUTIONS.frame(rows)
+    parts = []
+    for table in tables:
+        rows = table.executions
+        pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
+        parts.append(
+            rows.assign(
+                host=table.host.name,
+                step=[table.step_of.get(pair, -1) for pair in pairs],
+                duration_ns=rows["end_ns"] - rows["start_ns"],
+            )
+        )
+    whole = pd.concat(parts, ignore_index=True)
+    return EXECUTIONS.frame({name: whole[name] for name in EXECUTIONS.names})
 
 
 def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
@@ -106,24 +95,25 @@ def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
     return STEPS.frame([row for _, row in sorted(rows.items())])
 
 
-def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+def rendezvous_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:
     """`RENDEZVOUS`, by host and start."""
-    rows = [
-        {
-            "host": table.host.name,
-            "device": wait.device,
-            "name": wait.name,
-            "module": wait.module,
-            "op": wait.op,
-            "run_id": wait.run_id,
-            "step": table.step_of.get((wait.module, wait.run_id), -1),
-            "start_ns": wait.start_ps // 1000 - table.host.zero_ns,
-            "duration_ns": wait.end_ps // 1000 - wait.start_ps // 1000,
-        }
-        for table in tables
-        for wait in sorted(table.host.record.waits, key=lambda w: w.start_ps)
-    ]
-    return RENDEZVOUS.frame(rows)
+    texts = np.array(labels.texts, dtype=object)
+    parts = []
+    for table in tables:
+        for waits in table.host.record.waits:
+            pairs = zip(waits["module"].tolist(), waits["run_id"].tolist(), strict=True)
+            part = waits.assign(
+                host=table.host.name,
+                name=texts[waits["name"]],
+                op=texts[waits["op"]],
+                step=[table.step_of.get(pair, -1) for pair in pairs],
+                duration_ns=waits["end_ns"] - waits["start_ns"],
+            )
+            parts.append(part.sort_values("start_ns", kind="stable"))
+    if not parts:
+        return RENDEZVOUS.frame()
+    whole = pd.concat(parts, ignore_index=True)
+    return RENDEZVOUS.frame({name: whole[name] for name in RENDEZVOUS.names})
 
 
 def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
@@ -133,11 +123,11 @@ def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
             "host": table.host.name,
             "name": marker.name,
             "step": marker.step,
-            "start_ns": marker.start_ps // 1000 - table.host.zero_ns,
-            "duration_ns": marker.end_ps // 1000 - marker.start_ps // 1000,
+            "start_ns": marker.start_ns,
+            "duration_ns": marker.end_ns - marker.start_ns,
         }
         for table in tables
-        for marker in sorted(table.host.record.markers, key=lambda m: m.start_ps)
+        for marker in sorted(table.host.record.markers, key=lambda m: m.start_ns)
     ]
     return MARKERS.frame(rows)
 

@@ -1,86 +1,126 @@
 """Question: which kernels and copies did a GPU run, for which op, in which execution?
 
 One plane per device, one line per stream. Lines without "Stream" in their name are derived from
-the streams and would count the same work twice. A kernel carries no run id: its correlation id
-leads to the host call that launched it, and that call lies inside the execution that made it.
+the streams and would count the same work twice; of them only "XLA Modules" is looked at, and only
+where the launches on the host do not say which execution a kernel is of.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
-from moeprof.ingest.work import Record, Work, is_sound
-from moeprof.ingest.xplane import Line, Plane, StatValue, events, int_stat, stat_values
+import numpy as np
+
+from moeprof.ingest.intervals import last_begun
+from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
+from moeprof.ingest.work import Record, sound, work_frame
 
 _DEVICE = re.compile(r"^/device:GPU:(\d+)")
-_EXECUTE = re.compile(r"^\[\d+\] .*LoadedExecutable::Execute")
+_SYNC = re.compile(r"^(Stream|Event|Context|Device) (Sync|Synchronize|Wait)")
+_COPY = ("Memcpy", "CopyDevice", "CopyHost", "CopyPeer")
+_DETAILS = ("kernel_details", "memcpy_details", "Memset_details", "memset_details")
+_NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")
+_MODULES = "XLA Modules"
+
+RunIds = Mapping[tuple[int, int], int]
+"""(device, correlation id) -> run id."""
 
 
-def device_ordinal(plane: Plane) -> int | None:
+def gpu_ordinal(plane: PlaneHead) -> int | None:
     """The device that a plane belongs to, or None for any other plane."""
     found = _DEVICE.match(plane.name)
     return int(found.group(1)) if found else None
 
 
-def run_ids(host: Plane) -> dict[tuple[int, int], int]:
-    """(device, correlation id) of each launch on the host -> run id of its execution."""
-    found: dict[tuple[int, int], int] = {}
-    for line in host.lines:
-        executes: list[tuple[int, int, int, int]] = []
-        calls: list[tuple[int, int]] = []
-        for metadata_id, start_ps, duration_ps, spans in events(host, line, []):
-            stats = stat_values(host, spans, [])
-            if _EXECUTE.match(host.event_names.get(metadata_id, "")) and "_c" in stats:
-                run_id = int_stat(stats, "_c", 0)
-                device = int_stat(stats, "global_device_id", 0)
-                executes.append((start_ps, start_ps + duration_ps, run_id, device))
-            elif "correlation_id" in stats:
-                calls.append((start_ps, int_stat(stats, "correlation_id", 0)))
-        executes.sort()
-        starts = [execute[0] for execute in executes]
-        for at_ps, correlation in calls:
-            index = bisect_right(starts, at_ps) - 1
-            if index >= 0 and at_ps <= executes[index][1]:
-                found[executes[index][3], correlation] = executes[index][2]
+def read_gpu_work(
+    space: Space, plane: PlaneHead, device: int, runs: RunIds, zero_ns: int, record: Record
+) -> None:
+    """Add the kernels, copies and memsets of a device's streams to `record`."""
+    is_stream = np.array([line.name.startswith("Stream") for line in plane.lines], dtype=bool)
+    columns = space.events(
+        plane, numbers=_NUMBERS, texts=("hlo_op", *_DETAILS), skip_lines=~is_stream
+    )
+    derived = sum(line.events for line, own in zip(plane.lines, is_stream, strict=True) if not own)
+    keep = sound(columns.start_ns, columns.end_ns)
+    record.events += len(columns) + derived
+    record.drop("events derived from the streams", derived)
+    record.drop("impossible time stamp", (~keep).sum())
+    places = np.flatnonzero(keep)
+    if not len(places):
+        return
+    labels = record.labels
+    correlation = _number(columns, "correlation_id", places)
+    node = _number(columns, "cuda_graph_node_id", places)
+    work = work_frame(
+        len(places),
+        device=device,
+        line=labels.codes([line.name for line in plane.lines], columns.line[places]),
+        name=labels.codes(plane.event_names, columns.name[places]),
+        kind=labels.codes(*_kinds(plane.event_names, columns.name[places])),
+        module=_number(columns, "program_id", places),
+        op=labels.codes(columns.strings, columns.texts["hlo_op"][places]),
+        run_id=_run_ids(device, correlation, runs),
+        start_ns=columns.start_ns[places] - zero_ns,
+        end_ns=columns.end_ns[places] - zero_ns,
+        correlation_id=correlation,
+        graph_id=_number(columns, "cuda_graph_id", places),
+        graph_node=node,
+        details=labels.codes(columns.strings, _first_text(columns, _DETAILS, places)),
+    )
+    modules = _module_spans(space, plane, zero_ns)
+    if modules is not None and (work["run_id"] == -1).all():
+        work["run_id"] = _run_of_span(modules, work["start_ns"].to_numpy())
+    record.work.append(work)
+
+
+def _number(columns: EventColumns, name: str, places: Int64s) -> Int64s:
+    values = columns.numbers[name][places]
+    return np.where(values == ABSENT, -1, values)
+
+
+def _first_text(columns: EventColumns, names: Sequence[str], places: Int64s) -> Int64s:
+    """Of each event the first of the texts that it has; -1 for none."""
+    found = np.full(len(places), -1, np.int64)
+    for name in names:
+        found = np.where(found < 0, columns.texts[name][places], found)
     return found
 
 
-def read_device_plane(
-    plane: Plane, device: int, runs: dict[tuple[int, int], int], record: Record
-) -> None:
-    """Add the kernels, copies and memsets of a device's streams to `record`."""
-    for line in plane.lines:
-        is_stream = line.name.startswith("Stream")
-        for metadata_id, start_ps, duration_ps, spans in events(plane, line, record.damage):
-            record.events += 1
-            if not is_stream:
-                record.dropped["events derived from the streams"] += 1
-            elif not is_sound(start_ps, start_ps + duration_ps):
-                record.dropped["impossible time stamp"] += 1
-            else:
-                stats = stat_values(plane, spans, record.damage)
-                name = plane.event_names.get(metadata_id, "")
-                record.work.append(
-                    _work(line, device, name, (start_ps, start_ps + duration_ps), stats, runs)
-                )
+def _kinds(names: Sequence[str], places: Int64s | np.ndarray) -> tuple[list[str], Int64s]:
+    """Kinds of work, and the place of each event's kind in them."""
+    kinds = ["kernel", "copy", "memset", "sync"]
+    by_name = np.array([kinds.index(_kind(name)) for name in names] + [0], np.int64)
+    return kinds, by_name[places]
 
 
-def _work(
-    line: Line,
-    device: int,
-    name: str,
-    span_ps: tuple[int, int],
-    stats: dict[str, StatValue],
-    runs: dict[tuple[int, int], int],
-) -> Work:
-    return Work(
-        device=device,
-        line=line.name,
-        name=name,
-        module=int_stat(stats, "program_id", -1),
-        op=str(stats.get("hlo_op", "")),
-        run_id=runs.get((device, int_stat(stats, "correlation_id", -1)), -1),
-        start_ps=span_ps[0],
-        end_ps=span_ps[1],
-    )
+def _kind(name: str) -> str:
+    if name.startswith("Memset"):
+        return "memset"
+    if name.startswith(_COPY):
+        return "copy"
+    return "sync" if _SYNC.match(name) else "kernel"
+
+
+def _run_ids(device: int, correlation: Int64s, runs: RunIds) -> Int64s:
+    unique, inverse = np.unique(correlation, return_inverse=True)
+    found = [runs.get((device, key), -1) for key in unique.tolist()]
+    return np.array(found, np.int64)[inverse]
+
+
+def _module_spans(space: Space, plane: PlaneHead, zero_ns: int) -> tuple[Int64s, Int64s] | None:
+    """Starts and ends of the executions on the derived line, in order; None where there is none."""
+    is_other: Flags = np.array([line.name != _MODULES for line in plane.lines], dtype=bool)
+    if is_other.all():
+        return None
+    columns = space.events(plane, skip_lines=is_other)
+    order = np.argsort(columns.start_ns, kind="stable")
+    return columns.start_ns[order] - zero_ns, columns.end_ns[order] - zero_ns
+
+
+def _run_of_span(spans: tuple[Int64s, Int64s], start_ns: Int64s) -> Int64s:
+    """Number, from 0, of the span in which each event starts; -1 for none."""
+    starts, ends = spans
+    none = np.zeros(1, np.int64)
+    at = last_begun(none.repeat(len(starts)), starts, none.repeat(len(start_ns)), start_ns)
+    return np.where((at >= 0) & (start_ns < ends[np.maximum(at, 0)]), at, -1)

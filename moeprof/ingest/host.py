@@ -5,33 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 from moeprof.ingest.programs import Program
-from moeprof.ingest.steps import Counting, Cut, Execution
+from moeprof.ingest.steps import Counting, Cut
 from moeprof.ingest.work import Record
 
 
 @dataclass(frozen=True)
 class Host:
-    """One process's file, read. ``zero_ns`` is taken off every stamp."""
+    """One process's file, read. All stamps count from the start of its capture.
+
+    ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
+    process in the run, -1 where it is not known.
+    """
 
     name: str
     platform: str
     jax_version: str
-    zero_ns: int
     record: Record
-    programs: dict[int, Program]
+    programs: Mapping[int, Program]
+    models: Mapping[int, str]
     messages: tuple[str, ...]
     counting: Counting | None
+    process: int = -1
 
 
 @dataclass(frozen=True)
 class HostTables:
-    """What one process contributes to the frames, times in ns since its capture began."""
+    """What one process contributes to the frames.
+
+    ``work`` is sorted by device and start and has, besides the columns of `work.COLUMNS`,
+    instruction, evidence (code), confidence, step and self_ns. ``executions`` has device, module,
+    run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module, run id).
+    """
 
     host: Host
-    self_ps: list[int]
-    executions: list[tuple[int, Execution]]  # (device, execution)
+    work: pd.DataFrame
+    executions: pd.DataFrame
     cut: Cut
-    step_of: Mapping[tuple[int, int], int]  # (module, run id) -> step
-    work_steps: list[int]  # of each piece of work, -1 for none
-    stray_ns: int  # self time of work inside a step's span that belongs to no step
+    step_of: Mapping[tuple[int, int], int]
+    stray_ns: int

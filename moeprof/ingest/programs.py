@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from moeprof.ingest.buffer_assignment import Buffer, parse_buffers
 from moeprof.ingest.hlo import HloModule, parse_module
+from moeprof.ingest.space import PlaneHead, Space
 from moeprof.ingest.wire import BYTES, WireError, fields
-from moeprof.ingest.xplane import Plane, int_stat, metadata_stats
 
 METADATA_PLANE = "/host:metadata"
 
@@ -20,16 +20,18 @@ class Program:
     buffers: tuple[Buffer, ...]
 
 
-def read_programs(plane: Plane, damage: list[str]) -> dict[int, Program]:
+def read_programs(space: Space, plane: PlaneHead, damage: list[str]) -> dict[int, Program]:
     """Programs of the metadata plane by program id; damaged ones are noted and left out."""
     found: dict[int, Program] = {}
-    for metadata_id, name in plane.event_names.items():
+    for place, name in enumerate(plane.event_names):
+        metadata_id = int(plane.event_ids[place])
         try:
-            stats = metadata_stats(plane, metadata_id, damage)
+            stats = space.name_stats(plane, place)
             proto = next((v for v in stats.values() if isinstance(v, bytes)), None)
             if proto is None:
                 continue
-            program_id = int_stat(stats, "program_id", _id_in(name, metadata_id))
+            stated = stats.get("program_id")
+            program_id = stated if isinstance(stated, int) else _id_in(name, metadata_id)
             found[program_id] = parse_program(proto)
         except WireError as error:
             damage.append(f"program '{name}': {error}")

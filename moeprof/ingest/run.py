@@ -6,19 +6,25 @@ from pathlib import Path
 
 from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
-from moeprof.ingest.cpu_plane import read_host_plane
-from moeprof.ingest.gpu_plane import device_ordinal, read_device_plane, run_ids
+from moeprof.ingest.cpu_plane import read_cpu_work
+from moeprof.ingest.gpu_plane import RunIds, gpu_ordinal, read_gpu_work
 from moeprof.ingest.host import Host
-from moeprof.ingest.locate import locate, read_bytes
+from moeprof.ingest.host_plane import (
+    HOST_PLANE,
+    gpu_run_ids,
+    read_host_events,
+    read_host_facts,
+)
+from moeprof.ingest.locate import locate
+from moeprof.ingest.open_space import open_space
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
 from moeprof.ingest.run_record import counting_of, meta_damage
+from moeprof.ingest.space import PlaneHead, Space, SpaceHead
 from moeprof.ingest.steps import Counting
-from moeprof.ingest.work import Record
-from moeprof.ingest.xplane import Plane, XSpace, parse_xspace
+from moeprof.ingest.work import Labels, Record
 from moeprof.tables.trace import Trace
 
-_HOST_PLANE = "/host:CPU"
 _ENVIRONMENT = "Task Environment"
 
 
@@ -33,51 +39,74 @@ def open_run(path: str | Path) -> Trace:
             read.
     """
     session = locate(path)
-    hosts = [read_file(file, counting_of(session.run, file)) for file in session.files]
+    labels = Labels()
+    hosts = [read_file(file, counting_of(session.run, file), labels) for file in session.files]
     hosts[0].record.damage.extend(meta_damage(session.run))
     source = Source(str(path), str(session.run or ""), session.notes)
-    return assemble(source, hosts, *read_routing(session.run))
+    return assemble(source, hosts, labels, *read_routing(session.run))
 
 
-def read_file(file: Path, counting: Counting | None) -> Host:
+def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
     """Read one profile file, the work of one process whose steps capture counted so.
 
     Raises:
         TraceError: the file is empty, no profile, or holds no readable plane.
     """
-    data, problem = read_bytes(file)
-    space = parse_xspace(data)
-    if not any(plane.name for plane in space.planes):
-        reason = space.damage[0] if space.damage else "no plane in it"
+    space = open_space(file)
+    head = space.head
+    if not any(plane.name for plane in head.planes):
+        reason = str(head.damage[0]) if head.damage else "no plane in it"
         raise TraceError(f"{file}: expected an XSpace protobuf, found {reason}; capture it again")
-    record = Record(damage=[*([problem] if problem else []), *space.damage])
-    planes = {plane.name: plane for plane in space.planes}
+    record = Record(labels)
+    planes = {plane.name: plane for plane in head.planes}
     metadata, environment = planes.get(METADATA_PLANE), planes.get(_ENVIRONMENT)
-    _read_work(space, planes.get(_HOST_PLANE), record)
+    zero_ns = _zero_ns(head, environment.stats.get("profile_start_time") if environment else 0)
+    _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
+    programs = read_programs(space, metadata, record.damage) if metadata else {}
+    record.damage.extend(_damage(head))
     return Host(
-        name=_host_name(file, space),
-        platform=_platform(space, record),
+        name=_host_name(file, head),
+        platform=_platform(head, record),
         jax_version=str(metadata.stats.get("jax_version", "")) if metadata else "",
-        zero_ns=_zero_ns(space, environment.stats.get("profile_start_time") if environment else 0),
         record=record,
-        programs=read_programs(metadata, record.damage) if metadata else {},
-        messages=(*space.errors, *space.warnings),
+        programs=programs,
+        models=_models(head),
+        messages=(*head.errors, *head.warnings),
         counting=counting,
     )
 
 
-def _read_work(space: XSpace, host: Plane | None, record: Record) -> None:
+def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Record) -> None:
+    devices = [(plane, gpu_ordinal(plane)) for plane in space.head.planes]
+    runs: RunIds = {}
     if host is not None:
-        read_host_plane(host, record)
-    devices = [(plane, device_ordinal(plane)) for plane in space.planes]
-    runs = run_ids(host) if host is not None and any(d is not None for _, d in devices) else {}
+        events = read_host_events(space, host, zero_ns, record)
+        read_host_facts(events, record)
+        read_cpu_work(events, record)
+        if any(device is not None for _, device in devices):
+            runs = gpu_run_ids(events)
     for plane, device in devices:
         if device is not None:
-            read_device_plane(plane, device, runs, record)
+            read_gpu_work(space, plane, device, runs, zero_ns, record)
 
 
-def _platform(space: XSpace, record: Record) -> str:
-    names = [plane.name for plane in space.planes]
+def _damage(head: SpaceHead) -> list[str]:
+    """What the reader could not make sense of, at most a bounded number of places."""
+    more = head.damaged_places - len(head.damage)
+    return [*map(str, head.damage), *([f"and {more:,} more place(s)"] if more > 0 else [])]
+
+
+def _models(head: SpaceHead) -> dict[int, str]:
+    devices = [(gpu_ordinal(plane), plane) for plane in head.planes]
+    return {
+        device: str(plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", ""))
+        for device, plane in devices
+        if device is not None
+    }
+
+
+def _platform(head: SpaceHead, record: Record) -> str:
+    names = [plane.name for plane in head.planes]
     if any(name.startswith("/device:GPU") for name in names):
         return "gpu"
     if any(name.startswith("/device:TPU") for name in names):
@@ -85,15 +114,15 @@ def _platform(space: XSpace, record: Record) -> str:
     return "cpu" if record.work else "unknown"
 
 
-def _host_name(file: Path, space: XSpace) -> str:
+def _host_name(file: Path, head: SpaceHead) -> str:
     """Names of files never collide in a session, host names of one machine do."""
     stem = file.name.removesuffix(".gz").removesuffix(".xplane.pb")
-    return stem or (space.hostnames[0] if space.hostnames else "host")
+    return stem or (head.hostnames[0] if head.hostnames else "host")
 
 
-def _zero_ns(space: XSpace, profile_start: object) -> int:
+def _zero_ns(head: SpaceHead, profile_start: object) -> int:
     """What to take off every stamp: 0 where lines count from the start of the capture."""
-    stamps = [line.timestamp_ns for p in space.planes for line in p.lines if line.event_spans]
+    stamps = [line.timestamp_ns for p in head.planes for line in p.lines if line.events]
     if not stamps or min(stamps) < 10**17:
         return 0  # 10**17 ns is 1973: no capture lasts so long, so these are no dates
     return profile_start if isinstance(profile_start, int) and profile_start > 0 else min(stamps)

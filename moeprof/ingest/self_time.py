@@ -1,7 +1,8 @@
 """Question: how long did each op run itself, without the ops that it called?
 
-Only ``while``, ``call`` and ``conditional`` enclose other ops. Their bodies may run on other
-threads than they do, so nesting on a thread says nothing; the program's call graph does.
+Only ``while``, ``call``, ``conditional`` and asynchronous calls enclose other ops. Their bodies
+may run on other threads than they do, so nesting on a thread says nothing; the program's call
+graph does.
 
     self = length − |union of the intervals of the body's ops, in the same execution on the same
            device, cut to the caller's interval|
@@ -12,76 +13,76 @@ body's own loops are in the body, so an outer loop gives up their time too, once
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from moeprof.ingest.hlo import HloModule
-from moeprof.ingest.work import Work
+import numpy as np
+import pandas as pd
 
-CALLERS = frozenset({"while", "call", "conditional", "async-start"})
-Bodies = Mapping[tuple[int, str], frozenset[str]]
-"""(module, calling op) -> names of all ops in the computations it calls, however deep."""
+from moeprof.ingest.intervals import apart, cover
+from moeprof.ingest.space import Int64s
+
+CALLERS = ("while", "call", "conditional", "async-start")
+Bodies = Mapping[int, Int64s]
+"""Row of a calling op in `HLO_OPS` -> rows of all ops that it calls, however deep."""
 
 
-def bodies(modules: Mapping[int, HloModule]) -> dict[tuple[int, str], frozenset[str]]:
-    """Bodies of every calling op of every program."""
-    found: dict[tuple[int, str], frozenset[str]] = {}
-    for module_id, module in modules.items():
-        members: dict[str, list[str]] = defaultdict(list)
-        calls: dict[str, set[str]] = defaultdict(set)
-        for op in module.instructions:
-            members[op.computation].append(op.name)
-            if op.opcode in CALLERS:
-                calls[op.computation].update(op.called)
-        for op in module.instructions:
-            if op.opcode in CALLERS:
-                inside = _reachable(op.called, calls)
-                found[module_id, op.name] = frozenset(n for c in inside for n in members[c])
+def bodies(ops: pd.DataFrame) -> dict[int, Int64s]:
+    """Bodies of every calling op of `HLO_OPS`."""
+    found: dict[int, Int64s] = {}
+    is_caller = ops["opcode"].isin(CALLERS)
+    for module in ops["module"][is_caller].unique():
+        found |= _bodies_of_module(ops[ops["module"] == module])
     return found
 
 
-def self_times_ps(work: Sequence[Work], inside: Bodies) -> list[int]:
-    """Self time of each piece of work, in the order of `work`."""
-    times = [item.end_ps - item.start_ps for item in work]
-    runs: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for index, item in enumerate(work):
-        runs[item.device, item.module, item.run_id].append(index)
-    for indices in runs.values():
-        callers: dict[str, list[int]] = defaultdict(list)
-        for index in indices:
-            if inside.get((work[index].module, work[index].op)):
-                callers[work[index].op].append(index)
-        for op, calls in callers.items():
-            body = inside[work[calls[0]].module, op]
-            nested = union(
-                (work[i].start_ps, work[i].end_ps) for i in indices if work[i].op in body
-            )
-            for index in calls:
-                times[index] -= covered(nested, work[index].start_ps, work[index].end_ps)
+def _bodies_of_module(ops: pd.DataFrame) -> dict[int, Int64s]:
+    members: dict[str, list[int]] = defaultdict(list)
+    for row, computation in zip(ops.index.tolist(), ops["computation"], strict=True):
+        members[computation].append(row)
+    callers = ops[ops["opcode"].isin(CALLERS)]
+    called = {row: str(text).split() for row, text in callers["called"].items()}
+    calls: dict[str, set[str]] = defaultdict(set)
+    for (_, names), computation in zip(called.items(), callers["computation"], strict=True):
+        calls[computation].update(names)
+    return {
+        int(str(row)): np.sort(
+            np.array([m for c in _reachable(names, calls) for m in members[c]], np.int64)
+        )
+        for row, names in called.items()
+    }
+
+
+def self_times_ns(
+    starts: Int64s, ends: Int64s, instruction: Int64s, execution: Int64s, inside: Bodies
+) -> Int64s:
+    """Self time of each piece of work.
+
+    `instruction` is its row in `HLO_OPS`, -1 for none; `execution` numbers, from 0, the pairs of
+    an execution of a module and a device.
+    """
+    times = ends - starts
+    if not len(times):
+        return times
+    order = np.argsort(instruction, kind="stable")
+    by_row = instruction[order]
+    shift = apart(execution, starts, ends)
+    for row in np.unique(instruction).tolist():
+        if row in inside:
+            mine = order[np.searchsorted(by_row, row) : np.searchsorted(by_row, row, "right")]
+            body = _events_of(inside[row], by_row, order)
+            nested = cover(starts[body] + shift[body], ends[body] + shift[body])
+            done = nested.until(ends[mine] + shift[mine])
+            times[mine] -= done - nested.until(starts[mine] + shift[mine])
     return times
 
 
-def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same points of time as disjoint intervals, sorted. Empty intervals vanish."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        elif end > start:
-            merged.append((start, end))
-    return merged
-
-
-def covered(disjoint: Sequence[tuple[int, int]], start: int, end: int) -> int:
-    """How much of ``[start, end)`` the disjoint, sorted intervals cover."""
-    first = max(bisect_left(disjoint, (start, start)) - 1, 0)
-    total = 0
-    for left, right in disjoint[first:]:
-        if left >= end:
-            break
-        total += max(0, min(right, end) - max(left, start))
-    return total
+def _events_of(rows: Int64s, by_row: Int64s, order: Int64s) -> Int64s:
+    """Events of the instructions `rows`, which are sorted."""
+    firsts, lasts = np.searchsorted(by_row, rows), np.searchsorted(by_row, rows, "right")
+    lengths = lasts - firsts
+    begins = np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths)
+    return order[begins + np.arange(int(lengths.sum()))]
 
 
 def _reachable(called: Iterable[str], calls: Mapping[str, set[str]]) -> set[str]:

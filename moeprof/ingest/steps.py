@@ -74,7 +74,7 @@ def cut_steps(
     executions: Sequence[Execution],
     markers: Sequence[Marker],
     launches: Sequence[Launch],
-    compiles_ps: Sequence[int] = (),
+    compiles_ns: Sequence[int] = (),
     counting: Counting | None = None,
 ) -> Cut:
     """Find the steps of one host; every step has a number of its own."""
@@ -88,7 +88,7 @@ def cut_steps(
         if counted_owners := _owners(counted, launches):
             found, owners, is_fit = counted, counted_owners, True
     if is_fit:
-        cut = _marked(executions, found, owners, compiles_ps, main)
+        cut = _marked(executions, found, owners, compiles_ns, main)
     else:
         doubt = "" if counting else _doubt(executions, main, found, owners)
         cut = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
@@ -124,12 +124,12 @@ def _best_markers(
 
 def _owners(markers: Sequence[Marker], launches: Sequence[Launch]) -> dict[int, int]:
     """run id -> index of the marker in which the host launched it."""
-    order = sorted(range(len(markers)), key=lambda i: markers[i].start_ps)
-    starts = [markers[i].start_ps for i in order]
+    order = sorted(range(len(markers)), key=lambda i: markers[i].start_ns)
+    starts = [markers[i].start_ns for i in order]
     found: dict[int, int] = {}
     for launch in launches:
-        at = bisect_right(starts, launch.start_ps) - 1
-        if at >= 0 and launch.start_ps <= markers[order[at]].end_ps:
+        at = bisect_right(starts, launch.start_ns) - 1
+        if at >= 0 and launch.start_ns <= markers[order[at]].end_ns:
             found[launch.run_id] = order[at]
     return found
 
@@ -159,7 +159,7 @@ def _marked(
     executions: Sequence[Execution],
     markers: Sequence[Marker],
     owners: dict[int, int],
-    compiles_ps: Sequence[int],
+    compiles_ns: Sequence[int],
     main: int,
 ) -> Cut:
     mine: dict[int, list[Execution]] = defaultdict(list)
@@ -169,12 +169,12 @@ def _marked(
     steps = []
     for index, marker in enumerate(markers):
         if mine[index]:
-            is_compiled = any(marker.start_ps <= at <= marker.end_ps for at in compiles_ps)
+            is_compiled = any(marker.start_ns <= at <= marker.end_ns for at in compiles_ns)
             step = _step(marker.step, mine[index], main)
             steps.append(_with(step, "compiled in it" if is_compiled else ""))
         else:
-            start, end = marker.start_ps // 1000, marker.end_ps // 1000
-            steps.append(Step(marker.step, -1, start, end, (), "no device work in it"))
+            reason = "no device work in it"
+            steps.append(Step(marker.step, -1, marker.start_ns, marker.end_ns, (), reason))
     steps.sort(key=lambda step: step.start_ns)
     how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
     numbers = [step.step for step in steps]

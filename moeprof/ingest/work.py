@@ -1,35 +1,59 @@
-"""Question: what did one profile file record, before it is joined with the programs?"""
+"""Question: what did one profile file record, before it is joined with the programs?
+
+Device work is a frame of whole numbers, one row per piece; text is held as codes of `Labels`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 
-class Work(NamedTuple):
-    """A piece of device work; ``module`` and ``run_id`` are -1, ``op`` empty where unknown."""
+from moeprof.ingest.space import Flags, Int64s
 
-    device: int
-    line: str
-    name: str
-    module: int
-    op: str
-    run_id: int
-    start_ps: int
-    end_ps: int
+LABELLED = ("line", "name", "kind", "op", "details")
+COLUMNS = (
+    *("device", "line", "name", "kind", "module", "op", "run_id", "start_ns", "end_ns"),
+    *("correlation_id", "graph_id", "graph_node", "details"),
+)
+"""Columns of device work, all int64: those of `EVENTS`; -1 where unknown, text as codes."""
 
 
-class Wait(NamedTuple):
-    """A device of a CPU run waiting for its peers, inside the work ``op``."""
+class Labels:
+    """Texts by code, in order of their first use; code 0 is the empty text."""
 
-    device: int
-    name: str
-    op: str
-    module: int
-    run_id: int
-    start_ps: int
-    end_ps: int
+    def __init__(self) -> None:
+        """Know the empty text only."""
+        self._codes: dict[str, int] = {"": 0}
+
+    def code(self, text: str) -> int:
+        """The code of a text, new if need be."""
+        return self._codes.setdefault(text, len(self._codes))
+
+    def codes(self, texts: Sequence[str], places: Int64s | np.ndarray) -> Int64s:
+        """Codes of ``texts[places]``; a place of -1 is the empty text. Unused texts get none."""
+        used = np.zeros(len(texts) + 1, dtype=bool)
+        used[places] = True
+        table = np.zeros(len(texts) + 1, dtype=np.int64)
+        for place in np.flatnonzero(used[:-1]).tolist():
+            table[place] = self.code(texts[place])
+        return table[places]
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts by code."""
+        return list(self._codes)
+
+
+def work_frame(count: int, **columns: Int64s | int) -> pd.DataFrame:
+    """Device work of `count` pieces; columns not given are unknown."""
+    known = {name: columns.get(name, 0 if name in LABELLED else -1) for name in COLUMNS}
+    full = {n: np.full(count, v, np.int64) if isinstance(v, int) else v for n, v in known.items()}
+    return pd.DataFrame(full, dtype=np.int64)
 
 
 class Marker(NamedTuple):
@@ -37,34 +61,49 @@ class Marker(NamedTuple):
 
     name: str
     step: int
-    start_ps: int
-    end_ps: int
+    start_ns: int
+    end_ns: int
 
 
 class Launch(NamedTuple):
     """The host call that started execution ``run_id`` of a module."""
 
     run_id: int
-    start_ps: int
+    start_ns: int
 
 
 @dataclass
 class Record:
-    """What the planes of one file hold. Readers append to it; nobody else changes it."""
+    """What the planes of one file hold. Readers append to it; nobody else changes it.
 
-    work: list[Work] = field(default_factory=list)
-    waits: list[Wait] = field(default_factory=list)
+    ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
+    CPU run waiting for their peers. All stamps count from the start of the capture.
+    """
+
+    labels: Labels
+    work: list[pd.DataFrame] = field(default_factory=list)
+    waits: list[pd.DataFrame] = field(default_factory=list)
     markers: list[Marker] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
-    compiles_ps: list[int] = field(default_factory=list)
+    compiles_ns: list[int] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     damage: list[str] = field(default_factory=list)
     events: int = 0
 
+    def drop(self, what: str, count: int) -> None:
+        """Count events that are left out."""
+        if count:
+            self.dropped[what] += int(count)
 
-_LATEST_PS = 2**62 * 1000  # 146 years: no capture, and no date, lies beyond
+
+_LATEST_NS = 2**62  # 146 years: no capture, and no date, lies beyond
 
 
-def is_sound(start_ps: int, end_ps: int) -> bool:
-    """Whether a stamp can be true: a negative length or a start at or before 0 cannot."""
-    return 0 < start_ps <= end_ps < _LATEST_PS
+def sound(start_ns: Int64s, end_ns: Int64s) -> Flags:
+    """Whether stamps can be true: a negative length or a start at or before 0 cannot."""
+    return (start_ns > 0) & (start_ns <= end_ns) & (end_ns < _LATEST_NS)
+
+
+def names_that(names: Iterable[str], test: Callable[[str], object]) -> Flags:
+    """A flag per name, and a last one, False, for events whose name is unknown (place -1)."""
+    return np.array([*(bool(test(name)) for name in names), False])

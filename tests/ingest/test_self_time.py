@@ -1,36 +1,56 @@
-from itertools import pairwise
-
+import numpy as np
 from builders.hlo import computation, hlo_proto, op
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprof.ingest.hlo_frames import hlo_frame
 from moeprof.ingest.programs import parse_program
-from moeprof.ingest.self_time import bodies, covered, self_times_ps, union
-from moeprof.ingest.work import Work
+from moeprof.ingest.self_time import bodies, self_times_ns
 
-MODULE = parse_program(
-    hlo_proto(
-        computation("inner", op("add", "add", "f32[]"), op("mul", "multiply", "f32[]")),
-        computation(
-            "body", op("dot", "dot", "f32[]"), op("while.2", "while", "f32[]", called=("inner",))
-        ),
-        computation(
-            "main", op("while.1", "while", "f32[]", called=("body",)), op("neg", "negate", "f32[]")
-        ),
-    )
-).module
-BODIES = bodies({7: MODULE})
+OPS = hlo_frame(
+    {
+        7: parse_program(
+            hlo_proto(
+                computation("inner", op("add", "add", "f32[]"), op("mul", "multiply", "f32[]")),
+                computation(
+                    "body",
+                    op("dot", "dot", "f32[]"),
+                    op("while.2", "while", "f32[]", called=("inner",)),
+                ),
+                computation(
+                    "main",
+                    op("while.1", "while", "f32[]", called=("body",)),
+                    op("neg", "negate", "f32[]"),
+                ),
+            )
+        )
+    }
+)
+ROW = {name: row for row, name in enumerate(OPS["op"])}
+BODIES = bodies(OPS)
+
+Item = tuple[str, int, int, int]
+"""(op, start, end, execution)."""
 
 
-def work(op_name: str, start: int, end: int, *, run_id: int = 1, device: int = 0) -> Work:
-    return Work(device, "t", op_name, 7, op_name, run_id, start, end)
+def work(op_name: str, start: int, end: int, *, execution: int = 0) -> Item:
+    return op_name, start, end, execution
+
+
+def self_times(items: list[Item]) -> list[int]:
+    names, starts, ends, executions = zip(*items, strict=True)
+    rows = np.array([ROW.get(name, -1) for name in names])
+    return self_times_ns(
+        np.array(starts), np.array(ends), rows, np.array(executions), BODIES
+    ).tolist()
 
 
 def test_bodies_reach_into_nested_loops():
-    assert {
-        (7, "while.2"): {"add", "mul"},
-        (7, "while.1"): {"dot", "while.2", "add", "mul"},
-    } == BODIES
+    names = OPS["op"]
+    assert {names[caller]: set(names[rows]) for caller, rows in BODIES.items()} == {
+        "while.2": {"add", "mul"},
+        "while.1": {"dot", "while.2", "add", "mul"},
+    }
 
 
 def test_a_loop_gives_up_the_time_of_its_body_once():
@@ -42,36 +62,54 @@ def test_a_loop_gives_up_the_time_of_its_body_once():
         work("mul", 60, 80),
         work("neg", 100, 130),
     ]
-    assert self_times_ps(items, BODIES) == [30, 20, 15, 15, 20, 30]
+    assert self_times(items) == [30, 20, 15, 15, 20, 30]
 
 
 def test_body_ops_that_run_at_once_are_taken_off_once():
     items = [work("while.1", 0, 100), work("dot", 10, 60), work("add", 40, 80)]
-    assert self_times_ps(items, BODIES)[0] == 30  # union [10,80)
+    assert self_times(items)[0] == 30  # union [10,80)
 
 
 def test_a_body_that_outlives_its_loop_is_cut_to_it():
-    assert self_times_ps([work("while.1", 0, 50), work("dot", 40, 90)], BODIES) == [40, 50]
+    assert self_times([work("while.1", 0, 50), work("dot", 40, 90)]) == [40, 50]
 
 
 def test_other_runs_and_devices_take_nothing_off():
-    items = [work("while.1", 0, 100), work("dot", 0, 50, run_id=2), work("dot", 0, 50, device=1)]
-    assert self_times_ps(items, BODIES) == [100, 50, 50]
+    items = [
+        work("while.1", 0, 100),
+        work("dot", 0, 50, execution=1),
+        work("dot", 0, 50, execution=2),
+    ]
+    assert self_times(items) == [100, 50, 50]
 
 
 def test_an_op_beside_the_loop_takes_nothing_off():
-    assert self_times_ps([work("while.1", 0, 100), work("neg", 20, 40)], BODIES) == [100, 20]
+    assert self_times([work("while.1", 0, 100), work("neg", 20, 40)]) == [100, 20]
 
 
-INTERVALS = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=12
+ITEMS = st.lists(
+    st.tuples(
+        st.sampled_from([*ROW, "unknown"]),
+        st.integers(0, 40),
+        st.integers(0, 40),
+        st.integers(0, 2),
+    ).map(lambda item: (item[0], min(item[1:3]), max(item[1:3]), item[3])),
+    min_size=1,
+    max_size=12,
 )
 
 
-@given(INTERVALS, st.integers(0, 60), st.integers(0, 60))
-def test_union_and_cover_agree_with_counting_points(intervals, start, end):
-    points = {p for a, b in intervals for p in range(a, b)}
-    merged = union(intervals)
-    assert {p for a, b in merged for p in range(a, b)} == points
-    assert all(a[1] < b[0] for a, b in pairwise(merged))
-    assert covered(merged, start, end) == len(points & set(range(start, end)))
+@given(ITEMS)
+def test_self_time_is_the_points_of_time_that_no_op_of_the_body_covers(items):
+    inside = {"while.1": {"dot", "while.2", "add", "mul"}, "while.2": {"add", "mul"}}
+    expected = [
+        sum(
+            not any(
+                other in inside.get(name, ()) and begin <= point < stop and run == execution
+                for other, begin, stop, run in items
+            )
+            for point in range(start, end)
+        )
+        for name, start, end, execution in items
+    ]
+    assert self_times(items) == expected

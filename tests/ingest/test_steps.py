@@ -18,11 +18,11 @@ def in_row(*lengths: int, module: int = TRAIN) -> list[Execution]:
 
 
 def marker(step: int, start_ns: int, end_ns: int, name: str = "train") -> Marker:
-    return Marker(name, step, start_ns * 1000, end_ns * 1000)
+    return Marker(name, step, start_ns, end_ns)
 
 
 def launch(run_id: int, at_ns: int) -> Launch:
-    return Launch(run_id, at_ns * 1000)
+    return Launch(run_id, at_ns)
 
 
 def test_no_execution_gives_no_step():
@@ -81,7 +81,7 @@ def test_compile_warm_up_and_cut_steps_are_dropped_with_a_reason():
 
 def test_a_step_in_which_the_host_compiled_is_dropped():
     markers = [marker(0, 0, 10), marker(1, 10, 20)]
-    steps, *_ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 15)], [7_000])
+    steps, *_ = cut_steps(in_row(100, 100), markers, [launch(0, 5), launch(1, 15)], [7])
     assert [s.reason for s in steps] == ["compiled in it", ""]
 
 
@@ -116,7 +116,7 @@ def test_annotations_without_a_number_are_numbered_by_their_place():
 def test_the_compilation_in_an_annotation_that_is_not_used_drops_no_step():
     executions = in_row(*[100] * 4)
     launches = [launch(i, 5 + i) for i in range(4)]
-    cut = cut_steps(executions, [marker(0, 0, 100)], launches, [7_000])
+    cut = cut_steps(executions, [marker(0, 0, 100)], launches, [7])
     assert [s.reason for s in cut.steps] == [""] * 4
     assert cut.doubt.startswith("one annotation 'train' holds 4 executions")
 

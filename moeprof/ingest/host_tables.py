@@ -1,0 +1,90 @@
+"""Question: which instruction, execution and step is each piece of a host's work of?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.executions import known_executions, number_executions, over_devices
+from moeprof.ingest.host import Host, HostTables
+from moeprof.ingest.self_time import Bodies, self_times_ns
+from moeprof.ingest.space import Flags, Int64s
+from moeprof.ingest.steps import Step, cut_steps
+from moeprof.ingest.work import COLUMNS, Labels
+
+Instructions = Mapping[tuple[int, str], int]
+"""(module, op) -> row of `HLO_OPS`."""
+
+
+def host_tables(host: Host, instructions: Instructions, inside: Bodies) -> HostTables:
+    """Place the work of a host."""
+    record = host.record
+    work = _in_order(record.work)
+    work = resolved(work, instructions, record.labels)
+    number, rows = number_executions(work)
+    known = known_executions(rows)
+    cut = cut_steps(
+        over_devices(known), record.markers, record.launches, record.compiles_ns, host.counting
+    )
+    step_of = {run: step.step for step in cut.steps for run in step.runs}
+    around = steps_around(cut.steps, work["start_ns"].to_numpy())
+    by_execution = _steps_of_executions(rows, step_of)
+    has_run = ((work["run_id"] != -1) & (work["module"] != -1)).to_numpy()
+    step = np.where(has_run, by_execution[number], around) if len(work) else around
+    self_ns = self_times_ns(
+        work["start_ns"].to_numpy(),
+        work["end_ns"].to_numpy(),
+        work["instruction"].to_numpy(),
+        number,
+        inside,
+    )
+    stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
+    return HostTables(host, work.assign(step=step, self_ns=self_ns), known, cut, step_of, stray_ns)
+
+
+def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All work by device and start, the longest first of those that start at once."""
+    work = pd.concat(parts) if parts else pd.DataFrame(columns=list(COLUMNS), dtype=np.int64)
+    keys = (-work["end_ns"].to_numpy(), work["start_ns"].to_numpy(), work["device"].to_numpy())
+    return work.take(np.lexsort(keys)).reset_index(drop=True)
+
+
+def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> pd.DataFrame:
+    """`work` with the row of its instruction, how it is known and how sure that is."""
+    texts = labels.texts
+    place, modules = pd.factorize(work["module"])
+    unique, inverse = np.unique(place * len(texts) + work["op"].to_numpy(), return_inverse=True)
+    rows = [
+        instructions.get((int(modules[pair // len(texts)]), texts[pair % len(texts)]), -1)
+        for pair in unique.tolist()
+    ]
+    instruction = np.array(rows, np.int64)[inverse] if rows else np.zeros(0, np.int64)
+    evidence = [labels.code("none"), labels.code("recorded")]
+    return work.assign(
+        instruction=instruction,
+        evidence=np.where(instruction >= 0, evidence[1], evidence[0]),
+        confidence=(instruction >= 0).astype(np.float64),
+    )
+
+
+def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:
+    """Number of the step whose device work spans each point, of several the last begun; else -1.
+
+    `steps` are in order of time.
+    """
+    real = [step for step in steps if step.runs]
+    if not real:
+        return np.full(len(at_ns), -1, np.int64)
+    starts = np.array([step.start_ns for step in real], np.int64)
+    ends = np.array([step.end_ns for step in real], np.int64)
+    numbers = np.array([step.step for step in real], np.int64)
+    at = np.searchsorted(starts, at_ns, "right") - 1
+    is_in: Flags = (at >= 0) & (at_ns <= ends[np.maximum(at, 0)])
+    return np.where(is_in, numbers[np.maximum(at, 0)], -1)
+
+
+def _steps_of_executions(rows: pd.DataFrame, step_of: Mapping[tuple[int, int], int]) -> Int64s:
+    pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
+    return np.array([step_of.get(pair, -1) for pair in pairs], np.int64)

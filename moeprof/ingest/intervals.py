@@ -1,0 +1,86 @@
+"""Question: how much time do intervals cover, once each? Of many groups at a time.
+
+Intervals are half open, in ns, as int64 arrays. ``group`` keeps intervals apart that may overlap
+in time but do not belong together (devices, executions): each group is moved to a stretch of the
+time axis of its own, so that one sort does for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moeprof.ingest.space import Int64s
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Disjoint intervals in order, and how much all before each cover."""
+
+    starts: Int64s
+    ends: Int64s
+    before: Int64s
+
+    def until(self, at: Int64s) -> Int64s:
+        """Covered time before each point."""
+        if not len(self.starts):
+            return np.zeros(len(at), np.int64)
+        place = np.maximum(np.searchsorted(self.starts, at, "right") - 1, 0)
+        inside = np.minimum(at, self.ends[place]) - self.starts[place]
+        until: Int64s = self.before[place] + np.maximum(inside, 0)
+        return until
+
+    @property
+    def total(self) -> int:
+        """All covered time."""
+        return int((self.ends - self.starts).sum())
+
+
+def cover(starts: Int64s, ends: Int64s) -> Cover:
+    """The same points of time as disjoint intervals. Empty intervals vanish."""
+    is_long = ends > starts
+    starts, ends = starts[is_long], ends[is_long]
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends
+    is_first = np.ones(len(starts), bool)
+    is_first[1:] = starts[1:] > ends[:-1]
+    firsts = np.flatnonzero(is_first)
+    first_starts = starts[firsts]
+    last_ends = ends[np.append(firsts[1:] - 1, len(ends) - 1)] if len(ends) else ends
+    lengths = last_ends - first_starts
+    return Cover(first_starts, last_ends, np.cumsum(lengths) - lengths)
+
+
+def apart(group: Int64s, starts: Int64s, ends: Int64s) -> Int64s:
+    """What to add to the stamps of each interval so that no two groups (from 0) overlap."""
+    if not len(starts):
+        return np.zeros(0, np.int64)
+    low, high = int(starts.min()), int(ends.max())
+    return group * (high - low + 1) - low
+
+
+def covered_by_group(group: Int64s, starts: Int64s, ends: Int64s, groups: int) -> Int64s:
+    """Covered time of each of `groups` groups."""
+    shift = apart(group, starts, ends)
+    whole = cover(starts + shift, ends + shift)
+    if not len(whole.starts):
+        return np.zeros(groups, np.int64)
+    span = int(ends.max()) - int(starts.min()) + 1
+    owner = whole.starts // span
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, owner, whole.ends - whole.starts)  # numpy.bincount would add floats
+    return sums
+
+
+def last_begun(groups: Int64s, starts: Int64s, group: Int64s, at: Int64s) -> Int64s:
+    """Place of the last (group, start) at or before each (group, at); -1 for none.
+
+    `groups` and `starts` are sorted by group, then start. The place may be of a lower group:
+    callers look.
+    """
+    if not len(starts) or not len(at):
+        return np.full(len(at), -1, np.int64)
+    low = min(int(starts.min()), int(at.min()))
+    span = max(int(starts.max()), int(at.max())) - low + 1
+    return np.searchsorted(groups * span + (starts - low), group * span + (at - low), "right") - 1
