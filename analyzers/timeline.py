@@ -1,0 +1,115 @@
+"""Question: when does each device compute, communicate, copy, and when does it do nothing?
+
+Reads:   events, hlo_ops, steps, executions, devices.
+Returns: one row per host, device and used step.
+
+Intervals of all streams of a device are united, so nothing counts twice and
+
+    compute + exposed communication + exposed copies + idle = step,
+
+to the nanosecond. Exposed is what no compute hides: communication − compute, then
+copies − compute − communication. Waits of streams for each other are none of these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.timeline_spans import joined, places_of, step_spans
+from moeprof.analyzers.timeline_unions import Spans, laid_out, shares_of_time
+from moeprof.analyzers.timeline_work import NEITHER, work_classes
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "timeline",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("step", "int64", "", "step; -1 for the whole capture"),
+        Column("duration_ns", "int64", "ns", "the step on the device's host"),
+        Column("compute_ns", "int64", "ns", "a kernel or op that computes runs"),
+        Column(
+            "exposed_communication_ns",
+            "int64",
+            "ns",
+            "collectives, token exchanges and copies between devices that no compute hides",
+            "exposed comm.",
+        ),
+        Column(
+            "exposed_copy_ns",
+            "int64",
+            "ns",
+            "copies and memory sets that neither compute nor communication hides",
+            "exposed copies",
+        ),
+        Column("idle_ns", "int64", "ns", "nothing runs on any stream of the device"),
+        Column(
+            "hidden_communication_ns", "int64", "ns", "communication under compute", "hidden comm."
+        ),
+        Column("copy_ns", "int64", "ns", "all copies and memory sets, hidden ones too"),
+        Column("events", "int64", "count", "pieces of device work that start in the step"),
+        Column("host", "text", "", "host of the device"),
+        Column("device", "int64", "", "ordinal of the device on its host"),
+    ),
+)
+QUESTION = "When does each device compute, communicate, copy or idle?"
+_PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
+
+
+def timeline(trace: Trace) -> Analysis:
+    """Every device's share of each used step; the headline is the mean over both."""
+    table = _table(trace)
+    return Analysis("timeline", QUESTION, _headline(table), SCHEMA, table, _notes(trace, table))
+
+
+def _table(trace: Trace) -> pd.DataFrame:
+    events, steps = trace.events, step_spans(trace)
+    place, places = places_of(trace)
+    spans = steps.reset_index(names="span").merge(places, on="host")
+    if spans.empty:
+        return SCHEMA.frame()
+    segments = np.full((len(places), len(steps)), -1)
+    segments[spans["place"], spans["span"]] = spans.index
+    rows, span = joined(steps, events)
+    segment = segments[place[rows], span]
+    inside = Spans(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+    start = events["start_ns"].to_numpy()[rows]
+    end = start + events["duration_ns"].to_numpy()[rows]
+    work = work_classes(trace, events)[rows]
+    lengths = inside.end_ns - inside.start_ns
+    parts = shares_of_time(laid_out(inside, segment, start, end, work), lengths)
+    begins = (start >= inside.start_ns[segment]) & (start <= inside.end_ns[segment])
+    counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
+    table = spans.assign(duration_ns=lengths, **parts, events=counts.astype("int64"))
+    return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
+
+
+def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    whole, hidden = int(table["duration_ns"].sum()), int(table["hidden_communication_ns"].sum())
+    communication = hidden + int(table["exposed_communication_ns"].sum())
+    shares = (
+        Metric(f"{part}_share", int(table[f"{part}_ns"].sum()) / whole if whole else None, "share")
+        for part in _PARTS
+    )
+    overlap = hidden / communication if communication else None
+    return (*shares, Metric("hidden_communication_share", overlap, "share"))
+
+
+def _notes(trace: Trace, table: pd.DataFrame) -> tuple[str, ...]:
+    if table.empty:
+        return ("none in this trace: no device work",)
+    notes = []
+    if not trace.steps["used"].any():
+        notes.append("no whole step in the capture: times are of all of it, the start-up included")
+    if not (table["exposed_communication_ns"] + table["hidden_communication_ns"]).any():
+        notes.append("communication: none in this trace")
+    if not table["copy_ns"].any():
+        notes.append("copies and memory sets: none in this trace")
+    if trace.meta.platform == "cpu":
+        notes.append(
+            "collectives of virtual CPU devices wait for their peers inside the op: that is "
+            "communication here"
+        )
+    return tuple(notes)

@@ -1,0 +1,62 @@
+"""Question: is a piece of device work compute, communication, a copy, or mere waiting?
+
+The HLO op decides first, as kernels of one collective may have any name (XLA's one-shot kernels,
+peer copies); names decide where no op is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.classify.components import COPIES, LOOPS
+from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.tables.trace import Trace
+
+COMPUTE, COMMUNICATION, COPY, NEITHER = range(4)
+
+_COMMUNICATION_NAMES = (
+    r"nccl|rccl|nvshmem|rocshmem|deep_ep|mscclpp"
+    r"|AllReduceKernel|AllToAllKernel|MultiGpuBarrier|cross_device_reduce"
+    r"|MemcpyP2P|MemcpyPeer"
+)
+"""NCCL and RCCL, SHMEM libraries, DeepEP; XLA's and vLLM's own kernels; copies between devices."""
+
+
+def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
+    """One of the four classes for each of `events` (rows of `EVENTS`), as int8.
+
+    Communication: the op is a collective, or a custom call that sends or brings back tokens, or
+    the kernel is a communication library's. Copies: copies and memory sets, as neither computes.
+    Neither: waits for streams and events, and loops whose body was recorded: the body counts.
+    """
+    classes = np.full(len(events), COMPUTE, dtype="int8")
+    opcodes, rows = trace.hlo_ops["opcode"], events["instruction"].to_numpy()
+    is_kind_of_copy = events["kind"].isin(["copy", "memset"]).to_numpy()
+    classes[is_kind_of_copy | _is_one_of(opcodes, COPIES, rows)] = COPY
+    classes[_is_communication(trace, events)] = COMMUNICATION
+    has_body = (events["self_ns"] < events["duration_ns"]).to_numpy()
+    classes[has_body & _is_one_of(opcodes, LOOPS, rows)] = NEITHER
+    classes[events["kind"].eq("sync").to_numpy()] = NEITHER
+    return classes
+
+
+def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
+    is_collective = attribute(trace, events)["is_collective"].to_numpy()
+    targets = trace.hlo_ops["custom_call_target"]
+    sends = {target for target in targets.unique() if exchange_of(target)}
+    is_sent = _is_one_of(targets, sends, events["instruction"].to_numpy())
+    return is_collective | is_sent | _is_named(events["name"])
+
+
+def _is_named(names: pd.Series) -> np.ndarray:
+    found = names.cat.categories.str.contains(_COMMUNICATION_NAMES)
+    return np.asarray(found, dtype=bool)[names.cat.codes.to_numpy()]
+
+
+def _is_one_of(texts: pd.Series, wanted: Set[str], rows: np.ndarray) -> np.ndarray:
+    """Whether the op in each row of `HLO_OPS` has one of these texts; row -1 has none."""
+    return np.append(texts.isin(wanted).to_numpy(), False)[rows]
