@@ -16,6 +16,7 @@ exchanges are a part of their own, whoever asked for them.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -128,6 +129,7 @@ def _row(
     }
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def source_of(frames: tuple[Frame, ...]) -> str:
     """Innermost line that is not a library's, as ``file:line``; else the innermost."""
     own = [frame for frame in frames if not _LIBRARY.search(frame.file)] or list(frames[:1])
@@ -197,6 +199,7 @@ def _by_scopes(paths: list[list[str]]) -> str | None:
     return definite[0] if definite else MOE_CONTEXT if MOE_CONTEXT in found else None
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def _by_frames(frames: tuple[Frame, ...], phase: str, *, in_moe: bool) -> str | None:
     """The same for functions, classes and files."""
     return innermost(_components_of_frames(frames, phase), in_moe=in_moe)

@@ -6,6 +6,7 @@ parameter paths. Words are told apart at underscores and capitals.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -53,6 +54,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
 
 
+@functools.lru_cache(maxsize=1 << 16)  # programs name few things, many times
 def component_of(name: str) -> str | None:
     """Component, or `MOE_CONTEXT`, that an identifier stands for; None for any other name.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from moeprof.analyzers.classify.names import merged_parts
 
 PHASES = ("forward", "recompute", "backward", "other")
 _LATEST_FIRST = ("backward", "recompute", "forward")
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def phase_of(op_name: str) -> str:
     """Phase that JAX's name stack states.
 

@@ -89,7 +89,7 @@ class Program:
         """`rows` are the `HLO_OPS` of a single module."""
         frames: dict[str, tuple[Frame, ...]] = {}
         self.ops: dict[str, Op] = {}
-        for row in rows.itertuples(index=False):
+        for row in rows.astype(object).itertuples(index=False):  # plain texts iterate faster
             text = str(row.frames)
             if text not in frames:
                 frames[text] = _frames(text)
@@ -97,6 +97,7 @@ class Program:
         self.members: dict[str, list[Op]] = defaultdict(list)
         self.users: dict[str, list[str]] = defaultdict(list)
         self.callers: dict[str, str] = {}
+        self._opcodes: dict[str, frozenset[str]] = {}
         for op in self.ops.values():
             self.members[op.computation].append(op)
             for operand in op.operands:
@@ -116,7 +117,11 @@ class Program:
 
     def opcodes(self, op: Op) -> frozenset[str]:
         """Opcodes of the interior."""
-        return frozenset(member.base_opcode for member in self.interior(op))
+        known = self._opcodes.get(op.name)
+        if known is None:
+            known = frozenset(member.base_opcode for member in self.interior(op))
+            self._opcodes[op.name] = known
+        return known
 
     def only_moves(self, op: Op) -> bool:
         """Whether the op computes nothing but places: slices, updates of slices, copies."""
