@@ -3,12 +3,14 @@
 MoeprofError
 ├── SpecError     a model, plan, strategy or option that cannot be
 ├── TraceError    a profile that cannot be read
+│   └── SelectionError  a session or host that is not in it
 ├── TableError    a table that lacks what its schema promises
 ├── CaptureError  a capture that cannot start
 └── NativeError   the native library is absent or refuses to load
 
 Messages say, in this order: what was read or built, what was expected, what was found, what to do.
-The command line turns these alone into one line and exit code 1; anything else keeps its traceback.
+The command line turns these alone into one line and exit code 1 (2, wrong usage, for a
+SelectionError); anything else keeps its traceback.
 """
 
 
@@ -22,6 +24,10 @@ class SpecError(MoeprofError):
 
 class TraceError(MoeprofError):
     """A profile that cannot be read."""
+
+
+class SelectionError(TraceError):
+    """A session or host that is not in the profile; it lists those that are."""
 
 
 class TableError(MoeprofError):

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from moeprof.errors import TraceError
+from moeprof.ingest.choose import choose
+from moeprof.ingest.sessions import SessionFolder, run_folder, sessions_of
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 _JSON_COPIES = (".trace.json", ".trace.json.gz")
-_STAMP = re.compile(r"\d{4}(_\d\d){5}")  # TensorBoard names a session by the second it ended
-_MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
-class Session:
-    """The profile files of one session, and what was passed over to choose it.
+class Profiles:
+    """The profile files to read, one per process, and what was passed over to choose them.
 
     ``run`` is the folder that was given to the profiler; None where the files stand elsewhere.
     """
@@ -36,25 +35,23 @@ class Session:
     notes: tuple[str, ...] = ()
 
 
-def locate(path: str | Path) -> Session:
+def locate(path: str | Path, session: str | None = None, hosts: Sequence[str] = ()) -> Profiles:
     """Find the files to read; of several sessions of a run the newest, with a note that says so.
 
+    Args:
+        path: any of the forms named above.
+        session: name of a session folder: that one is read, with those that belong to it.
+        hosts: names of the only hosts to read; none for all. ``node0`` stands for all processes of
+            that host, ``node0-p0`` and so on.
+
     Raises:
+        SelectionError: there is no such session or host.
         TraceError: there is nothing to read at `path`, or there are several runs.
     """
     try:
-        return _locate(Path(path))
+        return _locate(Path(path), session, hosts)
     except OSError as error:
         raise unreadable(error.filename or path, error) from error
-
-
-def run_folder(profile: Path) -> Path | None:
-    """The run folder of a profile that stands in ``RUN/plugins/profile/<session>``, else None."""
-    for place in (Path(os.path.abspath(profile)), profile.resolve()):  # before and behind links
-        above = place.parents
-        if len(above) > 3 and (above[1].name, above[2].name) == ("profile", "plugins"):
-            return above[3]
-    return None
 
 
 def read_bytes(file: Path) -> tuple[bytes, str]:
@@ -87,35 +84,52 @@ def unreadable(path: object, error: OSError) -> TraceError:
     return TraceError(f"{path}: expected to read it, found: {reason}; check its permissions")
 
 
-def _locate(root: Path) -> Session:
+def _locate(root: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
+    files = _profiles(root)
+    known = set(files)
+    kept = [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in known]
+    choice = choose(root, sessions_of(_folders(kept)), session, hosts)
+    copies = (f"{file} passed over: it is there unpacked too" for file in files if file not in kept)
+    return Profiles(root, choice.files, run_folder(choice.files[0]), (*choice.notes, *copies))
+
+
+def _profiles(root: Path) -> list[Path]:
     if not root.exists():
         raise TraceError(f"{root}: no such file or folder; give a run folder or an .xplane.pb file")
     if root.is_file():
-        return _one_file(root)
+        _refuse_json(root)
+        return [root]
     files = sorted(p for p in root.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
     if not files:
         raise TraceError(
             f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
             "none; give the folder that was passed to the profiler"
         )
-    sessions = _of_one_run(root, {file.parent: run_folder(file) for file in files})
-    ordered = _by_age(sessions)
-    newest = ordered[-1]
-    return Session(
-        root,
-        tuple(file for file in files if file.parent == newest),
-        run_folder(newest / "profile"),
-        _notes(root, ordered),
-    )
+    return files
 
 
-def _one_file(file: Path) -> Session:
+def _folders(files: Sequence[Path]) -> list[SessionFolder]:
+    """The folders that the files stand in; those outside of a run folder belong to their parent."""
+    by_folder: dict[Path, list[Path]] = {}
+    for file in files:
+        by_folder.setdefault(file.parent, []).append(file)
+    return [
+        SessionFolder(
+            path=Path(os.path.abspath(folder)),
+            place=run_folder(inside[0]) or Path(os.path.abspath(folder)).parent,
+            files=tuple(inside),
+            written_s=max(file.stat().st_mtime for file in inside),
+        )
+        for folder, inside in by_folder.items()
+    ]
+
+
+def _refuse_json(file: Path) -> None:
     if file.name.endswith(_JSON_COPIES):
         raise TraceError(
             f"{file}: expected an .xplane.pb file, found the JSON trace, a cut copy of the profile "
             f"that is not read; {_beside(file)}"
         )
-    return Session(file, (file,), run_folder(file))
 
 
 def _beside(file: Path) -> str:
@@ -123,50 +137,6 @@ def _beside(file: Path) -> str:
     stem = file.name.removesuffix(".gz").removesuffix(".trace.json")
     profile = next((p for s in SUFFIXES if (p := file.with_name(stem + s)).is_file()), None)
     return f"give {profile}" if profile else f"no {stem}.xplane.pb is beside it: copy that too"
-
-
-def _of_one_run(root: Path, sessions: dict[Path, Path | None]) -> list[Path]:
-    """The session folders, if they are of one run.
-
-    Raises:
-        TraceError: they are of several runs.
-    """
-    runs = sorted({run or Path(os.path.abspath(folder)) for folder, run in sessions.items()})
-    if len(runs) > 1:
-        named = [os.path.relpath(run, root) for run in runs[:_MOST_LISTED]]
-        if len(runs) > _MOST_LISTED:
-            named.append(f"and {len(runs) - _MOST_LISTED} more")
-        raise TraceError(
-            f"{root}: expected one run, found {len(runs)}: {', '.join(named)}; give one of them"
-        )
-    return list(sessions)
-
-
-def _by_age(folders: Iterable[Path]) -> list[Path]:
-    """Oldest first: by the date in the name where every name is TensorBoard's, else by file time.
-
-    Copying may give all files one time: then numbers in names decide, as in ``run-w2, run-w10``.
-    """
-    known = sorted(folders, key=lambda folder: _natural(folder.name))
-    if all(_STAMP.match(folder.name) for folder in known):
-        return known
-    return sorted(known, key=_file_time)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _file_time(folder: Path) -> float:
-    return max(p.stat().st_mtime for p in folder.iterdir() if p.name.endswith(SUFFIXES))
-
-
-def _notes(root: Path, folders: list[Path]) -> tuple[str, ...]:
-    *others, newest = folders
-    if others:
-        names = ", ".join(folder.name for folder in others)
-        return (f"{len(folders)} sessions found; read the newest, {newest.name} (not: {names})",)
-    return (f"session read: {os.path.relpath(newest, root)}",) if newest != root else ()
 
 
 def _gunzip(raw: bytes) -> tuple[bytes, str]:
