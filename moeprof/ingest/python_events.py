@@ -72,7 +72,7 @@ class Columns:
     def add_stats(self, data: bytes, spans: list[Span], damage: Places) -> None:
         """Append the stats of the event just added."""
         numbers: dict[str, int] = {}
-        texts: dict[str, str] = {}
+        codes: dict[str, int] = {}
         names = self._wanted.names
         for start, end in spans:
             with damage.noted():
@@ -83,16 +83,13 @@ class Columns:
                 value = stat_value(data, item, names)
                 if item[0] in (INT64, UINT64):
                     numbers[name] = signed(item[2])
-                elif isinstance(value, str):
-                    texts[name] = value
-                elif isinstance(value, bytes):
-                    texts[name] = value.decode("utf-8", "replace")
+                elif isinstance(value, str | bytes) and name in self._texts:
+                    shown = value if isinstance(value, str) else value.decode("utf-8", "replace")
+                    codes[name] = self._codes.setdefault(shown, len(self._codes))
         for name, column in self._numbers.items():
             column.append(numbers.get(name, ABSENT))
         for name, column in self._texts.items():
-            known = texts.get(name)
-            code = -1 if known is None else self._codes.setdefault(known, len(self._codes))
-            column.append(code)
+            column.append(codes.get(name, -1))
 
     def finished(self) -> EventColumns:
         """All columns as arrays."""

@@ -16,7 +16,7 @@ from moeprof.ingest.damage import DamageLog, Places
 from moeprof.ingest.python_events import Line, Skip, Wanted, event_columns
 from moeprof.ingest.space import EventColumns, Flags, LineHead, PlaneHead, SpaceHead, StatValue
 from moeprof.ingest.stat_values import Span, stat_values
-from moeprof.ingest.wire import BYTES, VARINT, CutError, WireError, fields, signed, text
+from moeprof.ingest.wire import BYTES, VARINT, CutError, Data, WireError, fields, signed, text
 
 Part = tuple[int, int, int, int, bool]
 """A field as `wire.fields` gives it, and whether all of it is there."""
@@ -111,7 +111,7 @@ class PythonSpace:
 
 
 def metadata_stats(
-    data: bytes, span: Span, stat_names: dict[int, str], damage: Places
+    data: Data, span: Span, stat_names: dict[int, str], damage: Places
 ) -> dict[str, StatValue]:
     """The stats in the metadata of an event name."""
     spans = [
@@ -122,7 +122,7 @@ def metadata_stats(
     return stat_values(data, spans, stat_names, damage)
 
 
-def _parts(data: bytes, span: Span, damage: Places) -> Iterator[Part]:
+def _parts(data: Data, span: Span, damage: Places) -> Iterator[Part]:
     """Fields up to damage, which is noted; of a cut one the beginning that is there."""
     try:
         for item in fields(data, *span):

@@ -1,0 +1,79 @@
+// Question: what does one event say? Decodes events one by one into rows of the columns.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "xspace/events.h"
+#include "xspace/string_codes.h"
+
+namespace moeprof::xspace {
+
+// Codes of the names that references stand for, looked up once per chunk and name.
+class ReferenceCodes {
+ public:
+  explicit ReferenceCodes(const Names& names) : names_(names), known_(names.list.size()) {}
+
+  // Forgets all codes, in constant time.
+  void Reset() { ++chunk_; }
+  // -1: the reference points at nothing.
+  int32_t Code(int64_t id, StringCodes* strings) {
+    const int32_t place = names_.places.Find(id);
+    if (place < 0) return -1;
+    Known& known = known_[static_cast<size_t>(place)];
+    if (known.chunk != chunk_) {
+      known = {chunk_, strings->Code(names_.list[static_cast<size_t>(place)].name)};
+    }
+    return known.code;
+  }
+
+ private:
+  struct Known {
+    int32_t chunk = -1;
+    int32_t code = -1;
+  };
+  const Names& names_;
+  std::vector<Known> known_;
+  int32_t chunk_ = 0;
+};
+
+// What the decoding of one chunk of a line leaves besides its rows.
+struct Chunk {
+  explicit Chunk(const uint8_t* data) : strings(data) {}
+
+  int32_t line = 0;
+  Span span;         // of whole fields
+  int64_t row = 0;   // of its first event
+  int64_t kept = 0;  // rows written from there on
+  int64_t damaged = 0;
+  Places damage;
+  StringCodes strings;  // the codes in its rows refer to these
+};
+
+// One per thread.
+class EventDecoder {
+ public:
+  EventDecoder(const uint8_t* data, const Plane& plane, const Request& request)
+      : data_(data),
+        plane_(plane),
+        request_(request),
+        references_(plane.stat_names),
+        skipped_(plane.event_names.list.size()) {}
+
+  void Decode(Chunk* chunk);
+  // Events passed over so far, by name.
+  const std::vector<int64_t>& skipped() const { return skipped_; }
+
+ private:
+  void DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk);
+  void DecodeStat(Span span, int64_t row, Chunk* chunk);
+
+  const uint8_t* data_;
+  const Plane& plane_;
+  const Request& request_;
+  ReferenceCodes references_;
+  std::vector<int64_t> skipped_;
+  std::vector<Span> stats_;  // of the event at hand
+};
+
+}  // namespace moeprof::xspace

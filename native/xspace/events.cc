@@ -1,0 +1,98 @@
+#include "xspace/events.h"
+
+#include <memory>
+
+#include "xspace/event_decoder.h"
+#include "xspace/workers.h"
+
+namespace moeprof::xspace {
+namespace {
+
+// The work, in file order: it does not depend on the number of threads, so neither do the columns.
+std::vector<Chunk> CutIntoChunks(const uint8_t* data, const Plane& plane, const Request& request) {
+  std::vector<Chunk> chunks;
+  int64_t row = 0;
+  for (size_t at = 0; at < plane.lines.size(); ++at) {
+    const Line& line = plane.lines[at];
+    if (line.events == 0 || (request.skip_lines != nullptr && request.skip_lines[at])) continue;
+    int64_t begin = line.span.begin, left = line.events;
+    for (size_t part = 0; part <= line.marks.size(); ++part) {
+      const int64_t end = part < line.marks.size() ? line.marks[part] : line.span.end;
+      chunks.emplace_back(data);
+      Chunk& chunk = chunks.back();
+      chunk.line = static_cast<int32_t>(at);
+      chunk.span = {begin, end};
+      chunk.row = row;
+      const int64_t events = part < line.marks.size() ? kChunkEvents : left;
+      row += events;
+      left -= events;
+      begin = end;
+    }
+  }
+  return chunks;
+}
+
+template <typename Value>
+void Move(Value* column, int64_t from, int64_t to, int64_t rows) {
+  if (from != to) {
+    std::memmove(column + to, column + from, static_cast<size_t>(rows) * sizeof(Value));
+  }
+}
+
+// Moves a chunk's rows to where they belong and gives their texts the codes of the whole.
+void Settle(const Request& request, const Chunk& chunk, int64_t to, StringCodes* strings) {
+  const int64_t from = chunk.row, rows = chunk.kept;
+  Move(request.line, from, to, rows);
+  Move(request.name, from, to, rows);
+  Move(request.start_ns, from, to, rows);
+  Move(request.end_ns, from, to, rows);
+  for (int64_t at = 0; at < request.numbers_count; ++at) Move(request.numbers[at], from, to, rows);
+  std::vector<int32_t> codes;
+  codes.reserve(chunk.strings.texts().size());
+  for (const Span& text : chunk.strings.texts()) codes.push_back(strings->Code(text));
+  for (int64_t at = 0; at < request.texts_count; ++at) {
+    int32_t* const column = request.texts[at];
+    for (int64_t row = 0; row < rows; ++row) {
+      const int32_t code = column[from + row];
+      column[to + row] = code < 0 ? code : codes[static_cast<size_t>(code)];
+    }
+  }
+}
+
+void AddDamage(const Chunk& chunk, const Request& request, EventsResult* result) {
+  result->damaged += chunk.damaged;
+  request.damaged_of_line[chunk.line] += chunk.damage.count;
+  for (const Damage& damage : chunk.damage.first) {
+    if (result->damage.size() < kMostListed) result->damage.push_back({chunk.line, damage});
+  }
+}
+
+}  // namespace
+
+EventsResult ReadEvents(const uint8_t* data, const Plane& plane, const Request& request,
+                        int threads) {
+  std::vector<Chunk> chunks = CutIntoChunks(data, plane, request);
+  std::vector<std::unique_ptr<EventDecoder>> decoders(static_cast<size_t>(std::max(threads, 1)));
+  ShareTasks(threads, chunks.size(), [&](int worker, size_t at) {
+    std::unique_ptr<EventDecoder>& decoder = decoders[static_cast<size_t>(worker)];
+    if (!decoder) decoder = std::make_unique<EventDecoder>(data, plane, request);
+    decoder->Decode(&chunks[at]);
+  });
+  EventsResult result;
+  StringCodes strings(data);
+  for (const Chunk& chunk : chunks) {
+    Settle(request, chunk, result.kept, &strings);
+    result.kept += chunk.kept;
+    AddDamage(chunk, request, &result);
+  }
+  for (const auto& decoder : decoders) {
+    if (!decoder) continue;
+    for (size_t name = 0; name < decoder->skipped().size(); ++name) {
+      request.skipped[name] += decoder->skipped()[name];
+    }
+  }
+  result.strings = strings.texts();
+  return result;
+}
+
+}  // namespace moeprof::xspace
