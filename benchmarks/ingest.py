@@ -1,0 +1,220 @@
+"""Question: how long does a profile take from its bytes to a breakdown, beside other readers?
+
+    python benchmarks/ingest.py [--case mixed_600k …] [--rounds 5]
+
+Each contestant is a process of its own, started cold (imports included) in turn within each
+round, so that what else the machine does hits all alike. Time is that of the whole process, memory
+the peak resident set that the system reports for it. The profiles are written by
+`tests/builders/big_xspace.py`; their bytes are in the page cache.
+
+Contestants other than `moeprof` do less: `jax.profiler.ProfileData` decodes every event with its
+stats and adds up time by name, in Python; xprof converts the profile to its framework_op_stats
+(through the C++ it ships). They take part where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from builders import big_xspace  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+FILE = "{file}"
+
+_PROFILE_DATA = """
+import sys
+from collections import Counter
+from jax.profiler import ProfileData
+spent = Counter()
+for plane in ProfileData.from_file(sys.argv[1]).planes:
+    for line in plane.lines:
+        for event in line.events:
+            spent[event.name, dict(event.stats).get("hlo_op")] += event.duration_ns
+print(len(spent))
+"""
+_XPROF = """
+import sys
+from xprof.convert import raw_to_tool_data
+data, _ = raw_to_tool_data.xspace_to_tool_data([sys.argv[1]], "framework_op_stats", {})
+print(len(data))
+"""
+CONTESTANTS: dict[str, tuple[str, ...]] = {
+    "moeprof": ("-m", "moeprof", "analyze", "--only", "breakdown", "--json", FILE),
+    "jax.profiler.ProfileData": ("-c", _PROFILE_DATA, FILE),
+    "xprof framework_op_stats": ("-c", _XPROF, FILE),
+}
+NEEDS = {
+    "moeprof": "moeprof",
+    "jax.profiler.ProfileData": "jax",
+    "xprof framework_op_stats": "xprof",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A profile to make, and how many hosts' files of it are read at once."""
+
+    make: Callable[[], bytes]
+    contestants: tuple[str, ...] = tuple(CONTESTANTS)
+    hosts: int = 1
+    most_rounds: int = 99
+
+
+CASES: dict[str, Case] = {
+    "mixed_600k": Case(
+        lambda: big_xspace.gpu_profile(devices=2, steps=4, kernels=4700, python_calls=525_000)
+    ),
+    "kernels_600k": Case(
+        lambda: big_xspace.gpu_profile(devices=8, steps=10, kernels=3750), ("moeprof",)
+    ),
+    "cpu_3640k": Case(lambda: big_xspace.cpu_profile(devices=8, steps=500, ops=303), most_rounds=3),
+    "cpu_100mb": Case(lambda: big_xspace.cpu_profile(devices=8, steps=270, ops=303), ("moeprof",)),
+    "cpu_1gb": Case(
+        lambda: big_xspace.cpu_profile(devices=8, steps=2700, ops=303), ("moeprof",), most_rounds=3
+    ),
+    "hosts_8x100mb": Case(
+        lambda: big_xspace.cpu_profile(devices=8, steps=270, ops=303),
+        ("moeprof",),
+        hosts=8,
+        most_rounds=3,
+    ),
+    "kernels_4m": Case(
+        lambda: big_xspace.gpu_profile(devices=8, steps=10, kernels=50_000, python_calls=1_000_000),
+        ("moeprof",),
+        most_rounds=3,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Medians over the rounds of one contestant on one case."""
+
+    case: str
+    contestant: str
+    size_bytes: int
+    rounds: int
+    wall_ns: int
+    cpu_ns: int
+    peak_rss_bytes: int
+
+
+def run_once(command: list[str]) -> tuple[int, int, int]:
+    """Wall and processor time in ns and peak resident bytes of a process.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    start = time.perf_counter_ns()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter_ns() - start
+        if os.waitstatus_to_exitcode(status) != 0:
+            errors.seek(0)
+            raise RuntimeError(f"{command[1:3]} failed: {errors.read()[-600:]!r}")
+    return wall, int((used.ru_utime + used.ru_stime) * 1e9), used.ru_maxrss * 1024
+
+
+def measure(name: str, case: Case, folder: Path, rounds: int) -> list[Measurement]:
+    """All contestants that are installed, in turn within each round."""
+    file = _written(name, case, folder)
+    present = [c for c in case.contestants if importlib.util.find_spec(NEEDS[c]) is not None]
+    figures: dict[str, list[tuple[int, int, int]]] = {c: [] for c in present}
+    for _ in range(min(rounds, case.most_rounds)):
+        for contestant in present:
+            arguments = [part.replace(FILE, str(file)) for part in CONTESTANTS[contestant]]
+            figures[contestant].append(run_once([sys.executable, *arguments]))
+    size = sum(path.stat().st_size for path in file.rglob("*.pb")) or file.stat().st_size
+    return [
+        Measurement(
+            name,
+            contestant,
+            size,
+            len(rows),
+            *(int(statistics.median(c)) for c in zip(*rows, strict=True)),
+        )
+        for contestant, rows in figures.items()
+    ]
+
+
+def _written(name: str, case: Case, folder: Path) -> Path:
+    """The profile, or the session folder of several hosts."""
+    first = folder / name / "host0.xplane.pb"
+    first.parent.mkdir()
+    first.write_bytes(case.make())
+    for host in range(1, case.hosts):
+        shutil.copy(first, first.with_name(f"host{host}.xplane.pb"))
+    return first if case.hosts == 1 else first.parent
+
+
+def machine() -> Mapping[str, object]:
+    """What the figures were measured on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else "unknown",
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("jax", "xprof", "pandas", "numpy", "pyarrow")},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def main() -> None:
+    """Measure every case, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS / "ingest.json")
+    options = parser.parse_args()
+    results: list[Measurement] = []
+    print(f"{'case':<15}{'contestant':<27}{'MB':>7}{'wall s':>9}{'cpu s':>8}{'peak MB':>9}")
+    for name in options.case or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            for found in measure(name, CASES[name], Path(folder), options.rounds):
+                results.append(found)
+                print(
+                    f"{found.case:<15}{found.contestant:<27}{found.size_bytes / 1e6:>7.0f}"
+                    f"{found.wall_ns / 1e9:>9.2f}{found.cpu_ns / 1e9:>8.2f}"
+                    f"{found.peak_rss_bytes / 1e6:>9.0f}",
+                    flush=True,
+                )
+    document = {
+        "schema": "moeprof.bench/1",
+        "machine": machine(),
+        "measurements": [asdict(result) for result in results],
+    }
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"wrote {options.out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
