@@ -1,74 +1,44 @@
 """Question: which instructions does a compiled program consist of, and where do they come from?
 
-Field numbers are those of xla/service/hlo.proto and xla/xla_data.proto.
+Field numbers are those of HloModuleProto, HloComputationProto and HloScheduleProto in
+xla/service/hlo.proto.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from moeprof.ingest.hlo_shape import Shape, parse_shape
-from moeprof.ingest.replica_groups import Groups, parse_device_list, parse_group, parse_iota
+from moeprof.ingest.hlo_async import async_links
+from moeprof.ingest.hlo_instruction import Instruction, InstructionReader, Raw
+from moeprof.ingest.hlo_loops import LoopReader, written_trip_count
+from moeprof.ingest.hlo_wire import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.stack_frames import StackFrames, parse_stack_frames
-from moeprof.ingest.wire import BYTES, fields, packed, signed, text
+from moeprof.ingest.wire import WireError, signed, text
 
-_NO_SHAPE = Shape("", (), 0)
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One HLO instruction; operands and called computations are named."""
-
-    name: str
-    id: int
-    computation: str
-    is_root: bool
-    opcode: str
-    shape: Shape
-    op_name: str
-    frames: str
-    custom_call_target: str
-    operands: tuple[str, ...]
-    called: tuple[str, ...]
-    groups: Groups
-    parameter: int
-    details: str
+_NAME, _ENTRY, _COMPUTATIONS, _SCHEDULE, _FRAMES, _PAYLOADS = 1, 2, 3, 7, 17, 22
+_INSTRUCTIONS, _ID, _ROOT = 2, 5, 6
+_MOST_NAMES = 32  # times the size of the program, for the names that operands stand for
 
 
 @dataclass(frozen=True)
 class HloModule:
-    """A compiled program: instructions of all computations, in the order of the proto."""
+    """A compiled program: instructions of all computations, in the order of the proto.
+
+    ``configs`` has the place in the proto of each instruction's backend config, by name.
+    """
 
     name: str
     entry: str
     instructions: tuple[Instruction, ...]
+    configs: dict[str, Stretch] = field(default_factory=dict, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """An instruction whose ids are not yet names."""
-
-    name: str
-    id: int
-    opcode: str
-    shape: Shape
-    op_name: str
-    frame_id: int
-    source: str
-    target: str
-    operand_ids: tuple[int, ...]
-    called_ids: tuple[int, ...]
-    groups: Groups
-    parameter: int
-    details: str
-
-
-@dataclass(frozen=True)
-class _Computation:
+class _Computation(NamedTuple):
     name: str
     id: int
     root_id: int
-    instructions: tuple[_Raw, ...]
+    instructions: list[Raw]
 
 
 def parse_module(data: bytes, start: int, end: int) -> HloModule:
@@ -77,144 +47,129 @@ def parse_module(data: bytes, start: int, end: int) -> HloModule:
     Raises:
         WireError: the bytes are damaged.
     """
-    name = entry = ""
-    computations: list[_Computation] = []
-    frames = StackFrames((), (), (), ())
-    for number, kind, value, stop in fields(data, start, end):
-        if kind != BYTES:
-            continue
-        if number == 1:
-            name = text(data, value, stop)
-        elif number == 2:
-            entry = text(data, value, stop)
-        elif number == 3:
-            computations.append(_computation(data, value, stop))
-        elif number == 17:
-            frames = parse_stack_frames(data, value, stop)
-    return HloModule(name, entry, _named(computations, frames))
+    module = read_message(data, start, end, (_COMPUTATIONS, _PAYLOADS))
+    reader = InstructionReader(data, _payloads(data, module))
+    parts = [_computation(data, reader, *part) for part in _stretches(module, _COMPUTATIONS)]
+    raws = [raw for part in parts for raw in part.instructions]
+    _check_names(start, end, parts)
+    schedule = _schedule(data, module.stretches.get(_SCHEDULE))
+    frames = module.stretches.get(_FRAMES)
+    index = parse_stack_frames(data, *frames) if frames else StackFrames()
+    named = _named(parts, index, schedule, reader)
+    configs = {raw.name: raw.config for raw in raws if raw.config != (0, 0)}
+    return HloModule(
+        name=_text(data, module, _NAME),
+        entry=_text(data, module, _ENTRY),
+        instructions=_completed(data, named, configs),
+        configs=configs,
+    )
 
 
-def _named(computations: list[_Computation], frames: StackFrames) -> tuple[Instruction, ...]:
-    computation_names = {c.id: c.name for c in computations}
-    names = {raw.id: raw.name for c in computations for raw in c.instructions}
-    return tuple(
+def _computation(data: bytes, reader: InstructionReader, start: int, end: int) -> _Computation:
+    message = read_message(data, start, end, (_INSTRUCTIONS,))
+    read = reader.read
+    instructions = [read(*part) for part in _stretches(message, _INSTRUCTIONS)]
+    numbers = message.numbers
+    return _Computation(
+        _text(data, message, _NAME),
+        signed(numbers.get(_ID, 0)),
+        signed(numbers.get(_ROOT, 0)),
+        instructions,
+    )
+
+
+def _named(
+    parts: list[_Computation],
+    frames: StackFrames,
+    schedule: dict[int, int],
+    reader: InstructionReader,
+) -> list[Instruction]:
+    called_names = {part.id: part.name for part in parts}
+    names = {raw.id: raw.name for part in parts for raw in part.instructions}
+    return [
         Instruction(
-            name=raw.name,
-            id=raw.id,
-            computation=c.name,
-            is_root=raw.id == c.root_id,
-            opcode=raw.opcode,
-            shape=raw.shape,
-            op_name=raw.op_name,
-            frames=frames.chain(raw.frame_id) or raw.source,
-            custom_call_target=raw.target,
-            operands=tuple(names[i] for i in raw.operand_ids if i in names),
-            called=tuple(computation_names[i] for i in raw.called_ids if i in computation_names),
-            groups=raw.groups,
-            parameter=raw.parameter,
-            details=raw.details,
+            raw.name,
+            raw.id,
+            part.name,
+            raw.id == part.root_id,
+            raw.opcode,
+            raw.shape,
+            raw.op_name,
+            frames.chain(raw.frame_id) or raw.source,
+            raw.target,
+            tuple([names[i] for i in raw.operand_ids if i in names]),
+            tuple([called_names[i] for i in raw.called_ids if i in called_names]),
+            raw.groups,
+            raw.parameter,
+            raw.details,
+            raw.fusion_kind,
+            raw.tuple_index,
+            raw.direction,
+            raw.constant,
+            raw.channel_id,
+            raw.uses_global_ids,
+            raw.pairs,
+            raw.api_version,
+            reader.config_text(raw.config) if raw.config != (0, 0) else "",
+            schedule.get(raw.id, -1),
         )
-        for c in computations
-        for raw in c.instructions
-    )
-
-
-def _computation(data: bytes, start: int, end: int) -> _Computation:
-    name = ""
-    identity = root = 0
-    instructions: list[_Raw] = []
-    for number, kind, value, stop in fields(data, start, end):
-        if number == 1 and kind == BYTES:
-            name = text(data, value, stop)
-        elif number == 2 and kind == BYTES:
-            instructions.append(_instruction(data, value, stop))
-        elif number == 5:
-            identity = value
-        elif number == 6:
-            root = value
-    return _Computation(name, identity, root, tuple(instructions))
-
-
-def _instruction(data: bytes, start: int, end: int) -> _Raw:
-    strings = {1: "", 2: "", 11: "", 28: ""}
-    numbers = {9: 0, 13: -1, 35: 0}
-    lists: dict[int, list[int]] = {14: [], 36: [], 38: []}
-    shape, metadata, dot = _NO_SHAPE, ("", 0, ""), ""
-    groups: list[tuple[int, ...]] = []
-    for number, kind, value, stop in fields(data, start, end):
-        if number in strings and kind == BYTES:
-            strings[number] = text(data, value, stop)
-        elif number in numbers:
-            numbers[number] = signed(value)
-        elif number in lists:
-            lists[number].extend(packed(data, kind, value, stop))
-        elif kind != BYTES:
-            continue
-        elif number == 3:
-            shape = parse_shape(data, value, stop)
-        elif number == 7:
-            metadata = _metadata(data, value, stop)
-        elif number == 30:
-            dot = _dot_dimensions(data, value, stop)
-        elif number == 49:
-            groups.append(parse_group(data, value, stop))
-        elif number == 87:
-            groups.extend(parse_device_list(data, value, stop))
-        elif number == 92:
-            groups.extend(parse_iota(data, value, stop))
-    op_name, frame_id, source = metadata
-    return _Raw(
-        name=strings[1],
-        id=numbers[35],
-        opcode=strings[2],
-        shape=shape,
-        op_name=op_name,
-        frame_id=frame_id,
-        source=source,
-        target=strings[28],
-        operand_ids=tuple(lists[36]),
-        called_ids=tuple(lists[38]),
-        groups=tuple(dict.fromkeys(groups)),
-        parameter=numbers[9] if strings[2] == "parameter" else -1,
-        details=_details(strings[11], numbers[13], lists[14], dot),
-    )
-
-
-def _details(fusion_kind: str, tuple_index: int, dimensions: list[int], dot: str) -> str:
-    parts = [
-        f"kind={fusion_kind}" if fusion_kind else "",
-        f"index={tuple_index}" if tuple_index >= 0 else "",
-        f"dimensions={_numbers(dimensions)}" if dimensions else "",
-        dot,
+        for part in parts
+        for raw in part.instructions
     ]
-    return " ".join(part for part in parts if part)
 
 
-def _metadata(data: bytes, start: int, end: int) -> tuple[str, int, str]:
-    """(op_name, stack frame id, source as ``file:line:`` of writers that keep no frames)."""
-    op_name = file = ""
-    frame_id = line = 0
-    for number, kind, value, stop in fields(data, start, end):
-        if number == 2 and kind == BYTES:
-            op_name = text(data, value, stop)
-        elif number == 3 and kind == BYTES:
-            file = text(data, value, stop)
-        elif number == 4:
-            line = value
-        elif number == 15:
-            frame_id = value
-    return op_name, frame_id, f"{file}:{line}:" if file else ""
+def _completed(
+    data: bytes, instructions: list[Instruction], configs: dict[str, Stretch]
+) -> tuple[Instruction, ...]:
+    """The instructions with what only the whole program tells: async pairs and trip counts."""
+    loops = LoopReader.of(instructions)
+    links = async_links(instructions, loops.ops)
+    for place, item in enumerate(instructions):
+        if link := links.get(item.name):
+            item = item._replace(async_pair=link[0], async_opcode=link[1])
+        elif item.opcode == "while":
+            start, end = configs.get(item.name, (0, 0))
+            count = written_trip_count(data[start:end])
+            item = item._replace(trip_count=count if count >= 0 else loops.trip_count(item))
+        else:
+            continue
+        instructions[place] = item
+    return tuple(instructions)
 
 
-def _dot_dimensions(data: bytes, start: int, end: int) -> str:
-    """``lhs_contracting=2 rhs_contracting=1 lhs_batch=0 rhs_batch=0``, empty ones left out."""
-    names = {1: "lhs_contracting", 2: "rhs_contracting", 3: "lhs_batch", 4: "rhs_batch"}
-    found: dict[int, list[int]] = {number: [] for number in names}
-    for number, kind, value, stop in fields(data, start, end):
-        if number in found:
-            found[number].extend(packed(data, kind, value, stop))
-    return " ".join(f"{names[n]}={_numbers(dims)}" for n, dims in found.items() if dims)
+def _check_names(start: int, end: int, parts: list[_Computation]) -> None:
+    """Refuse what grows without end: a few bytes of operands that stand for long names."""
+    raws = [raw for part in parts for raw in part.instructions]
+    lengths = {raw.id: len(raw.name) for raw in raws}
+    called = {part.id: len(part.name) for part in parts}
+    total = sum(lengths.get(i, 0) for raw in raws for i in raw.operand_ids)
+    total += sum(called.get(i, 0) for raw in raws for i in raw.called_ids)
+    if total > _MOST_NAMES * (end - start):
+        raise WireError(start, f"operands whose names take {total:,} letters")
 
 
-def _numbers(values: list[int]) -> str:
-    return ",".join(map(str, values))
+def _schedule(data: bytes, where: Stretch | None) -> dict[int, int]:
+    """Place of each instruction in the sequence of its computation, by id."""
+    if where is None:
+        return {}
+    places: dict[int, int] = {}
+    for entry in read_message(data, *where, (1,)).lists.get(1, []):
+        sequence = read_message(data, *entry).stretches.get(2) if entry[1] >= 0 else None
+        if sequence is not None:
+            ids = whole_numbers(data, read_message(data, *sequence, (1,)).lists.get(1))
+            places.update(zip(ids, range(len(ids)), strict=True))
+    return places
+
+
+def _payloads(data: bytes, module: Message) -> dict[int, Stretch]:
+    """Payloads that instructions refer to, by place in the module's list."""
+    return dict(enumerate(_stretches(module, _PAYLOADS)))
+
+
+def _stretches(message: Message, number: int) -> list[Stretch]:
+    return [part for part in message.lists.get(number, []) if part[1] >= 0]
+
+
+def _text(data: bytes, message: Message, number: int) -> str:
+    where = message.stretches.get(number)
+    return text(data, *where) if where else ""

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from moeprof.ingest.wire import BYTES, fields, text
+from moeprof.ingest.hlo_wire import read_message
+from moeprof.ingest.wire import text
 
 _DEEPEST = 256  # JAX keeps far fewer; a longer chain is a loop in damaged bytes
+_FILES, _FUNCTIONS, _LOCATIONS, _FRAMES = 1, 2, 3, 4
+_ALL = frozenset({_FILES, _FUNCTIONS, _LOCATIONS, _FRAMES})
 
 
 @dataclass(frozen=True)
 class StackFrames:
     """The tables of a module's stack frame index, and the chains looked up so far."""
 
-    files: tuple[str, ...]
-    functions: tuple[str, ...]
-    locations: tuple[tuple[int, int, int], ...]  # (file id, function id, line)
-    frames: tuple[tuple[int, int], ...]  # (location id, parent frame id)
+    files: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    locations: tuple[tuple[int, int, int], ...] = ()  # (file id, function id, line)
+    frames: tuple[tuple[int, int], ...] = ()  # (location id, parent frame id)
     _chains: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     def chain(self, frame_id: int) -> str:
@@ -40,29 +43,23 @@ class StackFrames:
 
 
 def parse_stack_frames(data: bytes, start: int, end: int) -> StackFrames:
-    """Read a StackFrameIndexProto."""
-    files: list[str] = []
-    functions: list[str] = []
-    locations: list[tuple[int, int, int]] = []
-    frames: list[tuple[int, int]] = []
-    for number, kind, value, stop in fields(data, start, end):
-        if kind != BYTES:
-            continue
-        if number == 1:
-            files.append(text(data, value, stop))
-        elif number == 2:
-            functions.append(text(data, value, stop))
-        elif number == 3:
-            numbers = _numbers(data, value, stop)
-            locations.append((numbers.get(1, 0), numbers.get(2, 0), numbers.get(3, 0)))
-        elif number == 4:
-            numbers = _numbers(data, value, stop)
-            frames.append((numbers.get(1, 0), numbers.get(2, 0)))
-    return StackFrames(tuple(files), tuple(functions), tuple(locations), tuple(frames))
+    """Read a StackFrameIndexProto.
 
-
-def _numbers(data: bytes, start: int, end: int) -> dict[int, int]:
-    return {number: value for number, _, value, _ in fields(data, start, end)}
+    Raises:
+        WireError: the bytes are damaged.
+    """
+    lists = read_message(data, start, end, _ALL).lists
+    texts = {n: [text(data, *s) for s in lists.get(n, []) if s[1] >= 0] for n in (1, 2)}
+    locations, frames = (
+        [read_message(data, *stretch).numbers for stretch in lists.get(n, []) if stretch[1] >= 0]
+        for n in (_LOCATIONS, _FRAMES)
+    )
+    return StackFrames(
+        tuple(texts[_FILES]),
+        tuple(texts[_FUNCTIONS]),
+        tuple((n.get(1, 0), n.get(2, 0), n.get(3, 0)) for n in locations),
+        tuple((n.get(1, 0), n.get(2, 0)) for n in frames),
+    )
 
 
 def _entry(table: tuple[str, ...], identity: int) -> str:
