@@ -106,12 +106,13 @@ def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
         return float(table["share"][table["component"].isin(names)].sum())
 
     op_ns = float(table["per_step_ns"].sum()) if len(table) else None
+    device_ns = int(busy_ns(view.events).sum()) / view.shares if len(table) else None
     return (
         Metric("unattributed_share", share(frozenset({"unattributed"})), "share"),
         Metric("other_share", share(frozenset({"other"})), "share"),
         Metric("moe_share", share(MOE), "share"),
         Metric("op_time", op_ns, "ns"),
-        Metric("busy_time", busy_ns(view.events) / view.shares if len(table) else None, "ns"),
+        Metric("busy_time", device_ns, "ns"),
         Metric("steps_used", view.steps, "count"),
         Metric("basis", view.basis, ""),
     )

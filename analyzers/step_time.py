@@ -58,14 +58,10 @@ def step_time(trace: Trace) -> Analysis:
 
 def _table(trace: Trace) -> pd.DataFrame:
     steps = trace.steps
-    by_step = {int(str(step)): part for step, part in trace.events.groupby("step")}
-    devices = max(window(trace).devices, 1)
-    busy = [
-        busy_ns(by_step[step]) / (devices * length) if step in by_step and length else np.nan
-        for step, length in zip(steps["step"], steps["duration_ns"], strict=True)
-    ]
-    table = steps.assign(interval_ns=_intervals_ns(trace))
-    return SCHEMA.check(table.assign(busy_share=np.array(busy, dtype="float64")))
+    busy = busy_ns(trace.events).reindex(steps["step"]).to_numpy(dtype="float64")
+    whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
+    share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
+    return SCHEMA.check(steps.assign(interval_ns=_intervals_ns(trace), busy_share=share))
 
 
 def _intervals_ns(trace: Trace) -> np.ndarray:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
+from moeprof.tables.intervals import covered_by_group
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
 
@@ -65,13 +67,11 @@ def window(trace: Trace) -> Window:
     return Window(events, int(used.nunique()) if not notes else 0, devices, notes)
 
 
-def busy_ns(events: pd.DataFrame) -> int:
-    """Time in which a device did anything, added up over devices: unions of intervals."""
-    total = 0
-    for _, part in events.groupby(["host", "device"], sort=False, observed=True):
-        ordered = part.sort_values("start_ns")
-        starts = ordered["start_ns"].to_numpy()
-        ends = starts + ordered["duration_ns"].to_numpy()
-        reached = pd.Series(ends).cummax().shift(fill_value=starts[0]).to_numpy()
-        total += int((ends - starts.clip(min=reached)).clip(min=0).sum())
-    return total
+def busy_ns(events: pd.DataFrame) -> pd.Series:
+    """Time in which each device did anything, by step: unions of intervals, indexed by `step`."""
+    places = events.groupby(["step", "host", "device"], sort=False, observed=True)
+    group = places.ngroup().to_numpy().astype(np.int64)
+    starts = events["start_ns"].to_numpy()
+    ends = starts + events["duration_ns"].to_numpy()
+    steps = places.size().reset_index()["step"]
+    return pd.Series(covered_by_group(group, starts, ends, len(steps))).groupby(steps).sum()

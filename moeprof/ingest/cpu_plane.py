@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.host_plane import HostEvents
-from moeprof.ingest.intervals import last_begun
 from moeprof.ingest.space import ABSENT, Int64s
 from moeprof.ingest.work import Record, work_frame
+from moeprof.tables.intervals import last_begun
 
 _END = "end: "
 

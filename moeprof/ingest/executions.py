@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.intervals import covered_by_group
 from moeprof.ingest.space import Int64s
 from moeprof.ingest.steps import Execution
+from moeprof.tables.intervals import covered_by_group
 
 _KEYS = ["device", "module", "run_id"]
 

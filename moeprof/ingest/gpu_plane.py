@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from moeprof.ingest.intervals import last_begun
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.work import Record, sound, work_frame
+from moeprof.tables.intervals import last_begun
 
 _DEVICE = re.compile(r"^/device:GPU:(\d+)")
 _SYNC = re.compile(r"^(Stream|Event|Context|Device) (Sync|Synchronize|Wait)")

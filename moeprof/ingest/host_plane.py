@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeprof.ingest.intervals import last_begun
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.work import Launch, Marker, Record, names_that, sound
+from moeprof.tables.intervals import last_begun
 
 HOST_PLANE = "/host:CPU"
 _NUMBERS = (

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.intervals import apart, cover
 from moeprof.ingest.space import Int64s
+from moeprof.tables.intervals import apart, cover
 
 CALLERS = ("while", "call", "conditional", "async-start")
 Bodies = Mapping[int, Int64s]

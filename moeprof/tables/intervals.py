@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from moeprof.ingest.space import Int64s
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.intervals import cover, covered_by_group, last_begun
+from moeprof.tables.intervals import cover, covered_by_group, last_begun
 
 INTERVALS = st.lists(
     st.tuples(st.integers(-30, 60), st.integers(-30, 60)).map(sorted).map(tuple), max_size=12
