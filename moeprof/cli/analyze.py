@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.selection import selects
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document
@@ -19,12 +20,20 @@ if TYPE_CHECKING:
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
+@selects
 @click.pass_context
-def command(ctx: click.Context, run: Path, only: tuple[str, ...], as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    run: Path,
+    only: tuple[str, ...],
+    as_json: bool,
+    session: str | None,
+    hosts: tuple[str, ...],
+) -> None:
     """Where the step of a captured run goes.
 
-    RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, or one
-    .xplane.pb or .xplane.pb.gz file.
+    RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
+    .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote.
 
     Exit code 3: the input is damaged or partial; the trust record says what is missing.
 
@@ -34,7 +43,7 @@ def command(ctx: click.Context, run: Path, only: tuple[str, ...], as_json: bool)
     """
     from moeprof.reports.document import to_json
 
-    document = read_document(run, only)
+    document = read_document(run, only, session, hosts)
     if as_json:
         click.echo(to_json(document))
     else:

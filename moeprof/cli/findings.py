@@ -16,10 +16,13 @@ EXIT_PARTIAL = 3
 """Exit code of a command that is done, from damaged or partial input."""
 
 
-def read_document(run: Path, only: Sequence[str] = ()) -> Document:
+def read_document(
+    run: Path, only: Sequence[str] = (), session: str | None = None, hosts: Sequence[str] = ()
+) -> Document:
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
     Raises:
+        SelectionError: the run has no such session or host.
         TraceError: the run cannot be read.
         SpecError: `only` names a question that does not exist.
     """
@@ -27,7 +30,7 @@ def read_document(run: Path, only: Sequence[str] = ()) -> Document:
     from moeprof.ingest import open_run
     from moeprof.reports.document import build
 
-    trace = open_run(run)
+    trace = open_run(run, session, hosts)
     return build(trace, analyze(trace, only))
 
 

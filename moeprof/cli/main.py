@@ -8,13 +8,14 @@ import sys
 import click
 
 from moeprof import __version__
-from moeprof.errors import MoeprofError
+from moeprof.errors import MoeprofError, SelectionError
 
 # name -> one line for `moeprof --help`; the command lives in moeprof/cli/<name>.py as `command`.
 COMMANDS = {
     "capture": "Run a training script under the JAX profiler and analyse its steps.",
     "analyze": "Where the step of a captured run goes.",
     "report": "Write one self-contained HTML page about one or more runs.",
+    "export": "Write a run as Parquet tables.",
     "doctor": "What this machine can do, and why not.",
 }
 
@@ -52,9 +53,9 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; a `MoeprofError` becomes one line and exit code 1."""
+    """Run the command line; a `MoeprofError` becomes one line and exit code 1, or 2 for usage."""
     try:
         group(prog_name="moeprof")
     except MoeprofError as error:
         click.echo(f"moeprof: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, SelectionError) else 1)

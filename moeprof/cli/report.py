@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.selection import selects
 
 
 @click.command("report")
@@ -18,12 +19,19 @@ from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
     help="The file to write. Default: report.html in a run folder that `moeprof capture` made, "
     "else moeprof-report.html in the current folder.",
 )
+@selects
 @click.pass_context
-def command(ctx: click.Context, runs: tuple[Path, ...], out: Path | None) -> None:
+def command(
+    ctx: click.Context,
+    runs: tuple[Path, ...],
+    out: Path | None,
+    session: str | None,
+    hosts: tuple[str, ...],
+) -> None:
     """Write one self-contained HTML page about one or more runs.
 
-    The page needs no network. Several runs are compared side by side on it.
-    Its path is printed on stdout.
+    The page needs no network. Several runs are compared side by side on it; --session and
+    --host then hold for each of them. Its path is printed on stdout.
 
     Exit code 3: the input is damaged or partial; the page says what is missing.
 
@@ -35,7 +43,7 @@ def command(ctx: click.Context, runs: tuple[Path, ...], out: Path | None) -> Non
 
     path = out or _default_path(runs)
     _refuse_to_overwrite_a_profile(path)
-    documents = [read_document(run) for run in runs]
+    documents = [read_document(run, (), session, hosts) for run in runs]
     write_page(documents, path)
     click.echo(path)
     if any(is_partial(document) for document in documents):
@@ -53,7 +61,8 @@ def _refuse_to_overwrite_a_profile(path: Path) -> None:
 def _default_path(runs: tuple[Path, ...]) -> Path:
     """Only a folder that `moeprof capture` made is written into, and only for that run alone."""
     from moeprof.reports.record import is_run_folder
+    from moeprof.tables.store import holds_tables
 
-    if len(runs) == 1 and is_run_folder(runs[0]):
+    if len(runs) == 1 and is_run_folder(runs[0]) and not holds_tables(runs[0]):
         return runs[0] / "report.html"
     return Path("moeprof-report.html")

@@ -39,13 +39,26 @@ def choose(
         TraceError: the sessions are of several runs.
     """
     chosen = _newest(root, sessions) if session is None else _named(root, sessions, session)
-    files = _of_hosts(root, chosen.files, hosts)
+    read = hosts_named(root, [host_name(file) for file in chosen.files], hosts)
+    files = tuple(file for file in chosen.files if host_name(file) in read)
     notes = (
         _session_note(root, sessions, chosen, is_named=session is not None),
         joined_note(chosen),
         _hosts_note(chosen.files, files),
     )
     return Choice(files, tuple(note for note in notes if note))
+
+
+def hosts_named(root: Path, known: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """Those of the `known` hosts that `hosts` names; all where it names none.
+
+    Raises:
+        SelectionError: it names one that is not known.
+    """
+    for host in hosts:
+        if not any(_is_of_host(name, host) for name in known):
+            raise SelectionError(f"{root}: no host is named '{host}'; there are: {_listed(known)}")
+    return [name for name in known if not hosts or any(_is_of_host(name, h) for h in hosts)]
 
 
 def _newest(root: Path, sessions: list[Session]) -> Session:
@@ -77,16 +90,8 @@ def _named(root: Path, sessions: list[Session], name: str) -> Session:
     return _newest(root, found)
 
 
-def _of_hosts(root: Path, files: Sequence[Path], hosts: Sequence[str]) -> tuple[Path, ...]:
-    for host in hosts:
-        if not any(_is_of_host(file, host) for file in files):
-            names = _listed([host_name(file) for file in files])
-            raise SelectionError(f"{root}: no host is named '{host}'; there are: {names}")
-    return tuple(f for f in files if not hosts or any(_is_of_host(f, host) for host in hosts))
-
-
-def _is_of_host(file: Path, host: str) -> bool:
-    return host in (host_name(file), _PROCESS.sub("", host_name(file)))
+def _is_of_host(name: str, host: str) -> bool:
+    return host in (name, _PROCESS.sub("", name))
 
 
 def _session_note(root: Path, sessions: list[Session], chosen: Session, *, is_named: bool) -> str:

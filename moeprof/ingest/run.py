@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from moeprof.errors import TraceError
@@ -17,33 +18,39 @@ from moeprof.ingest.host_plane import (
 )
 from moeprof.ingest.locate import locate
 from moeprof.ingest.open_space import open_space
+from moeprof.ingest.profile_window import ENVIRONMENT_PLANE
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
 from moeprof.ingest.run_record import counting_of, meta_damage
+from moeprof.ingest.sessions import host_name
 from moeprof.ingest.space import PlaneHead, Space, SpaceHead
 from moeprof.ingest.steps import Counting
+from moeprof.ingest.stored import open_stored
 from moeprof.ingest.work import Labels, Record
+from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
 
-_ENVIRONMENT = "Task Environment"
 
-
-def open_run(path: str | Path) -> Trace:
+def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] = ()) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
-    Of several sessions the newest is read and `TraceMeta.notes` says so. Damaged files give what
-    can be recovered, and the trust record says how much.
+    Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
+    so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
+    the trust record says how much. A folder of tables is opened without reading them yet.
 
     Raises:
+        SelectionError: there is no such session or host.
         TraceError: there is no profile at `path`, there are several runs, or nothing in it can be
             read.
     """
-    session = locate(path)
+    if holds_tables(Path(path)):
+        return open_stored(Path(path), session, hosts)
+    found = locate(path, session, hosts)
     labels = Labels()
-    hosts = [read_file(file, counting_of(session.run, file), labels) for file in session.files]
-    hosts[0].record.damage.extend(meta_damage(session.run))
-    source = Source(str(path), str(session.run or ""), session.notes)
-    return assemble(source, hosts, labels, *read_routing(session.run))
+    read = [read_file(file, counting_of(found.run, file), labels) for file in found.files]
+    read[0].record.damage.extend(meta_damage(found.run))
+    source = Source(str(path), str(found.run or ""), found.notes)
+    return assemble(source, read, labels, *read_routing(found.run))
 
 
 def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
@@ -59,7 +66,7 @@ def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
         raise TraceError(f"{file}: expected an XSpace protobuf, found {reason}; capture it again")
     record = Record(labels)
     planes = {plane.name: plane for plane in head.planes}
-    metadata, environment = planes.get(METADATA_PLANE), planes.get(_ENVIRONMENT)
+    metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)
     zero_ns = _zero_ns(head, environment.stats.get("profile_start_time") if environment else 0)
     _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
     programs = read_programs(space, metadata, record.damage) if metadata else {}
@@ -116,8 +123,7 @@ def _platform(head: SpaceHead, record: Record) -> str:
 
 def _host_name(file: Path, head: SpaceHead) -> str:
     """Names of files never collide in a session, host names of one machine do."""
-    stem = file.name.removesuffix(".gz").removesuffix(".xplane.pb")
-    return stem or (head.hostnames[0] if head.hostnames else "host")
+    return host_name(file) or (head.hostnames[0] if head.hostnames else "host")
 
 
 def _zero_ns(head: SpaceHead, profile_start: object) -> int:

@@ -1,7 +1,8 @@
 """Question: how does a trace stand in a folder of tables, and come back?
 
-``trace.json`` and one Parquet file per frame, ``events.parquet`` and so on. A folder appears
-whole or not at all; frames are read at the first look at them.
+``trace.json`` and one Parquet file per frame, ``events.parquet`` and so on, and a copy of what
+`moeprof capture` wrote down about the run. A folder appears whole or not at all; frames are read
+at the first look at them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from moeprof.errors import TraceError
 from moeprof.tables.lazy import Loader
 from moeprof.tables.parquet import read_table, write_table
-from moeprof.tables.trace import FRAMES, Trace
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta
 from moeprof.tables.trace_json import SCHEMA, Record, StoredTable, from_json, to_json
 
 _RECORD = "trace.json"
+_CAPTURE = "meta.json"  # of the run folder
 
 
 def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
@@ -37,6 +40,8 @@ def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
             tables = tuple(_write(trace, name, place) for name in FRAMES)
             text = to_json(Record(trace.meta, trace.trust, tables))
             (place / _RECORD).write_text(text, encoding="utf-8")
+            if trace.meta.run_folder and (Path(trace.meta.run_folder) / _CAPTURE).is_file():
+                shutil.copyfile(Path(trace.meta.run_folder) / _CAPTURE, place / _CAPTURE)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TraceError(
@@ -47,11 +52,14 @@ def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
 
 def holds_tables(folder: Path) -> bool:
     """Whether `folder` looks like one that `write_tables` made, whole or not."""
-    return (folder / _RECORD).is_file()
+    return os.path.isfile(folder / _RECORD)  # False too where it may not be looked at
 
 
 def read_tables(folder: Path) -> Trace:
     """Open a folder that `write_tables` made. Reads ``trace.json``; frames when looked at.
+
+    Its meta names `folder` as path, and as run folder if capture's record is in it; a note says
+    where the tables came from.
 
     Raises:
         TraceError: it is no such folder, of another version, or not whole. Looking at a frame
@@ -73,7 +81,7 @@ def read_tables(folder: Path) -> Trace:
         name: partial(read_table, folder / f"{name}.parquet", schema)
         for name, schema in FRAMES.items()
     }
-    return Trace(record.meta, record.trust, **loaders)
+    return Trace(_moved(record.meta, folder), record.trust, **loaders)
 
 
 def _write(trace: Trace, name: str, place: Path) -> StoredTable:
@@ -81,6 +89,16 @@ def _write(trace: Trace, name: str, place: Path) -> StoredTable:
     table = getattr(trace, name)
     write_table(table, FRAMES[name], file, SCHEMA)
     return StoredTable(name, len(table), file.stat().st_size)
+
+
+def _moved(meta: TraceMeta, folder: Path) -> TraceMeta:
+    """The run folder that it was written from may be gone, or hold another run by now."""
+    return replace(
+        meta,
+        path=str(folder),
+        run_folder=str(folder) if (folder / _CAPTURE).is_file() else "",
+        notes=(*meta.notes, f"tables written from {meta.path}"),
+    )
 
 
 def _require_whole(folder: Path, stated: dict[str, StoredTable]) -> None:

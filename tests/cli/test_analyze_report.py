@@ -33,7 +33,7 @@ def reads(monkeypatch: pytest.MonkeyPatch):
 
     def use(make):
         for command in (analyze, report):
-            monkeypatch.setattr(command, "read_document", lambda run, only=(): make(run))
+            monkeypatch.setattr(command, "read_document", lambda run, *_: make(run))
 
     return use
 
