@@ -1,0 +1,59 @@
+"""Captures of two H100: our reading beside one by protobuf's own library."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ingest"))
+
+from descriptors import message_class
+
+from moeprof.tables.intervals import cover
+
+CAPTURES = [
+    "h100x2_moe_ragged.xplane.pb",
+    "maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz",
+    "maxtext_h100x2_ds_ep2_cf125_nocmdbuf.xplane.pb.gz",
+]
+
+
+def busy_by_device(file: Path) -> dict[int, int]:
+    """Union of the stream events of each GPU in ns, stamps rounded down, point by point."""
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    space = message_class("tensorflow.profiler.XSpace")()
+    space.ParseFromString(raw)
+    found = {}
+    for plane in space.planes:
+        if not plane.name.startswith("/device:GPU:"):
+            continue
+        spans = sorted(
+            (
+                line.timestamp_ns + event.offset_ps // 1000,
+                line.timestamp_ns + (event.offset_ps + event.duration_ps) // 1000,
+            )
+            for line in plane.lines
+            if line.name.startswith("Stream")
+            for event in line.events
+        )
+        total = reached = 0
+        for start, end in spans:
+            total += max(0, end - max(start, reached))
+            reached = max(reached, end)
+        found[int(plane.name.rpartition(":")[2])] = total
+    return found
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_busy_time_of_each_device_is_that_of_an_independent_decode(data, opened, name):
+    events = opened(name).events
+    ours = {
+        device: cover(
+            part["start_ns"].to_numpy(), (part["start_ns"] + part["duration_ns"]).to_numpy()
+        ).total
+        for device, part in events.groupby("device")
+    }
+    assert ours == busy_by_device(data / "traces" / name)
