@@ -24,6 +24,13 @@ Times are int64 ns since the capture began, on the clock of the host that took t
 int64 bytes. The unit of a column stands behind its kind. Text is never missing; a figure that is
 not known is NaN in a float64 column, `null` in JSON, and -1 in an int64 column that says so."""
 
+STORED = """\
+`moeprof export RUN --tables DIR` writes each of these, and the recorded routing, as
+`DIR/<table>.parquet`; every command takes DIR in the place of the run. The metadata of a file has
+`moeprof.table`, `moeprof.schema` (`moeprof.trace/1`) and `moeprof.columns`, a JSON list of name,
+kind, unit and meaning. Labels are dictionaries, NaN is null. `DIR/trace.json` holds what is said of
+the profile as a whole (`meta`), the checks (`trust`), and rows and bytes of each file."""
+
 TRACE = (
     (trace.EVENTS, "One row per piece of device work. A device may run several at once."),
     (trace.DEVICES, "One row per device that the profile knows, with or without work."),
@@ -54,6 +61,7 @@ def document() -> str:
     parts = [
         INTRODUCTION,
         "## A profile: `moeprof.ingest.open_run`",
+        STORED,
         *(_section(schema, rows) for schema, rows in TRACE),
         "## Recorded routing: `RUN/routing/*.parquet`",
         *(_section(schema, rows) for schema, rows in ROUTING),

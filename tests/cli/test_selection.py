@@ -1,6 +1,7 @@
 """Which session and hosts of a run are read: the same options on every command that takes one."""
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -78,6 +79,19 @@ def test_the_hosts_named_are_those_that_are_read(moeprof, tmp_path):
     both = ["--host", "hostB", "--host", "hostA"]
     assert hosts(moeprof("analyze", run, "--json", *both)[1]) == ["hostA", "hostB"]
     assert hosts(moeprof("analyze", run, "--json", "--session", "S_old")[1]) == ["hostA"]
+
+
+def test_hosts_that_share_a_session_folder_are_read_without_a_json_trace(moeprof, tmp_path):
+    for name in ("hostA", "hostB", "hostC"):
+        write(tmp_path / "plugins" / "profile" / "S1" / f"{name}.xplane.pb", profile((0, 5)))
+    assert hosts(moeprof("analyze", tmp_path, "--json")[1]) == ["hostA", "hostB", "hostC"]
+
+
+def test_a_host_whose_name_is_no_utf_8_is_read(moeprof, tmp_path):
+    file = write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.xplane.pb")), profile())
+    assert hosts(moeprof("analyze", file, "--json")[1]) == ["\ufffd"]
+    assert hosts(moeprof("analyze", file, "--json", "--host", "\ufffd")[1]) == ["\ufffd"]
+    assert moeprof("export", file)[0] == 0
 
 
 def test_the_options_hold_for_each_run_of_a_page(moeprof, tmp_path):
