@@ -1,0 +1,129 @@
+"""Question: what do collectives send, how fast, and how much of their time is waiting?
+
+Reads:   events, hlo_ops, devices, steps.
+Returns: one row per call site, the most expensive first.
+
+The transfer of a call is what its group's last device to come needs: its peers wait for it
+inside the same op, and their time is no measure of the link. Bandwidths are taken from that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.collectives_bandwidth import bus_factor, gb_per_s, links_of, with_flags
+from moeprof.analyzers.collectives_calls import Calls, calls_of
+from moeprof.analyzers.collectives_notes import notes
+from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site
+from moeprof.analyzers.collectives_waits import waits_of
+from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "collectives",
+    (
+        Column("op", "text", "", "HLO instruction; a kernel's name where that is not known"),
+        Column("opcode", "text", "", "what it does"),
+        Column("per_step_ns", "float64", "ns", f"self time, waits included, {PER_STEP}"),
+        Column("wait_ns", "float64", "ns", f"of it, until the last device came, {PER_STEP}"),
+        Column("transfer_ns", "float64", "ns", "median call, once the last device has come"),
+        Column("bytes", "float64", "bytes", "S of a device, as nccl-tests counts it"),
+        Column(
+            "bus_gb_per_s", "float64", "GB/s", "bus bandwidth of the median transfer", "bus GB/s"
+        ),
+        Column("link_share", "float64", "share", "bus bandwidth of what the link can do"),
+        Column("flag", "text", "", "why it is conspicuous; empty where it is not"),
+        Column("calls", "float64", "count", f"calls, {PER_STEP}"),
+        Column("group_size", "int64", "", "devices in a group; 0 for point to point or unknown"),
+        Column("groups", "text", "", "ranks that take part together"),
+        Column("axis", "text", "", "what groups of these ranks exchange: tokens, weights"),
+        Column("component", "text", "", "part of the step"),
+        Column(
+            "algorithm_gb_per_s", "float64", "GB/s", "S by the median transfer", "algorithm GB/s"
+        ),
+        Column("bound_bytes", "float64", "bytes", "the most that S can be"),
+        Column("module", "int64", "", "program id; -1 where unknown"),
+    ),
+)
+QUESTION = "What do collectives send, how fast, and how much of it is waiting?"
+_KNOWN = ["module", "op", "opcode", "group_size", "groups", "bytes", "bound_bytes"]
+_KINDS = dict.fromkeys(("op", "opcode", "groups", "component"), "str") | dict.fromkeys(
+    ("module", "group_size"), "int64"
+)
+_FLOATS = ("per_step_ns", "wait_ns", "calls", "transfer_ns", "bytes", "bound_bytes", "factor")
+
+
+def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
+    """Collectives of the used steps by call site.
+
+    Args:
+        trace: the profile.
+        link_bytes_per_s: what a device can send to its peers in one direction; by default what
+            the vendor states for the device's model, where that is known.
+    """
+    view = window(trace)
+    calls = calls_of(trace, view.events)
+    waits = waits_of(calls, trace.meta.clocks)
+    table = _table(calls, waits, view, classes_of(trace))
+    links = links_of(trace.devices, calls.sites, link_bytes_per_s)
+    table = with_flags(table, links, has_links=trace.meta.platform != "cpu")
+    table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
+    said = notes(trace, calls, waits, table) + view.notes
+    schema = view.stated(SCHEMA)
+    return Analysis("collectives", QUESTION, _headline(table), schema, schema.check(table), said)
+
+
+def _table(calls: Calls, waits: pd.DataFrame, view: Window, classes: pd.DataFrame) -> pd.DataFrame:
+    sites = pd.DataFrame([_described(site) for site in calls.sites], columns=[*_KNOWN, "factor"])
+    # the shortest transfer of a call is the last device's, also where starts cannot be compared
+    least = waits.assign(t=waits["transfer_ns"].fillna(waits["duration_ns"]))
+    least = least.groupby(["site", "host", "group", "step", "call"])[["t"]].min()
+    by_site = waits.groupby("site")
+    sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
+    sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
+    sites["calls"] = by_site.size() / view.shares
+    sites["transfer_ns"] = least.groupby("site")["t"].median()
+    sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
+    sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
+    sites["bus_gb_per_s"] = sites["algorithm_gb_per_s"] * sites["factor"]
+    parts = classes[["module", "op", "component"]]
+    sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
+    sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
+    return sites.assign(axis=_axes(sites))
+
+
+def _described(site: Site) -> tuple[object, ...]:
+    sizes = (float(b) if b != NOT_KNOWN else np.nan for b in (site.bytes, site.bytes_bound))
+    groups = " ".join("{" + ",".join(map(str, group)) + "}" for group in site.groups)
+    factor = bus_factor(site.opcode, site.group_size)
+    return (site.module, site.op, site.opcode, site.group_size, groups, *sizes, factor)
+
+
+def _axes(sites: pd.DataFrame) -> pd.Series:
+    """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients."""
+    carried = pd.Series("", index=sites.index, dtype="str")
+    is_token = sites["component"].isin(["dispatch", "combine"])
+    is_gather = sites["opcode"].isin(["all-gather", "reduce-scatter"]) & ~is_token
+    is_sum = sites["opcode"].eq("all-reduce") & ~is_token
+    kinds = (("tokens", is_token), ("weights", is_gather), ("sums", is_sum))
+    for groups, part in sites.groupby("groups"):
+        found = [kind for kind, mask in kinds if mask[part.index].any()]
+        carried[part.index] = ", ".join(found) if groups else ""
+    return carried
+
+
+def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    if table.empty:
+        return (Metric("collective_time", None, "ns"), Metric("call_sites", 0, "count"))
+    whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
+    share = float(wait) / whole if whole and pd.notna(wait) else None
+    return (
+        Metric("collective_time", whole, "ns"),
+        Metric("collective_wait_share", share, "share"),
+        Metric("call_sites", len(table), "count"),
+        Metric("conspicuous_call_sites", int(table["flag"].ne("").sum()), "count"),
+    )

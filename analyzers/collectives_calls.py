@@ -1,0 +1,100 @@
+"""Question: when does each device enter and leave each call of a collective?
+
+One call may be several pieces of device work: a barrier, the kernel, a barrier; a copy per peer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site, sites_of
+from moeprof.analyzers.timeline_work import COMMUNICATION, work_classes
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+CALLS = Schema(
+    "calls",
+    (
+        Column("site", "int64", "", "place in the list of call sites"),
+        Column("host", "text", "", "host of the device"),
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("step", "int64", "", "step"),
+        Column("call", "int64", "", "number of the call within its step, from 0"),
+        Column("start_ns", "int64", "ns", "start of its first piece, on the host's clock"),
+        Column("end_ns", "int64", "ns", "end of its last piece, on the host's clock"),
+        Column("busy_ns", "int64", "ns", "self time of its pieces"),
+    ),
+)
+
+_NAMED = (
+    (re.compile(r"AllGather"), "all-gather"),
+    (re.compile(r"AllReduce"), "all-reduce"),
+    (re.compile(r"ReduceScatter"), "reduce-scatter"),
+    (re.compile(r"Broadcast"), "collective-broadcast"),
+    (re.compile(r"SendRecv"), "send-recv"),
+    (re.compile(r"MemcpyP2P|MemcpyPeer"), "peer copy"),
+)
+_PLACE = ["site", "host", "device", "step"]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """`CALLS`, and the sites that their ``site`` column counts."""
+
+    table: pd.DataFrame
+    sites: tuple[Site, ...]
+
+
+def calls_of(trace: Trace, events: pd.DataFrame) -> Calls:
+    """The calls among `events` (rows of `EVENTS`), by site, rank, step and call."""
+    work = events[work_classes(trace, events) == COMMUNICATION]
+    placed, sites = _with_sites(trace, work)
+    pieces = placed[placed["site"] >= 0].sort_values("start_ns", kind="stable")
+    if pieces.empty:
+        return Calls(CALLS.frame(), tuple(sites))
+    pieces["call"] = _call_numbers(pieces)
+    pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
+    calls = (
+        pieces.groupby([*_PLACE, "call"], observed=True)
+        .agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), busy_ns=("self_ns", "sum"))
+        .reset_index()
+        .astype({"host": "str"})
+        .merge(trace.devices[["host", "device", "rank"]], how="left")
+        .fillna({"rank": -1})
+        .astype({"rank": "int64"})
+    )
+    order = ["site", "rank", "step", "call"]
+    return Calls(CALLS.check(calls.sort_values(order, ignore_index=True)), tuple(sites))
+
+
+def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:
+    """`work` with the place of its site, -1 for none: the second half of a pair, say."""
+    rows = work["instruction"].to_numpy()
+    sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), len(trace.devices))
+    place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
+    place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
+    named = work["name"].cat.codes.to_numpy()
+    for code in np.unique(named[rows < 0]):
+        place[(rows < 0) & (named == code)] = len(sites)
+        sites.append(_unattributed(str(work["name"].cat.categories[code])))
+    return work.assign(site=place), sites
+
+
+def _unattributed(name: str) -> Site:
+    """A communication kernel whose op is not known: nothing but its name tells what it does."""
+    opcode = next((opcode for pattern, opcode in _NAMED if pattern.search(name)), "not known")
+    return Site(-1, -1, name, opcode, (), NOT_KNOWN, NOT_KNOWN)
+
+
+def _call_numbers(pieces: pd.DataFrame) -> np.ndarray:
+    """Number of each piece's call. Every call has each kernel at least once: the rarest counts."""
+    names = pieces.groupby([*_PLACE, "name"], observed=True)["start_ns"].size()
+    calls = names.groupby(level=_PLACE, observed=True).min().rename("calls").reset_index()
+    total = pieces.groupby(_PLACE, observed=True)["start_ns"].transform("size").to_numpy()
+    number = pieces.groupby(_PLACE, observed=True).cumcount().to_numpy()
+    count = pieces[_PLACE].merge(calls, on=_PLACE, how="left")["calls"].to_numpy()
+    return number * count // total

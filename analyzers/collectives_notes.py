@@ -1,0 +1,68 @@
+"""Question: what can the collectives of a trace not tell?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from moeprof.analyzers.collectives_calls import Calls
+from moeprof.tables.trace import Trace
+from moeprof.units import format_bytes, format_ns
+
+NONE = "none in this trace: no collective"
+_MOST_NAMED = 3
+
+
+def notes(trace: Trace, calls: Calls, waits: pd.DataFrame, table: pd.DataFrame) -> tuple[str, ...]:
+    """One line per thing that is missing or must be read with care."""
+    if table.empty:
+        return (NONE,)
+    return (*_bytes(table), *clock_notes(trace, waits), *_platform(trace, calls))
+
+
+def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
+    """What the clocks allow to be said about waiting."""
+    clocks = trace.meta.clocks
+    if len(trace.meta.hosts) > 1 and not clocks:
+        return (
+            "clocks of the hosts are not aligned: nothing is said about who waits for another "
+            "host, and bandwidths across hosts are lower bounds",
+        )
+    said = []
+    if len(trace.meta.hosts) > 1:
+        residual = format_ns(max(clock.residual_ns for clock in clocks))
+        said.append(f"waits across hosts are known to within {residual}, as their clocks are")
+    unknown = int((waits["wait_ns"].isna() & waits["group"].ge(0)).sum())
+    if unknown:
+        said.append(
+            f"waits of {unknown} of {len(waits)} calls are not known: devices of their groups are "
+            "missing, or made different numbers of calls"
+        )
+    return tuple(said)
+
+
+def _bytes(table: pd.DataFrame) -> list[str]:
+    ragged = table[table["opcode"].eq("ragged-all-to-all")]
+    bounds = zip(ragged["op"].tolist(), ragged["bound_bytes"].tolist(), strict=True)
+    named = [
+        f"{op}: bytes unknown (data dependent), upper bound {format_bytes(bound)}"
+        for op, bound in list(bounds)[:_MOST_NAMED]
+        if bound > 0
+    ]
+    if len(ragged) > _MOST_NAMED:
+        named.append(f"the same holds for {len(ragged) - _MOST_NAMED} more ragged all-to-alls")
+    others = int((table["bytes"].isna() & ~table["opcode"].eq("ragged-all-to-all")).sum())
+    if others:
+        named.append(f"bytes of {others} call sites are not known: no op, or no shape that tells")
+    return named
+
+
+def _platform(trace: Trace, calls: Calls) -> list[str]:
+    said = []
+    if trace.meta.platform == "cpu":
+        said.append(
+            "collectives of virtual CPU devices copy within memory: their bandwidth says nothing "
+            "about a link"
+        )
+    if any(not site.groups and site.row >= 0 for site in calls.sites):
+        said.append("waits of point-to-point transfers are between neighbours: not divided here")
+    return said

@@ -1,0 +1,117 @@
+"""Question: which rank do the others wait for, how much of the step, and is it always the same?
+
+Reads:   events, hlo_ops, devices, steps.
+Returns: one row per rank, the most waited-for first.
+
+In each call of a collective the rank that starts last is charged with the mean time that the
+others of its group had waited by then. The figures of a step are sums over its calls.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from moeprof.analyzers.collectives_calls import calls_of
+from moeprof.analyzers.collectives_notes import NONE, clock_notes
+from moeprof.analyzers.collectives_waits import waits_of
+from moeprof.analyzers.timeline_spans import step_spans
+from moeprof.analyzers.window import window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
+
+SCHEMA = Schema(
+    "stragglers",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("waited_for_ns", "float64", "ns", "others wait for it, mean over used steps"),
+        Column(
+            "waited_for_share",
+            "float64",
+            "share",
+            "that against the step without this waiting: by how much the rank lengthens the step",
+        ),
+        Column("waits_ns", "float64", "ns", "it waits for others, mean over used steps"),
+        Column("worst_steps", "int64", "count", "used steps in which it is the most waited-for"),
+        Column("last_share", "float64", "share", "calls in which it comes last"),
+        Column("host", "text", "", "host of the device"),
+        Column("device", "int64", "", "ordinal of the device on its host"),
+    ),
+)
+QUESTION = "Which rank do the others wait for?"
+NOTICEABLE = 0.01
+"""Below this share of the step nobody is called a straggler."""
+FIXED = 2 / 3
+"""A straggler is fixed if it is the worst rank in at least this share of the steps."""
+
+
+def stragglers(trace: Trace) -> Analysis:
+    """Ranks by the time that others wait for them, and whether one is so in most steps."""
+    waits = waits_of(calls_of(trace, window(trace).events), trace.meta.clocks)
+    known = waits[waits["wait_ns"].notna()]
+    if known.empty:
+        said = clock_notes(trace, waits) if len(waits) else (NONE,)
+        return Analysis("stragglers", QUESTION, (), SCHEMA, SCHEMA.frame(), said)
+    by_step = _waited_for(known)
+    table = _table(trace, known, by_step)
+    verdict, notes = _verdict(table, known["step"].nunique())
+    headline = (
+        Metric("straggler", verdict, ""),
+        Metric("waited_for", float(table["waited_for_ns"].iloc[0]), "ns"),
+        Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
+    )
+    said = (*notes, *clock_notes(trace, waits), _HIDDEN)
+    return Analysis("stragglers", QUESTION, headline, SCHEMA, table, said)
+
+
+_HIDDEN = "waiting under compute on another stream counts too, though it may cost no time"
+
+
+def _waited_for(known: pd.DataFrame) -> pd.DataFrame:
+    """Nanoseconds that others waited for each rank; rows are ranks, columns steps."""
+    late = known[known["last_rank"] >= 0]
+    others = late[late["rank"] != late["last_rank"]]
+    by_call = others.groupby(["step", "site", "group", "call", "last_rank"])["wait_ns"].mean()
+    sums = by_call.groupby(["last_rank", "step"]).sum().unstack("step")
+    ranks, steps = sorted(known["rank"].unique()), sorted(known["step"].unique())
+    return sums.reindex(index=ranks, columns=steps).fillna(0.0)
+
+
+def _table(trace: Trace, known: pd.DataFrame, by_step: pd.DataFrame) -> pd.DataFrame:
+    steps = len(by_step.columns)
+    spans = step_spans(trace)
+    step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
+    waited_for = by_step.mean(axis="columns")
+    worst = by_step.idxmax(axis="index")[by_step.max(axis="index") > 0]
+    by_rank = known.groupby("rank")
+    last = known["last_rank"].eq(known["rank"]).groupby(known["rank"]).mean()
+    table = pd.DataFrame(
+        {
+            "waited_for_ns": waited_for,
+            "waited_for_share": waited_for / (step_ns - waited_for).where(step_ns > waited_for),
+            "waits_ns": by_rank["wait_ns"].sum() / steps,
+            "worst_steps": worst.value_counts().reindex(by_step.index, fill_value=0),
+            "last_share": last,
+        }
+    )
+    table = table.rename_axis("rank").reset_index().merge(trace.devices, on="rank")
+    order = table.sort_values(["waited_for_ns", "rank"], ascending=[False, True], ignore_index=True)
+    return SCHEMA.check(order.astype({"worst_steps": "int64", "waited_for_ns": "float64"}))
+
+
+def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:
+    """The straggler in words, and what must be said beside it."""
+    first = table.iloc[0]
+    rank, share = f"rank {first['rank']}", float(first["waited_for_share"])
+    largest = float(table["waited_for_share"].sum())
+    if not largest >= NOTICEABLE:
+        return "none: ranks arrive together", ()
+    worst = int(table["worst_steps"].max())
+    if steps > 1 and worst < FIXED * steps:
+        lead = f"the most waited-for rank changes: none is it in more than {worst} of {steps} steps"
+        return "no fixed straggler", (lead,)
+    told = f"{rank}: others wait {format_percent(share)} of the step for it"
+    if steps == 1:
+        return rank, (told, "one step: whether it is always this rank is not known")
+    return rank, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)

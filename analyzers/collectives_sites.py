@@ -1,0 +1,142 @@
+"""Question: what does each collective of a program send, and among which devices?
+
+Bytes come from the shapes of the operands, so every dtype that has a size counts. They follow the
+convention of NVIDIA's nccl-tests (doc/PERFORMANCE.md): S is what a device holds of the whole
+message, which for an all-gather is the gathered result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from moeprof.analyzers.classify.components import COLLECTIVES
+from moeprof.analyzers.classify.targets import exchange_of
+
+NOT_KNOWN = -1
+Groups = tuple[tuple[int, ...], ...]
+
+_UNKNOWN_TYPE = re.compile(r"type\d")
+_POINT_TO_POINT = frozenset({"send", "recv"})
+_DEEPEST = 4
+
+
+@dataclass(frozen=True)
+class Site:
+    """One collective in a program.
+
+    ``bytes`` is S, `NOT_KNOWN` where the shapes do not say it; ``bytes_bound`` is the most that
+    it can be, equal to ``bytes`` where those are known. ``groups`` holds ranks; it is empty for
+    point-to-point transfers, which know pairs and no groups.
+    """
+
+    row: int
+    module: int
+    op: str
+    opcode: str
+    groups: Groups
+    bytes: int
+    bytes_bound: int
+
+    @property
+    def group_size(self) -> int:
+        """Devices in the largest group; 0 where there are no groups."""
+        return max(map(len, self.groups), default=0)
+
+
+def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: int) -> list[Site]:
+    """The collectives among the given rows of `HLO_OPS`, in order of row.
+
+    Args:
+        hlo_ops: `HLO_OPS`.
+        rows: rows that device work resolves to; those without a collective are left out.
+        ranks: devices of the run; they form the one group of ops that name none.
+    """
+    programs: dict[int, _Program] = {}
+    found = []
+    for row in sorted(set(rows)):
+        module = int(hlo_ops["module"].iloc[row])
+        if module not in programs:
+            programs[module] = _Program(hlo_ops[hlo_ops["module"] == module])
+        site = programs[module].site(row, ranks)
+        if site is not None:
+            found.append(site)
+    return found
+
+
+def message_bytes(opcode: str, operand_bytes: int, group_size: int) -> int:
+    """S of nccl-tests from the bytes that each device puts in; `NOT_KNOWN` stays that."""
+    if operand_bytes != NOT_KNOWN and opcode == "all-gather":
+        return operand_bytes * group_size
+    return operand_bytes
+
+
+def groups_of(text: str, ranks: int) -> Groups:
+    """``{{0,1},{2,3}}`` as tuples of ranks; an empty text is one group of all."""
+    named = tuple(
+        tuple(int(rank) for rank in group.split(",") if rank.strip())
+        for group in re.findall(r"\{([\d,\s]+)\}", text)
+    )
+    return named or (tuple(range(ranks)),)
+
+
+class _Program:
+    """The instructions of one module, to find operands and wrapped collectives by name."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._rows = rows
+        self._row_of = dict(zip(rows["op"], rows.index, strict=True))
+
+    def site(self, row: int, ranks: int) -> Site | None:
+        """The collective that a row is or wraps; None for the second half of a pair, too."""
+        inner = self._collective(row, 0)
+        if inner is None:
+            return None
+        opcode = str(self._rows["opcode"].at[inner]).removesuffix("-start")
+        is_grouped = opcode in COLLECTIVES - {"collective-permute"}
+        groups = groups_of(str(self._rows["replica_groups"].at[inner]), ranks) if is_grouped else ()
+        size = max(map(len, groups), default=1)
+        bound = message_bytes(opcode, self._operand_bytes(inner, opcode), size)
+        is_known = opcode not in ("ragged-all-to-all", "custom-call")
+        return Site(
+            row=row,
+            module=int(self._rows["module"].at[row]),
+            op=str(self._rows["op"].at[row]),
+            opcode=opcode,
+            groups=groups,
+            bytes=bound if is_known else NOT_KNOWN,
+            bytes_bound=bound,
+        )
+
+    def _collective(self, row: int, depth: int) -> int | None:
+        """The row itself, or the one in the computation that an async start or fusion wraps."""
+        opcode = str(self._rows["opcode"].at[row]).removesuffix("-start")
+        if opcode in COLLECTIVES | _POINT_TO_POINT:
+            return row
+        if opcode == "custom-call":
+            return row if exchange_of(str(self._rows["custom_call_target"].at[row])) else None
+        if opcode not in ("async", "fusion") or depth == _DEEPEST:
+            return None
+        called = str(self._rows["called"].at[row]).split()
+        for inner in self._rows.index[self._rows["computation"].isin(called)]:
+            found = self._collective(int(inner), depth + 1)
+            if found is not None:
+                return found
+        return None
+
+    def _operand_bytes(self, row: int, opcode: str) -> int:
+        """What a device puts in; `NOT_KNOWN` for an unknown operand, dtype or custom call."""
+        names = str(self._rows["operands"].at[row]).split()
+        if opcode == "ragged-all-to-all":
+            names = names[:1]  # input, then the output buffer, offsets and sizes
+        rows = [self._row_of.get(name, -1) for name in names]
+        if opcode == "custom-call" or not rows or -1 in rows:
+            return NOT_KNOWN
+        sizes = [int(self._rows["size_bytes"].at[r]) for r in rows]
+        shapes = [str(self._rows["shape"].at[r]) for r in rows]
+        if any(size < 0 for size in sizes) or any(map(_UNKNOWN_TYPE.search, shapes)):
+            return NOT_KNOWN
+        return sum(sizes)

@@ -1,0 +1,109 @@
+"""Question: how long does a device wait in a collective for the last of its group to come?
+
+A collective ends for all when the last has come and the data has moved. So each call of a device
+is divided into waiting, from its own start to the last start in its group, and transfer, the
+rest. Devices of several hosts are compared on the common clock, or not at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.collectives_calls import Calls
+from moeprof.analyzers.collectives_sites import Site
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import HostClock
+
+WAITS = Schema(
+    "waits",
+    (
+        Column("site", "int64", "", "place in the list of call sites"),
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("host", "text", "", "host of the device"),
+        Column("step", "int64", "", "step"),
+        Column("call", "int64", "", "number of the call within its step, from 0"),
+        Column("group", "int64", "", "place of the group among the site's; -1 where it has none"),
+        Column("duration_ns", "int64", "ns", "start to end"),
+        Column("busy_ns", "int64", "ns", "self time"),
+        Column("wait_ns", "float64", "ns", "until the last of the group starts; NaN unknown"),
+        Column("transfer_ns", "float64", "ns", "after that; NaN unknown"),
+        Column("last_rank", "int64", "", "who starts last; -1 where unknown or not told apart"),
+    ),
+)
+
+_GROUP = ["site", "step", "group", "call"]
+
+
+def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
+    """`WAITS`: one row per row of `CALLS`, in its order.
+
+    Unknown where a group has no second device in the trace, lacks one of its devices, spans hosts
+    whose clocks are not aligned, or whose devices made different numbers of calls in a step, as
+    then the calls cannot be paired.
+    """
+    table = calls.table.copy()
+    table["group"] = _group_places(table, calls.sites)
+    table["duration_ns"] = table["end_ns"] - table["start_ns"]
+    table["common_ns"] = common_ns(table["host"], table["start_ns"], clocks)
+    groups = table.groupby(_GROUP)
+    is_known = _is_comparable(table, calls.sites, {clock.host for clock in clocks})
+    last_ns = groups["common_ns"].transform("max")
+    wait = (last_ns - table["common_ns"]).clip(upper=table["duration_ns"])
+    table["wait_ns"] = wait.astype("float64").where(is_known)
+    table["transfer_ns"] = (table["duration_ns"] - wait).astype("float64").where(is_known)
+    blurred_ns = _residual_ns(table, clocks)
+    is_clear = last_ns - groups["common_ns"].transform("min") > blurred_ns
+    table["last_rank"] = _last_ranks(table, last_ns).where(is_known & is_clear, -1).astype("int64")
+    return WAITS.check(table)
+
+
+def common_ns(hosts: pd.Series, at_ns: pd.Series, clocks: tuple[HostClock, ...]) -> pd.Series:
+    """Times on the first host's clock: t − offset − drift · t; unchanged for other hosts."""
+    offset = hosts.map({c.host: c.offset_ns for c in clocks}).fillna(0).astype("int64")
+    drift = hosts.map({c.host: c.drift_ppb for c in clocks}).fillna(0.0).astype("float64")
+    return at_ns - offset - (drift * 1e-9 * at_ns).round().astype("int64")
+
+
+def _group_places(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
+    """Place of each row's group in its site; -1 where the site has none with this rank."""
+    ranks = table["rank"].to_numpy()
+    places = np.full((len(sites), int(ranks.max(initial=0)) + 2), -1)  # the last is for rank -1
+    for site, groups in enumerate(site.groups for site in sites):
+        for number, group in enumerate(groups):
+            places[site, [rank for rank in group if rank < places.shape[1] - 1]] = number
+    return places[table["site"], ranks]
+
+
+def _group_sizes(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
+    sizes = np.zeros((len(sites), max((len(s.groups) for s in sites), default=0) + 1), dtype=int)
+    for site, groups in enumerate(site.groups for site in sites):
+        sizes[site, : len(groups)] = [len(group) for group in groups]
+    return sizes[table["site"], table["group"]]
+
+
+def _is_comparable(table: pd.DataFrame, sites: tuple[Site, ...], aligned: set[str]) -> pd.Series:
+    by_step = ["site", "step", "group"]
+    present = table.groupby(_GROUP)["rank"].transform("size")
+    is_whole = present.eq(_group_sizes(table, sites)) & present.gt(1)
+    made = table.groupby([*by_step, "rank"])["call"].transform("size")
+    per_rank = made.groupby([table[key] for key in by_step])
+    is_paired = per_rank.transform("min").eq(per_rank.transform("max"))
+    hosts = table.groupby(by_step)["host"].transform("nunique")
+    is_unaligned = ~table["host"].isin(aligned)
+    strangers = is_unaligned.groupby([table[key] for key in by_step]).transform("any")
+    return is_whole & is_paired & (hosts.eq(1) | ~strangers)
+
+
+def _residual_ns(table: pd.DataFrame, clocks: tuple[HostClock, ...]) -> pd.Series:
+    """What two starts must differ by to be told apart: nothing within one host."""
+    residual = table["host"].map({c.host: c.residual_ns for c in clocks}).fillna(0).astype("int64")
+    groups = table.groupby(_GROUP)
+    worst = residual.groupby([table[key] for key in _GROUP]).transform("max")
+    return worst.where(groups["host"].transform("nunique").gt(1), 0)
+
+
+def _last_ranks(table: pd.DataFrame, last_ns: pd.Series) -> pd.Series:
+    """The rank that starts last in each call; of several the first."""
+    at_last = table["rank"].where(table["common_ns"].eq(last_ns))
+    return at_last.groupby([table[key] for key in _GROUP]).transform("min")

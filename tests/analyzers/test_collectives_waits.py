@@ -1,0 +1,141 @@
+import pandas as pd
+import pytest
+from builders.work import hlo, kernel, traced
+
+from moeprof.analyzers.collectives import collectives
+from moeprof.analyzers.collectives_calls import calls_of
+from moeprof.analyzers.collectives_ranks import stragglers
+from moeprof.analyzers.collectives_waits import common_ns, waits_of
+from moeprof.tables.trace import HostClock
+
+US = 1000
+SKEW = 3_200_000 * US
+ALIGNED = (HostClock("a", 0, 0.0, 0, 12), HostClock("b", SKEW, 0.0, 4 * US, 12))
+OPS = (hlo("x", "parameter", size_bytes=8, shape="f32[2]"), hlo("sent", "all-to-all", "x"))
+
+
+def two_hosts(clocks):
+    """3 steps × 4 exchanges: a enters at t, b 400 µs later, both end at t + 550 µs."""
+    work = []
+    for step in range(3):
+        for call in range(4):
+            at = (10_000 * step + 1000 * call) * US
+            work.append(kernel("sent", at, 550 * US, step=step))
+            late = at + 400 * US + SKEW
+            work.append(kernel("sent", late, 150 * US, step=step, host="b"))
+    return traced(work, OPS, {s: (10_000 * s * US, 4000 * US) for s in range(3)}, clocks)
+
+
+def waits(trace):
+    return waits_of(calls_of(trace, trace.events), trace.meta.clocks)
+
+
+def test_on_a_common_clock_a_call_is_divided_into_waiting_and_transfer():
+    found = waits(two_hosts(ALIGNED)).groupby("host")
+    assert found["wait_ns"].unique().map(list).to_dict() == {"a": [400 * US], "b": [0]}
+    assert found["transfer_ns"].unique().map(list).to_dict() == {"a": [150 * US], "b": [150 * US]}
+
+
+def test_the_straggler_of_two_hosts_is_named_with_what_the_clocks_can_tell():
+    analysis = stragglers(two_hosts(ALIGNED))
+    first = analysis.table.iloc[0]
+    assert (first["host"], first["waited_for_ns"], first["worst_steps"]) == ("b", 1600 * US, 3)
+    assert analysis.headline[0].value == "rank 1"
+    assert any("known to within 4.000 µs" in note for note in analysis.notes)
+
+
+def test_without_alignment_nothing_is_said_across_hosts():
+    trace = two_hosts(())
+    assert waits(trace)["wait_ns"].isna().all()
+    assert stragglers(trace).table.empty
+    assert stragglers(trace).headline == ()
+    row = collectives(trace).table.iloc[0]
+    assert pd.isna(row["wait_ns"])
+    for analysis in (stragglers(trace), collectives(trace)):
+        assert any("not aligned" in note for note in analysis.notes)
+
+
+def test_starts_closer_than_the_clocks_are_known_name_no_straggler():
+    work = [kernel("sent", 0, 100), kernel("sent", 3 * US, 100, host="b")]
+    clocks = (HostClock("a", 0, 0.0, 0, 12), HostClock("b", 0, 0.0, 4 * US, 12))
+    assert waits(traced(work, OPS, None, clocks))["last_rank"].tolist() == [-1, -1]
+
+
+def test_times_are_brought_to_the_common_clock():
+    hosts, at = pd.Series(["a", "b"]), pd.Series([1_000_000_000, 1_000_000_000])
+    clocks = (HostClock("b", 500, 2000.0, 0, 2),)
+    assert common_ns(hosts, at, clocks).tolist() == [1_000_000_000, 1_000_000_000 - 500 - 2000]
+
+
+def test_devices_of_one_host_need_no_alignment():
+    work = [kernel("sent", 0, 100, device=0), kernel("sent", 30, 70, device=1)]
+    found = waits(traced(work, OPS))
+    assert found[["wait_ns", "transfer_ns"]].to_numpy().tolist() == [[30, 70], [0, 70]]
+    assert found["last_rank"].tolist() == [1, 1]
+
+
+def test_groups_wait_among_themselves():
+    ops = (OPS[0], hlo("sent", "all-to-all", "x", replica_groups="{{0,2},{1,3}}"))
+    starts = {0: 0, 2: 10, 1: 50, 3: 20}
+    work = [kernel("sent", at, 100 - at, device=d) for d, at in starts.items()]
+    assert waits(traced(work, ops)).set_index("rank")["wait_ns"].to_dict() == {
+        0: 10.0,
+        1: 0.0,
+        2: 0.0,
+        3: 30.0,
+    }
+
+
+def test_calls_that_cannot_be_paired_have_no_wait():
+    work = [kernel("sent", 0, 9, device=0), kernel("sent", 20, 9, device=0)]
+    work.append(kernel("sent", 2, 7, device=1))
+    assert waits(traced(work, OPS))["wait_ns"].isna().all()
+
+
+def test_a_group_with_a_missing_device_has_no_wait():
+    ops = (OPS[0], hlo("sent", "all-to-all", "x", replica_groups="{{0,1,2}}"))
+    work = [kernel("sent", 0, 9, device=0), kernel("sent", 2, 7, device=1)]
+    analysis = collectives(traced(work, ops))
+    assert analysis.table["wait_ns"].isna().all()
+    assert any("waits of 2 of 2 calls are not known" in note for note in analysis.notes)
+
+
+def eight_ranks(slow_rank):
+    """Every rank computes 1000 µs, the slow one of each step 1120; then all meet for 1 µs."""
+    work = []
+    for step in range(6):
+        at = 2000 * step * US
+        for rank in range(8):
+            length = (1120 if rank == slow_rank(step) else 1000) * US
+            work.append(kernel("dot", at, length, device=rank, step=step))
+            wait = at + 1120 * US - at - length
+            work.append(kernel("sent", at + length, wait + US, device=rank, step=step))
+    return traced(work, (*OPS, hlo("dot", "dot")))
+
+
+def test_a_rank_that_is_slow_in_every_step_comes_first():
+    analysis = stragglers(eight_ranks(lambda step: 5))
+    assert analysis.table["rank"].iloc[0] == 5
+    assert analysis.table["waited_for_ns"].iloc[0] == 120 * US
+    assert analysis.table["waited_for_share"].iloc[0] == pytest.approx(120 / 1001)
+    assert analysis.headline[0].value == "rank 5"
+    said = "rank 5: others wait 12.0 % of the step for it; the worst in 6 of 6 steps"
+    assert analysis.notes[0] == said
+    assert analysis.table["waits_ns"].tolist() == [0.0] + [120.0 * US] * 7
+
+
+def test_a_slow_rank_that_changes_is_no_fixed_straggler():
+    analysis = stragglers(eight_ranks(lambda step: step))
+    assert analysis.headline[0].value == "no fixed straggler"
+    assert "none is it in more than 1 of 6 steps" in analysis.notes[0]
+
+
+def test_ranks_that_arrive_together_have_no_straggler():
+    assert stragglers(eight_ranks(lambda step: -1)).headline[0].value == (
+        "none: ranks arrive together"
+    )
+
+
+def test_a_trace_of_compute_alone_has_no_straggler():
+    analysis = stragglers(traced([kernel("dot", 0, 5)], (hlo("dot", "dot"),)))
+    assert analysis.notes == ("none in this trace: no collective",)
