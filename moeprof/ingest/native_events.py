@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprof.ingest.native_library import Request
-from moeprof.ingest.space import EventColumns, Flags, Int32s, Int64s, PlaneHead
+from moeprof.ingest.space import EventColumns, Flags, Int32s, Int64s, PlaneHead, check_flags
 
 
 class EventBuffers:
@@ -31,8 +31,8 @@ class EventBuffers:
         Raises:
             ValueError: the flags are not one per name or line.
         """
-        self._skip_names = _flags(skip_names, len(plane.event_names), "names")
-        self._skip_lines = _flags(skip_lines, len(plane.lines), "lines")
+        check_flags(plane, skip_names, skip_lines)
+        self._skip_names, self._skip_lines = _bytes(skip_names), _bytes(skip_lines)
         kept_lines = (
             line for at, line in enumerate(plane.lines) if skip_lines is None or not skip_lines[at]
         )
@@ -71,6 +71,7 @@ class EventBuffers:
 
     def columns(self, kept: int, damaged: int, strings: list[str]) -> EventColumns:
         """The filled columns, cut to the events kept."""
+        distinct = self._distinct(strings)
         for short in (self._line, self._name, *self._texts.values()):
             short.resize(kept, refcheck=False)
         for long in (self._start_ns, self._end_ns, *self._numbers.values()):
@@ -82,7 +83,7 @@ class EventBuffers:
             end_ns=self._end_ns,
             numbers=self._numbers,
             texts=self._texts,
-            strings=self._distinct(strings),
+            strings=distinct,
             skipped=self._skipped,
             damaged=damaged,
         )
@@ -98,12 +99,8 @@ class EventBuffers:
         return list(codes)
 
 
-def _flags(flags: Flags | None, expected: int, what: str) -> npt.NDArray[np.uint8] | None:
-    if flags is None:
-        return None
-    if flags.shape != (expected,):
-        raise ValueError(f"skip_{what}: expected {expected} flags, found shape {flags.shape}")
-    return np.ascontiguousarray(flags, np.bool_).view(np.uint8)
+def _bytes(flags: Flags | None) -> npt.NDArray[np.uint8] | None:
+    return None if flags is None else np.ascontiguousarray(flags, np.bool_).view(np.uint8)
 
 
 def _column_of_stat(stat_names: Sequence[str], wanted: list[str]) -> Int32s:

@@ -14,7 +14,15 @@ import numpy as np
 
 from moeprof.ingest.damage import DamageLog, Places
 from moeprof.ingest.python_events import Line, Skip, Wanted, event_columns
-from moeprof.ingest.space import EventColumns, Flags, LineHead, PlaneHead, SpaceHead, StatValue
+from moeprof.ingest.space import (
+    EventColumns,
+    Flags,
+    LineHead,
+    PlaneHead,
+    SpaceHead,
+    StatValue,
+    check_flags,
+)
 from moeprof.ingest.stat_values import Span, stat_values
 from moeprof.ingest.wire import BYTES, VARINT, CutError, Data, WireError, fields, signed, text
 
@@ -41,7 +49,7 @@ class PythonSpace:
 
     def __init__(self, data: bytes) -> None:
         """Read the heads."""
-        self._data = data
+        self._data, self._closed = data, False
         self._planes: list[Plane] = []
         damage = Places()
         spans: list[Span] = []
@@ -66,6 +74,8 @@ class PythonSpace:
         skip_lines: Flags | None = None,
     ) -> EventColumns:
         """See `space.Space.events`."""
+        self._check_open()
+        check_flags(plane, skip_names, skip_lines)
         parts = self._planes[plane.index]
         wanted = Wanted(tuple(numbers), tuple(texts), parts.stat_names)
         skip = Skip(skip_names, skip_lines)
@@ -76,6 +86,7 @@ class PythonSpace:
 
     def name_stats(self, plane: PlaneHead, name: int) -> dict[str, StatValue]:
         """See `space.Space.name_stats`."""
+        self._check_open()
         parts = self._planes[plane.index]
         damage = Places()
         stats = metadata_stats(self._data, parts.event_metadata[name], parts.stat_names, damage)
@@ -84,7 +95,11 @@ class PythonSpace:
 
     def close(self) -> None:
         """Forget the file."""
-        self._data = b""
+        self._data, self._closed = b"", True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this XSpace is closed")
 
     def _read_plane(self, index: int, span: Span, damage: Places) -> PlaneHead:
         data = self._data

@@ -49,6 +49,18 @@ class PlaneHead:
     event_names: list[str]
 
 
+def check_flags(plane: PlaneHead, names: Flags | None, lines: Flags | None) -> None:
+    """Make sure that there is one flag for each name and one for each line of the plane.
+
+    Raises:
+        ValueError: there are more or fewer.
+    """
+    wanted = (("names", names, len(plane.event_names)), ("lines", lines, len(plane.lines)))
+    for what, flags, expected in wanted:
+        if flags is not None and flags.shape != (expected,):
+            raise ValueError(f"skip_{what}: expected {expected} flags, found shape {flags.shape}")
+
+
 @dataclass(frozen=True)
 class EventColumns:
     """Events of one plane, by line in file order, as columns of equal length.
@@ -119,6 +131,10 @@ class Space(Protocol):
 
         ``skip_names`` is by place in `PlaneHead.event_names`: such events are counted, not kept.
         Events of skipped lines are neither read nor counted; `LineHead.events` has their number.
+
+        Raises:
+            ValueError: the space is closed, or the flags are not one for each name and line.
+            TraceError: the columns do not fit into memory.
         """
         ...
 

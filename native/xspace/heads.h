@@ -14,8 +14,12 @@
 
 namespace moeprof::xspace {
 
-// Events between two marks of a line, which one thread decodes at a time.
-constexpr int64_t kChunkEvents = 1 << 15;
+// Events between two marks of a line, which one thread decodes at a time. Fuzz programs make it
+// small, so that small inputs have several chunks.
+#ifndef MOEPROF_XSPACE_CHUNK_EVENTS
+#define MOEPROF_XSPACE_CHUNK_EVENTS (1 << 15)
+#endif
+constexpr int64_t kChunkEvents = MOEPROF_XSPACE_CHUNK_EVENTS;
 
 struct Line {
   Span span;  // ends where its fields end or damage begins
