@@ -19,7 +19,7 @@ from moeprof.errors import TraceError
 from moeprof.tables.lazy import Loader
 from moeprof.tables.parquet import read_table, write_table
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta
-from moeprof.tables.trace_json import SCHEMA, Record, StoredTable, from_json, to_json
+from moeprof.tables.trace_json import FAMILY, SCHEMA, Record, StoredTable, from_json, to_json
 
 _RECORD = "trace.json"
 _CAPTURE = "meta.json"  # of the run folder
@@ -51,8 +51,17 @@ def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether `folder` looks like one that `write_tables` made, whole or not."""
-    return os.path.isfile(folder / _RECORD)  # False too where it may not be looked at
+    """Whether `folder` looks like one that `write_tables` made, whole or not.
+
+    Other programs write a ``trace.json`` too. False where nothing may be looked at.
+    """
+    try:
+        with (folder / _RECORD).open("rb") as file:
+            if FAMILY.encode() in file.read(64):
+                return True
+    except OSError:
+        pass
+    return os.path.isfile(folder / "events.parquet")
 
 
 def read_tables(folder: Path) -> Trace:

@@ -10,13 +10,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from reprlib import repr as shown
 from typing import get_args
 
 from moeprof.errors import TraceError
 from moeprof.tables.trace import HostClock, TraceMeta, TrustCheck, Verdict
 
-SCHEMA = "moeprof.trace/1"
-_FAMILY = "moeprof.trace/"
+FAMILY = "moeprof.trace/"
+SCHEMA = f"{FAMILY}1"
 
 Json = Mapping[str, object]
 
@@ -60,7 +61,7 @@ def from_json(text: str) -> Record:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"text that is not JSON ({error})") from error
     _require_schema(document)
     try:
@@ -74,7 +75,7 @@ def from_json(text: str) -> Record:
         )
     except KeyError as error:
         raise TraceError(f"no value for {error}") from error
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise TraceError(str(error)) from error
 
 
@@ -82,9 +83,9 @@ def _require_schema(document: object) -> None:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema == SCHEMA:
         return
-    if isinstance(schema, str) and schema.startswith(_FAMILY):
+    if isinstance(schema, str) and schema.startswith(FAMILY):
         raise TraceError(f"{schema}: another version of moeprof wrote it, export it again")
-    raise TraceError(f"schema {schema!r}" if schema is not None else "JSON without a schema")
+    raise TraceError(f"schema {shown(schema)}" if schema is not None else "JSON without a schema")
 
 
 def _meta(found: Json) -> TraceMeta:
@@ -122,29 +123,29 @@ def _check(found: Json) -> TrustCheck:
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     verdict = next((v for v in verdicts if v == found["verdict"]), None)
     if verdict is None:
-        raise TypeError(f"verdict {found['verdict']!r}")
+        raise TypeError(f"verdict {shown(found['verdict'])}")
     return TrustCheck(_text(found["check"]), verdict, _text(found["detail"]))
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} where text is expected")
+        raise TypeError(f"{shown(value)} where text is expected")
     return value
 
 
 def _whole(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} where a whole number is expected")
+        raise TypeError(f"{shown(value)} where a whole number is expected")
     return value
 
 
 def _items(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} where a list is expected")
+        raise TypeError(f"{shown(value)} where a list is expected")
     return value
 
 
 def _mapping(value: object) -> Json:
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r} where an object is expected")
+        raise TypeError(f"{shown(value)} where an object is expected")
     return value

@@ -2,6 +2,8 @@ import dataclasses
 import json
 import math
 import os
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +16,8 @@ from builders.xspace import thunk
 from moeprof.errors import TraceError
 from moeprof.tables import parquet, store
 from moeprof.tables.store import holds_tables, read_tables, write_tables
-from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
+from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta, TrustCheck
+from moeprof.tables.trace_json import Record, StoredTable, from_json, to_json
 
 CLOCK = HostClock("b", -5, 1.5, 30, 12)
 META = TraceMeta(
@@ -172,6 +175,46 @@ def test_a_folder_that_is_not_whole_is_one_clear_line(tmp_path, case):
         read_tables(tmp_path / "t")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 't'}/")
+
+
+def places(document, at=()):
+    """The way to every value in a document."""
+    inside = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inside:
+        yield (*at, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*at, key))
+
+
+RECORD = to_json(Record(META, (TrustCheck("a", "ok", "b"),), (StoredTable("events", 1, 2),)))
+PLACES = list(places(json.loads(RECORD)))
+
+
+@pytest.mark.parametrize("value", [None, True, -1.5, 10**400, "x", [], {}, [[]], {"x": 1}])
+def test_a_value_of_another_kind_is_read_or_told(value):
+    for *way, last in PLACES:
+        document = json.loads(RECORD)
+        reduce(getitem, way, document)[last] = value
+        try:
+            assert isinstance(from_json(json.dumps(document)), Record)
+        except TraceError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_json_nested_beyond_reason_is_no_record():
+    with pytest.raises(TraceError, match="not JSON"):
+        from_json("[" * 100_000)
+
+
+def test_the_trace_json_of_another_program_makes_no_folder_of_tables(tmp_path):
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    assert not holds_tables(tmp_path)
+
+
+def test_tables_that_lost_their_record_are_told(tmp_path):
+    write_tables(trace_with(), tmp_path)
+    (tmp_path / "trace.json").unlink()
+    assert holds_tables(tmp_path)
 
 
 def test_keys_that_a_later_release_adds_are_passed_over(tmp_path):
