@@ -71,11 +71,11 @@ class EventBuffers:
 
     def columns(self, kept: int, damaged: int, strings: list[str]) -> EventColumns:
         """The filled columns, cut to the events kept."""
-        distinct = self._distinct(strings)
         for short in (self._line, self._name, *self._texts.values()):
             short.resize(kept, refcheck=False)
         for long in (self._start_ns, self._end_ns, *self._numbers.values()):
             long.resize(kept, refcheck=False)
+        distinct = self._distinct(strings)
         return EventColumns(
             line=self._line,
             name=self._name,

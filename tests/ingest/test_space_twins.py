@@ -3,9 +3,9 @@
 import numpy as np
 from builders.protobuf import field, message
 from builders.xspace import METADATA, Plane, Ref, event, host, line, xspace
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from space_strategies import ASKED, BROKEN, UNICODE, damaged, spaces
+from space_strategies import ASKED, BROKEN, damaged, spaces
 from space_views import columns_view, space_view
 
 from moeprof.ingest.damage import MOST_LISTED
@@ -21,11 +21,13 @@ def assert_twins_agree(data: bytes, asked: tuple[str, ...] = ASKED) -> None:
         space.close()
 
 
-@given(spaces(st.one_of(UNICODE, BROKEN)))
+@settings(max_examples=500)
+@given(spaces(BROKEN, noisy_maps=True))
 def test_any_space_is_the_same_to_both(data):
     assert_twins_agree(data)
 
 
+@settings(max_examples=1000)
 @given(damaged())
 def test_a_damaged_space_is_the_same_to_both(data):
     assert_twins_agree(data)
@@ -71,17 +73,17 @@ def many_events(count: int) -> bytes:
 
 
 def test_a_line_that_several_threads_share_is_read_in_order():
-    data = many_events(100_000)
+    data = many_events(70_000)
     plain, native = open_python_space(data), NativeSpace(data, 3)
     (plane,), (same_plane,) = plain.head.planes, native.head.planes
     expected = plain.events(plane, texts=("op",))
     assert columns_view(native.events(same_plane, texts=("op",))) == columns_view(expected)
-    assert (len(expected), expected.damaged) == (100_010 - 11, 11)
+    assert (len(expected), expected.damaged) == (70_010 - 7, 7)
     assert native.head.damage == plain.head.damage
 
 
 def test_rows_close_up_where_many_names_are_skipped():
-    data = many_events(100_000)
+    data = many_events(70_000)
     plain, native = open_python_space(data), NativeSpace(data, 3)
     (plane,), (same_plane,) = plain.head.planes, native.head.planes
     skip = np.array([True, False])
