@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builders.protobuf import Value, message, packed
@@ -44,6 +44,16 @@ class LogicalBuffer:
     size_bytes: int
     allocation: int = 0
     offset_bytes: int = 0
+    color: int = 0
+    shape_index: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Size and flags of an allocation; ``flags`` are fields of BufferAllocationProto."""
+
+    size_bytes: int
+    flags: tuple[int, ...] = ()
 
 
 @dataclass
@@ -91,8 +101,16 @@ def hlo_proto(
     name: str = "jit_step",
     buffers: Sequence[LogicalBuffer] = (),
     heap: Sequence[tuple[int, int]] = (),
+    heaps: Sequence[Sequence[tuple[int, int]]] = (),
+    allocations: Mapping[int, Allocation] | None = None,
+    schedule: Mapping[str, Sequence[str]] | None = None,
+    more: Sequence[tuple[int, Value]] = (),
 ) -> bytes:
-    """An HloProto; the last computation is the entry. `heap`: (kind, buffer), 0 alloc, 1 free."""
+    """An HloProto; the last computation is the entry.
+
+    `heap`, or `heaps` for several traces: (kind, buffer), 0 alloc, 1 free, 2 share. `schedule`
+    has the order of instructions by computation, `more` further fields of the module.
+    """
     ids = {
         item.name: number
         for number, item in enumerate((i for c in computations for i in c.instructions), start=1)
@@ -105,8 +123,12 @@ def hlo_proto(
         (2, computations[-1].name),
         *((3, part) for part in encoded),
         (17, _stack_frame_index(tables)),
+        *more,
     )
-    return message((1, module), (3, _buffer_assignment(buffers, heap, ids)))
+    if schedule is not None:
+        module += message((7, _schedule(schedule, ids, computation_ids)))
+    assignment = _buffer_assignment(buffers, heaps or [heap], allocations or {}, ids)
+    return message((1, module), (3, assignment))
 
 
 def shape_proto(text: str) -> bytes:
@@ -155,22 +177,58 @@ def _stack_frame_index(tables: _Tables) -> bytes:
     )
 
 
-def _buffer_assignment(
-    buffers: Sequence[LogicalBuffer], heap: Sequence[tuple[int, int]], ids: dict[str, int]
+def _schedule(
+    order: Mapping[str, Sequence[str]], ids: dict[str, int], computation_ids: dict[str, int]
 ) -> bytes:
-    logical = [message((1, b.id), (2, b.size_bytes), (3, message((4, ids[b.op])))) for b in buffers]
-    allocations = [
-        message(
-            (1, index),
-            *(
-                (9, message((1, b.id), (2, b.offset_bytes), (3, b.size_bytes)))
-                for b in buffers
-                if b.allocation == index
-            ),
-        )
-        for index in sorted({b.allocation for b in buffers})
-    ]
-    trace = message(*((1, message((1, kind), (2, buffer))) for kind, buffer in heap))
     return message(
-        *((1, part) for part in logical), *((3, part) for part in allocations), (4, trace)
+        *(
+            (
+                1,
+                message(
+                    (1, computation_ids[name]), (2, message((1, packed([ids[i] for i in ops]))))
+                ),
+            )
+            for name, ops in order.items()
+        )
+    )
+
+
+def _buffer_assignment(
+    buffers: Sequence[LogicalBuffer],
+    heaps: Sequence[Sequence[tuple[int, int]]],
+    allocations: Mapping[int, Allocation],
+    ids: dict[str, int],
+) -> bytes:
+    logical = [
+        message(
+            (1, b.id),
+            (2, b.size_bytes),
+            (3, message((3, packed(list(b.shape_index))), (4, ids[b.op]))),
+            (4, b.color),
+        )
+        for b in buffers
+    ]
+    traces = [
+        message(*((1, message((1, kind), (2, buffer))) for kind, buffer in heap)) for heap in heaps
+    ]
+    return message(
+        *((1, part) for part in logical),
+        *(
+            (3, _allocation(index, allocations.get(index, Allocation(0)), buffers))
+            for index in sorted({*allocations, *(b.allocation for b in buffers)})
+        ),
+        *((4, trace) for trace in traces),
+    )
+
+
+def _allocation(index: int, allocation: Allocation, buffers: Sequence[LogicalBuffer]) -> bytes:
+    return message(
+        (1, index),
+        (2, allocation.size_bytes),
+        *((flag, 1) for flag in allocation.flags),
+        *(
+            (9, message((1, b.id), (2, b.offset_bytes), (3, b.size_bytes)))
+            for b in buffers
+            if b.allocation == index
+        ),
     )
