@@ -1,0 +1,67 @@
+"""Question: how long do pipeline stages wait, and how much of it must be?
+
+Reads:   events, hlo_ops, devices, steps; or the record that a pipeline's ranks wrote.
+Returns: one row per stage (`STAGES`), beside the bubble that the schedule cannot avoid.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.pipeline_stages import (
+    STAGES,
+    schedule_of,
+    stage_table,
+    typical_iteration,
+)
+from moeprof.analyzers.pipeline_trace import pipeline_of
+from moeprof.errors import SpecError
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.pipeline import PipelineWork
+from moeprof.tables.trace import Trace
+
+QUESTION = "How long do pipeline stages wait, and how much of it must be?"
+
+
+def pipeline(trace: Trace) -> Analysis:
+    """The pipeline of a trace, where one is found; a note says why where none is."""
+    found = pipeline_of(trace)
+    if isinstance(found, str):
+        return Analysis("pipeline", QUESTION, (), STAGES, STAGES.frame(), (found,))
+    return pipeline_stages(found)
+
+
+def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analysis:
+    """Stages of one iteration: by default that of median length, the first left out.
+
+    Raises:
+        SpecError: there is no such iteration.
+    """
+    known = sorted(found.times["iteration"].unique().tolist())
+    number = typical_iteration(found.times) if iteration is None else iteration
+    if number is None:
+        said = ("none in this record: no iteration", *found.notes)
+        return Analysis("pipeline", QUESTION, (), STAGES, STAGES.frame(), said)
+    if number not in known:
+        raise SpecError(
+            f"{found.source}: expected an iteration from {known[0]} to {known[-1]}, found {number}."
+        )
+    table, schedule = stage_table(found, number), schedule_of(found)
+    mean = float(table["bubble_share"].mean())
+    headline = (
+        Metric("bubble_share", mean, "share"),
+        Metric("schedule_share", schedule.bubble, "share"),
+        Metric("beyond_schedule", mean - schedule.bubble, "share"),
+        Metric(
+            "worst_stage", int(table["stage"].iloc[table["bubble_share"].to_numpy().argmax()]), ""
+        ),
+        Metric("iteration_time", int((table["work_ns"] + table["idle_ns"]).max()), "ns"),
+        Metric("iteration", number, ""),
+        Metric("schedule", schedule.name, ""),
+        Metric("stages", schedule.stages, "count"),
+        Metric("microbatches", schedule.microbatches, "count"),
+        Metric("chunks_per_stage", schedule.chunks, "count"),
+    )
+    notes = (
+        *found.notes,
+        "what a stage waits for inside its work (experts, tensor-parallel peers) counts as work",
+    )
+    return Analysis("pipeline", QUESTION, headline, STAGES, table, notes)
