@@ -109,7 +109,7 @@ def joined_note(session: Session) -> str:
         reason = f"their {what} lie within {NEAR_S:.0f} s; a recorded window is lacking"
     named = ", ".join(f"{folder.path.name} ({', '.join(folder.hosts)})" for folder in folders)
     count = sum(len(folder.hosts) for folder in folders)
-    return f"{len(folders)} sessions read as one run of {count} hosts, {reason}: {named}"
+    return f"{len(folders)} session folders read as one run of {count} hosts, {reason}: {named}"
 
 
 def _with_window(folder: SessionFolder) -> SessionFolder:

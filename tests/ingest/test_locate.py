@@ -21,7 +21,7 @@ def test_hosts_with_sessions_of_their_own_are_one_run(tmp_path):
     assert found.run == tmp_path
     assert found.notes == (
         "2 sessions found; read the newest, S_36 + S_38 (not: S_old)",
-        "2 sessions read as one run of 2 hosts, their recorded windows overlap by 90.0 %: "
+        "2 session folders read as one run of 2 hosts, their recorded windows overlap by 90.0 %: "
         "S_36 (hostA), S_38 (hostB)",
     )
 

@@ -25,7 +25,7 @@ def test_hosts_whose_windows_overlap_are_one_session(tmp_path):
     (session,) = sessions_of([b, a])
     assert [file.name for file in session.files] == ["hostA.xplane.pb", "hostB.xplane.pb"]
     assert joined_note(session) == (
-        "2 sessions read as one run of 2 hosts, their recorded windows overlap by 90.0 %: "
+        "2 session folders read as one run of 2 hosts, their recorded windows overlap by 90.0 %: "
         "S_36 (hostA), S_38 (hostB)"
     )
 

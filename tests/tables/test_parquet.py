@@ -26,7 +26,7 @@ ROWS = {"size_bytes": [1, 2, 3], "share": [0.5, np.nan, np.inf], "host": ["b", "
 V = "moeprof.trace/1"
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck), deadline=None)
 @given(st.sampled_from(list(FRAMES.values())).flatmap(lambda s: st.tuples(st.just(s), frames(s))))
 def test_every_frame_comes_back_as_it_was(tmp_path, case):
     schema, frame = case
