@@ -42,7 +42,7 @@ def _of_json(config: bytes) -> int:
         found = json.loads(config) if len(config) <= _MOST_JSON else {}
         count = found.get("known_trip_count", found.get("knownTripCount"))
         return _as_count(int(count["n"])) if isinstance(count, dict) and count else UNKNOWN
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return UNKNOWN
 
 

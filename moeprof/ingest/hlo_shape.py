@@ -90,7 +90,8 @@ def parse_shape(data: bytes, start: int, end: int, depth: int = 0) -> Shape:
     elif not 0 <= packed <= 128 or len(dims) > _MOST_DIMS or any(dim < 0 for dim in dims):
         raise WireError(start, f"a shape of {len(dims)} dimensions that no memory holds")
     else:
-        size_bytes = _total(start, [(prod(dims) * (packed or (bits + 7) // 8 * 8) + 7) // 8])
+        width = bits and (packed or (bits + 7) // 8 * 8)  # tokens take nothing in any layout
+        size_bytes = _total(start, [(prod(dims) * width + 7) // 8])
     dynamic = frozenset(i for i, flag in enumerate(flags) if flag and i < len(dims))
     return Shape(name, dims, size_bytes, (), dynamic)
 

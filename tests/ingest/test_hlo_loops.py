@@ -161,6 +161,7 @@ def test_fusions_around_the_comparison_and_the_step_are_looked_into():
         (b'{"known_trip_count":{"n":"-3"}}', -1),
         (b'{"known_trip_count":[1]}', -1),
         (b"{broken", -1),
+        (b'{"known_trip_count":{"n":1e999}}', -1),
         (b"[1]", -1),
         (b"", -1),
         (message((1, message((1, 6)))), 6),
