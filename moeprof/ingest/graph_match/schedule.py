@@ -1,0 +1,135 @@
+"""Question: in which order does a module run the instructions that run kernels?
+
+The schedule of the entry computation, with the computations of loops, branches, calls and async
+ops put in the place of their callers. A place in this list is called a slot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from moeprof.ingest.graph_match.kinds import INSTRUCTIONS, instruction_kind
+from moeprof.ingest.graph_match.program_rows import Row, read_rows
+from moeprof.ingest.graph_match.same_kernel import body_codes
+
+Ints = npt.NDArray[np.int64]
+
+_RUNS_NOTHING = frozenset(
+    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain"}
+    | {"opt-barrier", "optimization-barrier", "add-dependency", "async-update"}
+)
+_CONTAINERS = frozenset({"while", "conditional", "call", "async-start"})
+_NOT_A_NAME = re.compile(r"\W")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Slots of a module, in order; all arrays have one entry per slot.
+
+    ``kinds`` index `INSTRUCTIONS`. Slots with equal ``bodies`` share a kernel. A slot's innermost
+    loop spans [``loop_starts``, ``loop_ends``), the whole list where it is in none.
+    ``is_ordered`` says whether the program carries its schedule: else order tells nothing.
+    """
+
+    ops: tuple[str, ...]
+    kinds: Ints
+    bodies: Ints
+    loop_starts: Ints
+    loop_ends: Ints
+    slot_of_op: dict[str, int]
+    slot_of_name: dict[str, int]
+    is_ordered: bool
+
+
+def read_schedule(instructions: pd.DataFrame) -> Schedule:
+    """`Schedule` of the `HLO_OPS` of one module.
+
+    Column ``schedule`` (int64, place in its computation's sequence, -1 unknown) gives the order;
+    without it the order of the rows stands in and ``is_ordered`` is false.
+    """
+    rows = read_rows(instructions)
+    opcodes = {name: frozenset(row.opcode for row in inside) for name, inside in rows.items()}
+    is_ordered = any(row.place >= 0 for inside in rows.values() for row in inside)
+    slots, loops = _Walk(rows, is_ordered).slots()
+    kinds = [
+        instruction_kind(
+            row.opcode,
+            row.custom_call_target,
+            row.details,
+            frozenset().union(*(opcodes.get(name, frozenset()) for name in row.called)),
+        )
+        for row in slots
+    ]
+    return Schedule(
+        ops=tuple(row.op for row in slots),
+        kinds=np.array([INSTRUCTIONS.index(kind) for kind in kinds], np.int64),
+        bodies=np.array(body_codes(rows, slots), np.int64),
+        loop_starts=np.array([start for start, _ in loops], np.int64),
+        loop_ends=np.array([end for _, end in loops], np.int64),
+        slot_of_op={row.op: slot for slot, row in enumerate(slots)},
+        slot_of_name=_slot_of_name(slots, rows),
+        is_ordered=is_ordered,
+    )
+
+
+def _slot_of_name(slots: list[Row], rows: dict[str, list[Row]]) -> dict[str, int]:
+    """Slot by the name of its kernel, which may be that of an instruction fused into it."""
+    found: dict[str, int] = {}
+    for slot, row in enumerate(slots):
+        if row.opcode == "fusion":
+            inner = (fused.op for name in row.called for fused in rows.get(name, []))
+            found.update((kernel_name(op), slot) for op in inner)
+    found.update((kernel_name(row.op), slot) for slot, row in enumerate(slots))
+    return found
+
+
+def kernel_name(op: str) -> str:
+    """The name that the compiler gives the kernel of an instruction."""
+    return _NOT_A_NAME.sub("_", op)
+
+
+class _Walk:
+    """Visits computations from the entry on, each once, and notes slots and the loops around."""
+
+    def __init__(self, rows: dict[str, list[Row]], is_ordered: bool) -> None:
+        called = {name for inside in rows.values() for row in inside for name in row.called}
+        self._roots = [name for name in rows if name not in called]
+        self._rows = rows
+        if is_ordered:
+            self._rows = {name: _in_schedule(inside) for name, inside in rows.items()}
+        self._visited: set[str] = set()
+        self._slots: list[Row] = []
+        self._spans: list[tuple[int, int]] = []
+
+    def slots(self) -> tuple[list[Row], list[tuple[int, int]]]:
+        """Slots, and the span of the innermost loop of each."""
+        for root in self._roots:
+            self._visit(root)
+        loops = [(0, len(self._slots))] * len(self._slots)
+        for start, end in reversed(self._spans):  # inner loops end first: they overwrite
+            loops[start:end] = [(start, end)] * (end - start)
+        return self._slots, loops
+
+    def _visit(self, computation: str) -> None:
+        if computation in self._visited:
+            return
+        self._visited.add(computation)
+        for row in self._rows.get(computation, []):
+            if row.opcode in _CONTAINERS:
+                start = len(self._slots)
+                # A loop names its body first but runs its condition first.
+                for name in row.called[:: -1 if row.opcode == "while" else 1]:
+                    self._visit(name)
+                if row.opcode == "while":
+                    self._spans.append((start, len(self._slots)))
+            elif row.opcode not in _RUNS_NOTHING and not row.opcode.endswith("-done"):
+                self._slots.append(row)
+
+
+def _in_schedule(rows: list[Row]) -> list[Row]:
+    return sorted((row for row in rows if row.place >= 0), key=lambda row: row.place)
