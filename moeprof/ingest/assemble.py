@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from moeprof.ingest.clocks import align
 from moeprof.ingest.frames import (
     devices_frame,
     dropped_frame,
@@ -20,11 +21,14 @@ from moeprof.ingest.frames import (
 from moeprof.ingest.hlo_frames import buffers_frame, hlo_frame, modules_frame
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.host_tables import host_tables
+from moeprof.ingest.processes import Processes
+from moeprof.ingest.program_ids import joined_ids
 from moeprof.ingest.programs import Program
 from moeprof.ingest.self_time import bodies
-from moeprof.ingest.trust import Evidence, judge
+from moeprof.ingest.trust import judge
+from moeprof.ingest.trust_evidence import Evidence
 from moeprof.ingest.work import Labels
-from moeprof.tables.trace import Trace, TraceMeta
+from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Source:
     path: str
     run_folder: str
     notes: tuple[str, ...]
+    processes: Processes
 
 
 def assemble(
@@ -43,7 +48,8 @@ def assemble(
     routing: pd.DataFrame,
     received: pd.DataFrame,
 ) -> Trace:
-    """Join the files of a session. Programs of equal id are taken to be the same program."""
+    """Join the files of a session."""
+    hosts, renamed = joined_ids(hosts)
     programs: dict[int, Program] = {}
     for host in hosts:
         programs = {**host.programs, **programs}
@@ -53,20 +59,16 @@ def assemble(
     tables = [host_tables(host, rows, inside) for host in hosts]
     events = events_frame(tables, labels)
     executions = executions_frame(tables)
-    steps = steps_frame(tables)
-    dropped = sum((host.record.dropped for host in hosts), Counter())
-    damage = [line for host in hosts for line in host.record.damage]
-    read = sum(host.record.events for host in hosts)
-    messages = [message for host in hosts for message in host.messages]
-    doubts = list(dict.fromkeys(table.cut.doubt for table in tables if table.cut.doubt))
-    stray_ns = sum(table.stray_ns for table in tables)
+    devices = devices_frame([table.host for table in tables], events)
+    clocks, not_aligned = align(tables, ops, _ranks(devices))
+    source = replace(source, notes=(*source.notes, *renamed))
+    meta = _meta(source, tables, events, clocks)
+    steps = steps_frame(tables, meta)
     return Trace(
-        meta=_meta(source, tables, events),
-        trust=judge(
-            Evidence(events, ops, steps, dropped, damage, messages, read, doubts, stray_ns)
-        ),
+        meta=meta,
+        trust=judge(_evidence(source, tables, events, ops, steps, clocks, not_aligned)),
         events=events,
-        devices=devices_frame(hosts, events),
+        devices=devices,
         hlo_ops=ops,
         executions=executions,
         modules=modules_frame(programs, events, executions),
@@ -74,13 +76,58 @@ def assemble(
         buffers=buffers_frame(programs),
         rendezvous=rendezvous_frame(tables, labels),
         markers=markers_frame(tables),
-        dropped=dropped_frame(dropped),
+        dropped=dropped_frame(_dropped(tables)),
         routing=routing,
         received=received,
     )
 
 
-def _meta(source: Source, tables: Sequence[HostTables], events: pd.DataFrame) -> TraceMeta:
+def _ranks(devices: pd.DataFrame) -> dict[tuple[str, int], int]:
+    places = zip(devices["host"].tolist(), devices["device"].tolist(), strict=True)
+    return dict(zip(places, devices["rank"].tolist(), strict=True))
+
+
+def _dropped(tables: Sequence[HostTables]) -> Counter[str]:
+    return sum((table.host.record.dropped for table in tables), Counter())
+
+
+def _evidence(
+    source: Source,
+    tables: Sequence[HostTables],
+    events: pd.DataFrame,
+    ops: pd.DataFrame,
+    steps: pd.DataFrame,
+    clocks: tuple[HostClock, ...],
+    not_aligned: str,
+) -> Evidence:
+    hosts = [table.host for table in tables]
+    return Evidence(
+        events=events,
+        hlo_ops=ops,
+        steps=steps,
+        dropped=_dropped(tables),
+        damage=[line for host in hosts for line in host.record.damage],
+        messages=[message for host in hosts for message in host.messages],
+        models=[model for host in hosts for model in host.models.values()],
+        read=sum(host.record.events for host in hosts),
+        doubts=list(dict.fromkeys(table.cut.doubt for table in tables if table.cut.doubt)),
+        stray_ns=sum(table.stray_ns for table in tables),
+        outliers=[line for host in hosts for line in host.record.outliers],
+        not_serial=[line for table in tables for line in table.not_serial],
+        hosts=[host.name for host in hosts],
+        clocks=clocks,
+        not_aligned=not_aligned,
+        processes=source.processes,
+        found=[check for host in hosts for check in host.record.checks],
+    )
+
+
+def _meta(
+    source: Source,
+    tables: Sequence[HostTables],
+    events: pd.DataFrame,
+    clocks: tuple[HostClock, ...],
+) -> TraceMeta:
     hosts = [table.host for table in tables]
     return TraceMeta(
         path=source.path,
@@ -92,4 +139,5 @@ def _meta(source: Source, tables: Sequence[HostTables], events: pd.DataFrame) ->
         notes=(*source.notes, *dict.fromkeys(table.cut.how for table in tables)),
         run_folder=source.run_folder,
         are_steps_numbered_by_script=all(table.cut.is_as_in_script for table in tables),
+        clocks=clocks,
     )

@@ -11,6 +11,7 @@ import pandas as pd
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.space import Int64s
 from moeprof.ingest.work import LABELLED, Labels
+from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.trace import (
     DEVICES,
     DROPPED,
@@ -19,6 +20,7 @@ from moeprof.tables.trace import (
     MARKERS,
     RENDEZVOUS,
     STEPS,
+    TraceMeta,
 )
 
 
@@ -72,27 +74,38 @@ def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
     return EXECUTIONS.frame({name: whole[name] for name in EXECUTIONS.names})
 
 
-def steps_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
-    """`STEPS`, by number. Of several hosts the longest step is kept, as clocks are not aligned."""
-    rows: dict[int, dict[str, object]] = {}
-    for table in tables:
-        for step in table.cut.steps:
-            length = step.end_ns - step.start_ns
-            row = rows.setdefault(
-                step.step,
-                {
-                    "step": step.step,
-                    "module": step.module,
-                    "start_ns": step.start_ns,
-                    "duration_ns": length,
-                    "used": True,
-                    "reason": "",
-                },
-            )
-            row["duration_ns"] = max(int(str(row["duration_ns"])), length)
-            if step.reason:
-                row["used"], row["reason"] = False, row["reason"] or step.reason
-    return STEPS.frame([row for _, row in sorted(rows.items())])
+def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
+    """`STEPS`, by number, from the first host's start to the last host's end.
+
+    Where clocks of several hosts are not aligned, a step begins as on the first host that has it
+    and lasts as long as on the slowest one.
+    """
+    rows = [
+        (step.step, step.module, table.host.name, step.start_ns, step.end_ns, step.reason)
+        for table in tables
+        for step in table.cut.steps
+    ]
+    found = pd.DataFrame(rows, columns=["step", "module", "host", "start_ns", "end_ns", "reason"])
+    if found.empty:
+        return STEPS.frame()
+    if is_comparable(meta):
+        for stamp in ("start_ns", "end_ns"):
+            for host in meta.hosts:
+                mine = found["host"] == host
+                found.loc[mine, stamp] = to_common(meta, host, found[stamp][mine].to_numpy())
+    found["duration_ns"] = found["end_ns"] - found["start_ns"]
+    found["used"] = found["reason"] == ""
+    steps = found.groupby("step", as_index=False).agg(
+        module=("module", "first"),
+        start_ns=("start_ns", "min" if is_comparable(meta) else "first"),
+        end_ns=("end_ns", "max"),
+        duration_ns=("duration_ns", "max"),
+        used=("used", "all"),
+        reason=("reason", lambda reasons: next(filter(None, reasons), "")),
+    )
+    if is_comparable(meta):
+        steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
+    return STEPS.frame({name: steps[name] for name in STEPS.names})
 
 
 def rendezvous_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.work import Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
@@ -45,7 +46,7 @@ def read_gpu_work(
     keep = sound(columns.start_ns, columns.end_ns)
     record.events += len(columns) + derived
     record.drop("events derived from the streams", derived)
-    record.drop("impossible time stamp", (~keep).sum())
+    drop_impossible(plane, columns, keep, record)
     places = np.flatnonzero(keep)
     if not len(places):
         return

@@ -36,7 +36,8 @@ class HostTables:
     """What one process contributes to the frames.
 
     ``work`` is sorted by device and start and has, besides the columns of `work.COLUMNS`,
-    instruction, evidence (code), confidence, step and self_ns. ``executions`` has device, module,
+    recorded_ns, instruction, evidence (code), confidence, step and self_ns. ``not_serial`` names the
+    streams on which pieces overlap all the time. ``executions`` has device, module,
     run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module, run id).
     """
 
@@ -46,3 +47,4 @@ class HostTables:
     cut: Cut
     step_of: Mapping[tuple[int, int], int]
     stray_ns: int
+    not_serial: tuple[str, ...] = ()

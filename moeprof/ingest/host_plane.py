@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.work import Launch, Marker, Record, names_that, sound
 from moeprof.tables.intervals import last_begun
@@ -73,7 +74,7 @@ def read_host_events(space: Space, plane: PlaneHead, zero_ns: int, record: Recor
     keep = sound(columns.start_ns, columns.end_ns)
     record.drop("thread pool bookkeeping", columns.skipped[is_pool].sum())
     record.drop("Python calls", columns.skipped[is_python].sum())
-    record.drop("impossible time stamp", (~keep).sum())
+    drop_impossible(plane, columns, keep, record)
     record.events += len(columns) + int(columns.skipped.sum())
     return HostEvents(plane, columns, keep, zero_ns)
 

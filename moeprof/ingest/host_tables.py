@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from moeprof.ingest.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.host import Host, HostTables
+from moeprof.ingest.outliers import near_the_work
 from moeprof.ingest.self_time import Bodies, self_times_ns
+from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.steps import Step, cut_steps
 from moeprof.ingest.work import COLUMNS, Labels
@@ -20,8 +23,9 @@ Instructions = Mapping[tuple[int, str], int]
 
 def host_tables(host: Host, instructions: Instructions, inside: Bodies) -> HostTables:
     """Place the work of a host."""
-    record = host.record
-    work = _in_order(record.work)
+    record = near_the_work(host.record)
+    host = replace(host, record=record)
+    work, _, not_serial = repaired(_in_order(record.work), record.labels)
     work = resolved(work, instructions, record.labels)
     number, rows = number_executions(work)
     known = known_executions(rows)
@@ -41,7 +45,8 @@ def host_tables(host: Host, instructions: Instructions, inside: Bodies) -> HostT
         inside,
     )
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
-    return HostTables(host, work.assign(step=step, self_ns=self_ns), known, cut, step_of, stray_ns)
+    work = work.assign(step=step, self_ns=self_ns)
+    return HostTables(host, work, known, cut, step_of, stray_ns, not_serial)
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from moeprof.errors import TraceError
@@ -18,6 +19,7 @@ from moeprof.ingest.host_plane import (
 )
 from moeprof.ingest.locate import locate
 from moeprof.ingest.open_space import open_space
+from moeprof.ingest.processes import processes_of
 from moeprof.ingest.profile_window import ENVIRONMENT_PLANE
 from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
@@ -47,9 +49,15 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
         return open_stored(Path(path), session, hosts)
     found = locate(path, session, hosts)
     labels = Labels()
-    read = [read_file(file, counting_of(found.run, file), labels) for file in found.files]
+    processes = processes_of(found.run, found.files)
+    read = [
+        replace(read_file(file, counting_of(found.run, file), labels), process=process)
+        for file, process in zip(found.files, processes.of_file, strict=True)
+    ]
     read[0].record.damage.extend(meta_damage(found.run))
-    source = Source(str(path), str(found.run or ""), found.notes)
+    if hosts:  # the others are left out because they were not asked for
+        processes = replace(processes, missing=())
+    source = Source(str(path), str(found.run or ""), found.notes, processes)
     return assemble(source, read, labels, *read_routing(found.run))
 
 
@@ -128,7 +136,12 @@ def _host_name(file: Path, head: SpaceHead) -> str:
 
 def _zero_ns(head: SpaceHead, profile_start: object) -> int:
     """What to take off every stamp: 0 where lines count from the start of the capture."""
-    stamps = [line.timestamp_ns for p in head.planes for line in p.lines if line.events]
-    if not stamps or min(stamps) < 10**17:
-        return 0  # 10**17 ns is 1973: no capture lasts so long, so these are no dates
-    return profile_start if isinstance(profile_start, int) and profile_start > 0 else min(stamps)
+    lines = [(line.timestamp_ns, line.events) for p in head.planes for line in p.lines]
+    dates = [stamp for stamp, _ in lines if stamp >= _A_DATE_NS]
+    events = sum(count for _, count in lines)
+    if 2 * sum(count for stamp, count in lines if stamp >= _A_DATE_NS) <= events or not dates:
+        return 0  # a stamp of 0 on a line or two does not make the others no dates
+    return profile_start if isinstance(profile_start, int) and profile_start > 0 else min(dates)
+
+
+_A_DATE_NS = 10**17  # 1973: no capture lasts so long, so smaller stamps are no dates

@@ -52,12 +52,12 @@ def counting_of(run: Path | None, profile: Path) -> Counting | None:
     meta = read_meta(run) if run is not None else None
     for window in _windows(meta) if meta is not None else ():
         file = window.get("file")
-        if isinstance(file, str) and Path(file).parts[-2:] == _place(profile):
+        if isinstance(file, str) and Path(file).parts[-2:] == place_of(profile):
             return _counting(window)
     return None
 
 
-def _place(profile: Path) -> tuple[str, ...]:
+def place_of(profile: Path) -> tuple[str, ...]:
     """Session and file name, which a profile keeps when its run is moved or packed."""
     path = profile.resolve()
     return path.parent.name, path.name.removesuffix(".gz")

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.space import Flags, Int64s
+from moeprof.tables.trace import TrustCheck
 
 LABELLED = ("line", "name", "kind", "op", "details")
 COLUMNS = (
@@ -53,7 +54,7 @@ def work_frame(count: int, **columns: Int64s | int) -> pd.DataFrame:
     """Device work of `count` pieces; columns not given are unknown."""
     known = {name: columns.get(name, 0 if name in LABELLED else -1) for name in COLUMNS}
     full = {n: np.full(count, v, np.int64) if isinstance(v, int) else v for n, v in known.items()}
-    return pd.DataFrame(full, dtype=np.int64)
+    return pd.DataFrame(full, copy=False)
 
 
 class Marker(NamedTuple):
@@ -77,7 +78,9 @@ class Record:
     """What the planes of one file hold. Readers append to it; nobody else changes it.
 
     ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
-    CPU run waiting for their peers. All stamps count from the start of the capture.
+    CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
+    ``checks`` are for the trust record, of faults that only the reader of a format can see.
+    All stamps count from the start of the capture.
     """
 
     labels: Labels
@@ -88,6 +91,8 @@ class Record:
     compiles_ns: list[int] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     damage: list[str] = field(default_factory=list)
+    outliers: list[str] = field(default_factory=list)
+    checks: list[TrustCheck] = field(default_factory=list)
     events: int = 0
 
     def drop(self, what: str, count: int) -> None:

@@ -44,6 +44,7 @@ EVENTS = Schema(
         _STEP,
         _START,
         _DURATION,
+        Column("recorded_ns", "int64", "ns", "length as recorded, before repair"),
         Column("self_ns", "int64", "ns", "length without the ops of the bodies it calls"),
         Column("correlation_id", "int64", "", "joins a kernel to its launch; -1 for none"),
         Column("graph_node", "int64", "", "node of the GPU graph that ran it; -1 outside graphs"),
@@ -238,11 +239,16 @@ class TraceMeta:
 
 @dataclass(frozen=True)
 class TrustCheck:
-    """One question that was put to the input before any figure was taken from it."""
+    """One question that was put to the input before any figure was taken from it.
+
+    ``withholds`` names the analyses whose figures the fault would falsify: they are not shown.
+    Only a failed check has any.
+    """
 
     check: str
     verdict: Verdict
     detail: str
+    withholds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
