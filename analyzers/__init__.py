@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.collectives import collectives
+from moeprof.analyzers.collectives_ranks import stragglers
 from moeprof.analyzers.ops import ops
+from moeprof.analyzers.pipeline import pipeline
 from moeprof.analyzers.receive_buffers import receive_buffers
+from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.step_time import step_time
+from moeprof.analyzers.timeline import timeline
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
@@ -17,8 +22,12 @@ Analyzer = Callable[[Trace], Analysis]
 ALL: dict[str, Analyzer] = {
     "step_time": step_time,
     "breakdown": breakdown,
+    "timeline": timeline,
     "ops": ops,
+    "collectives": collectives,
+    "stragglers": stragglers,
     "receive_buffers": receive_buffers,
+    "pipeline": pipeline,
 }
 """Analyzer by name, in the order in which findings are shown."""
 
@@ -28,10 +37,13 @@ def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
 
     Raises:
         SpecError: `only` names an analyzer that does not exist.
+        TableError: devices worked, but a table that must hold their work is empty.
     """
     unknown = [name for name in only if name not in ALL]
     if unknown:
         raise SpecError(
             f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}"
         )
-    return {name: run(trace) for name, run in ALL.items() if not only or name in only}
+    findings = {name: run(trace) for name, run in ALL.items() if not only or name in only}
+    check_tables(trace, findings)
+    return findings

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from moeprof.analyzers.breakdown import SCHEMA as BREAKDOWN
 from moeprof.analyzers.classify import CLASSES
+from moeprof.analyzers.collectives import SCHEMA as COLLECTIVES
+from moeprof.analyzers.collectives_ranks import SCHEMA as STRAGGLERS
 from moeprof.analyzers.ops import SCHEMA as OPS
+from moeprof.analyzers.pipeline_stages import STAGES
 from moeprof.analyzers.receive_buffers import SCHEMA as RECEIVE_BUFFERS
 from moeprof.analyzers.step_time import SCHEMA as STEP_TIME
+from moeprof.analyzers.timeline import SCHEMA as TIMELINE
 from moeprof.tables import routing, trace
 from moeprof.tables.schema import Column, Schema
 
@@ -50,8 +54,12 @@ ROUTING = (
 FINDINGS = (
     (STEP_TIME, "One row per step found."),
     (BREAKDOWN, "One row per component and phase."),
+    (TIMELINE, "One row per device and used step."),
     (OPS, "One row per HLO instruction that ran, the most expensive first."),
+    (COLLECTIVES, "One row per call site, the most expensive first."),
+    (STRAGGLERS, "One row per rank, the most waited-for first."),
     (RECEIVE_BUFFERS, "One row per op that makes or fills such a buffer."),
+    (STAGES, "One row per pipeline stage."),
     (CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
 )
 

@@ -11,6 +11,7 @@ from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
+from moeprof.reports.figures_devices import collectives, pipeline, stragglers, timeline
 from moeprof.reports.sentences import buffer_name
 from moeprof.reports.values import written
 from moeprof.units import format_ns
@@ -90,6 +91,10 @@ FIGURES: dict[str, Callable[[Document], Figure | None]] = {
     "step_time": step_time,
     "breakdown": breakdown,
     "receive_buffers": receive_buffers,
+    "timeline": timeline,
+    "collectives": collectives,
+    "stragglers": stragglers,
+    "pipeline": pipeline,
 }
 """The figure of each analysis that has one, by the analysis' name."""
 

@@ -8,9 +8,11 @@ from moeprof.reports.document import Document, MetricInfo, Value
 from moeprof.reports.names import shortened
 from moeprof.reports.story import (
     NAME_WIDTH,
+    basis,
     count_of,
     described_parts,
     described_step,
+    headline,
     label,
     metric_name,
     parts,
@@ -79,11 +81,62 @@ def buffer_name(row: Mapping[str, Value], width: int = NAME_WIDTH) -> str:
     return f"{name} ({written(row['role'], '')}, {written(row['phase'], '')})"
 
 
+def _timeline_sentence(document: Document) -> str:
+    found = headline(document, "timeline")
+    if found.get("compute_share") is None:
+        return NONE
+    share = {name: written(value, "share") for name, value in found.items()}
+    return (
+        f"Of the step, devices compute {share['compute_share']}, communicate with nothing else to "
+        f"do {share['exposed_communication_share']}, copy {share['exposed_copy_share']} and idle "
+        f"{share['idle_share']}."
+    )
+
+
+def _collectives_sentence(document: Document) -> str:
+    found = headline(document, "collectives")
+    if not found.get("call_sites"):
+        return NONE
+    waiting = written(found["collective_wait_share"], "share")
+    return (
+        f"Collectives take {written(found['collective_time'], 'ns')} {basis(document)}, waiting "
+        f"for the last device: {waiting}. Conspicuous: {found['conspicuous_call_sites']} of "
+        f"{found['call_sites']} call sites."
+    )
+
+
+def _stragglers_sentence(document: Document) -> str:
+    found = headline(document, "stragglers")
+    if not found:
+        has_any = bool(headline(document, "collectives").get("call_sites", 1))
+        return "Not known: the notes say why." if has_any else NONE
+    who = written(found["straggler"], "")
+    if not who.startswith("rank"):
+        return f"{who.capitalize()}."
+    share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
+    return f"{who.capitalize()}: others wait {share} of the step for it ({time})."
+
+
+def _pipeline_sentence(document: Document) -> str:
+    found = headline(document, "pipeline")
+    if not found:
+        return NONE
+    return (
+        f"Stages wait {written(found['bubble_share'], 'share')} of the time; the schedule "
+        f"({written(found['schedule'], '')}, {found['stages']} stages) demands "
+        f"{written(found['schedule_share'], 'share')}."
+    )
+
+
 SENTENCES: dict[str, Callable[[Document], str]] = {
     "step_time": _step_sentence,
     "breakdown": _breakdown_sentence,
     "ops": _ops_sentence,
     "receive_buffers": _buffers_sentence,
+    "timeline": _timeline_sentence,
+    "collectives": _collectives_sentence,
+    "stragglers": _stragglers_sentence,
+    "pipeline": _pipeline_sentence,
 }
 """The analyses that have a sentence of their own; the others are told by their headline figures."""
 

@@ -28,6 +28,10 @@ TITLES = {
     "breakdown": "Where the step goes",
     "receive_buffers": "Receive buffers",
     "ops": "Costliest operations",
+    "timeline": "What each device does",
+    "collectives": "Collectives",
+    "stragglers": "Who the others wait for",
+    "pipeline": "Pipeline stages",
 }
 
 
@@ -87,6 +91,12 @@ def rows(document: Document, name: str) -> list[dict[str, Value]]:
     """The rows of one analysis; empty where it was not run."""
     finding = document["analyses"].get(name)
     return finding["rows"] if finding else []
+
+
+def headline(document: Document, name: str) -> dict[str, Value]:
+    """The headline figures of one analysis by metric; empty where it was not run."""
+    finding = document["analyses"].get(name, _NO_FINDING)
+    return {metric["metric"]: metric["value"] for metric in finding["headline"]}
 
 
 def title(name: str) -> str:

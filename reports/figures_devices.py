@@ -1,0 +1,110 @@
+"""Question: which figure shows what devices, ranks and stages do and wait for?
+
+Every function is pure: document in, plotly figure out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from moeprof.reports import story
+from moeprof.reports.bars import Bars, Figure, Fill, horizontal
+from moeprof.reports.document import Document, Value
+from moeprof.units import format_ns
+
+_MOST = 64
+_WORK = Fill("#0a6fb5")
+_TRANSFER = Fill("#dd6a1f")
+_WAIT = Fill("#dd6a1f", "/")
+_COPY = Fill("#9db4ea", "x")
+_IDLE = Fill("#a3a9af", ".")
+_RAMP = Fill("#a3a9af", "/")
+
+
+def timeline(document: Document) -> Figure | None:
+    """One bar per device: compute, exposed communication, exposed copies, idle; ms per step."""
+    by_rank: dict[int, list[Mapping[str, Value]]] = {}
+    for row in story.rows(document, "timeline"):
+        by_rank.setdefault(int(_figure(row, "rank")), []).append(row)
+    ranks = sorted(by_rank)[:_MOST]
+    parts = {
+        "compute": ("compute_ns", _WORK),
+        "exposed communication": ("exposed_communication_ns", _TRANSFER),
+        "exposed copies": ("exposed_copy_ns", _COPY),
+        "idle": ("idle_ns", _IDLE),
+    }
+    bars = [
+        _bars(name, fill, [_mean(by_rank[rank], column) for rank in ranks])
+        for name, (column, fill) in parts.items()
+    ]
+    if not ranks:
+        return None
+    return horizontal(bars, [f"rank {rank}" for rank in ranks], "ms, mean over used steps")
+
+
+def collectives(document: Document) -> Figure | None:
+    """One bar per call site: transfer, then waiting for the last device; milliseconds."""
+    rows = story.rows(document, "collectives")[:_MOST]
+    if not rows:
+        return None
+    waits = [_figure(row, "wait_ns") for row in rows]
+    moves = [max(_figure(row, "per_step_ns") - w, 0) for row, w in zip(rows, waits, strict=True)]
+    bars = [_bars("transfer", _WORK, moves), _bars("waiting", _WAIT, waits)]
+    labels = [str(row["op"]) for row in rows]
+    return horizontal(bars, labels, f"ms {story.basis(document)}")
+
+
+def stragglers(document: Document) -> Figure | None:
+    """Two bars per rank: how long others wait for it, and how long it waits; ms per step."""
+    rows = story.rows(document, "stragglers")[:_MOST]
+    if not rows:
+        return None
+    bars = [
+        _bars("others wait for it", _TRANSFER, [_figure(row, "waited_for_ns") for row in rows]),
+        _bars("it waits for others", _WAIT, [_figure(row, "waits_ns") for row in rows]),
+    ]
+    labels = [f"rank {row['rank']}" for row in rows]
+    return horizontal(bars, labels, "ms per step", barmode="group")
+
+
+def pipeline(document: Document) -> Figure | None:
+    """One bar per stage: work, then idle in the ramp and in gaps; milliseconds."""
+    rows = story.rows(document, "pipeline")[:_MOST]
+    if not rows:
+        return None
+    parts = {
+        "forward": ("forward_ns", _WORK),
+        "backward": ("backward_ns", _TRANSFER),
+        "weight gradient": ("weight_gradient_ns", _COPY),
+        "idle in the ramp": ("ramp_ns", _RAMP),
+        "idle in gaps": ("gaps_ns", _IDLE),
+    }
+    bars = [
+        _bars(name, fill, [_figure(row, column) for row in rows])
+        for name, (column, fill) in parts.items()
+        if any(_figure(row, column) for row in rows)
+    ]
+    return horizontal(bars, [f"stage {row['stage']}" for row in rows], "ms per iteration")
+
+
+def _mean(rows: Sequence[Mapping[str, Value]], name: str) -> float:
+    return statistics.fmean(_figure(row, name) for row in rows)
+
+
+def _figure(row: Mapping[str, Value], name: str) -> float:
+    """A figure of a row; 0 where it is not known, as there is no bar then."""
+    value = row[name]
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _bars(name: str, fill: Fill, durations_ns: Sequence[float]) -> Bars:
+    return Bars(
+        name=name,
+        fill=fill,
+        places=list(range(len(durations_ns))),
+        lengths=[duration_ns / 1e6 for duration_ns in durations_ns],
+        texts=[format_ns(duration_ns) for duration_ns in durations_ns],
+        key=name,
+        is_key=True,
+    )
