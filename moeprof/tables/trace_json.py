@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
 from reprlib import repr as shown
-from typing import get_args
+from typing import TypeVar, get_args
 
 from moeprof.errors import TraceError
 from moeprof.tables.trace import HostClock, TraceMeta, TrustCheck, Verdict
@@ -20,6 +20,7 @@ FAMILY = "moeprof.trace/"
 SCHEMA = f"{FAMILY}1"
 
 Json = Mapping[str, object]
+_Value = TypeVar("_Value", TraceMeta, TrustCheck, HostClock)
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,10 @@ class Record:
 
 def to_json(record: Record) -> str:
     """The text of ``trace.json``."""
-    meta = {**asdict(record.meta), "clocks": [_clock_json(c) for c in record.meta.clocks]}
     document = {
         "schema": SCHEMA,
-        "meta": meta,
-        "trust": [asdict(check) for check in record.trust],
+        "meta": _strict(asdict(record.meta)),
+        "trust": [_strict(asdict(check)) for check in record.trust],
         "tables": {t.name: {"rows": t.rows, "bytes": t.size_bytes} for t in record.tables},
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
@@ -66,8 +66,8 @@ def from_json(text: str) -> Record:
     _require_schema(document)
     try:
         return Record(
-            _meta(_mapping(document["meta"])),
-            tuple(_check(_mapping(item)) for item in _items(document["trust"])),
+            _value(TraceMeta, document["meta"]),
+            tuple(_value(TrustCheck, item) for item in _items(document["trust"])),
             tuple(
                 StoredTable(name, _whole(_mapping(v)["rows"]), _whole(_mapping(v)["bytes"]))
                 for name, v in _mapping(document["tables"]).items()
@@ -88,43 +88,46 @@ def _require_schema(document: object) -> None:
     raise TraceError(f"schema {shown(schema)}" if schema is not None else "JSON without a schema")
 
 
-def _meta(found: Json) -> TraceMeta:
-    return TraceMeta(
-        path=_text(found["path"]),
-        platform=_text(found["platform"]),
-        hosts=tuple(map(_text, _items(found["hosts"]))),
-        devices=_whole(found["devices"]),
-        jax_version=_text(found["jax_version"]),
-        events=_whole(found["events"]),
-        notes=tuple(map(_text, _items(found["notes"]))),
-        run_folder=_text(found["run_folder"]),
-        are_steps_numbered_by_script=found["are_steps_numbered_by_script"] is True,
-        clocks=tuple(_clock(_mapping(clock)) for clock in _items(found["clocks"])),
+def _strict(value: object) -> object:
+    """The same with null for every figure that JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _strict(inside) for key, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(inside) for inside in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _value(kind: type[_Value], found: object) -> _Value:
+    """A dataclass out of its fields; one that an earlier release did not write has its default."""
+    stated = _mapping(found)
+    build: Callable[..., _Value] = kind
+    return build(
+        **{
+            field.name: _READERS[str(field.type)](stated[field.name])
+            for field in fields(kind)
+            if field.name in stated or field.default is MISSING
+        }
     )
 
 
-def _clock_json(clock: HostClock) -> Json:
-    drift = clock.drift_ppb if math.isfinite(clock.drift_ppb) else None
-    return {**asdict(clock), "drift_ppb": drift}
+def _verdict(value: object) -> str:
+    if value not in get_args(Verdict):
+        raise TypeError(f"verdict {shown(value)}")
+    return str(value)
 
 
-def _clock(found: Json) -> HostClock:
-    drift = found["drift_ppb"]
-    return HostClock(
-        host=_text(found["host"]),
-        offset_ns=_whole(found["offset_ns"]),
-        drift_ppb=float(drift) if isinstance(drift, (int, float)) else math.nan,
-        residual_ns=_whole(found["residual_ns"]),
-        pairs=_whole(found["pairs"]),
-    )
+def _figure(value: object) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{shown(value)} where a number is expected")
+    return float(value)
 
 
-def _check(found: Json) -> TrustCheck:
-    verdicts: tuple[Verdict, ...] = get_args(Verdict)
-    verdict = next((v for v in verdicts if v == found["verdict"]), None)
-    if verdict is None:
-        raise TypeError(f"verdict {shown(found['verdict'])}")
-    return TrustCheck(_text(found["check"]), verdict, _text(found["detail"]))
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{shown(value)} where true or false is expected")
+    return value
 
 
 def _text(value: object) -> str:
@@ -149,3 +152,15 @@ def _mapping(value: object) -> Json:
     if not isinstance(value, dict):
         raise TypeError(f"{shown(value)} where an object is expected")
     return value
+
+
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "str": _text,
+    "int": _whole,
+    "float": _figure,
+    "bool": _truth,
+    "Verdict": _verdict,
+    "tuple[str, ...]": lambda value: tuple(map(_text, _items(value))),
+    "tuple[HostClock, ...]": lambda value: tuple(_value(HostClock, v) for v in _items(value)),
+}
+"""How a field is read, by the type that its dataclass states."""

@@ -41,6 +41,8 @@ def test_a_trace_comes_back_whole(tmp_path):
 
 
 def test_every_part_of_the_meta_comes_back(tmp_path):
+    for field in dataclasses.fields(META):  # what stands at its default would seem to come back
+        assert getattr(META, field.name) != field.default
     write_tables(trace_with(META), tmp_path / "t")
     assert read_tables(tmp_path / "t").meta == moved(META, tmp_path / "t")
 
@@ -49,6 +51,21 @@ def moved(meta: TraceMeta, folder: Path) -> TraceMeta:
     """Where it came from is a note; a run folder that has no record is none."""
     notes = (*meta.notes, f"tables written from {meta.path}")
     return dataclasses.replace(meta, path=str(folder), run_folder="", notes=notes)
+
+
+def test_every_part_of_a_check_comes_back(tmp_path):
+    sample = {"str": "x", "Verdict": "warn", "tuple[str, ...]": ("y", "z")}
+    check = TrustCheck(**{f.name: sample[f.type] for f in dataclasses.fields(TrustCheck)})
+    write_tables(dataclasses.replace(trace_with(), trust=(check,)), tmp_path / "t")
+    assert read_tables(tmp_path / "t").trust == (check,)
+
+
+def test_what_an_earlier_release_did_not_write_has_its_default(tmp_path):
+    write_tables(trace_with(META), tmp_path / "t")
+    meta = json.loads((tmp_path / "t" / "trace.json").read_text())["meta"]
+    del meta["clocks"]
+    broken(tmp_path / "t", meta=meta)
+    assert read_tables(tmp_path / "t").meta.clocks == ()
 
 
 def test_what_capture_wrote_down_goes_with_the_tables(tmp_path):
