@@ -37,82 +37,133 @@ void EventDecoder::Decode(Chunk* chunk) {
   }
 }
 
-void EventDecoder::DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk) {
-  int64_t id = 0, offset_ps = 0, duration_ps = 0;
-  stats_.clear();
+bool EventDecoder::ReadUsualEvent(Span span, Event* event) {
+  const uint8_t* here = data_ + span.begin;
+  const uint8_t* const end = data_ + span.end;
+  const auto number = [&here, end](uint8_t tag, uint64_t* value) {
+    if (here == end || *here != tag) return true;  // absent
+    here = ShortVarint(here + 1, end, value);
+    return here != nullptr;
+  };
+  if (!number(0x08, &event->id) || !number(0x10, &event->offset_ps) ||
+      !number(0x18, &event->duration_ps)) {
+    return false;
+  }
+  while (here != end) {
+    if (end - here < 2 || here[0] != 0x22 || here[1] >= 0x80 || end - here - 2 < here[1]) {
+      return false;
+    }
+    const int64_t begin = here + 2 - data_;
+    here += 2 + here[1];
+    stats_.push_back({begin, here - data_});
+  }
+  return true;
+}
+
+bool EventDecoder::ReadAnyEvent(Span span, Event* event, Chunk* chunk) {
   Fields fields(data_, span);
   Field field;
   while (fields.Next(&field)) {
     if (field.Is(4, kBytes)) {
       stats_.push_back(field.content);
     } else if (field.Is(1, kVarint)) {
-      id = field.Signed();
+      event->id = field.value;
     } else if (field.Is(2, kVarint)) {
-      offset_ps = field.Signed();
+      event->offset_ps = field.value;
     } else if (field.Is(3, kVarint)) {
-      duration_ps = field.Signed();
+      event->duration_ps = field.value;
     }
   }
-  if (fields.damaged()) {
-    ++chunk->damaged;
-    chunk->damage.Add(fields.damage());
-    return;
+  chunk->damage.AddEnd(fields);
+  return !fields.damaged();
+}
+
+bool EventDecoder::ReadUsualStat(Span span, Stat* stat) const {
+  const uint8_t* here = data_ + span.begin;
+  const uint8_t* const end = data_ + span.end;
+  if (end - here < 4 || *here != 0x08) return false;
+  here = ShortVarint(here + 1, end, &stat->id);
+  if (here == nullptr || here == end) return false;
+  const uint8_t tag = *here++;
+  stat->number = tag >> 3;
+  if (tag == 0x18 || tag == 0x20 || tag == 0x38) {
+    return ShortVarint(here, end, &stat->value) == end;
   }
-  const int32_t name = plane_.event_names.places.Find(id);
+  if (tag == 0x11) return end - here == 8;  // a double: of no column
+  if (tag == 0x2A || tag == 0x32) {
+    uint64_t length;
+    here = ShortVarint(here, end, &length);
+    if (here == nullptr || length != static_cast<uint64_t>(end - here)) return false;
+    stat->content = {here - data_, span.end};
+    return true;
+  }
+  return false;
+}
+
+bool EventDecoder::ReadAnyStat(Span span, Stat* stat, Chunk* chunk) const {
+  Field field;
+  Fields fields(data_, span);
+  while (fields.Next(&field)) {
+    const bool is_value = field.Is(2, kFixed64) || field.Is(3, kVarint) || field.Is(4, kVarint) ||
+                          field.Is(5, kBytes) || field.Is(6, kBytes) || field.Is(7, kVarint);
+    if (is_value) {
+      stat->number = field.number;
+      stat->value = field.value;
+      stat->content = field.content;
+    } else if (field.Is(1, kVarint)) {
+      stat->id = field.value;
+    }
+  }
+  chunk->damage.AddEnd(fields);
+  return !fields.damaged();
+}
+
+void EventDecoder::DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk) {
+  stats_.clear();
+  Event event;
+  if (!ReadUsualEvent(span, &event)) {
+    stats_.clear();
+    event = Event();
+    if (!ReadAnyEvent(span, &event, chunk)) {
+      ++chunk->damaged;
+      return;
+    }
+  }
+  const int32_t name = plane_.event_names.places.Find(static_cast<int64_t>(event.id));
   if (name >= 0 && request_.skip_names != nullptr && request_.skip_names[name]) {
     ++skipped_[static_cast<size_t>(name)];
     return;
   }
   const int64_t row = chunk->row + chunk->kept++;
+  const int64_t offset_ps = static_cast<int64_t>(event.offset_ps);
   request_.line[row] = chunk->line;
   request_.name[row] = name;
   request_.start_ns[row] = StampNs(timestamp_ns, offset_ps, 0);
-  request_.end_ns[row] = StampNs(timestamp_ns, offset_ps, duration_ps);
+  request_.end_ns[row] = StampNs(timestamp_ns, offset_ps, static_cast<int64_t>(event.duration_ps));
   for (int64_t at = 0; at < request_.numbers_count; ++at) request_.numbers[at][row] = kAbsent;
   for (int64_t at = 0; at < request_.texts_count; ++at) request_.texts[at][row] = -1;
   for (const Span& stat : stats_) DecodeStat(stat, row, chunk);
 }
 
 void EventDecoder::DecodeStat(Span span, int64_t row, Chunk* chunk) {
-  int64_t id = 0;
-  Field field, value;
-  Fields fields(data_, span);
-  while (fields.Next(&field)) {
-    switch (field.number) {
-      case 1:
-        if (field.kind == kVarint) id = field.Signed();
-        break;
-      case 2:
-        if (field.kind == kFixed64) value = field;
-        break;
-      case 3:
-      case 4:
-      case 7:
-        if (field.kind == kVarint) value = field;
-        break;
-      case 5:
-      case 6:
-        if (field.kind == kBytes) value = field;
-        break;
-    }
+  Stat stat;
+  if (!ReadUsualStat(span, &stat)) {
+    stat = Stat();
+    if (!ReadAnyStat(span, &stat, chunk)) return;
   }
-  if (fields.damaged()) {
-    chunk->damage.Add(fields.damage());
+  const int32_t place = plane_.stat_names.places.Find(static_cast<int64_t>(stat.id));
+  if (place < 0) return;
+  if (stat.number == 3 || stat.number == 4) {
+    const int32_t column = request_.number_of_stat[place];
+    if (column >= 0) request_.numbers[column][row] = static_cast<int64_t>(stat.value);
     return;
   }
-  const int32_t stat = plane_.stat_names.places.Find(id);
-  if (stat < 0) return;
-  if (value.number == 3 || value.number == 4) {
-    const int32_t column = request_.number_of_stat[stat];
-    if (column >= 0) request_.numbers[column][row] = value.Signed();
-    return;
-  }
-  const int32_t column = request_.text_of_stat[stat];
+  const int32_t column = request_.text_of_stat[place];
   if (column < 0) return;
-  if (value.number == 5 || value.number == 6) {
-    request_.texts[column][row] = chunk->strings.Code(value.content);
-  } else if (value.number == 7) {
-    const int32_t code = references_.Code(value.Signed(), &chunk->strings);
+  if (stat.number == 5 || stat.number == 6) {
+    request_.texts[column][row] = chunk->strings.Code(stat.content);
+  } else if (stat.number == 7) {
+    const int32_t code = references_.Code(static_cast<int64_t>(stat.value), &chunk->strings);
     if (code >= 0) request_.texts[column][row] = code;
   }
 }

@@ -65,8 +65,29 @@ class EventDecoder {
   const std::vector<int64_t>& skipped() const { return skipped_; }
 
  private:
+  // The numbers of an event, its stats in `stats_`.
+  struct Event {
+    uint64_t id = 0;
+    uint64_t offset_ps = 0;
+    uint64_t duration_ps = 0;
+  };
+  // The one value of a stat, by the number of its field.
+  struct Stat {
+    uint64_t id = 0;
+    uint64_t number = 0;
+    uint64_t value = 0;
+    Span content;
+  };
+
   void DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk);
   void DecodeStat(Span span, int64_t row, Chunk* chunk);
+  // Reads fields as profilers write them: in the order of their numbers, each once. False where
+  // they are written otherwise or damaged.
+  bool ReadUsualEvent(Span span, Event* event);
+  bool ReadUsualStat(Span span, Stat* stat) const;
+  // Reads any fields, and notes damage.
+  bool ReadAnyEvent(Span span, Event* event, Chunk* chunk);
+  bool ReadAnyStat(Span span, Stat* stat, Chunk* chunk) const;
 
   const uint8_t* data_;
   const Plane& plane_;
