@@ -13,6 +13,7 @@ from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.step_time import step_time
 from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.withhold import without_withheld
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
@@ -35,6 +36,8 @@ ALL: dict[str, Analyzer] = {
 def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
     """Run the analyzers named in `only`, or all of them, and return their findings by name.
 
+    A finding that a failed check of the input would falsify has no figure, and a note says why.
+
     Raises:
         SpecError: `only` names an analyzer that does not exist.
         TableError: devices worked, but a table that must hold their work is empty.
@@ -46,4 +49,4 @@ def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
         )
     findings = {name: run(trace) for name, run in ALL.items() if not only or name in only}
     check_tables(trace, findings)
-    return findings
+    return without_withheld(findings, trace.trust)

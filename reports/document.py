@@ -67,11 +67,15 @@ class RunInfo(TypedDict):
 
 
 class TrustInfo(TypedDict):
-    """One check of the input: `verdict` is ok, warn or fail."""
+    """One check of the input: `verdict` is ok, warn or fail.
+
+    `withholds` names the analyses whose figures are not shown because it failed.
+    """
 
     check: str
     verdict: str
     detail: str
+    withholds: list[str]
 
 
 class StepInfo(TypedDict):
@@ -107,10 +111,15 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
         "schema": SCHEMA,
         "run": _run(trace.meta),
         "trust": [
-            {"check": t.check, "verdict": t.verdict, "detail": encodable(t.detail)}
+            {
+                "check": t.check,
+                "verdict": t.verdict,
+                "detail": encodable(t.detail),
+                "withholds": list(t.withholds),
+            }
             for t in trace.trust
         ],
-        "steps": _steps(trace.steps),
+        "steps": _steps(trace),
         "analyses": {name: _finding(analysis) for name, analysis in analyses.items()},
     }
 
@@ -158,7 +167,13 @@ def _run(meta: TraceMeta) -> RunInfo:
     return run
 
 
-def _steps(steps: pd.DataFrame) -> list[StepInfo]:
+def _steps(trace: Trace) -> list[StepInfo]:
+    """No step is used where a failed check withholds the step time."""
+    steps = trace.steps
+    failed = next((t.check for t in trace.trust if "step_time" in t.withholds), None)
+    if failed is not None:
+        why = f"withheld: check '{failed}' failed"
+        steps = steps.assign(used=False, reason=steps["reason"].where(steps["reason"] != "", why))
     columns = (steps[name].tolist() for name in ("step", "start_ns", "duration_ns", "used"))
     return [
         {

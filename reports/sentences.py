@@ -19,6 +19,7 @@ from moeprof.reports.story import (
     rows,
     run_labels,
     step_time,
+    withheld_by,
 )
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
@@ -29,6 +30,8 @@ NONE = "None in this trace."
 def sentence(document: Document, name: str) -> str:
     """What one analysis found, in one sentence."""
     finding = document["analyses"][name]
+    if failed := withheld_by(document, name):
+        return f"Withheld: {' and '.join(failed)} failed, so no figure of it can be trusted."
     if name in SENTENCES:
         return SENTENCES[name](document)
     if finding["headline"]:

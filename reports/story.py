@@ -163,14 +163,27 @@ def described_trust(document: Document) -> str:
         return "not checked"
     if not spoilt:
         return f"good: {len(document['trust'])} of {len(document['trust'])} checks passed"
-    word = "do not trust these figures" if verdict == "fail" else "with care"
+    word = "with care"
+    if verdict == "fail":
+        is_any = any(check.get("withholds") for check in spoilt)
+        word = "figures are withheld" if is_any else "do not trust these figures"
     return f"{word}: {len(spoilt)} of {len(document['trust'])} checks found something"
 
 
 def troubles(document: Document) -> list[TrustInfo]:
-    """The checks that did not pass, failed ones first."""
+    """The checks that did not pass: a cut input first, then failed ones."""
     spoilt = [check for check in document["trust"] if check["verdict"] != "ok"]
-    return sorted(spoilt, key=lambda check: check["verdict"] != "fail")
+    return sorted(spoilt, key=lambda c: (c["check"] != "truncated", c["verdict"] != "fail"))
+
+
+def withheld_by(document: Document, name: str) -> list[str]:
+    """The failed checks that withhold the figures of an analysis."""
+    return [check["check"] for check in document["trust"] if name in check.get("withholds", ())]
+
+
+def is_cut(document: Document) -> TrustInfo | None:
+    """The check that says that the input is cut or damaged, if it is: it leads every report."""
+    return next((c for c in troubles(document) if c["check"] == "truncated"), None)
 
 
 def passed(document: Document) -> list[TrustInfo]:

@@ -56,7 +56,10 @@ def _joined(blocks: Sequence[Text]) -> Text:
 
 def _heading(document: Document) -> Text:
     path = shortened(printable(document["run"]["path"]), WIDTH - _INDENT)
-    lines = [_entry("Run", path), *_entries("", story.described_run(document))]
+    lines = []
+    if cut := story.is_cut(document):
+        lines += _entries("Cut", printable(cut["detail"]), "yellow")
+    lines += [_entry("Run", path), *_entries("", story.described_run(document))]
     for note in document["run"]["notes"]:
         lines += _entries("", printable(note))
     record = document["run"].get("record")
@@ -91,7 +94,11 @@ def _bars(document: Document) -> Text:
     parts = story.parts(document)
     if not parts:
         if "breakdown" in document["analyses"]:
-            return Text("  Where the step goes is not known: no device work in the capture.")
+            failed = story.withheld_by(document, "breakdown")
+            why = (
+                f"withheld, as {failed[0]} failed." if failed else "no device work in the capture."
+            )
+            return Text(f"  Where the step goes is not known: {why}")
         return Text("")
     longest = parts[0].share
     lines = []

@@ -199,7 +199,7 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
             for m in finding["headline"]
             if name in SENTENCES
         ),
-        figure=draw(document) if draw else None,
+        figure=draw(document) if draw and not story.withheld_by(document, name) else None,
         table=finding_table(finding, anchor, story.title(name)),
         notes=tuple(printable(note) for note in finding["notes"]),
         command=story.command(document, "analyze", "--only", name),

@@ -84,8 +84,10 @@ def _ends(
         group=_groups(collectives, calls["instruction"].to_numpy(), np.array(rank, np.int64)),
         module=[_name(table, module) for module in calls["module"].tolist()],
     )
-    ends = pieces.groupby(_KEY, as_index=False).agg(
-        start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first")
+    ends: pd.DataFrame = (
+        pieces.groupby(_KEY)
+        .agg(start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first"))
+        .reset_index()
     )
     return ends.assign(length_ns=ends["end_ns"] - ends["start_ns"])
 
@@ -98,8 +100,8 @@ def _name(table: HostTables, module: int) -> str:
 
 def _rounds(table: HostTables, by_step: bool) -> pd.DataFrame:
     """Step or 0, place in it, and places to compare, of each (module, run id)."""
-    runs = table.executions.groupby(["module", "run_id"], as_index=False)["start_ns"].min()
-    runs = runs.sort_values("start_ns", kind="stable")
+    by_run = table.executions.groupby(["module", "run_id"])["start_ns"].min()
+    runs = by_run.sort_values(kind="stable").reset_index()
     pairs = zip(runs["module"].tolist(), runs["run_id"].tolist(), strict=True)
     steps = [table.step_of.get(pair, -1) for pair in pairs]
     runs["round"] = np.array(steps, np.int64) if by_step else 0

@@ -36,9 +36,9 @@ class HostTables:
     """What one process contributes to the frames.
 
     ``work`` is sorted by device and start and has, besides the columns of `work.COLUMNS`,
-    recorded_ns, instruction, evidence (code), confidence, step and self_ns. ``not_serial`` names the
-    streams on which pieces overlap all the time. ``executions`` has device, module,
-    run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module, run id).
+    recorded_ns, instruction, evidence (code), confidence, step and self_ns. ``executions`` has
+    device, module, run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module,
+    run id). ``not_serial`` names the streams on which pieces overlap all the time.
     """
 
     host: Host
