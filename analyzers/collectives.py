@@ -27,16 +27,16 @@ SCHEMA = Schema(
     "collectives",
     (
         Column("op", "text", "", "HLO instruction; a kernel's name where that is not known"),
-        Column("opcode", "text", "", "what it does"),
+        Column(
+            "bus_gb_per_s", "float64", "GB/s", "bus bandwidth of the median transfer", "bus GB/s"
+        ),
         Column("per_step_ns", "float64", "ns", f"self time, waits included, {PER_STEP}"),
         Column("wait_ns", "float64", "ns", f"of it, until the last device came, {PER_STEP}"),
         Column("transfer_ns", "float64", "ns", "median call, once the last device has come"),
         Column("bytes", "float64", "bytes", "S of a device, as nccl-tests counts it"),
-        Column(
-            "bus_gb_per_s", "float64", "GB/s", "bus bandwidth of the median transfer", "bus GB/s"
-        ),
         Column("link_share", "float64", "share", "bus bandwidth of what the link can do"),
         Column("flag", "text", "", "why it is conspicuous; empty where it is not"),
+        Column("opcode", "text", "", "what it does"),
         Column("calls", "float64", "count", f"calls, {PER_STEP}"),
         Column("group_size", "int64", "", "devices in a group; 0 for point to point or unknown"),
         Column("groups", "text", "", "ranks that take part together"),

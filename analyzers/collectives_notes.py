@@ -16,7 +16,7 @@ def notes(trace: Trace, calls: Calls, waits: pd.DataFrame, table: pd.DataFrame) 
     """One line per thing that is missing or must be read with care."""
     if table.empty:
         return (NONE,)
-    return (*_bytes(table), *clock_notes(trace, waits), *_platform(trace, calls))
+    return (*_flagged(table), *_bytes(table), *clock_notes(trace, waits), *_platform(trace, calls))
 
 
 def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
@@ -40,6 +40,12 @@ def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _flagged(table: pd.DataFrame) -> list[str]:
+    found = table[table["flag"].ne("")].head(_MOST_NAMED)
+    columns = (found["op"].tolist(), found["flag"].tolist(), found["transfer_ns"].tolist())
+    return [f"{op} is {flag} ({format_ns(ns)})" for op, flag, ns in zip(*columns, strict=True)]
+
+
 def _bytes(table: pd.DataFrame) -> list[str]:
     ragged = table[table["opcode"].eq("ragged-all-to-all")]
     bounds = zip(ragged["op"].tolist(), ragged["bound_bytes"].tolist(), strict=True)
@@ -52,7 +58,7 @@ def _bytes(table: pd.DataFrame) -> list[str]:
         named.append(f"the same holds for {len(ragged) - _MOST_NAMED} more ragged all-to-alls")
     others = int((table["bytes"].isna() & ~table["opcode"].eq("ragged-all-to-all")).sum())
     if others:
-        named.append(f"bytes of {others} call sites are not known: no op, or no shape that tells")
+        named.append(f"call sites without known bytes, as no op or shape tells them: {others}")
     return named
 
 

@@ -191,7 +191,7 @@ def test_a_kernel_without_an_op_is_listed_by_its_name():
         20.0,
         100.0,
     )
-    assert "bytes of 1 call sites are not known: no op, or no shape that tells" in analysis.notes
+    assert "call sites without known bytes, as no op or shape tells them: 1" in analysis.notes
 
 
 def test_a_trace_without_collectives_says_so():
