@@ -103,8 +103,8 @@ def _rising(anchors: list[tuple[int, int]]) -> list[tuple[int, int]]:
     for index, (_, slot) in enumerate(anchors):
         length = bisect_left(tails, slot + 1)
         before[index] = chain[length - 1] if length else -1
-        tails[length:] = [slot, *tails[length + 1 :]]
-        chain[length:] = [index, *chain[length + 1 :]]
+        tails[length : length + 1] = [slot]
+        chain[length : length + 1] = [index]
     picked = []
     index = chain[-1] if chain else -1
     while index >= 0:

@@ -50,35 +50,34 @@ def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame
         get none.
     """
     slots, confidence = np.full(len(work), -1, np.int64), np.zeros(len(work))
-    ops: tuple[str, ...] = ()
-    if len(instructions) and not work["op"].isin(instructions["op"]).all():
+    labels = _codes(work["op"])
+    known_ops = set(instructions["op"].tolist())
+    is_settled = known_ops.issuperset(labels[1])
+    schedule = read_schedule(instructions.iloc[:0] if is_settled else instructions)
+    if schedule.ops:
         order = np.argsort(work["start_ns"].to_numpy(np.int64), kind="stable")
-        schedule = read_schedule(instructions)
-        answer = _match(work.iloc[order], schedule, set(instructions["op"]))
-        ops, slots[order], confidence[order] = schedule.ops, answer.slots, answer.confidence
+        answer = _match(*_coded(work, order, labels, schedule, known_ops))
+        slots[order], confidence[order] = answer.slots, answer.confidence
     evidence = (slots >= 0).astype(np.int8)
     columns = {
-        "op": pd.Categorical.from_codes(slots + 1, pd.Index(["", *ops])),
+        "op": pd.Categorical.from_codes(slots + 1, pd.Index(["", *schedule.ops])),
         "confidence": confidence,
         "evidence": pd.Categorical.from_codes(evidence, pd.Index(["", "graph"])),
     }
     return pd.DataFrame(columns, index=work.index)
 
 
-def _match(work: pd.DataFrame, schedule: Schedule, known_ops: set[str]) -> Answer:
-    """Slot and confidence of the rows to be found; `work` is in order of start."""
-    answer = Answer(np.full(len(work), -1, np.int64), np.zeros(len(work)))
-    if not schedule.ops:
-        return answer
-    codes, program = _coded(work, schedule, known_ops)
-    launches = find_launches(codes)
+def _match(work: Work, program: Program) -> Answer:
+    """Slot and confidence of the rows to be found, by row of `work`; -1 and 0 for the others."""
+    launches = find_launches(work)
+    answer = Answer(np.full(len(work.lines), -1, np.int64), np.zeros(len(work.lines)))
     for _ in range(_ROUNDS):
-        # What is sure bounds the launches beside it, so that a second round may know more.
-        if answer.confidence[codes.is_open].min() >= ENCLOSED:
+        if answer.confidence[work.is_open].min() >= ENCLOSED:
             break
-        sure = np.where(answer.confidence >= LOW_CONFIDENCE, answer.slots, codes.known)
-        answer = _improved(codes, program, launches, sure, answer)
-    is_found = codes.is_open & (answer.slots >= 0)
+        # What is sure bounds the launches beside it, so that the second round may know more.
+        sure = np.where(answer.confidence >= LOW_CONFIDENCE, answer.slots, work.known)
+        answer = _improved(work, program, launches, sure, answer)
+    is_found = work.is_open & (answer.slots >= 0)
     return Answer(
         np.where(is_found, answer.slots, -1), np.where(is_found, answer.confidence, NOT_FOUND)
     )
@@ -106,26 +105,32 @@ def _improved(
     return Answer(slots, confidence)
 
 
-def _coded(work: pd.DataFrame, schedule: Schedule, known_ops: set[str]) -> tuple[Work, Program]:
-    """The columns of `work` as numbers, and what the names among them say."""
-    labels, ops = _codes(work["op"])
+def _coded(
+    work: pd.DataFrame,
+    order: Ints,
+    labels: tuple[Ints, list[str]],
+    schedule: Schedule,
+    known_ops: set[str],
+) -> tuple[Work, Program]:
+    """The columns of `work`, in `order`, as numbers, and what the names among them say."""
+    label_codes, ops = labels[0][order], labels[1]
     kinds, kind_values = _codes(work["kind"])
     names, name_values = _codes(work["name"])
     streams, stream_values = _codes(work["line"])
     codes, pairs = pd.factorize(names * len(kind_values) + kinds)
     devices = work["device"].to_numpy(np.int64)
     slots = np.array([schedule.slot_of_op.get(op, -1) for op in ops], np.int64)
-    is_unknown = np.array([op not in known_ops for op in ops], np.bool_)
+    own = np.array([NO_LABEL if op == "" else code for code, op in enumerate(ops)], np.int64)
     coded = Work(
-        devices=devices,
-        lines=pd.factorize(devices * len(stream_values) + streams)[0],
-        names=codes,
-        labels=np.where(np.array([op == "" for op in ops])[labels], NO_LABEL, labels),
-        runs=work["run_id"].to_numpy(np.int64),
-        correlations=work["correlation_id"].to_numpy(np.int64),
-        nodes=local_nodes(work["graph_node"].to_numpy(np.int64)),
-        known=slots[labels],
-        is_open=is_unknown[labels],
+        devices=devices[order],
+        lines=pd.factorize(devices * len(stream_values) + streams)[0][order],
+        names=codes[order],
+        labels=own[label_codes],
+        runs=work["run_id"].to_numpy(np.int64)[order],
+        correlations=work["correlation_id"].to_numpy(np.int64)[order],
+        nodes=local_nodes(work["graph_node"].to_numpy(np.int64)[order]),
+        known=slots[label_codes],
+        is_open=np.array([op not in known_ops for op in ops], np.bool_)[label_codes],
     )
     ran_alone = np.zeros(len(schedule.ops), np.bool_)
     ran_alone[slots[slots >= 0]] = True
@@ -139,5 +144,5 @@ def _coded(work: pd.DataFrame, schedule: Schedule, known_ops: set[str]) -> tuple
 
 def _codes(column: pd.Series) -> tuple[Ints, list[str]]:
     """A code per row and the text that each code stands for."""
-    codes, values = pd.factorize(column)
-    return codes.astype(np.int64), [str(value) for value in values]
+    codes, values = pd.factorize(column, use_na_sentinel=False)
+    return codes.astype(np.int64), ["" if pd.isna(value) else str(value) for value in values]

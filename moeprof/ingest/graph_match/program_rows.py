@@ -23,16 +23,23 @@ class Row(NamedTuple):
 
 
 def read_rows(instructions: pd.DataFrame) -> dict[str, list[Row]]:
-    """Rows by computation, both in the order of `instructions` (`HLO_OPS` of one module)."""
+    """Rows by computation, both in the order of `instructions` (`HLO_OPS` of one module).
+
+    Names are unique in a sound program; of rows that share one the first counts.
+    """
     columns = [instructions[name].tolist() for name in Row._fields[:-3]]
     operands = map(_words, instructions["operands"].tolist())
     called = map(_words, instructions["called"].tolist())
+    is_first = (~instructions["op"].duplicated()).tolist()
     places = instructions["schedule"].tolist() if "schedule" in instructions else None
     unknown = [-1] * len(instructions)
     found: dict[str, list[Row]] = {}
-    for values in zip(*columns, operands, called, places or unknown, strict=True):
+    for values, is_new in zip(
+        zip(*columns, operands, called, places or unknown, strict=True), is_first, strict=True
+    ):
         row = Row(*values)
-        found.setdefault(row.computation, []).append(row)
+        if is_new:
+            found.setdefault(row.computation, []).append(row)
     return found
 
 

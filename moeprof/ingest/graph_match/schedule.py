@@ -55,7 +55,11 @@ def read_schedule(instructions: pd.DataFrame) -> Schedule:
     rows = read_rows(instructions)
     opcodes = {name: frozenset(row.opcode for row in inside) for name, inside in rows.items()}
     is_ordered = any(row.place >= 0 for inside in rows.values() for row in inside)
-    slots, loops = _Walk(rows, is_ordered).slots()
+    whole = _whole(rows, is_ordered)
+    slots = whole.slots
+    starts, ends = np.zeros(len(slots), np.int64), np.full(len(slots), len(slots), np.int64)
+    for start, end in reversed(whole.loops):  # the inner ones last
+        starts[start:end], ends[start:end] = start, end
     kinds = [
         instruction_kind(
             row.opcode,
@@ -69,8 +73,8 @@ def read_schedule(instructions: pd.DataFrame) -> Schedule:
         ops=tuple(row.op for row in slots),
         kinds=np.array([INSTRUCTIONS.index(kind) for kind in kinds], np.int64),
         bodies=np.array(body_codes(rows, slots), np.int64),
-        loop_starts=np.array([start for start, _ in loops], np.int64),
-        loop_ends=np.array([end for _, end in loops], np.int64),
+        loop_starts=starts,
+        loop_ends=ends,
         slot_of_op={row.op: slot for slot, row in enumerate(slots)},
         slot_of_name=_slot_of_name(slots, rows),
         is_ordered=is_ordered,
@@ -93,42 +97,45 @@ def kernel_name(op: str) -> str:
     return _NOT_A_NAME.sub("_", op)
 
 
-class _Walk:
-    """Visits computations from the entry on, each once, and notes slots and the loops around."""
+@dataclass(frozen=True)
+class _Stretch:
+    """What a computation runs, in order, and the spans of the loops in it, inner ones first."""
 
-    def __init__(self, rows: dict[str, list[Row]], is_ordered: bool) -> None:
-        called = {name for inside in rows.values() for row in inside for name in row.called}
-        self._roots = [name for name in rows if name not in called]
-        self._rows = rows
-        if is_ordered:
-            self._rows = {name: _in_schedule(inside) for name, inside in rows.items()}
-        self._visited: set[str] = set()
-        self._slots: list[Row] = []
-        self._spans: list[tuple[int, int]] = []
+    slots: list[Row]
+    loops: list[tuple[int, int]]
 
-    def slots(self) -> tuple[list[Row], list[tuple[int, int]]]:
-        """Slots, and the span of the innermost loop of each."""
-        for root in self._roots:
-            self._visit(root)
-        loops = [(0, len(self._slots))] * len(self._slots)
-        for start, end in reversed(self._spans):  # inner loops end first: they overwrite
-            loops[start:end] = [(start, end)] * (end - start)
-        return self._slots, loops
+    def append(self, other: _Stretch) -> None:
+        shift = len(self.slots)
+        self.slots.extend(other.slots)
+        self.loops.extend((start + shift, end + shift) for start, end in other.loops)
 
-    def _visit(self, computation: str) -> None:
-        if computation in self._visited:
-            return
-        self._visited.add(computation)
-        for row in self._rows.get(computation, []):
-            if row.opcode in _CONTAINERS:
-                start = len(self._slots)
-                # A loop names its body first but runs its condition first.
-                for name in row.called[:: -1 if row.opcode == "while" else 1]:
-                    self._visit(name)
-                if row.opcode == "while":
-                    self._spans.append((start, len(self._slots)))
-            elif row.opcode not in _RUNS_NOTHING and not row.opcode.endswith("-done"):
-                self._slots.append(row)
+
+def _whole(rows: dict[str, list[Row]], is_ordered: bool) -> _Stretch:
+    """The computations that nothing calls, one after the other, the others in their places."""
+    known: dict[str, _Stretch] = {}
+    for name, inside in rows.items():  # computations stand before their callers
+        known[name] = _stretch(_in_schedule(inside) if is_ordered else inside, known)
+    called = {name for inside in rows.values() for row in inside for name in row.called}
+    whole = _Stretch([], [])
+    for name in rows:
+        if name not in called:
+            whole.append(known[name])
+    return whole
+
+
+def _stretch(rows: list[Row], known: dict[str, _Stretch]) -> _Stretch:
+    found = _Stretch([], [])
+    for row in rows:
+        if row.opcode in _CONTAINERS:
+            start = len(found.slots)
+            # A loop names its body first but runs its condition first.
+            for name in row.called[:: -1 if row.opcode == "while" else 1]:
+                found.append(known.pop(name, _Stretch([], [])))  # its slots exist once
+            if row.opcode == "while":
+                found.loops.append((start, len(found.slots)))
+        elif row.opcode not in _RUNS_NOTHING and not row.opcode.endswith("-done"):
+            found.slots.append(row)
+    return found
 
 
 def _in_schedule(rows: list[Row]) -> list[Row]:

@@ -24,7 +24,7 @@ _RAN_ALONE = -3.0
 """Added to the fit of an instruction that is on record outside graphs."""
 _CLEAR_MARGIN = 1.0
 """Half the cost of an instruction left out: any smaller margin is a choice between equals."""
-_LARGEST = 4_000_000
+_LARGEST = 2_000_000
 """Kernels × instructions of one segment; more than a graph without any anchor can need."""
 
 

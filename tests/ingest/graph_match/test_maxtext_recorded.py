@@ -147,6 +147,17 @@ def test_dropped_kernels_do_not_make_the_others_wrong(step, answered, loss, has_
     assert time[is_wrong].sum() <= 0.01 * time.sum()
 
 
+def test_a_first_execution_without_graphs_does_not_mislead_the_second(recorded, step, answered):
+    """The runtime may run a command buffer op by op before it makes a graph of it."""
+    key, _ = read(recorded / WITHOUT, "jit_train_step")
+    alone = key.assign(run_id=-7, start_ns=key["start_ns"] - 10**10, correlation_id=-1)
+    found = match_graphs(pd.concat([alone, answered], ignore_index=True), step[1])
+    work = answered.assign(again=found["op"].astype(str).to_numpy()[len(alone) :])
+    work = hidden(work)
+    time = work["duration_ns"]
+    assert time[work["again"] == work["key"]].sum() >= 0.99 * time.sum()
+
+
 def test_a_program_of_another_kind_is_matched_whole(recorded):
     """Grouped products, sorts and one-shot exchanges: no answer key, but nothing stays open."""
     work, ops = read(recorded / OTHER, "jit_step")
