@@ -1,12 +1,14 @@
 # `make demo` and `make test` create what they need in .venv; PYTHON chooses the interpreter.
 PYTHON ?= python3
 VENV := .venv
+CLANG ?= clang++
+SECONDS := 300
 BIN := $(VENV)/bin
 STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: demo test stress lint bench browser clean
+.PHONY: demo test stress fuzz fuzz-replay lint bench browser clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -25,6 +27,22 @@ stress: $(VENV)/.installed ## Run the rendezvous of dispatch and combine under t
 	$(BIN)/cmake --build build/stress --target moeprof_rendezvous_stress
 	build/stress/moeprof_rendezvous_stress
 
+fuzz-replay: $(VENV)/.installed ## Feed the kept fuzz inputs to the trace reader under ASan and UBSan.
+	$(BIN)/cmake -S native -B build/fuzz-replay -G Ninja -DMOEPROF_FUZZ=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
+	$(BIN)/cmake --build build/fuzz-replay --target moeprof_xspace_replay
+	build/fuzz-replay/xspace/moeprof_xspace_replay tests/data/fuzz
+
+# Needs Clang for libFuzzer. New inputs are kept in build/fuzz-corpus; a crash leaves its input.
+fuzz: $(VENV)/.installed ## Fuzz the trace reader for SECONDS.
+	$(BIN)/cmake -S native -B build/fuzz -G Ninja -DMOEPROF_FUZZ=ON -DCMAKE_CXX_COMPILER=$(CLANG) \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
+	$(BIN)/cmake --build build/fuzz --target moeprof_xspace_fuzz
+	mkdir -p build/fuzz-corpus
+	build/fuzz/xspace/moeprof_xspace_fuzz -max_total_time=$(SECONDS) -timeout=5 -max_len=4096 \
+	  -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 \
+	  -artifact_prefix=build/fuzz-corpus/failed- build/fuzz-corpus tests/data/fuzz
+
 lint: $(VENV)/.lint ## Style, types, layers, C++ format.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,6 +52,7 @@ lint: $(VENV)/.lint ## Style, types, layers, C++ format.
 
 bench: $(VENV)/.installed ## Side-by-side measurements; results go to benchmarks/results/.
 	$(BIN)/python benchmarks/grouped_gemm.py
+	$(BIN)/python benchmarks/ingest_decode.py
 
 browser: ## The report tests look at pages in Chromium: install Debian's where none is found.
 	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || \
@@ -50,8 +69,10 @@ $(VENV)/.installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax]"
 	@touch $@
 
+# The trace tests need xprof for the schema that its library carries, not for its 50 dependencies.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test]"
+	$(BIN)/python -m pip install -q --no-deps "xprof>=2.24"
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

@@ -33,7 +33,7 @@ Event = Callable[[random.Random, int], bytes]
 
 
 def write(path: Path, size_bytes: int, shape: str) -> int:
-    """Write a file of about `size_bytes`, ``gpu`` or ``cpu`` shaped; return its number of events."""
+    """Write a ``gpu`` or ``cpu`` shaped file of about this size; return its number of events."""
     if shape == "gpu":
         planes = [("/device:GPU:0", [_kernel], 0.4), ("/device:GPU:1", [_kernel], 0.4)]
         planes.append(("/host:CPU", [_noise, _noise], 0.2))
