@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import CLASSES, classify
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 
 _NONE = {"component": "unattributed", "phase": "other", "evidence": "none", "source": ""}
 
@@ -34,10 +34,12 @@ def _labels(trace: Trace) -> pd.DataFrame:
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
-    Copies and memory sets that the GPU ran outside any op are copies. Text comes as categories.
+    So is work whose op is a guess. Copies and memory sets that the GPU ran outside any op are
+    copies. Text comes as categories.
     """
     classes = _labels(trace)
-    rows = events["instruction"].to_numpy()
+    is_guess = events["confidence"].to_numpy() < LOW_CONFIDENCE
+    rows = np.where(is_guess, -1, events["instruction"].to_numpy())
     found = {name: classes[name].array.take(rows) for name in CLASSES.names if name in classes}
     component = found["component"].add_categories({"copies"} - set(found["component"].categories))
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()

@@ -8,11 +8,9 @@ import pandas as pd
 
 from moeprof.ingest.outliers import FAR_AWAY, IMPOSSIBLE
 from moeprof.ingest.trust_evidence import Evidence
-from moeprof.tables.trace import TrustCheck
+from moeprof.tables.trace import LOW_CONFIDENCE, TrustCheck
 from moeprof.units import format_ns, format_percent
 
-LOW_CONFIDENCE = 0.5
-"""Below it an op that was found by order is more a guess than a finding."""
 COMMAND_BUFFERS = (
     "XLA_FLAGS=--xla_gpu_enable_command_buffer= at the next capture gives every kernel its own op"
 )

@@ -18,6 +18,9 @@ from moeprof.tables.schema import Column, Schema
 
 Verdict = Literal["ok", "warn", "fail"]
 
+LOW_CONFIDENCE = 0.5
+"""`confidence` below it marks an op that was guessed: no figure of a component counts it."""
+
 _HOST = Column("host", "text", "", "host that took the profile")
 _DEVICE = Column("device", "int64", "", "ordinal of the device on its host")
 _MODULE = Column("module", "int64", "", "program id; -1 where the event names none")
@@ -95,7 +98,7 @@ HLO_OPS = Schema(
         Column("backend_config", "text", "", "JSON, text or 0x bytes, cut to 4096 letters"),
     ),
 )
-"""One row per HLO instruction of every program that the profile carries, fusions included."""
+"""One row per HLO instruction of every program that ran in the window, fusions included."""
 
 EXECUTIONS = Schema(
     "executions",

@@ -305,7 +305,7 @@ def test_the_run_folder_is_known_behind_a_link(tmp_path):
     assert open_run(tmp_path / "link").meta.run_folder == str(tmp_path / "run")
 
 
-@pytest.mark.parametrize("method", ["read_bytes", "read_text", "stat", "rglob"])
+@pytest.mark.parametrize("method", ["open", "read_text", "stat", "rglob"])
 def test_what_may_not_be_read_is_one_clear_error(tmp_path, monkeypatch, method):
     write(tmp_path / "plugins" / "profile" / "s1", cpu_file())
     (tmp_path / "meta.json").write_text('{"schema": "moeprof.run/1"}')

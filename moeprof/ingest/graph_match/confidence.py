@@ -6,6 +6,8 @@ instructions in the order of the compiler's schedule.
 
 from __future__ import annotations
 
+from moeprof.tables.trace import LOW_CONFIDENCE as LOW_CONFIDENCE
+
 NAMED = 1.0
 """The kernel's name is that of one instruction, and no other instruction could share its kernel."""
 
@@ -15,9 +17,6 @@ an instruction without a kernel, or a kernel without an instruction."""
 
 OPEN = 0.6
 """The same, but known on one side only (the beginning or the end of a graph)."""
-
-LOW_CONFIDENCE = 0.5
-"""Below it an op is a guess, to be shown as one."""
 
 UNEVEN = 0.3
 """By order, where counts differ: another placement would fit as well. A guess."""
