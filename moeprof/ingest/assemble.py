@@ -53,10 +53,12 @@ def assemble(
     programs: dict[int, Program] = {}
     for host in hosts:
         programs = {**host.programs, **programs}
-    ops = hlo_frame(programs)
+    ran = {m for host in hosts for part in host.record.work for m in part["module"].unique()}
+    ran_programs = {key: program for key, program in programs.items() if key in ran}
+    ops = hlo_frame(ran_programs)
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     inside = bodies(ops)
-    tables = [host_tables(host, rows, inside) for host in hosts]
+    tables = [host_tables(host, ops, rows, inside) for host in hosts]
     events = events_frame(tables, labels)
     executions = executions_frame(tables)
     devices = devices_frame([table.host for table in tables], events)
@@ -73,7 +75,7 @@ def assemble(
         executions=executions,
         modules=modules_frame(programs, events, executions),
         steps=steps,
-        buffers=buffers_frame(programs),
+        buffers=lambda: buffers_frame(ran_programs),
         rendezvous=rendezvous_frame(tables, labels),
         markers=markers_frame(tables),
         dropped=dropped_frame(_dropped(tables)),
@@ -136,7 +138,7 @@ def _meta(
         devices=len(events[["host", "device"]].drop_duplicates()),
         jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
         events=sum(host.record.events for host in hosts),
-        notes=(*source.notes, *dict.fromkeys(table.cut.how for table in tables)),
+        notes=(*source.notes, *dict.fromkeys(n for t in tables for n in (t.cut.how, *t.notes))),
         run_folder=source.run_folder,
         are_steps_numbered_by_script=all(table.cut.is_as_in_script for table in tables),
         clocks=clocks,

@@ -14,7 +14,7 @@ import numpy as np
 
 from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
-from moeprof.ingest.work import Record, sound, work_frame
+from moeprof.ingest.work import MADE_UP_RUN, Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
 
 _DEVICE = re.compile(r"^/device:GPU:(\d+)")
@@ -120,8 +120,9 @@ def _module_spans(space: Space, plane: PlaneHead, zero_ns: int) -> tuple[Int64s,
 
 
 def _run_of_span(spans: tuple[Int64s, Int64s], start_ns: Int64s) -> Int64s:
-    """Number, from 0, of the span in which each event starts; -1 for none."""
+    """Made-up number of the span in which each event starts; -1 for none."""
     starts, ends = spans
     none = np.zeros(1, np.int64)
     at = last_begun(none.repeat(len(starts)), starts, none.repeat(len(start_ns)), start_ns)
-    return np.where((at >= 0) & (start_ns < ends[np.maximum(at, 0)]), at, -1)
+    is_in = (at >= 0) & (start_ns < ends[np.maximum(at, 0)])
+    return np.where(is_in, at + MADE_UP_RUN, -1)

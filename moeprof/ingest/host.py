@@ -48,3 +48,4 @@ class HostTables:
     step_of: Mapping[tuple[int, int], int]
     stray_ns: int
     not_serial: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.executions import known_executions, number_executions, over_devices
+from moeprof.ingest.graphs import with_graph_ops
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.outliers import near_the_work
+from moeprof.ingest.recurrence import with_recurring_runs
 from moeprof.ingest.self_time import Bodies, self_times_ns
 from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
@@ -21,12 +23,15 @@ Instructions = Mapping[tuple[int, str], int]
 """(module, op) -> row of `HLO_OPS`."""
 
 
-def host_tables(host: Host, instructions: Instructions, inside: Bodies) -> HostTables:
-    """Place the work of a host."""
+def host_tables(
+    host: Host, ops: pd.DataFrame, instructions: Instructions, inside: Bodies
+) -> HostTables:
+    """Place the work of a host. `ops` are `HLO_OPS`, `instructions` their rows by name."""
     record = near_the_work(host.record)
     host = replace(host, record=record)
     work, _, not_serial = repaired(_in_order(record.work), record.labels)
-    work = resolved(work, instructions, record.labels)
+    work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
+    work, notes = with_recurring_runs(work, ops, host.programs)
     number, rows = number_executions(work)
     known = known_executions(rows)
     cut = cut_steps(
@@ -46,7 +51,7 @@ def host_tables(host: Host, instructions: Instructions, inside: Bodies) -> HostT
     )
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    return HostTables(host, work, known, cut, step_of, stray_ns, not_serial)
+    return HostTables(host, work, known, cut, step_of, stray_ns, not_serial, notes)
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

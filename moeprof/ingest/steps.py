@@ -20,6 +20,7 @@ from typing import NamedTuple
 from moeprof.ingest.work import Launch, Marker
 
 _WARM_UP = 2.0  # a leading step of more than this many medians still warms up
+_STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
 _ENOUGH = 3  # steps that must be left to call another one an outlier
 
 
@@ -92,7 +93,7 @@ def cut_steps(
     else:
         doubt = "" if counting else _doubt(executions, main, found, owners)
         cut = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
-    return cut._replace(steps=_without_warm_up(_judged(cut.steps, executions)))
+    return cut._replace(steps=_without_odd_ends(_judged(cut.steps, executions)))
 
 
 def largest_module(executions: Sequence[Execution]) -> int:
@@ -268,16 +269,26 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
     return judged
 
 
-def _without_warm_up(steps: list[Step]) -> list[Step]:
-    used = [s for s in steps if not s.reason]
-    while len(used) > _ENOUGH:
-        rest = median(s.end_ns - s.start_ns for s in used[1:])
-        length = used[0].end_ns - used[0].start_ns
-        if length <= _WARM_UP * rest:
-            break
-        reason = f"warm-up: {length / rest:.1f} × the median of the steps after it"
-        steps = [_with(s, reason) if s is used[0] else s for s in steps]
-        used = used[1:]
+def _without_odd_ends(steps: list[Step]) -> list[Step]:
+    """Drop a last step that is cut, then leading ones that warm up (long) or ramp up (short)."""
+    for is_last in (True, False):
+        used = [s for s in steps if not s.reason]
+        while len(used) > _ENOUGH:
+            end = used.pop() if is_last else used.pop(0)
+            rest = median(s.end_ns - s.start_ns for s in used)
+            share = (end.end_ns - end.start_ns) / rest if rest else 1.0
+            if share >= _STUMP and (is_last or share <= _WARM_UP):
+                break
+            what = "warm-up" if share > _WARM_UP else "ramp-up"
+            if is_last:
+                what = "cut by the end of the capture"
+            told = f"{share:.1f}" if share > 1 else f"{share:.2f}"
+            reason = (
+                f"{what}: {told} × the median of the steps {'before' if is_last else 'after'} it"
+            )
+            steps = [_with(s, reason) if s is end else s for s in steps]
+            if is_last:
+                break  # the end of the capture cuts one step
     return steps
 
 

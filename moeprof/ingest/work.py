@@ -24,6 +24,10 @@ COLUMNS = (
 """Columns of device work, all int64: those of `EVENTS`; -1 where unknown, text as codes."""
 
 
+MADE_UP_RUN = 2**40
+"""Run ids from here on are counted by the reader, and are none that the runtime gave."""
+
+
 class Labels:
     """Texts by code, in order of their first use; code 0 is the empty text."""
 

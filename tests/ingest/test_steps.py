@@ -167,3 +167,46 @@ def test_programs_of_the_start_are_not_of_a_single_step():
     executions = [run(COPY, 7, 0, 5), run(TRAIN, 0, 10, 110)]
     steps, *_ = cut_steps(executions, [], [])
     assert [(s.start_ns, s.end_ns) for s in steps] == [(10, 110)]
+
+
+S = 10**9
+
+
+def test_compile_ramp_up_and_cut_steps_leave_the_median_of_the_whole_ones():
+    # lengths of the annotations: 45 s (compile), 0.2 and 0.4 s (host only: the device is still busy
+    # with the step before), four whole steps, 0.7 s (the capture ends)
+    lengths = [round(s * S) for s in (45.0, 0.2, 0.4, 2.00, 2.00, 2.01, 1.99, 0.7)]
+    starts = [sum(lengths[:i]) for i in range(8)]
+    markers = [marker(i, starts[i], starts[i] + lengths[i]) for i in range(8)]
+    work = [i for i in range(8) if i not in (1, 2)]
+    launches = [launch(i, starts[i] + 1) for i in work]
+    executions = [
+        run(TRAIN, i, starts[i], starts[i] + lengths[i], ops=35 if i == 7 else 100) for i in work
+    ]
+    steps, *_ = cut_steps(executions, markers, launches, [starts[0] + 5])
+    used = [(s.end_ns - s.start_ns) / S for s in steps if not s.reason]
+    assert (sorted(used)[1] + sorted(used)[2]) / 2 == 2.00
+    assert used == [2.00, 2.00, 2.01, 1.99]
+    assert [(s.step, s.reason) for s in steps if s.reason] == [
+        (0, "compiled in it"),
+        (1, "no device work in it"),
+        (2, "no device work in it"),
+        (7, "cut by the end of the capture: 35 of 100 ops"),
+    ]
+
+
+def test_lengths_alone_tell_compile_ramp_up_and_cut_steps():
+    lengths = [round(s * 100) for s in (45.0, 0.2, 0.4, 2.00, 2.00, 2.01, 1.99, 0.7)]
+    steps, *_ = cut_steps(in_row(*lengths), [], [])
+    assert [s.end_ns - s.start_ns for s in steps if not s.reason] == [200, 200, 201, 199]
+    assert [s.reason.split(":")[0] for s in steps if s.reason] == [
+        "warm-up",
+        "ramp-up",
+        "ramp-up",
+        "cut by the end of the capture",
+    ]
+
+
+def test_too_few_steps_drop_none_for_its_length():
+    steps, *_ = cut_steps(in_row(10, 100, 100), [], [])
+    assert [s.reason for s in steps] == ["", "", ""]

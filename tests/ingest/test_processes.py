@@ -1,0 +1,63 @@
+import json
+
+from builders.sessions import profile, write
+
+from moeprof.ingest import open_run
+from moeprof.ingest.processes import processes_of
+
+
+def capture(root, processes, expected, recorded):
+    """A run folder with the profiles of `recorded`; process 1 comes before 0 by its file's name."""
+    files = {k: root / "plugins" / "profile" / "s" / f"{'zyx'[k]}-p{k}.xplane.pb" for k in recorded}
+    for file in files.values():
+        write(file, profile())
+    windows = {k: [{"file": f"plugins/profile/s/{f.name}"}] for k, f in files.items()}
+    meta = {
+        "schema": "moeprof.run/1",
+        "expected_processes": expected,
+        "processes": [{**p, "windows": windows.get(p["process_index"], [])} for p in processes],
+    }
+    (root / "meta.json").write_text(json.dumps(meta))
+    return root, [files[k] for k in recorded]
+
+
+def process(index, **more):
+    return {"process_index": index, "host": f"node{index}", **more}
+
+
+def check(trace):
+    return next(c for c in trace.trust if c.check == "processes")
+
+
+def test_ranks_follow_the_processes_of_the_run_not_the_names_of_its_files(tmp_path):
+    run, _ = capture(tmp_path, [process(0), process(1)], 2, [0, 1])
+    trace = open_run(run)
+    ranks = dict(zip(trace.devices["host"], trace.devices["rank"], strict=True))
+    assert ranks == {"z-p0": 0, "y-p1": 1}
+    assert check(trace).verdict == "ok"
+
+
+def test_without_a_record_the_number_in_the_name_counts(tmp_path):
+    names = ["h-p10.xplane.pb", "h-p2.xplane.pb"]
+    assert processes_of(None, [tmp_path / name for name in names]).of_file == (10, 2)
+    assert processes_of(None, [tmp_path / "a.xplane.pb"]).of_file == (-1,)
+
+
+def test_a_process_without_a_profile_is_named(tmp_path):
+    run, _ = capture(tmp_path, [process(0), process(1)], 3, [0])
+    found = check(open_run(run))
+    assert found.verdict == "fail"
+    assert found.withholds == ("stragglers",)
+    assert "no profile of process 1 (node1), process 2" in found.detail
+
+
+def test_a_process_that_was_not_asked_to_record_is_not_missed(tmp_path):
+    run, _ = capture(tmp_path, [process(0), process(1, records=False)], 2, [0])
+    found = check(open_run(run))
+    assert found.verdict == "ok"
+    assert "not asked to record process 1 (node1)" in found.detail
+
+
+def test_hosts_that_were_left_out_by_choice_are_not_missed(tmp_path):
+    run, _ = capture(tmp_path, [process(0), process(1)], 2, [0, 1])
+    assert check(open_run(run, hosts=["z-p0"])).verdict == "ok"
