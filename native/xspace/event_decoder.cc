@@ -1,9 +1,12 @@
 #include "xspace/event_decoder.h"
 
+#include <algorithm>
+
 namespace moeprof::xspace {
 namespace {
 
 constexpr int64_t kPicoseconds = 1000;
+constexpr int64_t kBlankRows = 256;  // of a few columns: they are still in the cache when written
 
 int64_t FloorToNs(int64_t time_ps) {
   const int64_t quotient = time_ps / kPicoseconds;
@@ -118,6 +121,18 @@ bool EventDecoder::ReadAnyStat(Span span, Stat* stat, Chunk* chunk) const {
   return !fields.damaged();
 }
 
+void EventDecoder::BlankRows(Chunk* chunk) const {
+  const int64_t begin = chunk->row + chunk->blank;
+  const int64_t rows = std::min(kBlankRows, chunk->room - chunk->blank);
+  for (int64_t at = 0; at < request_.numbers_count; ++at) {
+    std::fill_n(request_.numbers[at] + begin, rows, kAbsent);
+  }
+  for (int64_t at = 0; at < request_.texts_count; ++at) {
+    std::fill_n(request_.texts[at] + begin, rows, -1);
+  }
+  chunk->blank += rows;
+}
+
 void EventDecoder::DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk) {
   stats_.clear();
   Event event;
@@ -134,14 +149,13 @@ void EventDecoder::DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk) {
     ++skipped_[static_cast<size_t>(name)];
     return;
   }
+  if (chunk->kept == chunk->blank) BlankRows(chunk);
   const int64_t row = chunk->row + chunk->kept++;
   const int64_t offset_ps = static_cast<int64_t>(event.offset_ps);
   request_.line[row] = chunk->line;
   request_.name[row] = name;
   request_.start_ns[row] = StampNs(timestamp_ns, offset_ps, 0);
   request_.end_ns[row] = StampNs(timestamp_ns, offset_ps, static_cast<int64_t>(event.duration_ps));
-  for (int64_t at = 0; at < request_.numbers_count; ++at) request_.numbers[at][row] = kAbsent;
-  for (int64_t at = 0; at < request_.texts_count; ++at) request_.texts[at][row] = -1;
   for (const Span& stat : stats_) DecodeStat(stat, row, chunk);
 }
 

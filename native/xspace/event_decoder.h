@@ -42,9 +42,11 @@ struct Chunk {
   explicit Chunk(const uint8_t* data) : strings(data) {}
 
   int32_t line = 0;
-  Span span;         // of whole fields
-  int64_t row = 0;   // of its first event
-  int64_t kept = 0;  // rows written from there on
+  Span span;          // of whole fields
+  int64_t row = 0;    // of its first event
+  int64_t room = 0;   // rows from there on, one per event
+  int64_t blank = 0;  // rows whose stats were set to absent, those written included
+  int64_t kept = 0;   // rows written from there on
   int64_t damaged = 0;
   Places damage;
   StringCodes strings;  // the codes in its rows refer to these
@@ -80,6 +82,8 @@ class EventDecoder {
   };
 
   void DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk);
+  // Sets the stats of the next rows to absent.
+  void BlankRows(Chunk* chunk) const;
   void DecodeStat(Span span, int64_t row, Chunk* chunk);
   // Reads fields as profilers write them: in the order of their numbers, each once. False where
   // they are written otherwise or damaged.

@@ -1,5 +1,7 @@
 #include "xspace/events.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "xspace/event_decoder.h"
@@ -23,9 +25,9 @@ std::vector<Chunk> CutIntoChunks(const uint8_t* data, const Plane& plane, const 
       chunk.line = static_cast<int32_t>(at);
       chunk.span = {begin, end};
       chunk.row = row;
-      const int64_t events = part < line.marks.size() ? kChunkEvents : left;
-      row += events;
-      left -= events;
+      chunk.room = part < line.marks.size() ? kChunkEvents : left;
+      row += chunk.room;
+      left -= chunk.room;
       begin = end;
     }
   }
