@@ -97,4 +97,5 @@ def _call_numbers(pieces: pd.DataFrame) -> np.ndarray:
     total = pieces.groupby(_PLACE, observed=True)["start_ns"].transform("size").to_numpy()
     number = pieces.groupby(_PLACE, observed=True).cumcount().to_numpy()
     count = pieces[_PLACE].merge(calls, on=_PLACE, how="left")["calls"].to_numpy()
-    return number * count // total
+    calls_before: np.ndarray = number * count // total
+    return calls_before

@@ -103,7 +103,7 @@ class _Program:
         is_known = opcode not in ("ragged-all-to-all", "custom-call")
         return Site(
             row=row,
-            module=int(self._rows["module"].at[row]),
+            module=int(str(self._rows["module"].at[row])),
             op=str(self._rows["op"].at[row]),
             opcode=opcode,
             groups=groups,
@@ -135,7 +135,7 @@ class _Program:
         rows = [self._row_of.get(name, -1) for name in names]
         if opcode == "custom-call" or not rows or -1 in rows:
             return NOT_KNOWN
-        sizes = [int(self._rows["size_bytes"].at[r]) for r in rows]
+        sizes = [int(str(self._rows["size_bytes"].at[r])) for r in rows]
         shapes = [str(self._rows["shape"].at[r]) for r in rows]
         if any(size < 0 for size in sizes) or any(map(_UNKNOWN_TYPE.search, shapes)):
             return NOT_KNOWN

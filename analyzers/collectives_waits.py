@@ -85,7 +85,8 @@ def _group_sizes(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
 def _is_comparable(table: pd.DataFrame, sites: tuple[Site, ...], aligned: set[str]) -> pd.Series:
     by_step = ["site", "step", "group"]
     present = table.groupby(_GROUP)["rank"].transform("size")
-    is_whole = present.eq(_group_sizes(table, sites)) & present.gt(1)
+    sizes = pd.Series(_group_sizes(table, sites), index=table.index)
+    is_whole = present.eq(sizes) & present.gt(1)
     made = table.groupby([*by_step, "rank"])["call"].transform("size")
     per_rank = made.groupby([table[key] for key in by_step])
     is_paired = per_rank.transform("min").eq(per_rank.transform("max"))

@@ -167,27 +167,45 @@ def _rounds(
 ) -> tuple[list[dict[str, int | str]], int]:
     """The rounds of one step in which stages work, and how long all runs of the loop take."""
     rows: list[dict[str, int | str]] = []
-    lengths: dict[int, int] = {}
-    useful = loop.rounds - len(loop.order) + 1
+    length = 0
+    step = int(calls["step"].iloc[0])
     for position, rank in enumerate(loop.order):
         mine = calls[calls["rank"] == rank]
-        body = begins[int(mine["step"].iloc[0]), rank]
-        stage = len(loop.order) - 1 - position if loop.is_backward else position
-        kind, at, reached = "backward" if loop.is_backward else "forward", 0, -1
+        at, reached = 0, -1
         for run in range(len(mine) // loop.rounds):
             part = mine.iloc[run * loop.rounds : (run + 1) * loop.rounds]
-            starts, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+            body = begins[step, rank]
             begin = int(body[np.searchsorted(body, reached)])
-            froms = np.append(begin, ends[:-1])
-            for slot in range(useful):
-                start = int(froms[slot + position])
-                length = int(starts[slot + position]) - start
-                known = {"stage": stage, "slot": run * useful + slot, "kind": kind}
-                rows.append({**known, "start_ns": start - begin + at, "duration_ns": length})
-            reached = int(ends[-1])
-            lengths[run] = max(lengths.get(run, 0), reached - begin)
+            reached = int(part["end_ns"].iloc[-1])
+            rows += _slots(part, loop, position, run, (begin, at))
             at += reached - begin
-    return rows, sum(lengths.values())
+        length = max(length, at)
+    return rows, length
+
+
+def _slots(
+    calls: pd.DataFrame, loop: _Loop, position: int, run: int, shift: tuple[int, int]
+) -> list[dict[str, int | str]]:
+    """The useful rounds of one run on one device: each lasts from one shift to the next.
+
+    `shift` is when the run began, and where that is laid on the common axis.
+    """
+    begin, at = shift
+    useful = loop.rounds - len(loop.order) + 1
+    starts = [begin, *calls["end_ns"].tolist()][position : position + useful]
+    ends = calls["start_ns"].tolist()[position : position + useful]
+    stage = len(loop.order) - 1 - position if loop.is_backward else position
+    kind = "backward" if loop.is_backward else "forward"
+    return [
+        {
+            "stage": stage,
+            "kind": kind,
+            "slot": run * useful + slot,
+            "start_ns": start - begin + at,
+            "duration_ns": end - start,
+        }
+        for slot, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
 
 
 def _body_starts(trace: Trace, loop: _Loop) -> dict[tuple[int, int], np.ndarray]:

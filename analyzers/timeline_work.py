@@ -49,14 +49,15 @@ def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     targets = trace.hlo_ops["custom_call_target"]
     sends = {target for target in targets.unique() if exchange_of(target)}
     is_sent = _is_one_of(targets, sends, events["instruction"].to_numpy())
-    return is_collective | is_sent | _is_named(events["name"])
+    is_communication: np.ndarray = is_collective | is_sent | _is_named(events["name"])
+    return is_communication
 
 
 def _is_named(names: pd.Series) -> np.ndarray:
-    found = names.cat.categories.str.contains(_COMMUNICATION_NAMES)
-    return np.asarray(found, dtype=bool)[names.cat.codes.to_numpy()]
+    found = np.asarray(names.cat.categories.str.contains(_COMMUNICATION_NAMES), dtype=bool)
+    return found.take(names.cat.codes.to_numpy())
 
 
 def _is_one_of(texts: pd.Series, wanted: Set[str], rows: np.ndarray) -> np.ndarray:
     """Whether the op in each row of `HLO_OPS` has one of these texts; row -1 has none."""
-    return np.append(texts.isin(wanted).to_numpy(), False)[rows]
+    return np.append(texts.isin(wanted).to_numpy(), False).take(rows)

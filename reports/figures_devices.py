@@ -48,9 +48,13 @@ def collectives(document: Document) -> Figure | None:
     rows = story.rows(document, "collectives")[:_MOST]
     if not rows:
         return None
-    waits = [_figure(row, "wait_ns") for row in rows]
-    moves = [max(_figure(row, "per_step_ns") - w, 0) for row, w in zip(rows, waits, strict=True)]
-    bars = [_bars("transfer", _WORK, moves), _bars("waiting", _WAIT, waits)]
+    whole = dict(enumerate(_figure(row, "per_step_ns") for row in rows))
+    waits = {n: _figure(row, "wait_ns") for n, row in enumerate(rows) if row["wait_ns"] is not None}
+    moves = {n: max(whole[n] - wait_ns, 0.0) for n, wait_ns in waits.items()}
+    rest = {n: length_ns for n, length_ns in whole.items() if n not in waits}
+    kinds = (("transfer", _WORK, moves), ("waiting", _WAIT, waits))
+    bars = [_placed(name, fill, lengths) for name, fill, lengths in kinds if lengths]
+    bars += [_placed("transfer or waiting", _IDLE, rest)] if rest else []
     labels = [str(row["op"]) for row in rows]
     return horizontal(bars, labels, f"ms {story.basis(document)}")
 
@@ -99,12 +103,10 @@ def _figure(row: Mapping[str, Value], name: str) -> float:
 
 
 def _bars(name: str, fill: Fill, durations_ns: Sequence[float]) -> Bars:
-    return Bars(
-        name=name,
-        fill=fill,
-        places=list(range(len(durations_ns))),
-        lengths=[duration_ns / 1e6 for duration_ns in durations_ns],
-        texts=[format_ns(duration_ns) for duration_ns in durations_ns],
-        key=name,
-        is_key=True,
-    )
+    return _placed(name, fill, dict(enumerate(durations_ns)))
+
+
+def _placed(name: str, fill: Fill, durations_ns: Mapping[int, float]) -> Bars:
+    lengths = [duration_ns / 1e6 for duration_ns in durations_ns.values()]
+    texts = [format_ns(duration_ns) for duration_ns in durations_ns.values()]
+    return Bars(name, fill, list(durations_ns), lengths, texts, name, True)

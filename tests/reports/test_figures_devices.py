@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+from plotly.graph_objects import Figure
+from report_cases import trace
+
+from moeprof.analyzers.collectives import SCHEMA as COLLECTIVES
+from moeprof.analyzers.collectives_ranks import SCHEMA as STRAGGLERS
+from moeprof.analyzers.pipeline_stages import STAGES
+from moeprof.analyzers.timeline import SCHEMA as TIMELINE
+from moeprof.reports import figures_devices
+from moeprof.reports.document import build
+from moeprof.tables.analysis import Analysis
+
+MS = 1_000_000
+_EMPTY = {"int64": 0, "float64": float("nan"), "text": "", "bool": False}
+
+
+def drawn(schema, name, *rows):
+    """The bars by kind: place → milliseconds."""
+    filled = [{c.name: row.get(c.name, _EMPTY[c.kind]) for c in schema.columns} for row in rows]
+    analysis = Analysis(name, "?", (), schema, schema.frame(filled))
+    figure = getattr(figures_devices, name)(build(trace(), {name: analysis}))
+    if figure is None:
+        return None
+    Figure(figure)
+    return {kind["name"]: dict(zip(kind["y"], kind["x"], strict=True)) for kind in figure["data"]}
+
+
+def test_a_device_has_one_bar_of_the_mean_over_its_steps():
+    steps = [
+        {"rank": 1, "step": 0, "compute_ns": 4 * MS, "idle_ns": 2 * MS},
+        {"rank": 0, "step": 0, "compute_ns": 1 * MS, "exposed_copy_ns": MS},
+        {"rank": 1, "step": 1, "compute_ns": 6 * MS, "exposed_communication_ns": 3 * MS},
+    ]
+    assert drawn(TIMELINE, "timeline", *steps) == {
+        "compute": {0: 1.0, 1: 5.0},
+        "exposed communication": {0: 0.0, 1: 1.5},
+        "exposed copies": {0: 1.0, 1: 0.0},
+        "idle": {0: 0.0, 1: 1.0},
+    }
+
+
+def test_a_collective_is_divided_into_transfer_and_waiting():
+    known = {"op": "sum", "per_step_ns": 5.0 * MS, "wait_ns": 2.0 * MS}
+    unknown = {"op": "sent", "per_step_ns": 1.0 * MS}
+    assert drawn(COLLECTIVES, "collectives", known, unknown) == {
+        "transfer": {0: 3.0},
+        "waiting": {0: 2.0},
+        "transfer or waiting": {1: 1.0},
+    }
+
+
+def test_a_rank_has_what_others_wait_and_what_it_waits():
+    row = {"rank": 5, "waited_for_ns": 3.0 * MS, "waits_ns": 1.0 * MS}
+    assert drawn(STRAGGLERS, "stragglers", row) == {
+        "others wait for it": {0: 3.0},
+        "it waits for others": {0: 1.0},
+    }
+
+
+def test_a_stage_has_its_work_and_both_kinds_of_idle():
+    row = {"forward_ns": 4 * MS, "backward_ns": 8 * MS, "ramp_ns": 2 * MS, "gaps_ns": MS}
+    assert drawn(STAGES, "pipeline", row) == {
+        "forward": {0: 4.0},
+        "backward": {0: 8.0},
+        "idle in the ramp": {0: 2.0},
+        "idle in gaps": {0: 1.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        (TIMELINE, "timeline"),
+        (COLLECTIVES, "collectives"),
+        (STRAGGLERS, "stragglers"),
+        (STAGES, "pipeline"),
+    ],
+)
+def test_nothing_to_draw_is_no_figure(schema, name):
+    assert drawn(schema, name) is None
