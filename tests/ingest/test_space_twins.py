@@ -1,8 +1,10 @@
 """The native reader and the plain one give the same, whatever the bytes and the threads."""
 
 import numpy as np
+import pytest
 from builders.protobuf import field, message
 from builders.xspace import METADATA, Plane, Ref, event, host, line, xspace
+from fuzz_seeds import CORPUS, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_strategies import ASKED, BROKEN, damaged, spaces
@@ -101,3 +103,13 @@ def test_more_damage_than_is_listed_is_counted():
         assert (len(space.head.damage), space.head.damaged_places) == (MOST_LISTED, 100)
         space.events(plane)  # what is read again is not damaged again
         assert (len(space.head.damage), space.head.damaged_places) == (MOST_LISTED, 100)
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.iterdir()), ids=lambda file: file.name)
+def test_what_fuzzing_found_is_the_same_to_both(file):
+    assert_twins_agree(file.read_bytes())
+
+
+def test_the_seeds_of_fuzzing_are_what_the_builders_write():
+    for name, content in seeds().items():
+        assert (CORPUS / f"seed-{name}").read_bytes() == content
