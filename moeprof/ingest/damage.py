@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from moeprof.ingest.space import Damage, SpaceHead
 from moeprof.ingest.wire import WireError
@@ -25,6 +26,11 @@ class Places:
         self.count += 1
         if len(self.first) < MOST_LISTED:
             self.first.append(Damage(position, reason))
+
+    def extend(self, count: int, first: Iterable[Damage]) -> None:
+        """Note `count` more places, `first` among them."""
+        self.count += count
+        self.first.extend(islice(first, MOST_LISTED - len(self.first)))
 
     @contextmanager
     def noted(self) -> Iterator[None]:

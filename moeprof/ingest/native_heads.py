@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,13 +45,15 @@ def place_of(row: list[int]) -> Damage:
 def read_heads(data: Data, tables: dict[Table, Rows]) -> tuple[SpaceHead, list[PlaneParts], Places]:
     """Heads, the parts of each plane, and the damage met on the way, as the twin orders it."""
     damage = Places()
-    damage_rows = tables[Table.DAMAGE].tolist()
-    _extend(damage, damage_rows, -1, sum(row[0] == -1 for row in damage_rows))
+    listed: dict[int, list[Damage]] = defaultdict(list)
+    for row in tables[Table.DAMAGE].tolist():
+        listed[row[0]].append(place_of(row))
+    damage.extend(len(listed[-1]), listed[-1])
     planes: list[PlaneHead] = []
     parts: list[PlaneParts] = []
     for index, (counts, lines, names, stat_names, stats) in enumerate(_by_plane(tables)):
         part = PlaneParts(stat_names[:, 0].tolist(), cut(data, stat_names[:, 1:3]), names[:, 3:])
-        _extend(damage, damage_rows, index, counts[6])
+        damage.extend(counts[6], listed.get(index, ()))
         own = stat_values(data, stats.tolist(), part.names_by_id() if len(stats) else {}, damage)
         line_heads = (
             LineHead(identity, text(data, begin, end), timestamp_ns, events)
@@ -83,12 +86,3 @@ def _texts(data: Data, rows: Rows) -> tuple[tuple[str, ...], tuple[str, ...], tu
         tuple(cut(data, rows[rows[:, 0] == number, 1:])) for number in (4, 2, 3)
     )
     return hostnames, errors, warnings
-
-
-def _extend(damage: Places, rows: list[list[int]], part: int, count: int) -> None:
-    """Add the places of one plane: those listed, and the number of the rest."""
-    listed = [row for row in rows if row[0] == part]
-    for row in listed:
-        place = place_of(row)
-        damage.add(place.position, place.reason)
-    damage.count += count - len(listed)

@@ -3,8 +3,7 @@
 // Names, argument types and tables are those in moeprof/ingest/native_library.py. A space keeps
 // pointing at the caller's bytes, which must outlive it.
 #include <cstdint>
-#include <memory>
-#include <new>
+#include <exception>
 
 #include "xspace/events.h"
 #include "xspace/heads.h"

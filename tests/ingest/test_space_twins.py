@@ -105,6 +105,13 @@ def test_more_damage_than_is_listed_is_counted():
         assert (len(space.head.damage), space.head.damaged_places) == (MOST_LISTED, 100)
 
 
+def test_many_damaged_planes_take_no_longer_than_their_bytes():
+    data = b"\x0a\x01\xff" * 30_000
+    for space in (open_python_space(data), NativeSpace(data, 3)):
+        assert len(space.head.planes) == 30_000
+        assert (len(space.head.damage), space.head.damaged_places) == (MOST_LISTED, 30_000)
+
+
 @pytest.mark.parametrize("file", sorted(CORPUS.iterdir()), ids=lambda file: file.name)
 def test_what_fuzzing_found_is_the_same_to_both(file):
     assert_twins_agree(file.read_bytes())
