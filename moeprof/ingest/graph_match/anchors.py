@@ -123,16 +123,14 @@ def _between(
     """Slots from one anchor to the next, both included; as far as the bounds without an anchor."""
     left, right = ends
     low, high = bounds
-    if left is None and right is None:
-        return np.arange(low + 1, high)
-    if right is None and left is not None:
-        stop = high if high > left else len(schedule.ops)
-        return np.arange(left, min(stop, left + 1 + reach))
-    if left is None and right is not None:
+    if left is None:
+        if right is None:
+            return np.arange(low + 1, high)
         start = low + 1 if low < right else 0
         return np.arange(max(start, right - reach), right + 1)
-    assert left is not None
-    assert right is not None
+    if right is None:
+        stop = high if high > left else len(schedule.ops)
+        return np.arange(left, min(stop, left + 1 + reach))
     return np.arange(left, right + 1) if left <= right else _around(schedule, left, right)
 
 

@@ -97,19 +97,8 @@ _OPCODES = {
     "convolution": "conv",
 }
 _INDEXING = frozenset(
-    {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "convert"}
-    | {
-        "compare",
-        "select",
-        "add",
-        "subtract",
-        "multiply",
-        "clamp",
-        "minimum",
-        "maximum",
-        "broadcast",
-    }
-)
+    {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "convert", "broadcast"}
+) | frozenset({"compare", "select", "add", "subtract", "multiply", "clamp", "minimum", "maximum"})
 _MOVES = frozenset({"dynamic-slice", "dynamic-update-slice", "slice", "copy"})
 _FILLS = frozenset({"parameter", "constant", "broadcast", "bitcast", "tuple"})
 

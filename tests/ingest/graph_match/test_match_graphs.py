@@ -75,6 +75,14 @@ def test_a_fusion_whose_own_kernel_ran_does_not_share_anothers():
     assert found["confidence"].tolist() == [NAMED, NAMED]
 
 
+def test_the_own_name_of_a_shared_kernel_does_not_make_it_sure():
+    """It may be the second pair too: the same kernels, named after the first."""
+    pairs = [fusion("a.1", "add"), fusion("e.1", "exp"), fusion("a.2", "add"), fusion("e.2", "exp")]
+    found = matched(program(pairs), launch("a_1", "e_1"))
+    assert found["op"].tolist() == ["a.1", "e.1"]
+    assert found["confidence"].tolist() == [UNEVEN, UNEVEN]
+
+
 def test_fewer_kernels_than_instructions_is_a_guess():
     three = program([fusion("a.1"), gemm("g.1"), gemm("g.2"), gemm("g.3"), fusion("b.1")])
     found = matched(three, launch("a_1", GEMM_KERNEL, GEMM_KERNEL, "b_1"))
