@@ -30,7 +30,12 @@ def summary(document: Document) -> Text:
 
     ``.plain`` of the result is the text without colour.
     """
-    notes = [note for finding in document["analyses"].values() for note in finding["notes"]]
+    notes = [
+        note
+        for name, finding in document["analyses"].items()
+        if not story.withheld_by(document, name)
+        for note in finding["notes"]
+    ]
     next_command = _next(document, "analyze")
     return _joined([overview(document), _notes(list(dict.fromkeys(notes))), next_command])
 
@@ -141,6 +146,6 @@ def _finding(document: Document, name: str, is_whole: bool) -> Text:
     left = len(finding["rows"]) - len(rows)
     if left:
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
-    if finding["notes"]:
+    if finding["notes"] and not story.withheld_by(document, name):  # why stands under Trust
         lines += [Text(""), _notes(finding["notes"])]
     return Text("\n").join(lines)

@@ -106,6 +106,7 @@ def _evidence(
     return Evidence(
         events=events,
         hlo_ops=ops,
+        programs=len({module for host in hosts for module in host.programs}),
         steps=steps,
         dropped=_dropped(tables),
         damage=[line for host in hosts for line in host.record.damage],

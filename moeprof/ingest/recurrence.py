@@ -101,7 +101,8 @@ def _first_of_execution(rows: Int64s, entry: Mapping[int, int]) -> int | None:
     if not len(rows):
         return None
     is_again = np.append(False, rows[1:] == rows[:-1])
-    single = [row for row in np.unique(rows).tolist() if not is_again[rows == row].any()]
+    known: list[int] = np.unique(rows).tolist()
+    single = [row for row in known if not is_again[rows == row].any()]
     scheduled = [row for row in single if entry[row] >= 0]
     if scheduled:
         return min(scheduled, key=lambda row: entry[row])

@@ -22,14 +22,16 @@ TIMED = (
 class Evidence:
     """All that the checks look at.
 
-    ``messages`` are the profiler's own errors and warnings, ``models`` what it calls the devices,
-    ``doubts`` what else a step might be, ``outliers`` the first events whose stamps cannot be,
-    ``not_serial`` streams on which pieces overlap all the time, ``found`` checks that a reader of
-    another format made itself. ``not_aligned`` says why clocks of several hosts could not be.
+    ``hlo_ops`` has the programs that ran, ``programs`` counts all of the profile. ``messages`` are
+    the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
+    else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
+    streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
+    could not be; ``found`` are checks that a reader of another format made itself.
     """
 
     events: pd.DataFrame
     hlo_ops: pd.DataFrame
+    programs: int
     steps: pd.DataFrame
     dropped: Counter[str]
     damage: Sequence[str]

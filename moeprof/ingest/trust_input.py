@@ -24,6 +24,7 @@ AMD_CAUSES = (
     "rocprofiler-sdk was not loaded, or another tool held it (rocprofv3, ROCPROFILER_* and "
     "ROCP_TOOL_LIBRARIES in the environment)",
 )
+DAMAGE = ("the file is cut, and device work or the names of its events were in the lost part",)
 OTHER_CAUSES = (
     "the program ran on the CPU backend (see JAX_PLATFORMS; on CPU host_tracer_level must not be "
     "0)",
@@ -51,9 +52,8 @@ def device_work(evidence: Evidence) -> TrustCheck:
         devices = len(evidence.events[["host", "device"]].drop_duplicates())
         count = format_count(len(evidence.events))
         return TrustCheck("device_work", "ok", f"{count} device events on {devices} device(s)")
-    causes = "; ".join(
-        f"({n}) {cause}" for n, cause in enumerate(_causes("".join(evidence.models)), 1)
-    )
+    likely = DAMAGE if evidence.damage else _causes("".join(evidence.models))
+    causes = "; ".join(f"({n}) {cause}" for n, cause in enumerate(likely, 1))
     detail = f"no device events: nothing can be measured. Likely causes: {causes}"
     return TrustCheck("device_work", "fail", detail, TIMED)
 
@@ -69,15 +69,17 @@ def _causes(models: str) -> tuple[str, ...]:
 
 def programs(evidence: Evidence) -> TrustCheck:
     """Whether the profile has the programs that its work is of."""
-    modules = evidence.hlo_ops["module"].nunique()
-    if modules:
-        return TrustCheck("programs", "ok", f"{modules} compiled program(s) in the profile")
-    detail = (
-        "no compiled program in the profile: work is known by its kernels' names alone; capture "
-        "with enable_hlo_proto on"
-    )
-    if not len(evidence.events):
+    ran = evidence.hlo_ops["module"].nunique()
+    found = f"{evidence.programs} compiled program(s) in the profile"
+    if ran or (evidence.programs and evidence.events.empty):
+        return TrustCheck("programs", "ok", f"{found}, {ran} of them ran in the window")
+    if evidence.programs:
+        detail = f"{found}, but none of the work that was recorded"
+    else:
+        detail = "no compiled program in the profile; capture with enable_hlo_proto on"
+    if evidence.events.empty:
         return TrustCheck("programs", "warn", detail)
+    detail += ": work is known by its kernels' names alone"
     return TrustCheck("programs", "fail", detail, ("receive_buffers", "memory"))
 
 
