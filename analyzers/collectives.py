@@ -66,7 +66,7 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
             the vendor states for the device's model, where that is known.
     """
     view = window(trace)
-    calls = calls_of(trace, view.events)
+    calls = calls_of(trace)
     waits = waits_of(calls, trace.meta.clocks)
     table = _table(calls, waits, view, classes_of(trace))
     links = links_of(trace.devices, calls.sites, link_bytes_per_s)

@@ -5,6 +5,7 @@ One call may be several pieces of device work: a barrier, the kernel, a barrier;
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import pandas as pd
 
 from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.timeline_work import COMMUNICATION, work_classes
+from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -49,14 +51,20 @@ class Calls:
     sites: tuple[Site, ...]
 
 
-def calls_of(trace: Trace, events: pd.DataFrame) -> Calls:
-    """The calls among `events` (rows of `EVENTS`), by site, rank, step and call."""
+@functools.lru_cache(maxsize=1)
+def calls_of(trace: Trace) -> Calls:
+    """The calls of the used steps, by site, rank, step and call.
+
+    Kept for the last trace, as several questions ask.
+    """
+    events = window(trace).events
     work = events[work_classes(trace, events) == COMMUNICATION]
     placed, sites = _with_sites(trace, work)
     pieces = placed[placed["site"] >= 0].sort_values("start_ns", kind="stable")
     if pieces.empty:
         return Calls(CALLS.frame(), tuple(sites))
-    pieces["call"] = _call_numbers(pieces)
+    places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
+    pieces["call"] = _call_numbers(places, pieces["name"].cat.codes.to_numpy().astype("int64"))
     pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
     calls = (
         pieces.groupby([*_PLACE, "call"], observed=True)
@@ -90,12 +98,18 @@ def _unattributed(name: str) -> Site:
     return Site(-1, -1, name, opcode, (), NOT_KNOWN, NOT_KNOWN)
 
 
-def _call_numbers(pieces: pd.DataFrame) -> np.ndarray:
-    """Number of each piece's call. Every call has each kernel at least once: the rarest counts."""
-    names = pieces.groupby([*_PLACE, "name"], observed=True)["start_ns"].size()
-    calls = names.groupby(level=_PLACE, observed=True).min().rename("calls").reset_index()
-    total = pieces.groupby(_PLACE, observed=True)["start_ns"].transform("size").to_numpy()
-    number = pieces.groupby(_PLACE, observed=True).cumcount().to_numpy()
-    count = pieces[_PLACE].merge(calls, on=_PLACE, how="left")["calls"].to_numpy()
-    calls_before: np.ndarray = number * count // total
+def _call_numbers(place: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """Number of each piece's call, from the place and the name of each, in order of time.
+
+    Every call has each kernel at least once: the rarest counts.
+    """
+    total = np.bincount(place)
+    pairs, times = np.unique(place * (names.max() + 1) + names, return_counts=True)
+    calls = total.copy()
+    np.minimum.at(calls, pairs // (names.max() + 1), times)
+    order = np.argsort(place, kind="stable")
+    firsts = np.cumsum(total) - total
+    number = np.empty(len(place), dtype="int64")
+    number[order] = np.arange(len(place)) - firsts[place[order]]
+    calls_before: np.ndarray = number * calls[place] // total[place]
     return calls_before

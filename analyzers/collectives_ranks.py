@@ -15,7 +15,6 @@ from moeprof.analyzers.collectives_calls import calls_of
 from moeprof.analyzers.collectives_notes import NONE, clock_notes
 from moeprof.analyzers.collectives_waits import waits_of
 from moeprof.analyzers.timeline_spans import step_spans
-from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -48,7 +47,7 @@ FIXED = 2 / 3
 
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
-    waits = waits_of(calls_of(trace, window(trace).events), trace.meta.clocks)
+    waits = waits_of(calls_of(trace), trace.meta.clocks)
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)

@@ -45,7 +45,7 @@ class _Loop:
 
 def pipeline_of(trace: Trace) -> PipelineWork | str:
     """The stages' work in the used steps, or why there is none to be seen."""
-    calls = calls_of(trace, window(trace).events)
+    calls = calls_of(trace)
     shifts = {n: s for n, s in enumerate(calls.sites) if s.opcode == "collective-permute"}
     if not shifts:
         return NONE

@@ -27,7 +27,7 @@ def two_hosts(clocks):
 
 
 def waits(trace):
-    return waits_of(calls_of(trace, trace.events), trace.meta.clocks)
+    return waits_of(calls_of(trace), trace.meta.clocks)
 
 
 def test_on_a_common_clock_a_call_is_divided_into_waiting_and_transfer():
