@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from moeprof.ingest.hlo_async import async_links
-from moeprof.ingest.hlo_instruction import Instruction, InstructionReader, Raw
+from moeprof.ingest.hlo_instruction import NO_CONFIG, Instruction, InstructionReader, Raw
 from moeprof.ingest.hlo_loops import LoopReader, written_trip_count
 from moeprof.ingest.hlo_wire import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.stack_frames import StackFrames, parse_stack_frames
@@ -56,7 +56,7 @@ def parse_module(data: bytes, start: int, end: int) -> HloModule:
     frames = module.stretches.get(_FRAMES)
     index = parse_stack_frames(data, *frames) if frames else StackFrames()
     named = _named(parts, index, schedule, reader)
-    configs = {raw.name: raw.config for raw in raws if raw.config != (0, 0)}
+    configs = {raw.name: raw.config for raw in raws if raw.config != NO_CONFIG}
     return HloModule(
         name=_text(data, module, _NAME),
         entry=_text(data, module, _ENTRY),
@@ -110,7 +110,7 @@ def _named(
             raw.uses_global_ids,
             raw.pairs,
             raw.api_version,
-            reader.config_text(raw.config) if raw.config != (0, 0) else "",
+            reader.config_text(raw.config) if raw.config != NO_CONFIG else "",
             schedule.get(raw.id, -1),
         )
         for part in parts
@@ -124,17 +124,17 @@ def _completed(
     """The instructions with what only the whole program tells: async pairs and trip counts."""
     loops = LoopReader.of(instructions)
     links = async_links(instructions, loops.ops)
-    for place, item in enumerate(instructions):
-        if link := links.get(item.name):
-            item = item._replace(async_pair=link[0], async_opcode=link[1])
-        elif item.opcode == "while":
-            start, end = configs.get(item.name, (0, 0))
+    changed = {
+        name: loops.ops[name]._replace(async_pair=pair, async_opcode=work)
+        for name, (pair, work) in links.items()
+    }
+    for item in instructions:
+        if item.opcode == "while":
+            start, end = configs.get(item.name, NO_CONFIG)
             count = written_trip_count(data[start:end])
-            item = item._replace(trip_count=count if count >= 0 else loops.trip_count(item))
-        else:
-            continue
-        instructions[place] = item
-    return tuple(instructions)
+            count = count if count >= 0 else loops.trip_count(item)
+            changed[item.name] = item._replace(trip_count=count)
+    return tuple([changed.get(item.name, item) for item in instructions])
 
 
 def _check_names(start: int, end: int, parts: list[_Computation]) -> None:
@@ -142,6 +142,9 @@ def _check_names(start: int, end: int, parts: list[_Computation]) -> None:
     raws = [raw for part in parts for raw in part.instructions]
     lengths = {raw.id: len(raw.name) for raw in raws}
     called = {part.id: len(part.name) for part in parts}
+    links = sum(len(raw.operand_ids) + len(raw.called_ids) for raw in raws)
+    if links * max([*lengths.values(), *called.values()], default=0) <= _MOST_NAMES * (end - start):
+        return  # as in any program: no need to add them up
     total = sum(lengths.get(i, 0) for raw in raws for i in raw.operand_ids)
     total += sum(called.get(i, 0) for raw in raws for i in raw.called_ids)
     if total > _MOST_NAMES * (end - start):

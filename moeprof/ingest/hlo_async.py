@@ -27,25 +27,22 @@ def async_links(
     The partner of a start is its end and the other way round, that of an update the start; it is
     empty where the end is not to be seen (a ``recv`` that a later round of a loop ends).
     """
-    inner: dict[str, list[Instruction]] = {}
-    wanted = {item.called[0] for item in instructions if _is_wrapper(item)}
+    opcodes = {item.opcode for item in instructions}
+    starting = {opcode for opcode in opcodes if _starts(opcode)}
+    ending = {opcode for opcode in opcodes if opcode.endswith(("-done", "-update"))}
+    starts = [item for item in instructions if item.opcode in starting]
+    inner: dict[str, list[Instruction]] = {i.called[0]: [] for i in starts if _is_wrapper(i)}
     for item in instructions:
-        if item.computation in wanted:
-            inner.setdefault(item.computation, []).append(item)
-    found: dict[str, tuple[str, str]] = {}
+        if item.computation in inner:
+            inner[item.computation].append(item)
+    found = {item.name: ("", _work(item, inner)) for item in starts}
     for item in instructions:
-        if _starts(item.opcode):
-            found.setdefault(item.name, ("", _work(item, inner)))
-    for item in instructions:
-        if not item.opcode.endswith(("-done", "-update")):
-            continue
-        start = _start_of(item, ops)
-        if start is None or start.name not in found:
-            continue
-        work = found[start.name][1]
-        found[item.name] = (start.name, work)
-        if item.opcode.endswith("-done"):
-            found[start.name] = (item.name, work)
+        start = _start_of(item, ops) if item.opcode in ending else None
+        if start is not None:
+            work = found[start.name][1]
+            found[item.name] = (start.name, work)
+            if item.opcode.endswith("-done"):
+                found[start.name] = (item.name, work)
     return found
 
 

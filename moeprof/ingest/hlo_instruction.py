@@ -32,6 +32,13 @@ _OP_NAME, _SOURCE_FILE, _SOURCE_LINE, _FRAME = 2, 3, 4, 15
 _MOST_CONFIG = 4096
 _MOST_GROUPED = 1 << 22  # devices in all distinct groups of a program; far beyond any real one
 _NO_FIELD: Stretch = (0, 0)
+_MORE = frozenset(
+    {_LITERAL, _FUSION_KIND, _DIMENSIONS, _CHANNEL, _TARGET, _CONFIG, _PAIRS, _GLOBAL_IDS, _PAYLOAD}
+    | {GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST}
+    | SCALAR_DETAILS
+)
+_NUMBERED = ("parameter", "get-tuple-element")  # of which number 0 goes without saying
+NO_CONFIG = _NO_FIELD
 _APIS = {
     **{0: "API_VERSION_UNSPECIFIED", 1: "API_VERSION_ORIGINAL"},
     **{2: "API_VERSION_STATUS_RETURNING", 3: "API_VERSION_STATUS_RETURNING_UNIFIED"},
@@ -86,21 +93,21 @@ class Raw(NamedTuple):
     op_name: str
     frame_id: int
     source: str
-    target: str
     operand_ids: tuple[int, ...]
     called_ids: tuple[int, ...]
-    groups: Groups
-    parameter: int
-    details: str
-    fusion_kind: str
-    tuple_index: int
-    direction: str
-    constant: int | None
-    channel_id: int
-    uses_global_ids: bool
-    pairs: Groups
-    api_version: str
-    config: Stretch
+    target: str = ""
+    groups: Groups = ()
+    parameter: int = -1
+    details: str = ""
+    fusion_kind: str = ""
+    tuple_index: int = -1
+    direction: str = ""
+    constant: int | None = None
+    channel_id: int = -1
+    uses_global_ids: bool = False
+    pairs: Groups = ()
+    api_version: str = ""
+    config: Stretch = NO_CONFIG
 
 
 class InstructionReader:
@@ -111,7 +118,6 @@ class InstructionReader:
         self._data = data
         self._payloads = payloads
         self._shapes: dict[bytes, Shape] = {}
-        self._metadata: dict[bytes, tuple[str, int, str]] = {}
         self._groups: dict[bytes, Groups] = {}
         self._grouped = 0
         self._opcodes: dict[bytes, str] = {}
@@ -126,42 +132,45 @@ class InstructionReader:
         message = read_message(data, start, end, _REPEATED)
         numbers, stretches, lists = message
         opcode = self._opcode(*stretches.get(_OPCODE, _NO_FIELD))
-        shape = self._shape(*stretches.get(_SHAPE, _NO_FIELD))
-        op_name, frame_id, source = self._origin(*stretches.get(_METADATA, _NO_FIELD))
-        literal = stretches.get(_LITERAL) if opcode == "constant" else None
-        constant = scalar_value(data, literal, shape) if literal else None
-        tuple_index = -1
-        if opcode == "get-tuple-element":
-            tuple_index = signed(numbers.get(_TUPLE_INDEX, 0))
-        name, direction = stretches.get(_NAME, _NO_FIELD), stretches.get(_DIRECTION)
-        target, kind = stretches.get(_TARGET), stretches.get(_FUSION_KIND)
-        says_more = _DIMENSIONS in lists or not SCALAR_DETAILS.isdisjoint(stretches)
-        collective = _CHANNEL in numbers or _is_grouped(message)
-        return Raw(
-            text(data, *name),
+        name, operands, called = stretches.get(_NAME), lists.get(_OPERANDS), lists.get(_CALLED)
+        raw = Raw(
+            text(data, *name) if name else "",
             signed(numbers.get(_ID, 0)),
             opcode,
-            shape,
-            op_name,
-            frame_id,
-            source,
-            text(data, *target) if target else "",
-            whole_numbers(data, lists.get(_OPERANDS)),
-            whole_numbers(data, lists.get(_CALLED)),
-            self._groups_of(message, start) if collective else (),
-            signed(numbers.get(_PARAMETER, 0)) if opcode == "parameter" else -1,
-            details_text(data, message, tuple_index, constant)
-            if says_more or tuple_index >= 0 or constant is not None
-            else "",
-            text(data, *kind) if kind else "",
-            tuple_index,
-            text(data, *direction) if direction else "",
-            constant,
-            signed(numbers.get(_CHANNEL, 0)) or -1,
-            bool(numbers.get(_GLOBAL_IDS)),
-            self._pairs(lists.get(_PAIRS)) if _PAIRS in lists else (),
-            _api(numbers.get(_API, 0)) if target else "",
-            self._config(stretches),
+            self._shape(*stretches.get(_SHAPE, _NO_FIELD)),
+            *self._origin(stretches.get(_METADATA)),
+            whole_numbers(data, operands) if operands else (),
+            whole_numbers(data, called) if called else (),
+        )
+        is_plain = _MORE.isdisjoint(stretches) and _MORE.isdisjoint(numbers)
+        if is_plain and _MORE.isdisjoint(lists) and opcode not in _NUMBERED:
+            return raw
+        return self._with_more(raw, message)
+
+    def _with_more(self, raw: Raw, message: Message) -> Raw:
+        """Add what few instructions say."""
+        data = self._data
+        numbers, stretches, lists = message
+        literal = stretches.get(_LITERAL) if raw.opcode == "constant" else None
+        constant = scalar_value(data, literal, raw.shape) if literal else None
+        has_index = raw.opcode == "get-tuple-element"
+        tuple_index = signed(numbers.get(_TUPLE_INDEX, 0)) if has_index else -1
+        target, kind, direction = map(stretches.get, (_TARGET, _FUSION_KIND, _DIRECTION))
+        is_parameter = raw.opcode == "parameter"
+        return raw._replace(
+            target=text(data, *target) if target else "",
+            groups=self._groups_of(message),
+            parameter=signed(numbers.get(_PARAMETER, 0)) if is_parameter else -1,
+            details=details_text(data, message, tuple_index, constant),
+            fusion_kind=text(data, *kind) if kind else "",
+            tuple_index=tuple_index,
+            direction=text(data, *direction) if direction else "",
+            constant=constant,
+            channel_id=signed(numbers.get(_CHANNEL, 0)) or -1,
+            uses_global_ids=bool(numbers.get(_GLOBAL_IDS)),
+            pairs=self._pairs(lists.get(_PAIRS)),
+            api_version=_api(numbers.get(_API, 0)) if target else "",
+            config=self._config(stretches),
         )
 
     def config_text(self, where: Stretch, most: int = _MOST_CONFIG) -> str:
@@ -181,33 +190,32 @@ class InstructionReader:
             known = self._shapes[key] = parse_shape(self._data, start, end)
         return known
 
-    def _origin(self, start: int, end: int) -> tuple[str, int, str]:
+    def _origin(self, where: Stretch | None) -> tuple[str, int, str]:
         """(op_name, stack frame id, source as ``file:line:`` of writers that keep no frames)."""
-        key = self._data[start:end]
-        if (known := self._metadata.get(key)) is None:
-            numbers, stretches, _ = read_message(self._data, start, end)
-            op_name, file = stretches.get(_OP_NAME), stretches.get(_SOURCE_FILE)
-            known = self._metadata[key] = (
-                text(self._data, *op_name) if op_name else "",
-                numbers.get(_FRAME, 0),
-                f"{text(self._data, *file)}:{numbers.get(_SOURCE_LINE, 0)}:" if file else "",
-            )
-        return known
+        if where is None:
+            return "", 0, ""
+        data = self._data
+        numbers, stretches, _ = read_message(data, *where)
+        op_name, file = stretches.get(_OP_NAME), stretches.get(_SOURCE_FILE)
+        return (
+            text(data, *op_name) if op_name else "",
+            numbers.get(_FRAME, 0),
+            f"{text(data, *file)}:{numbers.get(_SOURCE_LINE, 0)}:" if file else "",
+        )
 
-    def _groups_of(self, message: Message, start: int) -> Groups:
+    def _groups_of(self, message: Message) -> Groups:
         """The groups, read once for all collectives that say the same."""
-        where = [
-            message.stretches[n]
-            for n in (DEVICE_LIST, IOTA_LIST, MESH_LIST)
-            if n in message.stretches
-        ]
+        stretches = message.stretches
+        where = [stretches[n] for n in (DEVICE_LIST, IOTA_LIST, MESH_LIST) if n in stretches]
         where += message.lists.get(GROUPS, [])
-        key = b"|".join(self._data[a:b] for a, b in where)
+        if not where:
+            return ()
+        key = b"|".join([self._data[start:end] for start, end in where])
         if (known := self._groups.get(key)) is None:
             known = self._groups[key] = collective_groups(self._data, message)
             self._grouped += sum(map(len, known))
             if self._grouped > _MOST_GROUPED:
-                raise WireError(start, f"replica groups of {self._grouped:,} devices in all")
+                raise WireError(where[0][0], f"groups of {self._grouped:,} devices in all")
         return known
 
     def _pairs(self, entries: list[Stretch] | None) -> Groups:
@@ -237,16 +245,6 @@ def config_text(content: bytes, most: int | None) -> str:
     if not is_text:
         found = "0x" + content.hex()
     return found if most is None or len(found) <= most else found[:most] + "…"
-
-
-def _is_grouped(message: Message) -> bool:
-    stretches = message.stretches
-    return (
-        GROUPS in message.lists
-        or MESH_LIST in stretches
-        or DEVICE_LIST in stretches
-        or IOTA_LIST in stretches
-    )
 
 
 def _api(number: int) -> str:
