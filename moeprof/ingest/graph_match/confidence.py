@@ -19,7 +19,8 @@ OPEN = 0.6
 """The same, but known on one side only (the beginning or the end of a graph)."""
 
 UNEVEN = 0.3
-"""By order, where counts differ: another placement would fit as well. A guess."""
+"""By order, where that does not settle it: counts differ, another placement fits as well, names
+say nothing at all, or the program carries no schedule. A guess."""
 
 NOT_FOUND = 0.0
 """No instruction fits: the kernel stays without an op."""

@@ -25,7 +25,6 @@ from moeprof.ingest.graph_match.shapes import find_shapes
 from moeprof.ingest.graph_match.solve import Answer, Program, solve
 from moeprof.ingest.graph_match.wholes import Wholes
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _ROUNDS = 2
