@@ -62,7 +62,8 @@ def parse_head(data: bytes, start: int, end: int) -> ModuleHead:
 def _instructions(data: bytes, where: Stretch) -> int:
     if where[1] < 0:
         return 0
-    return len(read_message(data, *where, (_INSTRUCTIONS,)).lists.get(_INSTRUCTIONS, ()))
+    entries = read_message(data, *where, (_INSTRUCTIONS,)).lists.get(_INSTRUCTIONS, ())
+    return sum(stop >= 0 for _, stop in entries)
 
 
 def _devices(data: bytes, where: Stretch | None) -> tuple[int, int]:
