@@ -8,10 +8,11 @@ where the launches on the host do not say which execution a kernel is of.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from moeprof.ingest.host_plane import RunIds
 from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.work import MADE_UP_RUN, Record, sound, work_frame
@@ -23,9 +24,6 @@ _COPY = ("Memcpy", "CopyDevice", "CopyHost", "CopyPeer")
 _DETAILS = ("kernel_details", "memcpy_details", "Memset_details", "memset_details")
 _NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")
 _MODULES = "XLA Modules"
-
-RunIds = Mapping[tuple[int, int], int]
-"""(device, correlation id) -> run id."""
 
 
 def gpu_ordinal(plane: PlaneHead) -> int | None:
@@ -61,7 +59,7 @@ def read_gpu_work(
         kind=labels.codes(*_kinds(plane.event_names, columns.name[places])),
         module=_number(columns, "program_id", places),
         op=labels.codes(columns.strings, columns.texts["hlo_op"][places]),
-        run_id=_run_ids(device, correlation, runs),
+        run_id=runs.of(device, correlation),
         start_ns=columns.start_ns[places] - zero_ns,
         end_ns=columns.end_ns[places] - zero_ns,
         correlation_id=correlation,
@@ -101,12 +99,6 @@ def _kind(name: str) -> str:
     if name.startswith(_COPY):
         return "copy"
     return "sync" if _SYNC.match(name) else "kernel"
-
-
-def _run_ids(device: int, correlation: Int64s, runs: RunIds) -> Int64s:
-    unique, inverse = np.unique(correlation, return_inverse=True)
-    found = [runs.get((device, key), -1) for key in unique.tolist()]
-    return np.array(found, np.int64)[inverse]
 
 
 def _module_spans(space: Space, plane: PlaneHead, zero_ns: int) -> tuple[Int64s, Int64s] | None:

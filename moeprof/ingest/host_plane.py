@@ -115,8 +115,29 @@ class Executes:
     device: Int64s
 
 
-def gpu_run_ids(events: HostEvents) -> dict[tuple[int, int], int]:
-    """(device, correlation id) of each launch on the host -> run id of its execution.
+@dataclass(frozen=True)
+class RunIds:
+    """Run ids of the launches on the host, sorted by device and correlation id."""
+
+    device: Int64s
+    correlation: Int64s
+    run_id: Int64s
+
+    def of(self, device: int, correlation: Int64s) -> Int64s:
+        """Run id of each launch of a device; -1 for one that is not known."""
+        first, last = np.searchsorted(self.device, [device, device + 1])
+        known, runs = self.correlation[first:last], self.run_id[first:last]
+        if not len(known):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.maximum(np.searchsorted(known, correlation, "right") - 1, 0)
+        return np.where(known[at] == correlation, runs[at], -1)
+
+
+NO_RUN_IDS = RunIds(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+def gpu_run_ids(events: HostEvents) -> RunIds:
+    """The execution that each launch on the host is of.
 
     A kernel carries no run id: its correlation id leads to the host call that launched it, and
     that call lies inside the execution, on the same thread.
@@ -124,15 +145,15 @@ def gpu_run_ids(events: HostEvents) -> dict[tuple[int, int], int]:
     is_execute = events.has("_c") & events.named(_DEVICE_EXECUTE.match)
     is_call = events.has("correlation_id") & ~is_execute
     if not is_execute.any() or not is_call.any():
-        return {}
+        return NO_RUN_IDS
     found = _executes(events, is_execute)
     line = events.columns.line[is_call].astype(np.int64)
     start = events.start_ns[is_call]
     at = last_begun(found.line, found.start_ns, line, start)
     is_inside = (at >= 0) & (found.line[at] == line) & (start <= found.end_ns[at])
     at, correlation = at[is_inside], events.number("correlation_id")[is_call][is_inside]
-    pairs = zip(found.device[at].tolist(), correlation.tolist(), strict=True)
-    return dict(zip(pairs, found.run_id[at].tolist(), strict=True))
+    order = np.lexsort((correlation, found.device[at]))
+    return RunIds(found.device[at][order], correlation[order], found.run_id[at][order])
 
 
 def _executes(events: HostEvents, is_execute: Flags) -> Executes:

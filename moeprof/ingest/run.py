@@ -9,10 +9,11 @@ from pathlib import Path
 from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.cpu_plane import read_cpu_work
-from moeprof.ingest.gpu_plane import RunIds, gpu_ordinal, read_gpu_work
+from moeprof.ingest.gpu_plane import gpu_ordinal, read_gpu_work
 from moeprof.ingest.host import Host
 from moeprof.ingest.host_plane import (
     HOST_PLANE,
+    NO_RUN_IDS,
     gpu_run_ids,
     read_host_events,
     read_host_facts,
@@ -93,7 +94,7 @@ def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
 
 def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Record) -> None:
     devices = [(plane, gpu_ordinal(plane)) for plane in space.head.planes]
-    runs: RunIds = {}
+    runs = NO_RUN_IDS
     if host is not None:
         events = read_host_events(space, host, zero_ns, record)
         read_host_facts(events, record)

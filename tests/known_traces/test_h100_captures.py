@@ -19,6 +19,9 @@ CAPTURES = [
     "maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz",
     "maxtext_h100x2_ds_ep2_cf125_nocmdbuf.xplane.pb.gz",
 ]
+# Products are cuBLAS kernels or Triton fusions; both exchanges and reductions are NCCL's or XLA's.
+PRODUCTS = r"^(nvjet|cutlass|void cutlass|sm90_|gemm_fusion|.*gemm)"
+EXCHANGES = r"^(nccl|.*RaggedAllToAll)"
 
 
 def busy_by_device(file: Path) -> dict[int, int]:
@@ -57,3 +60,12 @@ def test_busy_time_of_each_device_is_that_of_an_independent_decode(data, opened,
         for device, part in events.groupby("device")
     }
     assert ours == busy_by_device(data / "traces" / name)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_communication_and_gemm_kernel_resolves_to_its_op(opened, name):
+    events = opened(name).events
+    for pattern in (PRODUCTS, EXCHANGES):
+        kernels = events[events["name"].astype("str").str.match(pattern)]
+        assert len(kernels)
+        assert (kernels["instruction"] >= 0).all()
