@@ -175,7 +175,7 @@ def _rounds(
         for run in range(len(mine) // loop.rounds):
             part = mine.iloc[run * loop.rounds : (run + 1) * loop.rounds]
             body = begins[step, rank]
-            begin = int(body[np.searchsorted(body, reached)])
+            begin = int(body[min(int(np.searchsorted(body, reached)), len(body) - 1)])
             reached = int(part["end_ns"].iloc[-1])
             rows += _slots(part, loop, position, run, (begin, at))
             at += reached - begin
@@ -202,7 +202,7 @@ def _slots(
             "kind": kind,
             "slot": run * useful + slot,
             "start_ns": start - begin + at,
-            "duration_ns": end - start,
+            "duration_ns": max(end - start, 0),  # a shift may overlap the one before
         }
         for slot, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
