@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
 from moeprof.ingest.outliers import FAR_AWAY, IMPOSSIBLE
+from moeprof.ingest.space import Flags
 from moeprof.ingest.trust_evidence import Evidence
 from moeprof.tables.trace import LOW_CONFIDENCE, TrustCheck
 from moeprof.units import format_ns, format_percent
 
+_ENOUGH = 0.99
 COMMAND_BUFFERS = (
     "XLA_FLAGS=--xla_gpu_enable_command_buffer= at the next capture gives every kernel its own op"
 )
@@ -22,36 +25,48 @@ def resolved(evidence: Evidence) -> TrustCheck:
     total_ns = int(events["self_ns"].sum())
     if not total_ns:
         return TrustCheck("resolved", "warn", "no device time to resolve")
-    in_buffer = events["op"].astype("str").str.startswith("command_buffer")
-    found = (events["instruction"] >= 0) | ((events["op"] != "") & ~in_buffer)
-    share = int(events["self_ns"][found].sum()) / total_ns
+    in_buffer = _label_is(events["op"], lambda op: op.startswith("command_buffer"))
+    is_named = _label_is(events["op"], bool) & ~in_buffer
+    found = (events["instruction"].to_numpy() >= 0) | is_named
+    by_order = found & _label_is(events["evidence"], lambda how: how == "graph")
+    unsure = by_order & (events["confidence"].to_numpy() < LOW_CONFIDENCE)
+    share = _share(events, found, total_ns)
     detail = (
         f"{found.sum():,} of {len(events):,} device events, {format_percent(share)} of device "
         "time, resolve to an HLO instruction"
     )
-    by_order = found & (events["evidence"] == "graph")
     if by_order.any():
-        detail += f"; {_share(events, by_order, total_ns)} by their order in GPU graphs"
-    unsure = by_order & (events["confidence"] < LOW_CONFIDENCE)
-    if unsure.any():
-        detail += f" ({_share(events, unsure, total_ns)} with low confidence)"
-    hidden = ~found & (in_buffer | _shares_its_launch(events))
+        order = format_percent(_share(events, by_order, total_ns))
+        guessed = format_percent(_share(events, unsure, total_ns))
+        detail += f"; {order} by their order in GPU graphs ({guessed} with low confidence)"
+    hidden = ~found & (in_buffer | _shares_its_launch(events, found))
     if hidden.any():
         detail += (
-            f"; {hidden.sum():,} events ({_share(events, hidden, total_ns)}) inside command "
-            f"buffers are not attributed: {COMMAND_BUFFERS}"
+            f"; {hidden.sum():,} events ({format_percent(_share(events, hidden, total_ns))}) "
+            f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
         )
-    return TrustCheck("resolved", "ok" if share >= 0.99 else "warn", detail)
+    is_good = _share(events, found & ~unsure, total_ns) >= _ENOUGH
+    return TrustCheck("resolved", "ok" if is_good else "warn", detail)
 
 
-def _share(events: pd.DataFrame, which: pd.Series, total_ns: int) -> str:
-    return format_percent(int(events["self_ns"][which].sum()) / total_ns)
+def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
+    """Whether each label passes; the test is made once for each different one."""
+    passes = np.array([test(str(label)) for label in labels.cat.categories], dtype=bool)
+    flags: Flags = passes[labels.cat.codes.to_numpy()] if len(passes) else np.zeros(0, bool)
+    return flags
 
 
-def _shares_its_launch(events: pd.DataFrame) -> pd.Series:
+def _share(events: pd.DataFrame, which: Flags, total_ns: int) -> float:
+    return int(events["self_ns"].to_numpy()[which].sum()) / total_ns
+
+
+def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
     """Whether other work of the device has the same launch: a GPU graph's."""
-    is_twin = events.duplicated(["host", "device", "correlation_id"], keep=False)
-    return cast(pd.Series, is_twin & (events["correlation_id"] >= 0))
+    if found.all():
+        return np.zeros(len(events), bool)
+    is_twin = events.duplicated(["host", "device", "correlation_id"], keep=False).to_numpy()
+    flags: Flags = is_twin & (events["correlation_id"].to_numpy() >= 0)
+    return flags
 
 
 def durations(evidence: Evidence) -> TrustCheck:
