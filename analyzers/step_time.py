@@ -15,6 +15,7 @@ import pandas as pd
 
 from moeprof.analyzers.window import busy_ns, window
 from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.clock import is_comparable
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -77,7 +78,7 @@ def _median(values: pd.Series) -> float | None:
 
 def _notes(trace: Trace) -> tuple[str, ...]:
     notes = []
-    if len(trace.meta.hosts) > 1:
+    if not is_comparable(trace.meta):
         notes.append("clocks of hosts are not aligned: a step lasts as long as on its slowest host")
     if trace.meta.platform == "cpu":
         notes.append("virtual CPU devices share the machine's cores: the time is this machine's")

@@ -5,6 +5,7 @@ from builders.xspace import event, host, line, metadata, thunk, xspace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprof.analyzers import analyze
 from moeprof.errors import TableError
 from moeprof.ingest import open_run
 from moeprof.ingest.clock_fit import fit_clock
@@ -62,6 +63,15 @@ def test_a_skewed_clock_is_found_on_the_ends_of_collectives(session):
     assert "b +3.200 s (residual 0 ns)" in check(trace, "clocks").detail
     # a step lasts from a's first start to the common end, whatever the clocks say
     assert trace.steps["duration_ns"].tolist() == [6550 * US] * 3
+
+
+def test_the_late_host_is_the_straggler_whatever_its_clock_says(session):
+    write(session, "a", calls(0, 0))
+    write(session, "b", calls(400 * US, 3_200_000 * US))
+    findings = analyze(open_run(session), ["stragglers", "step_time"])
+    worst = findings["stragglers"].table.iloc[0]
+    assert (worst["host"], worst["waited_for_ns"]) == ("b", 4 * 400 * US)  # 4 calls a step
+    assert not any("not aligned" in note for note in findings["step_time"].notes)
 
 
 def test_collectives_of_programs_with_other_ids_are_matched_by_name(session):
