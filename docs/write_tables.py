@@ -38,7 +38,7 @@ the profile as a whole (`meta`), the checks (`trust`), and rows and bytes of eac
 TRACE = (
     (trace.EVENTS, "One row per piece of device work. A device may run several at once."),
     (trace.DEVICES, "One row per device that the profile knows, with or without work."),
-    (trace.HLO_OPS, "One row per HLO instruction of every program that the profile carries."),
+    (trace.HLO_OPS, "One row per HLO instruction of every program that ran in the window."),
     (trace.EXECUTIONS, "One row per execution of a module on a device."),
     (trace.MODULES, "One row per program, whether it ran in the window or not."),
     (trace.STEPS, "One row per step found, the dropped ones included."),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from moeprof.analyzers.classify.components import MOE
+from moeprof.tables.op_names import op_name_parts
 
 MOE_CONTEXT = "moe"
 """Not a component: the name says "MoE layer", the part must be found otherwise."""
@@ -83,19 +84,13 @@ def innermost(components: Iterable[str | None], *, in_moe: bool = False) -> str 
     return MOE_CONTEXT if in_moe else None
 
 
-def merged_parts(op_name: str) -> list[str]:
-    """The op_names that XLA merged into one: ``prefix/(a/x:b/y)``, brackets not always balanced."""
-    prefix, is_merged, rest = op_name.partition("/(")
-    return [f"{prefix}/{part}" for part in rest.split(":")] if is_merged else [op_name]
-
-
 def scopes(op_name: str) -> list[list[str]]:
     """Scope path of an op_name, outermost first; one path per merged part.
 
     The program's own name and the primitive at the end are left out.
     Derivative wrappers are taken off: ``transpose(jvp(moe))/dispatch`` gives moe, dispatch.
     """
-    return [_path(part) for part in merged_parts(op_name)]
+    return [_path(part) for part in op_name_parts(op_name)]
 
 
 def _path(op_name: str) -> list[str]:

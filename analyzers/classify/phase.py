@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from moeprof.analyzers.classify.names import merged_parts
+from moeprof.tables.op_names import op_name_parts
 
 PHASES = ("forward", "recompute", "backward", "other")
 _LATEST_FIRST = ("backward", "recompute", "forward")
@@ -18,7 +18,7 @@ def phase_of(op_name: str) -> str:
     forward. What is outside the differentiated function (optimizer, metrics) is other. A merged
     name counts as the later phase of its parts.
     """
-    found = {_phase_of_one(part) for part in merged_parts(op_name)}
+    found = {_phase_of_one(part) for part in op_name_parts(op_name)}
     return next((phase for phase in _LATEST_FIRST if phase in found), "other")
 
 

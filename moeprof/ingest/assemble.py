@@ -54,7 +54,8 @@ def assemble(
     for host in hosts:
         programs = {**host.programs, **programs}
     ran = {m for host in hosts for part in host.record.work for m in part["module"].unique()}
-    ran_programs = {key: program for key, program in programs.items() if key in ran}
+    shown = ran & programs.keys() or programs.keys()
+    ran_programs = {key: programs[key] for key in shown}
     ops = hlo_frame(ran_programs)
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     inside = bodies(ops)

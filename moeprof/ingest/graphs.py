@@ -47,9 +47,10 @@ def _enter(
 ) -> None:
     """Write the answers that name an instruction into `work`."""
     known = answers[answers["evidence"] == "graph"]
-    ops = known["op"].astype("str")
-    rows = pd.Series(program.index, index=program["op"])
-    work.loc[known.index, "instruction"] = rows.reindex(ops).to_numpy(np.int64)
-    work.loc[known.index, "op"] = [labels.code(op) for op in ops]
+    ops = known["op"].astype("category").cat.remove_unused_categories().cat
+    rows = pd.Series(program.index, index=program["op"]).reindex(ops.categories)
+    codes = np.array([labels.code(op) for op in ops.categories], np.int64)
+    work.loc[known.index, "instruction"] = rows.to_numpy(np.int64)[ops.codes]
+    work.loc[known.index, "op"] = codes[ops.codes]
     work.loc[known.index, "evidence"] = labels.code("graph")
     work.loc[known.index, "confidence"] = known["confidence"].to_numpy(np.float64)

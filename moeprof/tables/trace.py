@@ -82,7 +82,7 @@ HLO_OPS = Schema(
         Column("custom_call_target", "text", "", "target of a custom call"),
         Column("operands", "text", "", "operand instructions, separated by spaces"),
         Column("called", "text", "", "called computations, separated by spaces"),
-        Column("frames", "text", "", "file:line:function per line, innermost first"),
+        Column("frames", "label", "", "file:line:function per line, innermost first"),
         Column("replica_groups", "text", "", "device groups as {{0,1},{2,3}}; empty means all"),
         Column("parameter", "int64", "", "parameter number; -1 where not a parameter"),
         Column("details", "text", "", "key=value: fusion kind, tuple index, dims of dots, scalars"),
@@ -98,7 +98,7 @@ HLO_OPS = Schema(
         Column("backend_config", "text", "", "JSON, text or 0x bytes, cut to 4096 letters"),
     ),
 )
-"""One row per HLO instruction of every program that ran in the window, fusions included."""
+"""One row per HLO instruction of every program that ran, fusions included; of all if none did."""
 
 EXECUTIONS = Schema(
     "executions",
