@@ -18,7 +18,7 @@ from moeprof.analyzers.classify.components import MEANINGS, MOE
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -120,13 +120,17 @@ def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
 
 def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     notes = list(view.notes)
-    in_graphs = view.events["evidence"].eq("none") & (
-        view.events["graph_node"].ne(-1) | view.events["op"].str.startswith("command_buffer")
+    events = view.events
+    is_of_graph = (
+        events["evidence"].eq("graph")
+        | events["graph_node"].ne(-1)
+        | events["op"].str.startswith("command_buffer")
     )
+    in_graphs = is_of_graph & events["confidence"].lt(LOW_CONFIDENCE)
     if in_graphs.any():
         share = view.events["self_ns"][in_graphs].sum() / view.events["self_ns"].sum()
         notes.append(
-            f"{format_percent(share)} of device time is inside command buffers and has no op; "
+            f"{format_percent(share)} of device time is inside command buffers and has no op that is sure; "
             "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"
         )
     if trace.meta.platform == "cpu":

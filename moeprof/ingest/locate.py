@@ -69,13 +69,22 @@ def read_bytes(file: Path) -> tuple[bytes, str]:
     problem = ""
     if raw[:2] == b"\x1f\x8b":
         raw, problem = _gunzip(raw)
-    start = raw[:64].lstrip().lower()
-    if start.startswith((b"<", b"{", b"[")):
-        kind = "an HTML or XML page" if start.startswith(b"<") else "JSON text"
+    if is_text(raw[:64]):
+        kind = "an HTML or XML page" if raw.lstrip().startswith(b"<") else "JSON text"
         raise TraceError(f"{file}: expected an XSpace protobuf, found {kind}; download it again")
     if not raw:
         raise TraceError(f"{file}: expected a profile, found no readable byte in the archive")
     return raw, problem
+
+
+def is_text(start: bytes) -> bool:
+    """Whether a file that starts so is a page or JSON, which no XSpace is.
+
+    The first byte of an XSpace is a newline, and the next may be any letter: what tells them
+    apart is that a plane begins with control characters.
+    """
+    controls = set(start) & (set(range(32)) - set(b"\t\n\r\f"))
+    return not controls and start.lstrip().startswith((b"<", b"{", b"["))
 
 
 def unreadable(path: object, error: OSError) -> TraceError:

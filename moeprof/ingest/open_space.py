@@ -12,15 +12,15 @@ from pathlib import Path
 
 from moeprof.errors import NativeError, SpecError
 from moeprof.ingest.damage import DamageLog
-from moeprof.ingest.locate import read_bytes
+from moeprof.ingest.locate import is_text, read_bytes
 from moeprof.ingest.native_library import load
 from moeprof.ingest.native_space import open_native_space
 from moeprof.ingest.python_space import open_python_space
 from moeprof.ingest.space import Damage, Space
 from moeprof.ingest.wire import Data
 
-_NO_PLAIN_PROFILE = (b"\x1f\x8b", b"<", b"{", b"[")
-"""Beginnings of packed files, pages and JSON, which `read_bytes` unpacks or refuses."""
+_PACKED = b"\x1f\x8b"
+"""The beginning of a gzip archive."""
 
 
 def open_space(file: Path | bytes) -> Space:
@@ -47,7 +47,8 @@ def _contents(file: Path) -> tuple[Data, str]:
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):  # ValueError: the file is empty
         return read_bytes(file)
-    if mapped[:64].lstrip().startswith(_NO_PLAIN_PROFILE):
+    start = mapped[:64]
+    if start.startswith(_PACKED) or is_text(start):
         mapped.close()
         return read_bytes(file)
     return mapped, ""

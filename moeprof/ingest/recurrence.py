@@ -80,6 +80,8 @@ def _runs_of_device(instruction: Int64s, entry: Mapping[int, int]) -> Int64s | N
     runs: Int64s = np.cumsum(instruction == first)
     if runs[0] > 0:
         runs -= 1  # no piece lies before the first beginning
+    if runs.max() == 0:
+        return None  # nothing comes again: a part of one execution looks like a whole one
     table = pd.crosstab(runs[in_entry], rows).to_numpy()
     middle = table[1:-1] if len(table) > 2 else table[:1]
     is_whole = bool((middle == middle[0]).all())

@@ -3,10 +3,12 @@ import os
 from pathlib import Path
 
 import pytest
+from builders.protobuf import message
 from builders.sessions import profile, two_hosts, write
 
 from moeprof.errors import SelectionError, TraceError
-from moeprof.ingest.locate import locate
+from moeprof.ingest.locate import locate, read_bytes
+from moeprof.ingest.open_space import open_space
 
 
 def read(path, session=None, hosts=()) -> list[str]:
@@ -137,3 +139,15 @@ def test_every_form_of_an_odd_path_is_a_path(tmp_path, monkeypatch, path, is_abs
     found = locate(given)
     assert found.run == Path(tmp_path / ODD)
     assert found.files[0].name == "hostA.xplane.pb"
+
+
+@pytest.mark.parametrize("length", [ord("<"), ord("{"), ord("[")])
+def test_a_profile_whose_first_plane_has_the_length_of_a_bracket_is_one(tmp_path, length):
+    # an XSpace begins with a newline (field 1) and the length of its first plane
+    name = "/device:GPU:0".ljust(length - 2, "x")
+    plane = message((2, name))
+    assert len(plane) == length
+    file = tmp_path / "a.xplane.pb"
+    file.write_bytes(message((1, plane)))
+    assert read_bytes(file) == (message((1, plane)), "")
+    assert open_space(file).head.planes[0].name == name
