@@ -1,6 +1,7 @@
 import json
 
 from builders.sessions import profile, write
+from builders.xspace import Plane, event, line, xspace
 
 from moeprof.ingest import open_run
 from moeprof.ingest.processes import processes_of
@@ -61,3 +62,15 @@ def test_a_process_that_was_not_asked_to_record_is_not_missed(tmp_path):
 def test_hosts_that_were_left_out_by_choice_are_not_missed(tmp_path):
     run, _ = capture(tmp_path, [process(0), process(1)], 2, [0, 1])
     assert check(open_run(run, hosts=["z-p0"])).verdict == "ok"
+
+
+def test_devices_of_equal_name_on_two_hosts_are_ranks_of_their_own(tmp_path):
+    for index in range(2):
+        planes = [
+            Plane(f"/device:GPU:{d}", (line("Stream #1", event("k", 10, 5)),)) for d in range(4)
+        ]
+        write(tmp_path / "plugins" / "profile" / "s" / f"h{index}.xplane.pb", xspace(*planes))
+    devices = open_run(tmp_path).devices
+    assert devices["rank"].tolist() == list(range(8))
+    assert devices["host"].tolist() == ["h0"] * 4 + ["h1"] * 4
+    assert devices["device"].tolist() == [0, 1, 2, 3] * 2
