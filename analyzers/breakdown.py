@@ -130,7 +130,7 @@ def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     if in_graphs.any():
         share = view.events["self_ns"][in_graphs].sum() / view.events["self_ns"].sum()
         notes.append(
-            f"{format_percent(share)} of device time is inside command buffers and has no op that is sure; "
+            f"{format_percent(share)} of device time is inside command buffers and has no sure op; "
             "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"
         )
     if trace.meta.platform == "cpu":

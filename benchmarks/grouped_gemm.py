@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -37,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy_openblas32
+from machine import machine
 
 from moeprof.kernels.cases import BENCHMARK_CASES, GroupedGemmCase
 from moeprof.kernels.grouped_product import grouped_gemm
@@ -214,25 +213,6 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, 2**31 - 1)
 
 
-def machine() -> dict[str, object]:
-    """What the figures were measured on."""
-    cpu = "unknown"
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else []:
-        if line.startswith("model name"):
-            cpu = line.split(":", 1)[1].strip()
-            break
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "openblas": scipy_openblas32.__version__,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
 HEADER = (
     f"{'case':<19}{'dtype':<10}{'pass':<18}{'ours':>8}{'dense':>8}{'ragged':>8}{'x':>7}{'%':>6}"
 )
@@ -263,7 +243,7 @@ def write(results: list[Measurement], path: Path, *, keeps_freed_memory: bool) -
     ]
     document = {
         "schema": "moeprof.bench/1",
-        "machine": machine(),
+        "machine": machine("jax", "scipy-openblas32"),
         "keeps_freed_memory": keeps_freed_memory,
         "measurements": rows,
     }

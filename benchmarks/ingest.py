@@ -15,26 +15,24 @@ stats and adds up time by name, in Python; xprof converts the profile to its fra
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from builders import big_xspace  # noqa: E402
+from machine import machine  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "{file}"
@@ -166,28 +164,6 @@ def _written(name: str, case: Case, folder: Path) -> Path:
     return first if case.hosts == 1 else first.parent
 
 
-def machine() -> Mapping[str, object]:
-    """What the figures were measured on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else "unknown",
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("jax", "xprof", "pandas", "numpy", "pyarrow")},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
 def main() -> None:
     """Measure every case, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -195,6 +171,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "ingest.json")
     options = parser.parse_args()
+    about = machine("jax", "xprof", "pandas", "numpy", "pyarrow")
     results: list[Measurement] = []
     print(f"{'case':<15}{'contestant':<27}{'MB':>7}{'wall s':>9}{'cpu s':>8}{'peak MB':>9}")
     for name in options.case or CASES:
@@ -209,7 +186,7 @@ def main() -> None:
                 )
     document = {
         "schema": "moeprof.bench/1",
-        "machine": machine(),
+        "machine": about,
         "measurements": [asdict(result) for result in results],
     }
     options.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -19,12 +19,9 @@ time: where other work shares the machine, the CPU time says what the reader nee
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -36,6 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from machine import machine
 from synthetic_xspace import write
 
 if TYPE_CHECKING:
@@ -187,23 +185,6 @@ def table_row(row: dict[str, object]) -> str:
     )
 
 
-def machine() -> dict[str, object]:
-    """What the figures were measured on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    packages = {name for name in ("jax", "xprof", "numpy") if importlib.util.find_spec(name)}
-    return {
-        "cpu": names[0] if names else "unknown",
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **{name: importlib.metadata.version(name) for name in sorted(packages)},
-    }
-
-
 def main() -> None:
     """Measure every size and shape, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -217,7 +198,7 @@ def main() -> None:
         name, file = options.contestant
         print(json.dumps(run_here(name, Path(file), options.rounds)))
         return
-    about, rows = machine(), []
+    about, rows = machine("jax", "xprof", "numpy"), []
     print(
         "shape   size bytes      events  contestant             wall s     MB/s MB/cpu s  peak MB"
     )
