@@ -140,7 +140,10 @@ def measure(name: str, case: Case, folder: Path, rounds: int) -> list[Measuremen
     for _ in range(min(rounds, case.most_rounds)):
         for contestant in present:
             arguments = [part.replace(FILE, str(file)) for part in CONTESTANTS[contestant]]
-            figures[contestant].append(run_once([sys.executable, *arguments]))
+            try:
+                figures[contestant].append(run_once([sys.executable, *arguments]))
+            except RuntimeError as error:  # installed in part, or out of memory
+                print(f"{contestant} cannot run: {error}", file=sys.stderr)
     size = sum(path.stat().st_size for path in file.rglob("*.pb")) or file.stat().st_size
     return [
         Measurement(
@@ -151,6 +154,7 @@ def measure(name: str, case: Case, folder: Path, rounds: int) -> list[Measuremen
             *(int(statistics.median(c)) for c in zip(*rows, strict=True)),
         )
         for contestant, rows in figures.items()
+        if rows
     ]
 
 
