@@ -13,10 +13,11 @@ from moeprof.ingest.graphs import with_graph_ops
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.outliers import near_the_work
 from moeprof.ingest.recurrence import with_recurring_runs
-from moeprof.ingest.self_time import Bodies, self_times_ns
+from moeprof.ingest.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.steps import Step, cut_steps
+from moeprof.ingest.tpu_plane import nests
 from moeprof.ingest.work import COLUMNS, Labels
 
 Instructions = Mapping[tuple[int, str], int]
@@ -49,6 +50,8 @@ def host_tables(
         number,
         inside,
     )
+    nested = _nested_without_program(work, host, record.labels)
+    self_ns[nested] = _nested_self_ns(work.iloc[nested])
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
     return HostTables(host, work, known, cut, step_of, stray_ns, not_serial, notes)
@@ -77,6 +80,18 @@ def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> 
         evidence=np.where(instruction >= 0, evidence[1], evidence[0]),
         confidence=(instruction >= 0).astype(np.float64),
     )
+
+
+def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:
+    """Places of the work of programs that are not there, on lines where ops lie in one another."""
+    is_nesting = np.array([nests(text) for text in labels.texts], dtype=bool)
+    is_known = work["module"].isin(list(host.programs)).to_numpy()
+    return np.flatnonzero(is_nesting[work["line"].to_numpy()] & ~is_known)
+
+
+def _nested_self_ns(work: pd.DataFrame) -> Int64s:
+    line = work.groupby(["device", "line"], sort=False).ngroup().to_numpy().astype(np.int64)
+    return nested_self_times_ns(work["start_ns"].to_numpy(), work["end_ns"].to_numpy(), line)
 
 
 def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:

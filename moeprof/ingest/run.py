@@ -29,6 +29,7 @@ from moeprof.ingest.sessions import host_name
 from moeprof.ingest.space import PlaneHead, Space, SpaceHead
 from moeprof.ingest.steps import Counting
 from moeprof.ingest.stored import open_stored
+from moeprof.ingest.tpu_plane import read_tpu_work, tpu_ordinal
 from moeprof.ingest.work import Labels, Record
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -104,6 +105,8 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)
+        elif tpu_ordinal(plane) is not None:
+            read_tpu_work(space, plane, zero_ns, record)
 
 
 def _damage(head: SpaceHead) -> list[str]:
@@ -113,12 +116,14 @@ def _damage(head: SpaceHead) -> list[str]:
 
 
 def _models(head: SpaceHead) -> dict[int, str]:
-    devices = [(gpu_ordinal(plane), plane) for plane in head.planes]
-    return {
-        device: str(plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", ""))
-        for device, plane in devices
-        if device is not None
-    }
+    models: dict[int, str] = {}
+    for plane in head.planes:
+        device = gpu_ordinal(plane)
+        device = tpu_ordinal(plane) if device is None else device
+        if device is not None:
+            model = plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", "")
+            models[device] = models.get(device) or str(model)  # a SparseCore's plane names none
+    return models
 
 
 def _platform(head: SpaceHead, record: Record) -> str:

@@ -7,6 +7,11 @@ graph does.
     self = length − |union of the intervals of the body's ops, in the same execution on the same
            device, cut to the caller's interval|
 
+Where the program is not there, nesting on the line is all that is known, and on the lines of a
+TPU core, which runs one op at a time, it says the same:
+
+    self = length − Σ lengths of the pieces directly inside it
+
 Ops of one device may overlap (several streams or threads); a union counts such time once. A
 body's own loops are in the body, so an outer loop gives up their time too, once.
 """
@@ -74,6 +79,31 @@ def self_times_ns(
             nested = cover(starts[body] + shift[body], ends[body] + shift[body])
             done = nested.until(ends[mine] + shift[mine])
             times[mine] -= done - nested.until(starts[mine] + shift[mine])
+    return times
+
+
+def nested_self_times_ns(starts: Int64s, ends: Int64s, line: Int64s) -> Int64s:
+    """Self time of each piece on lines where pieces lie inside one another, in ns.
+
+    `line` numbers the lines from 0. One pass for each depth: the pieces that begin when all before
+    them have ended are the outer ones of those left; each of the rest lies in the last of them.
+    What sticks out of the piece around it is taken off only as far as it lies inside.
+    """
+    times = ends - starts
+    shift = apart(line, starts, ends)
+    begin, end = starts + shift, ends + shift
+    left = np.lexsort((-end, begin))
+    outer = np.zeros(0, np.int64)
+    while len(left):
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end[left][:-1]))
+        is_outer = begin[left] >= before
+        mine = left[is_outer]
+        around = outer[is_outer] if len(outer) else outer
+        if len(outer):
+            inside = np.maximum(np.minimum(end[mine], end[around]) - begin[mine], 0)
+            np.subtract.at(times, around, inside)
+        outer = mine[np.cumsum(is_outer) - 1][~is_outer]
+        left = left[~is_outer]
     return times
 
 

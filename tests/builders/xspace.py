@@ -38,6 +38,7 @@ class Plane:
     lines: tuple[Line, ...] = ()
     stats: dict[str, Value] = field(default_factory=dict)
     programs: dict[int, bytes] = field(default_factory=dict)
+    name_stats: dict[str, dict[str, Value]] = field(default_factory=dict)
 
 
 def event(name: str, start_ns: float, duration_ns: float, /, **stats: Value | Ref) -> Event:
@@ -109,6 +110,8 @@ def _event_metadata(
         program = programs[identity]
         fields.append((5, _stat(stats["Hlo Proto"], plane.programs[program], stats)))
         fields.append((5, message((1, stats["program_id"]), (3, program))))
+    shared = plane.name_stats.get(name, {})
+    fields += [(5, _stat(stats[key], value, stats)) for key, value in shared.items()]
     return message(*fields)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from moeprof.ingest.hlo_frames import hlo_frame
 from moeprof.ingest.programs import parse_program
-from moeprof.ingest.self_time import bodies, self_times_ns
+from moeprof.ingest.self_time import bodies, nested_self_times_ns, self_times_ns
 
 OPS = hlo_frame(
     {
@@ -113,3 +113,62 @@ def test_self_time_is_the_points_of_time_that_no_op_of_the_body_covers(items):
         for name, start, end, execution in items
     ]
     assert self_times(items) == expected
+
+
+def nested_times(items: list[tuple[int, int, int]]) -> list[int]:
+    starts, ends, lines = (np.array(column, np.int64) for column in zip(*items, strict=True))
+    return nested_self_times_ns(starts, ends, lines).tolist()
+
+
+def test_nesting_takes_each_piece_off_the_one_directly_around_it():
+    items = [(0, 100, 0), (10, 90, 0), (20, 30, 0), (40, 60, 0), (95, 100, 0), (100, 130, 0)]
+    # 100 - 80 - 5; 80 - 10 - 20
+    assert nested_times(items) == [15, 50, 10, 20, 5, 30]
+
+
+def test_nesting_does_not_reach_from_line_to_line():
+    assert nested_times([(0, 100, 0), (10, 20, 1), (30, 40, 0)]) == [90, 10, 10]
+
+
+def test_a_piece_that_sticks_out_is_taken_off_as_far_as_it_lies_inside():
+    assert nested_times([(0, 50, 0), (40, 90, 0)]) == [40, 50]
+
+
+def test_nothing_nested_in_nothing_is_nothing():
+    empty = np.zeros(0, np.int64)
+    assert nested_self_times_ns(empty, empty, empty).tolist() == []
+
+
+PIECES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 1)).map(
+        lambda piece: (min(piece[:2]), max(piece[:2]), piece[2])
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def crosses(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    return one[2] == other[2] and one[0] < other[0] < one[1] < other[1]
+
+
+@given(PIECES)
+def test_every_point_of_time_on_a_line_is_of_the_innermost_piece(pieces):
+    kept: list[tuple[int, int, int]] = []
+    for piece in pieces:
+        if not any(crosses(piece, other) or crosses(other, piece) for other in kept):
+            kept.append(piece)
+    kept.sort(key=lambda piece: (piece[2], piece[0], -piece[1]))
+    expected = [0] * len(kept)
+    for line in (0, 1):
+        for point in range(20):
+            around = [i for i, (a, b, on) in enumerate(kept) if on == line and a <= point < b]
+            if around:
+                expected[around[-1]] += 1
+    assert nested_times(kept) == expected
+
+
+@given(PIECES)
+def test_self_time_of_crossing_pieces_is_never_less_than_nothing(pieces):
+    lengths = [end - start for start, end, _ in pieces]
+    assert all(0 <= t <= length for t, length in zip(nested_times(pieces), lengths, strict=True))
