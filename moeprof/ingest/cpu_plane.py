@@ -91,7 +91,7 @@ def _enclosing(events: HostEvents, waits: Int64s, work: Int64s) -> Int64s:
 
     The thread's own event counts, not the later end of the op's work.
     """
-    if not len(work):
+    if not len(work) or not len(waits):
         return np.full(len(waits), -1, np.int64)
     line, start = events.columns.line.astype(np.int64), events.start_ns
     order = np.lexsort((start[work], line[work]))

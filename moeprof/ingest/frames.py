@@ -41,8 +41,10 @@ def events_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:
 
 def _categories(codes: Int64s, texts: pd.Index[str]) -> pd.Categorical[str]:
     """Texts by code, with the used ones as categories."""
-    used, inverse = np.unique(codes, return_inverse=True)
-    return pd.Categorical.from_codes(inverse, categories=texts[used])
+    is_used = np.zeros(len(texts), dtype=bool)
+    is_used[codes] = True
+    place = np.cumsum(is_used, dtype=np.int32) - 1
+    return pd.Categorical.from_codes(place[codes], categories=texts[is_used])
 
 
 def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:

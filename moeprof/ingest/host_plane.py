@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,12 +54,12 @@ class HostEvents:
         is_there: Flags = self.number(name) != ABSENT
         return self.keep & is_there
 
-    @property
+    @cached_property
     def start_ns(self) -> Int64s:
         """Starts, of all events in the columns."""
         return self.columns.start_ns - self.zero_ns
 
-    @property
+    @cached_property
     def end_ns(self) -> Int64s:
         """Ends, of all events in the columns."""
         return self.columns.end_ns - self.zero_ns

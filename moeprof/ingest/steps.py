@@ -256,17 +256,25 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
     devices = {(e.module, e.run_id): e.devices for e in executions}
     sizes = [sum(ops[run] for run in step.runs) for step in steps]
     widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
+    widest = max(widths, default=0)
     judged = []
     for at, step in enumerate(steps):
-        others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
         reason = step.reason
-        if not reason and widths[at] < max(widths):
-            reason = f"work of {widths[at]} of {max(widths)} devices"
-        if not reason and at in (0, len(steps) - 1) and others and sizes[at] < min(others):
-            where = "began before the capture" if at == 0 else "cut by the end of the capture"
-            reason = f"{where}: {sizes[at]} of {min(others)} ops"
+        if not reason and widths[at] < widest:
+            reason = f"work of {widths[at]} of {widest} devices"
+        if not reason and at in (0, len(steps) - 1):
+            reason = _cut_at_an_end(steps, sizes, at)
         judged.append(_with(step, reason))
     return judged
+
+
+def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:
+    """Why the first or last step is not whole: it has fewer ops than any other; empty if it is."""
+    others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
+    if not others or sizes[at] >= min(others):
+        return ""
+    where = "began before the capture" if at == 0 else "cut by the end of the capture"
+    return f"{where}: {sizes[at]} of {min(others)} ops"
 
 
 def _without_odd_ends(steps: list[Step]) -> list[Step]:
