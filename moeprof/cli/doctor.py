@@ -50,7 +50,13 @@ def command(as_json: bool) -> None:
 
         moeprof doctor
     """
-    checks = [*python_checks(), *jax_checks(), *optional_checks(), *capture_checks(os.environ)]
+    checks = [
+        *python_checks(),
+        *reader_checks(),
+        *jax_checks(),
+        *optional_checks(),
+        *capture_checks(os.environ),
+    ]
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "checks": [asdict(one) for one in checks]}))
     else:
@@ -90,6 +96,18 @@ def python_checks() -> list[Check]:
         Check("moeprof", OK, f"{__version__}"),
         Check("cores", OK, f"{usable} of {os.cpu_count()} usable"),
     ]
+
+
+def reader_checks() -> list[Check]:
+    """Which reader opens profiles; the plain one takes many times as long."""
+    from moeprof.errors import NativeError
+    from moeprof.ingest.native_library import library_path, load
+
+    try:
+        load()
+    except NativeError as error:
+        return [Check("trace reader", WARNING, "the plain one, in Python: slow", str(error))]
+    return [Check("trace reader", OK, f"native, {library_path()}")]
 
 
 def jax_checks() -> list[Check]:

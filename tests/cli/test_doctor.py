@@ -9,7 +9,17 @@ import sys
 from click.testing import CliRunner
 
 from moeprof.cli import doctor
-from moeprof.cli.doctor import ABSENT, OK, WARNING, Check, as_text, capture_checks, jax_checks
+from moeprof.cli.doctor import (
+    ABSENT,
+    OK,
+    WARNING,
+    Check,
+    as_text,
+    capture_checks,
+    jax_checks,
+    reader_checks,
+)
+from moeprof.ingest import native_library
 
 
 def test_every_check_states_what_was_found():
@@ -18,7 +28,10 @@ def test_every_check_states_what_was_found():
     document = json.loads(result.stdout)
     assert document["schema"] == "moeprof.doctor/1"
     checks = {check["name"]: check for check in document["checks"]}
-    assert {"python", "moeprof", "cores", "jax", "devices", "kernels", "capture"} <= set(checks)
+    assert {"python", "moeprof", "cores", "trace reader", "jax", "devices", "kernels"} <= set(
+        checks
+    )
+    assert "capture" in checks
     assert checks["devices"]["found"] == "8 × cpu (cpu)"
     assert all(check["found"] for check in checks.values())
 
@@ -39,6 +52,15 @@ def test_it_imports_neither_jax_nor_pandas():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_without_its_library_the_plain_reader_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("MOEPROF_XSPACE_LIBRARY", str(tmp_path / "gone.so"))
+    native_library.load.cache_clear()
+    (check,) = reader_checks()
+    native_library.load.cache_clear()
+    assert (check.state, check.found) == (WARNING, "the plain one, in Python: slow")
+    assert "gone.so, found nothing there" in check.advice
 
 
 def test_an_obstacle_to_capture_is_named():
