@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,14 @@ import pandas as pd
 from moeprof.ingest.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.graphs import with_graph_ops
 from moeprof.ingest.host import Host, HostTables
+from moeprof.ingest.in_flight import halves_within_ns
 from moeprof.ingest.outliers import near_the_work
 from moeprof.ingest.recurrence import with_recurring_runs
 from moeprof.ingest.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.steps import Step, cut_steps
-from moeprof.ingest.tpu_plane import nests
+from moeprof.ingest.tpu_plane import is_in_flight, nests
 from moeprof.ingest.work import COLUMNS, Labels
 
 Instructions = Mapping[tuple[int, str], int]
@@ -52,6 +53,8 @@ def host_tables(
     )
     nested = _nested_without_program(work, host, record.labels)
     self_ns[nested] = _nested_self_ns(work.iloc[nested])
+    flies = _is_on(work, record.labels, is_in_flight)
+    self_ns[flies] -= halves_within_ns(work, flies, number, ops, record.labels)
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
     return HostTables(host, work, known, cut, step_of, stray_ns, not_serial, notes)
@@ -84,9 +87,16 @@ def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> 
 
 def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:
     """Places of the work of programs that are not there, on lines where ops lie in one another."""
-    is_nesting = np.array([nests(text) for text in labels.texts], dtype=bool)
     is_known = work["module"].isin(list(host.programs)).to_numpy()
-    return np.flatnonzero(is_nesting[work["line"].to_numpy()] & ~is_known)
+    return np.flatnonzero(_is_on(work, labels, nests) & ~is_known)
+
+
+def _is_on(work: pd.DataFrame, labels: Labels, test: Callable[[str], bool]) -> Flags:
+    """Whether each piece is on a line whose name passes the test."""
+    used, inverse = np.unique(work["line"].to_numpy(), return_inverse=True)
+    texts = labels.texts
+    passed: Flags = np.array([test(texts[code]) for code in used.tolist()], dtype=bool)[inverse]
+    return passed
 
 
 def _nested_self_ns(work: pd.DataFrame) -> Int64s:

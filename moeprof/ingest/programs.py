@@ -21,7 +21,7 @@ from moeprof.ingest.hlo_head import ModuleHead, parse_head
 from moeprof.ingest.hlo_instruction import config_text
 from moeprof.ingest.hlo_wire import Stretch, read_message
 from moeprof.ingest.space import PlaneHead, Space
-from moeprof.ingest.wire import WireError, text
+from moeprof.ingest.wire import WireError, signed, text
 
 METADATA_PLANE = "/host:metadata"
 _MODULE, _BUFFERS = 1, 3
@@ -122,7 +122,9 @@ def read_programs(space: Space, plane: PlaneHead, damage: list[str]) -> dict[int
             if proto is None:
                 continue
             stated = stats.get("program_id")
-            known = stated if isinstance(stated, int) else _id_in(name, int(plane.event_ids[place]))
+            known = _id_in(name, int(plane.event_ids[place]))
+            if isinstance(stated, int):
+                known = signed(stated % 2**64)  # a hash of 64 bits is an int64 in all tables
             found[known] = parse_program(proto, damage, _name_in(name))
         except WireError as error:
             damage.append(f"program '{name}': {error}")

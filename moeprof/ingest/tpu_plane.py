@@ -22,7 +22,8 @@ import numpy as np
 
 from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, Flags, Int64s, PlaneHead, Space
-from moeprof.ingest.work import MADE_UP_RUN, Launch, Marker, Record, sound, work_frame
+from moeprof.ingest.wire import signed
+from moeprof.ingest.work import MADE_UP_RUN, Labels, Launch, Marker, Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
 
 _DEVICE = re.compile(r"^/device:TPU:(\d+)(?: (SparseCore \d+))?$")
@@ -42,6 +43,11 @@ def tpu_ordinal(plane: PlaneHead) -> int | None:
 def nests(line: str) -> bool:
     """Whether a line of device work has the ops of a loop inside the event of the loop."""
     return line.rpartition(": ")[2] in _OPS
+
+
+def is_in_flight(line: str) -> bool:
+    """Whether a line of device work has ops that the core only starts and waits for."""
+    return line.rpartition(": ")[2] in _ASYNC_OPS
 
 
 def op_name(event_name: str) -> str:
@@ -97,7 +103,7 @@ def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) 
         len(places),
         device=int(_matched(plane).group(1)),
         line=labels.codes(_line_names(plane), columns.line[places]),
-        name=labels.codes(plane.event_names, name),
+        name=_named(plane, columns.line[places], name, labels),
         kind=labels.code("op"),
         module=_or_else(module, _taken(executions.module, at)),
         op=labels.codes([op_name(text) for text in plane.event_names], name),
@@ -120,6 +126,14 @@ def _line_names(plane: PlaneHead) -> list[str]:
     return [f"{core}: {line.name}" if core else line.name for line in plane.lines]
 
 
+def _named(plane: PlaneHead, line: np.ndarray, name: np.ndarray, labels: Labels) -> Int64s:
+    """Names as recorded; what is in flight has the name of its first half, and is told apart."""
+    flying = np.array([is_in_flight(head.name) for head in plane.lines], dtype=bool)[line]
+    told = [f"{op_name(text)} in flight" for text in plane.event_names]
+    found = labels.codes(plane.event_names, np.where(flying, -1, name))
+    return np.where(flying, labels.codes(told, np.where(flying, name, -1)), found)
+
+
 def _or_else(values: Int64s, others: Int64s) -> Int64s:
     return np.where(values == ABSENT, others, values)
 
@@ -138,13 +152,8 @@ def _programs(space: Space, plane: PlaneHead, used: np.ndarray) -> Int64s:
     for name in np.unique(used[used >= 0]).tolist():
         program = space.name_stats(plane, name).get("program_id")
         if isinstance(program, int):
-            found[name] = _signed(program)
+            found[name] = signed(program % 2**64)
     return found
-
-
-def _signed(number: int) -> int:
-    """The int64 with the same bits: ids are unsigned hashes in some files."""
-    return (number + 2**63) % 2**64 - 2**63
 
 
 def _only(plane: PlaneHead, names: Sequence[str]) -> Flags:
@@ -158,7 +167,7 @@ def _executions(space: Space, plane: PlaneHead, zero_ns: int) -> _Executions:
     order = np.argsort(columns.start_ns, kind="stable")
     order = order[sound(columns.start_ns, columns.end_ns)[order]]
     matches = [_PROGRAM.search(name) for name in plane.event_names]
-    programs = [_signed(int(found.group(1))) if found else -1 for found in matches]
+    programs = [signed(int(found.group(1)) % 2**64) if found else -1 for found in matches]
     made_up = MADE_UP_RUN + np.arange(len(order), dtype=np.int64)
     return _Executions(
         columns.start_ns[order] - zero_ns,

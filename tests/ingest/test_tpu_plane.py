@@ -1,8 +1,12 @@
 from pathlib import Path
 
+import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Event, Line, Plane, event, host, line, metadata, xspace
 
+from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.collectives_calls import calls_of
+from moeprof.analyzers.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.ingest.work import MADE_UP_RUN
 from moeprof.tables.trace import Trace
@@ -107,8 +111,48 @@ def test_a_loop_gives_up_the_time_of_its_body_where_the_program_is_missing(tmp_p
         **{"while.1": 40, "add.2": 60, "all-gather-start.3": 10},
         **{"dot.4": 70, "all-gather-done.3": 20},
     }
+
+
+@pytest.mark.parametrize("programs", [(), (metadata(p7=PROGRAM),)], ids=["missing", "there"])
+def test_an_op_in_flight_gives_up_the_time_of_its_own_halves(tmp_path, programs):
+    events = opened(tmp_path, *programs, core(0)).events
     in_flight = events[events["line"] == "Async XLA Ops"]
-    assert in_flight["self_ns"].tolist() == [100, 100, 100]
+    assert in_flight["duration_ns"].tolist() == [100, 100, 100]
+    assert in_flight["self_ns"].tolist() == [70, 70, 70]  # 100 - 10 start - 20 done
+    assert set(in_flight["name"]) == {"all-gather-start.3 in flight"}
+
+
+def test_a_gather_behind_a_product_is_hidden_as_long_as_that_lasts(tmp_path):
+    trace = opened(tmp_path, metadata(p7=PROGRAM), core(0), core(1))
+    table = timeline(trace).table
+    # in flight [100, 200) of a step, the product [110, 180) hides 70 of it
+    assert table["compute_ns"].tolist() == [130] * 6  # body 60, product 70; a loop is its body
+    assert table["hidden_communication_ns"].tolist() == [70] * 6
+    assert table["exposed_communication_ns"].tolist() == [30] * 6
+
+
+def test_start_flight_and_done_are_one_call_of_the_collective(tmp_path):
+    trace = opened(tmp_path, metadata(p7=PROGRAM), core(0), core(1, late=5))
+    calls = calls_of(trace).table
+    assert len(calls) == 6
+    assert (calls["end_ns"] - calls["start_ns"]).tolist() == [100] * 6
+
+
+def test_components_add_up_to_the_time_on_the_core_and_in_flight(tmp_path):
+    table = breakdown(opened(tmp_path, metadata(p7=PROGRAM), core(0), core(1))).table
+    assert table["per_step_ns"].sum() == 270  # 200 on the core, 70 in flight beside it
+    assert table["collective_ns"].sum() == 100
+
+
+@pytest.mark.parametrize("stated", [2**64 - 5, None])
+def test_ids_of_64_bits_join_ops_and_programs(tmp_path, stated):
+    identity = 2**64 - 5  # the same bits as -5
+    runs = line("XLA Modules", event(f"jit_step({identity})", 10, 200))
+    shared = {} if stated is None else {n: {"program_id": stated % 2**64} for n in OF_PROGRAM}
+    plane = Plane("/device:TPU:0", (runs, line("XLA Ops", *ops(10))), name_stats=shared)
+    trace = opened(tmp_path, metadata(**{f"p{identity}": PROGRAM}), plane)
+    assert set(trace.events["module"]) == {-5}
+    assert set(trace.events["evidence"]) == {"recorded"}
 
 
 def test_the_program_is_that_of_the_execution_where_no_stat_says_so(tmp_path):
