@@ -39,7 +39,16 @@ _NAMED = (
     (re.compile(r"Broadcast"), "collective-broadcast"),
     (re.compile(r"SendRecv"), "send-recv"),
     (re.compile(r"MemcpyP2P|MemcpyPeer"), "peer copy"),
+    (re.compile(r"^%?ragged-all-to-all\b"), "ragged-all-to-all"),
+    (re.compile(r"^%?all-to-all\b"), "all-to-all"),
+    (re.compile(r"^%?all-gather\b"), "all-gather"),
+    (re.compile(r"^%?all-reduce\b"), "all-reduce"),
+    (re.compile(r"^%?reduce-scatter\b"), "reduce-scatter"),
+    (re.compile(r"^%?collective-permute\b"), "collective-permute"),
+    (re.compile(r"^%?collective-broadcast\b"), "collective-broadcast"),
+    (re.compile(r"^%?(send|recv)\b"), "send-recv"),
 )
+"""Names of kernels, then of ops whose program is missing, as XLA writes them."""
 _PLACE = ["site", "host", "device", "step"]
 
 
@@ -93,7 +102,7 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
 
 
 def _unattributed(name: str) -> Site:
-    """A communication kernel whose op is not known: nothing but its name tells what it does."""
+    """A communication kernel or op in no known program: nothing but its name tells what it does."""
     opcode = next((opcode for pattern, opcode in _NAMED if pattern.search(name)), "not known")
     return Site(-1, -1, name, opcode, (), NOT_KNOWN, NOT_KNOWN)
 

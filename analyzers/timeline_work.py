@@ -6,6 +6,7 @@ peer copies); names decide where no op is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 
 import numpy as np
@@ -25,6 +26,16 @@ _COMMUNICATION_NAMES = (
 )
 """NCCL and RCCL, SHMEM libraries, DeepEP; XLA's and vLLM's own kernels; copies between devices."""
 
+_IN_FLIGHT = r"Async XLA Ops$"
+"""Line of a TPU core on which transfers lie from their start to their end."""
+
+_COLLECTIVE_OP = (
+    r"^(?:(?:ragged-)?all-to-all|all-gather|all-reduce|reduce-scatter"
+    r"|collective-(?:permute|broadcast)|send|recv)(?:-start|-done)?(?:\.\d+)*$"
+)
+_COPY_OP = r"^copy(?:-start|-done)?(?:\.\d+)*$"
+"""XLA names an instruction by its opcode and a number, unless a user or a pass renames it."""
+
 
 def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     """One of the four classes for each of `events` (rows of `EVENTS`), as int8.
@@ -32,13 +43,19 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     Communication: the op is a collective, or a custom call that sends or brings back tokens, or
     the kernel is a communication library's. Copies: copies and memory sets, as neither computes.
     Neither: waits for streams and events, and loops whose body was recorded: the body counts.
+    An op whose program is missing goes by its name, and is a loop if others lie in it. What a TPU
+    has in flight beside its core is communication or else a copy: the core computes.
     """
     classes = np.full(len(events), COMPUTE, dtype="int8")
     opcodes, rows = trace.hlo_ops["opcode"], events["instruction"].to_numpy()
     is_kind_of_copy = events["kind"].isin(["copy", "memset"]).to_numpy()
     classes[is_kind_of_copy | _is_one_of(opcodes, COPIES, rows)] = COPY
-    classes[_is_communication(trace, events)] = COMMUNICATION
+    is_unknown = (rows < 0) & events["kind"].eq("op").to_numpy()
     has_body = (events["self_ns"] < events["duration_ns"]).to_numpy()
+    classes[has_body & is_unknown] = NEITHER
+    classes[is_unknown & _is_named(events["op"], _COPY_OP)] = COPY
+    classes[_is_named(events["line"], _IN_FLIGHT)] = COPY
+    classes[_is_communication(trace, events)] = COMMUNICATION
     classes[has_body & _is_one_of(opcodes, LOOPS, rows)] = NEITHER
     classes[events["kind"].eq("sync").to_numpy()] = NEITHER
     return classes
@@ -49,12 +66,16 @@ def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     targets = trace.hlo_ops["custom_call_target"]
     sends = {target for target in targets.unique() if exchange_of(target)}
     is_sent = _is_one_of(targets, sends, events["instruction"].to_numpy())
-    is_communication: np.ndarray = is_collective | is_sent | _is_named(events["name"])
+    is_unknown = (events["instruction"] < 0).to_numpy() & events["kind"].eq("op").to_numpy()
+    is_like_one = is_unknown & _is_named(events["op"], _COLLECTIVE_OP)
+    is_kernel = _is_named(events["name"], _COMMUNICATION_NAMES)
+    is_communication: np.ndarray = is_collective | is_sent | is_kernel | is_like_one
     return is_communication
 
 
-def _is_named(names: pd.Series) -> np.ndarray:
-    found = np.asarray(names.cat.categories.str.contains(_COMMUNICATION_NAMES), dtype=bool)
+def _is_named(names: pd.Series, pattern: str) -> np.ndarray:
+    hits = [re.search(pattern, name) is not None for name in names.cat.categories]
+    found = np.array(hits, dtype=bool)
     return found.take(names.cat.codes.to_numpy())
 
 

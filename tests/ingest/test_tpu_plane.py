@@ -144,6 +144,35 @@ def test_components_add_up_to_the_time_on_the_core_and_in_flight(tmp_path):
     assert table["collective_ns"].sum() == 100
 
 
+def test_collectives_go_by_their_names_where_the_program_is_missing(tmp_path):
+    trace = opened(tmp_path, core(0), core(1))
+    table = timeline(trace).table
+    assert table["hidden_communication_ns"].tolist() == [70] * 6
+    assert table["exposed_communication_ns"].tolist() == [30] * 6
+    assert {site.opcode for site in calls_of(trace).sites} == {"all-gather"}
+    assert calls_of(trace).table.groupby(["rank", "step"])["busy_ns"].sum().tolist() == [100] * 6
+
+
+def test_a_loop_of_a_missing_program_hides_no_exchange_in_it(tmp_path):
+    exchange, loop = event("%all-to-all.5 = f32[8] all-to-all(f32[8] %x)", 30, 60), LOOP
+    work = line("XLA Ops", event(loop, 10, 100), exchange, event("copy.6", 90, 10))
+    plane = Plane("/device:TPU:0", (line("XLA Modules", event("jit_step(7)", 10, 100)), work))
+    row = timeline(opened(tmp_path, plane)).table.iloc[0]
+    assert (row["compute_ns"], row["exposed_communication_ns"], row["copy_ns"]) == (0, 60, 10)
+
+
+def test_a_transfer_in_flight_computes_nothing(tmp_path):
+    exchange = event("%all-to-all.5 = f32[8] all-to-all(f32[8] %x)", 20, 60)
+    lines = (
+        line("XLA Modules", event("jit_step(7)", 10, 100)),
+        line("XLA Ops", exchange, event("%fusion.1 = f32[8] fusion(f32[8] %y)", 80, 30)),
+        line("Async XLA Ops", event("%slice-start.2 = f32[4] async-start(f32[8] %z)", 10, 100)),
+    )
+    row = timeline(opened(tmp_path, Plane("/device:TPU:0", lines))).table.iloc[0]
+    assert (row["compute_ns"], row["exposed_communication_ns"]) == (30, 60)
+    assert row["copy_ns"] == 100
+
+
 @pytest.mark.parametrize("stated", [2**64 - 5, None])
 def test_ids_of_64_bits_join_ops_and_programs(tmp_path, stated):
     identity = 2**64 - 5  # the same bits as -5
