@@ -26,7 +26,7 @@ from moeprof.ingest.wire import signed
 from moeprof.ingest.work import MADE_UP_RUN, Labels, Launch, Marker, Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
 
-_DEVICE = re.compile(r"^/device:TPU:(\d+)(?: (SparseCore \d+))?$")
+_DEVICE = re.compile(r"^/device:TPU:(\d+)(?: SparseCore \d+)?$")
 _HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
 _PROGRAM = re.compile(r"\((\d+)\)$")
 _OPS, _ASYNC_OPS = ("XLA Ops", "Sparse Core Ops"), ("Async XLA Ops",)
@@ -81,15 +81,14 @@ def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) 
     Stamps are those of the events, which the profiler has put on the host's clock; the device's
     own (``device_offset_ps``) are not looked at. `plane` is one that `tpu_ordinal` knows.
     """
-    names = [line.name for line in plane.lines]
-    is_work = np.array([name in (*_OPS, *_ASYNC_OPS) for name in names], dtype=bool)
-    columns = space.events(plane, numbers=("program_id", "run_id"), skip_lines=~is_work)
+    is_work = ~_only(plane, (*_OPS, *_ASYNC_OPS))
     rest = sum(line.events for line, own in zip(plane.lines, is_work, strict=True) if not own)
-    record.events += len(columns) + rest
     record.drop("events derived from the ops of the TPU", rest)
+    columns = space.events(plane, numbers=("program_id", "run_id"), skip_lines=~is_work)
+    record.events += len(columns) + rest
     keep = sound(columns.start_ns, columns.end_ns)
     drop_impossible(plane, columns, keep, record)
-    executions = _executions(space, plane, zero_ns)
+    executions = _executions(space, _tensor_core(space, plane), zero_ns)
     if not record.markers:
         _add_steps(space, plane, executions, zero_ns, record)
     places = np.flatnonzero(keep)
@@ -101,7 +100,7 @@ def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) 
     labels = record.labels
     work = work_frame(
         len(places),
-        device=int(_matched(plane).group(1)),
+        device=tpu_ordinal(plane) or 0,
         line=labels.codes(_line_names(plane), columns.line[places]),
         name=_named(plane, columns.line[places], name, labels),
         kind=labels.code("op"),
@@ -114,15 +113,18 @@ def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) 
     record.work.append(work)
 
 
-def _matched(plane: PlaneHead) -> re.Match[str]:
-    found = _DEVICE.match(plane.name)
-    assert found is not None, plane.name
-    return found
+def _tensor_core(space: Space, plane: PlaneHead) -> PlaneHead:
+    """The plane whose executions count for `plane`: a SparseCore works for its TensorCore.
+
+    Numbered by itself, it would give one execution another number than its device does.
+    """
+    name = plane.name.partition(" ")[0]
+    return next((other for other in space.head.planes if other.name == name), plane)
 
 
 def _line_names(plane: PlaneHead) -> list[str]:
     """Names of the lines, those of a SparseCore with its name: it shares a device's number."""
-    core = _matched(plane).group(2)
+    core = plane.name.partition(" ")[2]
     return [f"{core}: {line.name}" if core else line.name for line in plane.lines]
 
 

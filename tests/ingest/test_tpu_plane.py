@@ -212,6 +212,19 @@ def test_a_sparse_core_is_a_line_of_its_device(tmp_path):
     assert trace.devices["model"].tolist() == ["TPU v5p"]
 
 
+def test_a_sparse_core_works_in_the_executions_of_its_device(tmp_path):
+    sparse = Plane(
+        "/device:TPU:0 SparseCore 1",
+        (
+            line("Sparse Core Modules", event("jit_step(7)", 1010, 200)),
+            line("Sparse Core Ops", event("%gather.9 = f32[8] gather(...)", 1020, 50)),
+        ),
+    )
+    trace = opened(tmp_path, sparse, core(0))
+    assert trace.events[trace.events["op"] == "gather.9"]["step"].tolist() == [1]
+    assert trace.steps["duration_ns"].tolist() == [200, 200, 200]
+
+
 def test_steps_of_the_device_are_markers_where_the_host_has_none(tmp_path):
     steps = line("Steps", *(event(str(40 + i), 1000 * i + 5, 900) for i in range(3)))
     trace = opened(tmp_path, metadata(p7=PROGRAM), core(0, steps), core(1, steps))
