@@ -78,7 +78,7 @@ class _Executions:
 def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) -> None:
     """Add the ops of a core to `record`, and its steps where no markers are known yet.
 
-    Stamps are those of the events, which the profiler has put on the host's clock; the device's
+    Stamps are those of the events, taken to be on the host's clock already; the device's
     own (``device_offset_ps``) are not looked at. `plane` is one that `tpu_ordinal` knows.
     """
     is_work = ~_only(plane, (*_OPS, *_ASYNC_OPS))
