@@ -89,11 +89,12 @@ def _first_text(columns: EventColumns, names: Sequence[str], places: Int64s) -> 
 def _kinds(names: Sequence[str], places: Int64s | np.ndarray) -> tuple[list[str], Int64s]:
     """Kinds of work, and the place of each event's kind in them."""
     kinds = ["kernel", "copy", "memset", "sync"]
-    by_name = np.array([kinds.index(_kind(name)) for name in names] + [0], np.int64)
+    by_name = np.array([kinds.index(kind_of(name)) for name in names] + [0], np.int64)
     return kinds, by_name[places]
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
+    """Kind of stream work that a name stands for: kernel, copy, memset or sync."""
     if name.startswith("Memset"):
         return "memset"
     if name.startswith(_COPY):

@@ -17,7 +17,7 @@ from moeprof.ingest.recurrence import with_recurring_runs
 from moeprof.ingest.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
-from moeprof.ingest.steps import Step, cut_steps
+from moeprof.ingest.steps import Step, cut_steps, without_unseen
 from moeprof.ingest.tpu_plane import is_in_flight, nests
 from moeprof.ingest.work import COLUMNS, Labels
 
@@ -39,6 +39,7 @@ def host_tables(
     cut = cut_steps(
         over_devices(known), record.markers, record.launches, record.compiles_ns, host.counting
     )
+    cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
     step_of = {run: step.step for step in cut.steps for run in step.runs}
     around = steps_around(cut.steps, work["start_ns"].to_numpy())
     by_execution = _steps_of_executions(rows, step_of)

@@ -1,8 +1,8 @@
 """Question: which profile files does a path stand for, and which run folder are they of?
 
-A path may be one ``.xplane.pb`` or ``.xplane.pb.gz``, a ``plugins/profile/<session>`` folder, a
-folder some levels above it (a run folder, a TensorBoard log folder), or any folder that holds
-such files. Nothing is written beside the input.
+A path may be one ``.xplane.pb`` or ``.trace.json``, packed with gzip or not, a
+``plugins/profile/<session>`` folder, a folder some levels above it (a run folder, a TensorBoard log
+folder), or any folder that holds such files. Nothing is written beside the input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moeprof.ingest.choose import choose
 from moeprof.ingest.sessions import SessionFolder, run_folder, sessions_of
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-_JSON_COPIES = (".trace.json", ".trace.json.gz")
+JSON_COPIES = (".trace.json", ".trace.json.gz")
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,16 @@ def _profiles(root: Path) -> list[Path]:
     if not root.exists():
         raise TraceError(f"{root}: no such file or folder; give a run folder or an .xplane.pb file")
     if root.is_file():
-        _refuse_json(root)
         return [root]
-    files = sorted(p for p in root.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-    if not files:
-        raise TraceError(
-            f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
-            "none; give the folder that was passed to the profiler"
-        )
-    return files
+    every = sorted(p for p in root.rglob("*") if p.is_file())
+    # a JSON trace is a copy with losses: it is read where nothing else is there
+    for suffixes in (SUFFIXES, JSON_COPIES):
+        if files := [p for p in every if p.name.endswith(suffixes)]:
+            return files
+    raise TraceError(
+        f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
+        "none; give the folder that was passed to the profiler"
+    )
 
 
 def _folders(files: Sequence[Path]) -> list[SessionFolder]:
@@ -131,21 +132,6 @@ def _folders(files: Sequence[Path]) -> list[SessionFolder]:
         )
         for folder, inside in by_folder.items()
     ]
-
-
-def _refuse_json(file: Path) -> None:
-    if file.name.endswith(_JSON_COPIES):
-        raise TraceError(
-            f"{file}: expected an .xplane.pb file, found the JSON trace, a cut copy of the profile "
-            f"that is not read; {_beside(file)}"
-        )
-
-
-def _beside(file: Path) -> str:
-    """Only the profile of the same name is the one that the copy was cut from."""
-    stem = file.name.removesuffix(".gz").removesuffix(".trace.json")
-    profile = next((p for s in SUFFIXES if (p := file.with_name(stem + s)).is_file()), None)
-    return f"give {profile}" if profile else f"no {stem}.xplane.pb is beside it: copy that too"
 
 
 def _gunzip(raw: bytes) -> tuple[bytes, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
+from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
 from moeprof.ingest.cpu_plane import read_cpu_work
 from moeprof.ingest.gpu_plane import gpu_ordinal, read_gpu_work
 from moeprof.ingest.host import Host
@@ -69,6 +70,8 @@ def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
     Raises:
         TraceError: the file is empty, no profile, or holds no readable plane.
     """
+    if file.name.endswith(JSON_SUFFIXES):
+        return replace(read_json_trace(file, labels), counting=counting)
     space = open_space(file)
     head = space.head
     if not any(plane.name for plane in head.planes):

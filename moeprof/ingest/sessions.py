@@ -66,7 +66,7 @@ class Session:
 
 def host_name(file: Path) -> str:
     """What the host, or the process on it, is called whose profile this is."""
-    stem = file.name.removesuffix(".gz").removesuffix(".xplane.pb")
+    stem = file.name.removesuffix(".gz").removesuffix(".xplane.pb").removesuffix(".trace.json")
     return os.fsencode(stem).decode("utf-8", "replace")  # file names may be any bytes
 
 

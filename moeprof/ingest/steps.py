@@ -176,9 +176,11 @@ def _marked(
         else:
             reason = "no device work in it"
             steps.append(Step(marker.step, -1, marker.start_ns, marker.end_ns, (), reason))
+    # the host is ahead: a step without device work may begin before the work of an earlier one
+    order = sorted(range(len(markers)), key=lambda at: markers[at].start_ns)
+    numbers = [steps[at].step for at in order]
     steps.sort(key=lambda step: step.start_ns)
     how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
-    numbers = [step.step for step in steps]
     if numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers)):
         return Cut(steps, how, is_as_in_script=True)
     how += ", numbered by their place: the annotations' own numbers do not rise"
@@ -266,6 +268,21 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
             reason = _cut_at_an_end(steps, sizes, at)
         judged.append(_with(step, reason))
     return judged
+
+
+def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:
+    """The steps with those not used that a record, which ends at that time, cannot tell of."""
+    if known_until_ns is None:
+        return steps
+    last = max((s.end_ns for s in steps if s.runs), default=known_until_ns)
+    return [
+        _with(step, "not captured: the record ends before it")
+        if not step.runs and step.start_ns >= last
+        else _with(step, "not captured whole: the record ends in it")
+        if step.runs and step.end_ns == last
+        else step
+        for step in steps
+    ]
 
 
 def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:

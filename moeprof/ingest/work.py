@@ -84,6 +84,7 @@ class Record:
     ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
+    ``known_until_ns`` is where the record ends before the capture did, None where it does not.
     All stamps count from the start of the capture.
     """
 
@@ -98,6 +99,7 @@ class Record:
     outliers: list[str] = field(default_factory=list)
     checks: list[TrustCheck] = field(default_factory=list)
     events: int = 0
+    known_until_ns: int | None = None
 
     def drop(self, what: str, count: int) -> None:
         """Count events that are left out."""

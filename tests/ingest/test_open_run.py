@@ -1,7 +1,6 @@
 import gzip
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -206,20 +205,6 @@ def test_what_is_no_profile_is_refused_in_one_line(tmp_path, content, text):
         open_run(file)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["node0.trace.json", "node0.trace.json.gz"])
-def test_the_json_copy_is_refused_with_the_profile_of_its_name(tmp_path, name):
-    profile = write(tmp_path, cpu_file())
-    write(tmp_path, cpu_file(), "node1.xplane.pb")
-    with pytest.raises(TraceError, match=re.escape(f"not read; give {profile}") + "$"):
-        open_run(write(tmp_path, b"{}", name))
-
-
-def test_the_json_copy_without_its_profile_names_no_other(tmp_path):
-    write(tmp_path, cpu_file(), "node1.xplane.pb")
-    with pytest.raises(TraceError, match=r"no node0\.xplane\.pb is beside it"):
-        open_run(write(tmp_path, b"{}", "node0.trace.json"))
 
 
 def test_a_missing_path_is_named(tmp_path):

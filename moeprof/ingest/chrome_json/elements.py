@@ -1,0 +1,161 @@
+"""Question: which events and other keys does the text of a trace hold, as far as it is whole?
+
+The text is either an object with a list under ``traceEvents``, other keys before or after it, or
+that list alone. It is never held as a whole: one event after the other is decoded. What is cut off
+ends the reading; an event that is no JSON is passed over and counted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+_CHUNK = 1 << 20
+_LONGEST_VALUE = 1 << 26  # characters of one value: beyond, the text is no trace
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
+
+Event = dict[str, object]
+
+
+class Readable(Protocol):
+    """A stream of bytes; it may give fewer than asked for, and none at its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read on."""
+        ...
+
+
+class CutError(Exception):
+    """The text ends inside a value."""
+
+
+class JsonTrace:
+    """The elements of a trace. ``others`` holds the keys beside the events once they are read.
+
+    ``broken`` counts events that are no JSON; ``problem`` says why the text ends early, empty
+    where it does not. Fractions come as text: binary ones would lose nanoseconds.
+    """
+
+    def __init__(self, stream: Readable) -> None:
+        """Read from an unpacked or unpacking stream."""
+        self.others: dict[str, object] = {}
+        self.is_list_alone = False
+        self.broken = 0
+        self.problem = ""
+        self._stream = stream
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._json = json.JSONDecoder(parse_float=str, strict=False)
+        self._text, self._at, self._is_end = "", 0, False
+
+    def events(self) -> Iterator[Event]:
+        """Every event that is an object, in order."""
+        try:
+            start = self._next()
+            if start == "[":
+                self.is_list_alone = True
+                yield from self._list()
+            elif start == "{":
+                yield from self._object()
+            else:
+                self.problem = self.problem or "neither an object nor a list"
+        except CutError:
+            self.problem = self.problem or "the text ends in the middle"
+
+    def _object(self) -> Iterator[Event]:
+        self._at += 1
+        while (letter := self._next()) != "}":
+            if letter == ",":
+                self._at += 1
+                continue
+            key = self._value()
+            if self._next() != ":":
+                raise CutError
+            self._at += 1
+            if key == "traceEvents" and self._next() == "[":
+                yield from self._list()
+            else:
+                self.others[str(key)] = self._value()
+
+    def _list(self) -> Iterator[Event]:
+        self._at += 1
+        while (letter := self._next()) != "]":
+            if letter == ",":
+                self._at += 1
+                continue
+            try:
+                event = self._value()
+            except json.JSONDecodeError:
+                self._pass_over()
+                continue
+            if isinstance(event, dict):
+                yield event
+        self._at += 1
+
+    def _pass_over(self) -> None:
+        """Go on behind an event that is no JSON."""
+        found = _NEXT_EVENT.search(self._text, self._at + 1)
+        if found is None:
+            raise CutError
+        self.broken += 1
+        self._at = found.end()
+
+    def _next(self) -> str:
+        """The next letter that is no space.
+
+        Raises:
+            CutError: there is none.
+        """
+        while True:
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if self._is_end:
+                raise CutError
+            self._more()
+
+    def _value(self) -> object:
+        """The next value.
+
+        Raises:
+            CutError: the text ends in it.
+            json.JSONDecodeError: it is no JSON.
+        """
+        self._next()
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                left = len(self._text) - self._at
+                if self._is_end:
+                    if _NEXT_EVENT.search(self._text, self._at + 1):
+                        raise
+                    raise CutError from None
+                if left > _CHUNK and _NEXT_EVENT.search(self._text, self._at + 1):
+                    raise
+                if left > _LONGEST_VALUE:
+                    raise CutError from None
+            except RecursionError:
+                raise CutError from None
+            else:
+                if end < len(self._text) or self._is_end:
+                    self._at = end
+                    return value
+            self._more()
+
+    def _more(self) -> None:
+        """Read on; the text before the place is given up."""
+        size = max(_CHUNK, len(self._text) - self._at)  # doubles, so that a long value is linear
+        try:
+            chunk = self._stream.read(size)
+        except (EOFError, zlib.error, OSError) as error:
+            self.problem = f"the archive is damaged ({error})"
+            chunk = b""
+        self._is_end = not chunk
+        self._text = self._text[self._at :] + self._decode(chunk, self._is_end)
+        self._at = 0

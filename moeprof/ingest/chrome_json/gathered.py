@@ -1,0 +1,121 @@
+"""Question: what of a trace's events is kept, as columns?
+
+Complete events (``ph`` X) with a name and both stamps; what names processes and threads; the rest
+is counted by kind. Python calls of the host are counted and not kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from moeprof.ingest.chrome_json.elements import Event
+from moeprof.ingest.chrome_json.stamps import nanoseconds
+from moeprof.ingest.space import Int64s
+from moeprof.ingest.work import Labels
+
+_NUMBERS = {
+    "correlation": ("correlation_id", "correlation"),
+    "run_id": ("run_id",),
+    "device": ("device_ordinal", "device"),
+    "step_num": ("step_num",),
+    "graph_id": ("cuda_graph_id", "graph id"),
+    "graph_node": ("cuda_graph_node_id", "graph node id"),
+}
+_TEXTS = {
+    "op": ("hlo_op",),
+    "module": ("hlo_module",),
+    "op_name": ("name", "long_name", "tf_op"),
+    "details": ("kernel_details", "memcpy_details", "Memset_details"),
+}
+_COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
+NONE = -(2**62)
+"""Stands for a number that an event lacks."""
+
+
+class Gathered:
+    """Columns of the complete events, and names of processes and threads by their label."""
+
+    def __init__(self, labels: Labels) -> None:
+        """Take texts into `labels`."""
+        self.labels = labels
+        self.names: dict[str, str] = {}
+        self.threads: dict[tuple[str, str], str] = {}
+        self.dropped: Counter[str] = Counter()
+        self.complete = 0
+        self._columns = {name: array("q") for name in _COLUMNS}
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take in events."""
+        for event in events:
+            phase = event.get("ph")
+            if phase == "X":
+                self._add_complete(event)
+            elif phase == "M":
+                self._add_name(event)
+            elif event:  # an empty one ends the traces that JAX writes
+                self.dropped["other trace events"] += 1
+
+    def column(self, name: str) -> Int64s:
+        """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
+        return np.array(self._columns[name], dtype=np.int64)
+
+    def _add_name(self, event: Event) -> None:
+        args = event.get("args")
+        name = str(args.get("name", "")) if isinstance(args, dict) else ""
+        process = _text(event.get("pid"))
+        if event.get("name") == "process_name":
+            self.names[process] = name
+        elif event.get("name") == "thread_name":
+            self.threads[process, _text(event.get("tid"))] = name
+
+    def _add_complete(self, event: Event) -> None:
+        self.complete += 1
+        name, given = event.get("name"), event.get("args")
+        if isinstance(name, str) and name.startswith("$"):
+            self.dropped["Python calls"] += 1
+            return
+        start = nanoseconds(event.get("ts"))
+        length = nanoseconds(event.get("dur", 0))
+        if not isinstance(name, str) or start is None or length is None:
+            self.dropped["events without a name or a number for a stamp"] += 1
+            return
+        args = given if isinstance(given, dict) else {}
+        code, columns = self.labels.code, self._columns
+        columns["process"].append(code(_text(event.get("pid"))))
+        columns["thread"].append(code(_text(event.get("tid"))))
+        columns["category"].append(code(_text(event.get("cat"))))
+        columns["event"].append(code(name))
+        columns["start_ns"].append(start)
+        columns["end_ns"].append(start + length)
+        for column, keys in _NUMBERS.items():
+            columns[column].append(_first_number(args, keys))
+        for column, keys in _TEXTS.items():
+            columns[column].append(code(_first_text(args, keys)))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _first_number(args: dict[str, object], keys: tuple[str, ...]) -> int:
+    for key in keys:
+        value = args.get(key)
+        try:
+            number = int(value) if isinstance(value, (int, str)) else None
+        except ValueError:
+            number = None
+        if number is not None and abs(number) < 2**62:
+            return number
+    return NONE
+
+
+def _first_text(args: dict[str, object], keys: tuple[str, ...]) -> str:
+    for key in keys:
+        value = args.get(key)
+        if isinstance(value, str) and value and value != "XlaModule:":
+            return value
+    return ""

@@ -1,0 +1,243 @@
+"""Question: what did a process record, as its JSON trace tells it?
+
+A JSON trace is a copy with losses: no program, no ids of programs and executions, and JAX keeps the
+first million events alone. What it lacks is said in the trust record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from moeprof.errors import TraceError
+from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
+from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
+from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
+from moeprof.ingest.chrome_json.overlaps import partly_overlapping
+from moeprof.ingest.chrome_json.unpack import Unpacked
+from moeprof.ingest.host import Host
+from moeprof.ingest.programs import Program
+from moeprof.ingest.space import Flags, Int64s
+from moeprof.ingest.work import Labels, Launch, Marker, Record, sound
+from moeprof.tables.intervals import last_begun
+from moeprof.tables.trace import TrustCheck
+from moeprof.units import format_count
+
+JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")
+MOST_EVENTS = 1_000_000
+"""Complete events that JAX keeps in a JSON trace: the earliest ones."""
+
+_KINETO_STEP = "ProfilerStep#"
+_FIRST_RUN = (
+    2**39
+)  # runs are told apart by the step that launched them; ids of runtimes are smaller
+
+
+def read_json_trace(file: Path, labels: Labels) -> Host:
+    """Read a ``.trace.json`` of JAX or of PyTorch's profiler, packed with gzip or not.
+
+    Raises:
+        TraceError: the file cannot be read, or no event of a trace is in it.
+    """
+    gathered = Gathered(labels)
+    with _opened(file) as stream:
+        trace = JsonTrace(stream)
+        gathered.add(trace.events())
+    if not gathered.complete and not gathered.names:
+        reason = trace.problem or "no event"
+        raise TraceError(f"{file}: expected a trace in JSON, found {reason}; capture it again")
+    record = _record(gathered)
+    keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
+    record.drop("impossible time stamp", (~keep).sum())
+    found = device_work(gathered, keep)
+    record.drop("events derived from the streams", found.derived)
+    markers = _markers(gathered, keep)
+    record.markers.extend(markers)
+    programs = _place(found, gathered, markers, record)
+    record.known_until_ns = _known_until(trace, gathered, found)
+    record.checks.extend(_checks(trace, gathered, found, keep, record))
+    return Host(
+        name=_host_name(file),
+        platform=found.platform,
+        jax_version="",
+        record=record,
+        programs=programs,
+        models=_models(trace.others),
+        messages=(),
+        counting=None,
+        process=_rank(trace.others),
+    )
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Readable]:
+    try:
+        with file.open("rb") as plain:
+            is_packed = plain.read(2) == b"\x1f\x8b"
+            plain.seek(0)
+            yield Unpacked(plain) if is_packed else plain
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TraceError(
+            f"{file}: expected to read it, found: {reason}; check its permissions"
+        ) from error
+
+
+def _record(gathered: Gathered) -> Record:
+    record = Record(gathered.labels)
+    record.events = gathered.complete
+    record.dropped.update(gathered.dropped)
+    return record
+
+
+def _markers(gathered: Gathered, keep: Flags) -> list[Marker]:
+    """Step annotations of JAX (by their number) and of PyTorch (by their name), by start."""
+    texts = gathered.labels.texts
+    number, named = gathered.column("step_num"), gathered.column("event")
+    is_kineto = np.isin(
+        named, [code for code, text in enumerate(texts) if text.startswith(_KINETO_STEP)]
+    ) & (gathered.column("category") == gathered.labels.code("user_annotation"))
+    starts, ends = gathered.column("start_ns"), gathered.column("end_ns")
+    found = []
+    for at in np.flatnonzero(keep & ((number != NONE) | is_kineto)).tolist():
+        name = texts[int(named[at])]
+        step = int(number[at])
+        if is_kineto[at]:
+            digits = name.removeprefix(_KINETO_STEP)
+            name, step = _KINETO_STEP, int(digits) if digits.isdigit() else -1
+        found.append(Marker(name, step, int(starts[at]), int(ends[at])))
+    return sorted(found, key=lambda marker: marker.start_ns)
+
+
+def _place(
+    found: DeviceWork, gathered: Gathered, markers: list[Marker], record: Record
+) -> dict[int, Program]:
+    """Add the work with module and execution; the programs are what its events name."""
+    if found.work.empty:
+        return {}
+    module_label = gathered.column("module")[found.places]
+    codes, names = pd.factorize(module_label)
+    texts = gathered.labels.texts
+    # where no event names a program, as in PyTorch's traces, all work is of one without a name
+    is_program = [bool(texts[code]) or len(names) == 1 for code in names]
+    ids = np.array([number + 1 if known else -1 for number, known in enumerate(is_program)])
+    runs = _runs(found, gathered, markers)
+    record.launches.extend(
+        Launch(_FIRST_RUN + place, marker.start_ns) for place, marker in enumerate(markers)
+    )
+    record.work.append(found.work.assign(module=ids[codes], run_id=runs))
+    return {
+        int(ids[number]): program_of(texts[code], _ops(found, gathered, module_label == code))
+        for number, code in enumerate(names)
+        if ids[number] != -1
+    }
+
+
+def _ops(found: DeviceWork, gathered: Gathered, mine: Flags) -> list[NamedOp]:
+    """The ops that events of a module name, each once, with the first scope path told."""
+    texts = gathered.labels.texts
+    ops = found.work["op"].to_numpy()[mine]
+    paths = gathered.column("op_name")[found.places][mine]
+    known: dict[str, str] = {}
+    for op, path in np.unique(np.stack([ops, paths], axis=1), axis=0).tolist():
+        if op and not known.get(texts[op]):
+            known[texts[op]] = texts[path]
+    return [NamedOp(op, path) for op, path in known.items() if not op.startswith("command_buffer")]
+
+
+def _runs(found: DeviceWork, gathered: Gathered, markers: list[Marker]) -> Int64s:
+    """The execution of each piece: its own id, else the step in which it was launched."""
+    own = gathered.column("run_id")[found.places]
+    launched = _launched_ns(found, gathered)
+    starts = np.array([marker.start_ns for marker in markers], np.int64)
+    ends = np.array([marker.end_ns for marker in markers], np.int64)
+    none = np.zeros(1, np.int64)
+    at = last_begun(none.repeat(len(starts)), starts, none.repeat(len(launched)), launched)
+    if not len(starts):
+        return np.where(own == NONE, -1, own)
+    is_in = (at >= 0) & (launched <= ends[np.maximum(at, 0)])
+    return np.where(own != NONE, own, np.where(is_in, _FIRST_RUN + at, -1))
+
+
+def _launched_ns(found: DeviceWork, gathered: Gathered) -> Int64s:
+    """When the host launched each piece: by its correlation id, else when it ran."""
+    correlation = gathered.column("correlation")
+    is_call = correlation != NONE
+    is_call[found.places] = False
+    order = np.argsort(correlation[is_call], kind="stable")
+    known = correlation[is_call][order]
+    calls_ns = gathered.column("start_ns")[is_call][order]
+    mine = correlation[found.places]
+    ran_ns: Int64s = found.work["start_ns"].to_numpy()
+    if not len(known):
+        return ran_ns
+    at = np.minimum(np.searchsorted(known, mine), len(known) - 1)
+    return np.where((known[at] == mine) & (mine != NONE), calls_ns[at], ran_ns)
+
+
+def _checks(
+    trace: JsonTrace, gathered: Gathered, found: DeviceWork, keep: Flags, record: Record
+) -> Iterator[TrustCheck]:
+    told = "a JSON copy of a profile: no compiled program, ops known by name alone"
+    if trace.is_list_alone:
+        told += ", no metadata"
+    overlapping = partly_overlapping(
+        gathered.column("process"),
+        gathered.column("thread"),
+        np.where(keep, gathered.column("start_ns"), 0),
+        np.where(keep, gathered.column("end_ns"), 0),
+    )
+    if overlapping:
+        told += f"; {format_count(overlapping)} event(s) partly overlap another of their track"
+    yield TrustCheck("format", "warn", f"{told}; the .xplane.pb beside it says more")
+    yield TrustCheck("programs", "warn", "none: a JSON trace carries no compiled program")
+    lost = []
+    if trace.broken:
+        lost.append(f"{format_count(trace.broken)} event(s) are no JSON")
+    if trace.problem:
+        count = format_count(record.events)
+        lost.append(f"recovered {count} events, rest unreadable: {trace.problem}")
+    if gathered.complete == MOST_EVENTS:
+        lost.append(
+            f"exactly {format_count(MOST_EVENTS)} events, where JAX cuts a JSON trace: "
+            "what follows the last of them is not captured, not idle"
+        )
+    if lost:
+        yield TrustCheck("truncated", "warn", "; ".join(lost))
+
+
+def _known_until(trace: JsonTrace, gathered: Gathered, found: DeviceWork) -> int | None:
+    """End of the last device work in a trace that is cut."""
+    is_cut = bool(trace.problem) or gathered.complete == MOST_EVENTS
+    return int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
+
+
+def _models(others: Mapping[str, object]) -> dict[int, str]:
+    """What PyTorch's profiler says of the devices."""
+    given = others.get("deviceProperties")
+    listed = given if isinstance(given, list) else []
+    devices = [device for device in listed if isinstance(device, dict)]
+    return {
+        int(device["id"]): str(device.get("name", ""))
+        for device in devices
+        if isinstance(device.get("id"), int)
+    }
+
+
+def _rank(others: Mapping[str, object]) -> int:
+    given = others.get("distributedInfo")
+    rank = given.get("rank") if isinstance(given, dict) else None
+    return rank if isinstance(rank, int) else -1
+
+
+def _host_name(file: Path) -> str:
+    name = file.name
+    for suffix in sorted(JSON_SUFFIXES, key=len, reverse=True):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) or "host"
+    return name
