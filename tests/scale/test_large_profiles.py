@@ -16,6 +16,7 @@ from builders.big_xspace import gpu_profile
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
+from moeprof.ingest import open_run
 
 GIB = 2**30
 
@@ -85,3 +86,13 @@ def test_the_page_of_1_600_000_kernels_stays_small_and_self_contained(tmp_path):
     assert len(content.encode()) <= 20_000_000
     assert 'src="http' not in content
     assert 'href="http' not in content
+
+
+def test_python_calls_by_the_million_hide_no_kernel(tmp_path):
+    file = tmp_path / "node0.xplane.pb"
+    file.write_bytes(gpu_profile(devices=1, steps=3, kernels=10_000, python_calls=1_050_000))
+    trace = open_run(file)
+    assert len(trace.events) == 30_000
+    assert trace.steps["used"].tolist() == [True, True, True]
+    counts = dict(zip(trace.dropped["what"], trace.dropped["count"], strict=True))
+    assert counts["Python calls"] == 1_050_000
