@@ -37,7 +37,8 @@ def places_of(trace: Trace) -> tuple[np.ndarray, pd.DataFrame]:
     """
     hosts, devices = trace.events["host"].cat, trace.events["device"].to_numpy()
     wide = int(devices.max(initial=0)) + 2  # device -1 is one too
-    codes, place = np.unique(hosts.codes.to_numpy() * wide + devices + 1, return_inverse=True)
+    of_host = hosts.codes.to_numpy().astype(np.int64)  # few hosts have codes of 8 bits
+    codes, place = np.unique(of_host * wide + devices + 1, return_inverse=True)
     places = pd.DataFrame(
         {
             "place": np.arange(len(codes)),

@@ -161,3 +161,11 @@ def test_agrees_with_painting_every_nanosecond(work, steps):
         expected = np.bincount(owner, minlength=4).tolist()
         assert [getattr(row, part) for part in PARTS] == expected
         assert sum(expected) == row.duration_ns == length
+
+
+def test_devices_may_have_large_ordinals_as_those_of_a_second_cpu_process():
+    table = timeline(
+        traced((kernel("dot", 0, 30, device=2049), kernel("dot", 0, 10, device=0)), OPS)
+    ).table
+    assert table["device"].tolist() == [0, 2049]
+    assert table["compute_ns"].tolist() == [10, 30]

@@ -172,7 +172,7 @@ def test_the_help_promises_no_json_trace():
     assert ".trace.json" not in run("analyze", "--help").stdout
 
 
-def test_a_json_trace_is_refused_with_exit_code_1(tmp_path: Path, monkeypatch, capsys):
+def test_a_json_file_without_a_trace_ends_with_exit_code_1(tmp_path: Path, monkeypatch, capsys):
     from moeprof.cli.main import main
 
     trace = tmp_path / "node.trace.json"
@@ -181,4 +181,4 @@ def test_a_json_trace_is_refused_with_exit_code_1(tmp_path: Path, monkeypatch, c
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert "found the JSON trace" in capsys.readouterr().err
+    assert "expected a trace in JSON, found no event" in capsys.readouterr().err
