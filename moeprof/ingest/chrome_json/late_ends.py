@@ -29,8 +29,10 @@ def done_ns(
         mine = np.flatnonzero(op == code)
         mine = mine[np.argsort(start_ns[mine], kind="stable")]
         theirs = np.sort(at_ns[ended == code])
-        if len(mine) == len(theirs) and len(set(device[mine].tolist())) == 1 and _fit(
-            start_ns[mine], end_ns[mine], theirs
+        if (
+            len(mine) == len(theirs)
+            and len(set(device[mine].tolist())) == 1
+            and _fit(start_ns[mine], end_ns[mine], theirs)
         ):
             done[mine] = np.maximum(end_ns[mine], theirs)
         elif len(mine):
