@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from moeprof.ingest.hlo import HloModule
@@ -12,7 +12,7 @@ from moeprof.ingest.hlo_instruction import Instruction
 from moeprof.ingest.hlo_shape import Shape
 from moeprof.ingest.programs import Program
 
-_ENTRY = "unknown"
+_COMPUTATION = "unknown"
 _COLLECTIVE = re.compile(
     r"(all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute|ragged-all-to-all)"
     r"(-start|-done)?"
@@ -21,51 +21,39 @@ _COLLECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class NamedOp:
-    """An op, the scope path that its events carry, and the op that it was seen inside of."""
+    """An op and the scope path that its events carry."""
 
     op: str
     op_name: str
-    caller: str = ""
 
 
-def program_of(name: str, ops: Sequence[NamedOp]) -> Program:
+def program_of(name: str, ops: Iterable[NamedOp]) -> Program:
     """A program whose instructions are known by name alone: no shape, operand or buffer.
 
-    Of opcodes only those of collectives are told, by the names that XLA gives them, and those of
-    ops that were seen to call others, each of which has one computation of what it calls.
+    Of opcodes only those of collectives are told, by the names that XLA gives them.
     """
-    computations = {op: f"computation.{n}" for n, op in enumerate({o.caller: 0 for o in ops}) if op}
-    instructions = tuple(
-        _instruction(number, op, computations) for number, op in enumerate(ops, start=1)
-    )
+    instructions = tuple(_instruction(number, op) for number, op in enumerate(ops, start=1))
     program = Program(name, b"", {}, [])
     # what a program reads from its bytes when first asked for is known already
-    vars(program)["module"] = HloModule(name, _ENTRY, instructions)
+    vars(program)["module"] = HloModule(name, _COMPUTATION, instructions)
     vars(program)["head"] = ModuleHead(name, instructions=len(instructions))
     return program
 
 
-def _opcode(op: str, *, is_caller: bool) -> str:
-    if is_caller:
-        return next((code for code in ("while", "conditional") if op.startswith(code)), "call")
-    found = _COLLECTIVE.match(op)
-    return found.group() if found else ""
-
-
-def _instruction(number: int, named: NamedOp, computations: Mapping[str, str]) -> Instruction:
-    called = computations.get(named.op)
+def _instruction(number: int, named: NamedOp) -> Instruction:
+    found = _COLLECTIVE.match(named.op)
     return Instruction(
         name=named.op,
         id=number,
-        computation=computations.get(named.caller, _ENTRY),
+        computation=_COMPUTATION,
         is_root=False,
-        opcode=_opcode(named.op, is_caller=called is not None),
+        opcode=found.group() if found else "",
         shape=Shape("", (), -1),
         op_name=named.op_name,
         frames="",
         custom_call_target="",
         operands=(),
-        called=(called,) if called else (),
+        called=(),
         groups=(),
         parameter=-1,
         details="",
