@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moeprof.ingest.run_record import place_of, read_meta
 
-_NUMBERED = re.compile(r"-p(\d+)\.xplane\.pb(\.gz)?$")
+_NUMBERED = re.compile(r"-p(\d+)\.(?:xplane\.pb|trace\.json)(?:\.gz)?$")
 
 
 @dataclass(frozen=True)

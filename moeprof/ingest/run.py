@@ -53,9 +53,10 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
     found = locate(path, session, hosts)
     labels = Labels()
     processes = processes_of(found.run, found.files)
+    read = [read_file(file, counting_of(found.run, file), labels) for file in found.files]
     read = [
-        replace(read_file(file, counting_of(found.run, file), labels), process=process)
-        for file, process in zip(found.files, processes.of_file, strict=True)
+        host if process < 0 else replace(host, process=process)
+        for host, process in zip(read, processes.of_file, strict=True)
     ]
     read[0].record.damage.extend(meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for

@@ -30,8 +30,8 @@ _DEVICE = re.compile(r"^/device:TPU:(\d+)(?: SparseCore \d+)?$")
 _HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
 _PROGRAM = re.compile(r"\((\d+)\)$")
 _OPS, _ASYNC_OPS = ("XLA Ops", "Sparse Core Ops"), ("Async XLA Ops",)
-_MODULES = ("XLA Modules", "Sparse Core Modules")
-_STEPS = "Steps"
+MODULES = ("XLA Modules", "Sparse Core Modules")
+STEPS = "Steps"
 
 
 def tpu_ordinal(plane: PlaneHead) -> int | None:
@@ -165,7 +165,7 @@ def _only(plane: PlaneHead, names: Sequence[str]) -> Flags:
 
 def _executions(space: Space, plane: PlaneHead, zero_ns: int) -> _Executions:
     """The executions on the core; those without a run id are numbered in their order."""
-    columns = space.events(plane, numbers=("run_id",), skip_lines=_only(plane, _MODULES))
+    columns = space.events(plane, numbers=("run_id",), skip_lines=_only(plane, MODULES))
     order = np.argsort(columns.start_ns, kind="stable")
     order = order[sound(columns.start_ns, columns.end_ns)[order]]
     matches = [_PROGRAM.search(name) for name in plane.event_names]
@@ -186,14 +186,14 @@ def _add_steps(
 
     The host's launches do not count then: the host is ahead of the core.
     """
-    columns = space.events(plane, numbers=("step_num",), skip_lines=_only(plane, (_STEPS,)))
+    columns = space.events(plane, numbers=("step_num",), skip_lines=_only(plane, (STEPS,)))
     for at in np.flatnonzero(sound(columns.start_ns, columns.end_ns)).tolist():
         name = plane.event_names[columns.name[at]] if columns.name[at] >= 0 else ""
         number = int(columns.numbers["step_num"][at])
         if number == ABSENT:
             number = int(name) if name.isdecimal() else -1
         start_ns, end_ns = (int(s[at]) - zero_ns for s in (columns.start_ns, columns.end_ns))
-        record.markers.append(Marker(_STEPS, number, start_ns, end_ns))
+        record.markers.append(Marker(STEPS, number, start_ns, end_ns))
     if record.markers:
         pairs = zip(executions.run_id.tolist(), executions.start_ns.tolist(), strict=True)
         record.launches[:] = [Launch(run, start) for run, start in pairs]

@@ -28,11 +28,10 @@ _WORSE = ("ok", "warn", "fail")
 def judge(evidence: Evidence) -> tuple[TrustCheck, ...]:
     """Every check with its verdict; the good ones are listed too.
 
-    A check that the reader made itself takes the place of one of its name that is less severe.
+    A check that a reader made itself takes the place of the one of its name: it knows what its
+    format can hold. Of several hosts' the most severe counts, of equal ones the first.
     """
     checks = {check.check: check for check in (make(evidence) for make in CHECKS)}
-    for own in evidence.found:
-        known = checks.get(own.check)
-        if known is None or _WORSE.index(own.verdict) > _WORSE.index(known.verdict):
-            checks[own.check] = own
+    worst_first = sorted(evidence.found, key=lambda own: _WORSE.index(own.verdict), reverse=True)
+    checks |= {own.check: own for own in reversed(worst_first)}
     return tuple(checks.values())

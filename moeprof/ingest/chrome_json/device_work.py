@@ -15,11 +15,14 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.late_ends import END, done_ns
+from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
 from moeprof.ingest.gpu_plane import kind_of
 from moeprof.ingest.space import Flags, Int64s
-from moeprof.ingest.work import work_frame
+from moeprof.ingest.tpu_plane import is_in_flight
+from moeprof.ingest.work import Labels, work_frame
 
-_DEVICE = re.compile(r"^/device:(GPU|TPU):(\d+)")
+_GPU = re.compile(r"^/device:GPU:(\d+)")
 _KINETO = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
@@ -31,63 +34,119 @@ _DERIVED = ("Steps", "XLA Modules", "XLA Ops", "XLA TraceMe", "Framework", "Sour
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Work, as frames of `work.COLUMNS` but for module and run, and which events it is."""
+    """Work, as frames of `work.COLUMNS` but for module and run, and which events it is.
+
+    ``module`` has labels of the programs' names. ``derived`` counts events that would count twice,
+    ``ends`` those that only say when an op was done, ``untold`` those of them that are of no op
+    that can be told.
+    """
 
     work: pd.DataFrame
     places: Int64s
+    module: Int64s
     platform: str
+    tpu: TpuLines
     derived: int
+    ends: int
+    untold: int
 
 
 def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
-    """Pick the device work among the kept events; ``derived`` counts what would count twice."""
-    device, kind, derived = _devices(gathered)
+    """Pick the device work among the kept events."""
+    tpu = tpu_lines(gathered, keep)
+    device, kind, derived = _devices(gathered, tpu)
     places = np.flatnonzero(keep & (kind > 0))
     labels = gathered.labels
-    lines = _lines(gathered)
+    is_tpu = tpu.is_op[places]
+    lines, named = _lines(gathered)[places], gathered.column("event")[places]
+    op = np.where(is_tpu, op_labels(gathered, places), gathered.column("op")[places])
+    is_end = keep & (kind == 0) & _starts(gathered.column("event"), labels.texts, END)
+    ends_ns, untold = _done_ns(gathered, places, op, device, is_end)
     work = work_frame(
         len(places),
         device=device[places],
-        line=lines[places],
-        name=gathered.column("event")[places],
+        line=lines,
+        name=_names(lines, named, op, labels),
         kind=kind[places],
-        op=gathered.column("op")[places],
+        op=op,
         start_ns=gathered.column("start_ns")[places],
-        end_ns=gathered.column("end_ns")[places],
+        end_ns=ends_ns,
         correlation_id=_known(gathered.column("correlation")[places]),
         graph_id=_known(gathered.column("graph_id")[places]),
         graph_node=_known(gathered.column("graph_node")[places]),
         details=gathered.column("details")[places],
     )
-    is_cpu = bool(len(work)) and bool((work["kind"] == labels.code("op")).all())
-    platform = "cpu" if is_cpu else "gpu" if len(work) else "unknown"
-    return DeviceWork(work, places, platform, int((keep & derived).sum()))
+    return DeviceWork(
+        work=work,
+        places=places,
+        module=_modules(gathered, places, tpu),
+        platform=_platform(work, is_tpu, labels),
+        tpu=tpu,
+        derived=int((keep & derived).sum()),
+        ends=int(is_end.sum()),
+        untold=untold,
+    )
 
 
-def _devices(gathered: Gathered) -> tuple[Int64s, Int64s, Flags]:
+def _platform(work: pd.DataFrame, is_tpu: Flags, labels: Labels) -> str:
+    if work.empty:
+        return "unknown"
+    if is_tpu.any():
+        return "tpu"
+    return "cpu" if (work["kind"] == labels.code("op")).all() else "gpu"
+
+
+def _done_ns(
+    gathered: Gathered, places: Int64s, op: Int64s, device: Int64s, is_end: Flags
+) -> tuple[Int64s, int]:
+    texts, ends = gathered.labels.texts, np.flatnonzero(is_end)
+    start, end = gathered.column("start_ns"), gathered.column("end_ns")
+    named, inverse = np.unique(gathered.column("event")[ends], return_inverse=True)
+    codes = [gathered.labels.code(texts[name].removeprefix(END)) for name in named.tolist()]
+    ended = np.array(codes, np.int64)[inverse]
+    return done_ns((op, device[places], start[places], end[places]), (ended, start[ends]))
+
+
+def _names(lines: Int64s, named: Int64s, op: Int64s, labels: Labels) -> Int64s:
+    """Names as recorded; what is in flight is told apart from the half that it is named after."""
+    texts = labels.texts
+    flying = [code for code in np.unique(lines).tolist() if is_in_flight(texts[code])]
+    found = named.copy()
+    is_flying = np.isin(lines, flying)
+    for code in np.unique(op[is_flying]).tolist():
+        found[is_flying & (op == code)] = labels.code(f"{texts[code]} in flight")
+    return found
+
+
+def _modules(gathered: Gathered, places: Int64s, tpu: TpuLines) -> Int64s:
+    """Labels of programs: as told, else of the execution around a piece of a TPU; 0 for none."""
+    told = gathered.column("module")[places]
+    at = tpu.execution(tpu.core[places], gathered.column("start_ns")[places])
+    around = np.append(tpu.modules, 0)[at]
+    return np.where((told == 0) & tpu.is_op[places], around, told)
+
+
+def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
     """Of each event its device, the label of its kind (0: no work), whether it is derived."""
     labels = gathered.labels
     texts = labels.texts
     process, category = gathered.column("process"), gathered.column("category")
     named = gathered.column("event")
-    device = np.zeros(len(process), np.int64)
-    kind = np.zeros(len(process), np.int64)
-    derived = np.zeros(len(process), bool)
-    for code in np.unique(process).tolist():
-        found = _DEVICE.match(gathered.names.get(texts[code], ""))
+    device = np.where(tpu.core >= 0, tpu.core, np.maximum(gathered.column("device"), 0))
+    kind = np.where(tpu.is_op, labels.code("op"), 0)
+    derived = (tpu.core >= 0) & ~tpu.is_op
+    for code in np.unique(process[tpu.core < 0]).tolist():
+        found = _GPU.match(gathered.names.get(texts[code], ""))
         mine = process == code
         if found:
-            device[mine] = int(found.group(2))
+            device[mine] = int(found.group(1))
             kind[mine] = _kinds(named[mine], texts, labels.code)
-            derived |= mine & _is_derived(gathered, texts[code], texts)
+            derived |= mine & _is_derived(gathered, texts[code])
         else:
-            is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, "end: ")
+            is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
-            device[is_op] = np.maximum(gathered.column("device")[is_op], 0)
     for text, name in _KINETO.items():
-        mine = category == labels.code(text)
-        kind[mine] = labels.code(name)
-        device[mine] = np.maximum(gathered.column("device")[mine], 0)
+        kind[category == labels.code(text)] = labels.code(name)
     kind[derived] = 0
     return device, kind, derived
 
@@ -104,7 +163,7 @@ def _starts(named: Int64s, texts: list[str], beginning: str) -> Flags:
     return found
 
 
-def _is_derived(gathered: Gathered, process: str, texts: list[str]) -> Flags:
+def _is_derived(gathered: Gathered, process: str) -> Flags:
     """Events on lines that repeat the streams' work in another form."""
     derived = [
         gathered.labels.code(thread)
@@ -122,7 +181,10 @@ def _lines(gathered: Gathered) -> Int64s:
     names = []
     for pair in pairs.tolist():
         owner, number = texts[pair // len(texts)], texts[pair % len(texts)]
-        names.append(gathered.threads.get((owner, number)) or f"Stream {number}".strip())
+        name = gathered.threads.get((owner, number)) or f"Stream {number}".strip()
+        # lines of a SparseCore carry its name: it shares a device's number
+        core = gathered.names.get(owner, "").partition(" SparseCore ")[2]
+        names.append(f"SparseCore {core}: {name}" if core else name)
     codes = [gathered.labels.code(name) for name in names]
     return np.array(codes, np.int64)[inverse] if codes else np.zeros(0, np.int64)
 

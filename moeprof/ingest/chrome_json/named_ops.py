@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moeprof.ingest.hlo import HloModule
@@ -12,7 +12,7 @@ from moeprof.ingest.hlo_instruction import Instruction
 from moeprof.ingest.hlo_shape import Shape
 from moeprof.ingest.programs import Program
 
-_COMPUTATION = "unknown"
+_ENTRY = "unknown"
 _COLLECTIVE = re.compile(
     r"(all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute|ragged-all-to-all)"
     r"(-start|-done)?"
@@ -21,39 +21,51 @@ _COLLECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class NamedOp:
-    """An op and the scope path that its events carry."""
+    """An op, the scope path that its events carry, and the op that it was seen inside of."""
 
     op: str
     op_name: str
+    caller: str = ""
 
 
-def program_of(name: str, ops: Iterable[NamedOp]) -> Program:
+def program_of(name: str, ops: Sequence[NamedOp]) -> Program:
     """A program whose instructions are known by name alone: no shape, operand or buffer.
 
-    Of opcodes only those of collectives are told, by the names that XLA gives them.
+    Of opcodes only those of collectives are told, by the names that XLA gives them, and those of
+    ops that were seen to call others, each of which has one computation of what it calls.
     """
-    instructions = tuple(_instruction(number, op) for number, op in enumerate(ops, start=1))
+    computations = {op: f"computation.{n}" for n, op in enumerate({o.caller: 0 for o in ops}) if op}
+    instructions = tuple(
+        _instruction(number, op, computations) for number, op in enumerate(ops, start=1)
+    )
     program = Program(name, b"", {}, [])
     # what a program reads from its bytes when first asked for is known already
-    vars(program)["module"] = HloModule(name, _COMPUTATION, instructions)
+    vars(program)["module"] = HloModule(name, _ENTRY, instructions)
     vars(program)["head"] = ModuleHead(name, instructions=len(instructions))
     return program
 
 
-def _instruction(number: int, named: NamedOp) -> Instruction:
-    found = _COLLECTIVE.match(named.op)
+def _opcode(op: str, *, is_caller: bool) -> str:
+    if is_caller:
+        return next((code for code in ("while", "conditional") if op.startswith(code)), "call")
+    found = _COLLECTIVE.match(op)
+    return found.group() if found else ""
+
+
+def _instruction(number: int, named: NamedOp, computations: Mapping[str, str]) -> Instruction:
+    called = computations.get(named.op)
     return Instruction(
         name=named.op,
         id=number,
-        computation=_COMPUTATION,
+        computation=computations.get(named.caller, _ENTRY),
         is_root=False,
-        opcode=found.group() if found else "",
+        opcode=_opcode(named.op, is_caller=called is not None),
         shape=Shape("", (), -1),
         op_name=named.op_name,
         frames="",
         custom_call_target="",
         operands=(),
-        called=(),
+        called=(called,) if called else (),
         groups=(),
         parameter=-1,
         details="",

@@ -18,11 +18,13 @@ from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
 from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
+from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
 from moeprof.ingest.chrome_json.unpack import Unpacked
 from moeprof.ingest.host import Host
 from moeprof.ingest.programs import Program
 from moeprof.ingest.space import Flags, Int64s
+from moeprof.ingest.tpu_plane import STEPS, is_in_flight
 from moeprof.ingest.work import Labels, Launch, Marker, Record, sound
 from moeprof.tables.intervals import last_begun
 from moeprof.tables.trace import TrustCheck
@@ -33,9 +35,7 @@ MOST_EVENTS = 1_000_000
 """Complete events that JAX keeps in a JSON trace: the earliest ones."""
 
 _KINETO_STEP = "ProfilerStep#"
-_FIRST_RUN = (
-    2**39
-)  # runs are told apart by the step that launched them; ids of runtimes are smaller
+_FIRST_RUN = 2**39  # ids of executions by step: above those of runtimes, below made up ones
 
 
 def read_json_trace(file: Path, labels: Labels) -> Host:
@@ -55,8 +55,10 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
     record.drop("impossible time stamp", (~keep).sum())
     found = device_work(gathered, keep)
-    record.drop("events derived from the streams", found.derived)
-    markers = _markers(gathered, keep)
+    what = "ops of the TPU" if found.platform == "tpu" else "streams"
+    record.drop(f"events derived from the {what}", found.derived)
+    record.drop("ends of operations", found.ends)
+    markers = _core_steps(gathered, found) or _markers(gathered, keep)
     record.markers.extend(markers)
     programs = _place(found, gathered, markers, record)
     record.known_until_ns = _known_until(trace, gathered, found)
@@ -114,25 +116,40 @@ def _markers(gathered: Gathered, keep: Flags) -> list[Marker]:
     return sorted(found, key=lambda marker: marker.start_ns)
 
 
+def _core_steps(gathered: Gathered, found: DeviceWork) -> list[Marker]:
+    """Steps of the first TPU core, which own what began on it in them: the host is ahead."""
+    tpu = found.tpu
+    places = np.flatnonzero(tpu.is_step)
+    places = places[tpu.core[places] == tpu.core[places].min(initial=2**31)]
+    named, texts = gathered.column("event")[places].tolist(), gathered.labels.texts
+    starts, ends = (gathered.column(name)[places].tolist() for name in ("start_ns", "end_ns"))
+    steps = [int(texts[code]) if texts[code].isdecimal() else -1 for code in named]
+    return sorted(map(Marker, [STEPS] * len(steps), steps, starts, ends), key=lambda m: m.start_ns)
+
+
 def _place(
     found: DeviceWork, gathered: Gathered, markers: list[Marker], record: Record
 ) -> dict[int, Program]:
     """Add the work with module and execution; the programs are what its events name."""
     if found.work.empty:
         return {}
-    module_label = gathered.column("module")[found.places]
-    codes, names = pd.factorize(module_label)
+    codes, names = pd.factorize(found.module)
     texts = gathered.labels.texts
     # where no event names a program, as in PyTorch's traces, all work is of one without a name
     is_program = [bool(texts[code]) or len(names) == 1 for code in names]
     ids = np.array([number + 1 if known else -1 for number, known in enumerate(is_program)])
-    runs = _runs(found, gathered, markers)
-    record.launches.extend(
-        Launch(_FIRST_RUN + place, marker.start_ns) for place, marker in enumerate(markers)
-    )
+    tpu = found.tpu
+    if found.platform == "tpu":
+        at = tpu.execution(tpu.core[found.places], found.work["start_ns"].to_numpy())
+        runs = np.append(tpu.runs, -1)[at]
+        record.launches.extend(map(Launch, tpu.runs.tolist(), tpu.starts_ns.tolist()))
+    else:
+        runs = _runs(found, gathered, markers)
+        starts = [marker.start_ns for marker in markers]
+        record.launches.extend(Launch(_FIRST_RUN + n, start) for n, start in enumerate(starts))
     record.work.append(found.work.assign(module=ids[codes], run_id=runs))
     return {
-        int(ids[number]): program_of(texts[code], _ops(found, gathered, module_label == code))
+        int(ids[number]): program_of(texts[code], _ops(found, gathered, codes == number))
         for number, code in enumerate(names)
         if ids[number] != -1
     }
@@ -141,13 +158,31 @@ def _place(
 def _ops(found: DeviceWork, gathered: Gathered, mine: Flags) -> list[NamedOp]:
     """The ops that events of a module name, each once, with the first scope path told."""
     texts = gathered.labels.texts
-    ops = found.work["op"].to_numpy()[mine]
-    paths = gathered.column("op_name")[found.places][mine]
+    ops, places = found.work["op"].to_numpy()[mine], found.places[mine]
+    paths = gathered.column("op_name")[places]
     known: dict[str, str] = {}
     for op, path in np.unique(np.stack([ops, paths], axis=1), axis=0).tolist():
         if op and not known.get(texts[op]):
             known[texts[op]] = texts[path]
-    return [NamedOp(op, path) for op, path in known.items() if not op.startswith("command_buffer")]
+    calls = {texts[op]: texts[by] for op, by in _callers(found, gathered, mine).items()}
+    return [
+        NamedOp(op, path, calls.get(op, ""))
+        for op, path in known.items()
+        if not op.startswith("command_buffer")
+    ]
+
+
+def _callers(found: DeviceWork, gathered: Gathered, mine: Flags) -> dict[int, int]:
+    """Which op calls which, by nesting: on the threads of a CPU and the ops line of a TPU core."""
+    texts = gathered.labels.texts
+    is_nested = mine & (found.work["kind"] == gathered.labels.code("op")).to_numpy()
+    flying = [line for line in found.work["line"].unique().tolist() if is_in_flight(texts[line])]
+    is_nested &= ~np.isin(found.work["line"], flying)
+    places = found.places[is_nested]
+    track = gathered.column("process")[places] * len(texts) + gathered.column("thread")[places]
+    # the thread's own events, not the later end of an op's work
+    start, end = (gathered.column(name)[places] for name in ("start_ns", "end_ns"))
+    return callers(found.work["op"].to_numpy()[is_nested], track, start, end)
 
 
 def _runs(found: DeviceWork, gathered: Gathered, markers: list[Marker]) -> Int64s:
@@ -192,10 +227,16 @@ def _checks(
         np.where(keep, gathered.column("start_ns"), 0),
         np.where(keep, gathered.column("end_ns"), 0),
     )
+    if found.untold:
+        told += f"; {format_count(found.untold)} op(s) may have been done later than shown"
     if overlapping:
         told += f"; {format_count(overlapping)} event(s) partly overlap another of their track"
-    yield TrustCheck("format", "warn", f"{told}; the .xplane.pb beside it says more")
-    yield TrustCheck("programs", "warn", "none: a JSON trace carries no compiled program")
+    yield TrustCheck("format", "warn", f"{told}; give the .xplane.pb where there is one")
+    yield TrustCheck(
+        "programs",
+        "warn",
+        "no compiled program: a JSON trace carries none; nothing is told of shapes and memory",
+    )
     lost = []
     if trace.broken:
         lost.append(f"{format_count(trace.broken)} event(s) are no JSON")
