@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from moeprof.ingest.native_library import Request
-from moeprof.ingest.space import EventColumns, Flags, Int32s, Int64s, PlaneHead, check_flags
+from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int32s, Int64s, PlaneHead, check_flags
+
+Value = TypeVar("Value", np.int32, np.int64)
 
 
 class EventBuffers:
@@ -41,6 +44,8 @@ class EventBuffers:
         self._start_ns, self._end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
         self._numbers: dict[str, Int64s] = {name: np.empty(room, np.int64) for name in numbers}
         self._texts: dict[str, Int32s] = {name: np.empty(room, np.int32) for name in texts}
+        self._has_number = np.zeros(len(self._numbers), np.uint8)
+        self._has_text = np.zeros(len(self._texts), np.uint8)
         self._skipped = np.zeros(len(plane.event_names), np.int64)
         self.damaged_of_line = np.zeros(len(plane.lines), np.int64)
 
@@ -65,16 +70,18 @@ class EventBuffers:
             end_ns=self._end_ns.ctypes.data,
             numbers=ctypes.addressof(self._addresses[0]),
             texts=ctypes.addressof(self._addresses[1]),
+            has_number=self._has_number.ctypes.data,
+            has_text=self._has_text.ctypes.data,
             skipped=self._skipped.ctypes.data,
             damaged_of_line=self.damaged_of_line.ctypes.data,
         )
 
     def columns(self, kept: int, damaged: int, strings: list[str]) -> EventColumns:
         """The filled columns, cut to the events kept."""
-        for short in (self._line, self._name, *self._texts.values()):
-            short.resize(kept, refcheck=False)
-        for long in (self._start_ns, self._end_ns, *self._numbers.values()):
-            long.resize(kept, refcheck=False)
+        for column in (self._line, self._name, self._start_ns, self._end_ns):
+            column.resize(kept, refcheck=False)
+        _settle(self._numbers, self._has_number, kept, np.int64(ABSENT))
+        _settle(self._texts, self._has_text, kept, np.int32(-1))
         distinct = self._distinct(strings)
         return EventColumns(
             line=self._line,
@@ -97,6 +104,17 @@ class EventBuffers:
             new = np.array([*(codes[string] for string in strings), -1], np.int32)
             self._texts = {name: new[column] for name, column in self._texts.items()}
         return list(codes)
+
+
+def _settle(
+    columns: dict[str, npt.NDArray[Value]], filled: npt.NDArray[np.uint8], kept: int, absent: Value
+) -> None:
+    """Cut filled columns to length; one that no event has takes no memory but cannot be written."""
+    for (name, column), is_filled in zip(list(columns.items()), filled.tolist(), strict=True):
+        if is_filled:
+            column.resize(kept, refcheck=False)
+        else:
+            columns[name] = np.broadcast_to(absent, kept)
 
 
 def _bytes(flags: Flags | None) -> npt.NDArray[np.uint8] | None:

@@ -67,6 +67,8 @@ class Request(ctypes.Structure):
         ("end_ns", _POINTER),
         ("numbers", _POINTER),
         ("texts", _POINTER),
+        ("has_number", _POINTER),
+        ("has_text", _POINTER),
         ("skipped", _POINTER),
         ("damaged_of_line", _POINTER),
     )

@@ -24,13 +24,15 @@ struct Columns {
   std::vector<int64_t> start_ns, end_ns, skipped, damaged_of_line;
   std::vector<std::vector<int64_t>> numbers;
   std::vector<std::vector<int32_t>> texts;
+  std::vector<uint8_t> has_number, has_text;
   Tables tables;
 
   bool operator==(const Columns& other) const {
     return line == other.line && name == other.name && start_ns == other.start_ns &&
            end_ns == other.end_ns && skipped == other.skipped &&
            damaged_of_line == other.damaged_of_line && numbers == other.numbers &&
-           texts == other.texts && tables == other.tables;
+           texts == other.texts && has_number == other.has_number && has_text == other.has_text &&
+           tables == other.tables;
   }
 };
 
@@ -62,6 +64,7 @@ Columns Read(const uint8_t* data, const Plane& plane, bool skips, int threads) {
   columns.start_ns.resize(room), columns.end_ns.resize(room);
   columns.numbers.assign(kColumns, std::vector<int64_t>(room));
   columns.texts.assign(kColumns, std::vector<int32_t>(room));
+  columns.has_number.resize(kColumns), columns.has_text.resize(kColumns);
   columns.skipped.resize(plane.event_names.list.size());
   columns.damaged_of_line.resize(plane.lines.size());
   std::vector<int64_t*> numbers;
@@ -81,6 +84,8 @@ Columns Read(const uint8_t* data, const Plane& plane, bool skips, int threads) {
                         columns.end_ns.data(),
                         numbers.data(),
                         texts.data(),
+                        columns.has_number.data(),
+                        columns.has_text.data(),
                         columns.skipped.data(),
                         columns.damaged_of_line.data()};
   const EventsResult result = ReadEvents(data, plane, request, threads);

@@ -1,12 +1,9 @@
 #include "xspace/event_decoder.h"
 
-#include <algorithm>
-
 namespace moeprof::xspace {
 namespace {
 
 constexpr int64_t kPicoseconds = 1000;
-constexpr int64_t kBlankRows = 256;  // of a few columns: they are still in the cache when written
 
 int64_t FloorToNs(int64_t time_ps) {
   const int64_t quotient = time_ps / kPicoseconds;
@@ -30,73 +27,120 @@ int64_t StampNs(int64_t timestamp_ns, int64_t a_ps, int64_t b_ps) {
 
 }  // namespace
 
+EventDecoder::EventDecoder(const uint8_t* data, const Plane& plane, const Request& request)
+    : data_(data),
+      plane_(plane),
+      request_(request),
+      references_(plane.stat_names),
+      skipped_(plane.event_names.list.size()) {
+  for (int64_t at = 0; at < request.numbers_count; ++at) {
+    numbers_.emplace_back(request.numbers[at], kAbsent);
+  }
+  for (int64_t at = 0; at < request.texts_count; ++at) texts_.emplace_back(request.texts[at], -1);
+}
+
 void EventDecoder::Decode(Chunk* chunk) {
   references_.Reset();
-  const int64_t timestamp_ns = plane_.lines[static_cast<size_t>(chunk->line)].timestamp_ns;
+  timestamp_ns_ = plane_.lines[static_cast<size_t>(chunk->line)].timestamp_ns;
+  readable_ = data_ + chunk->span.end;
+  for (auto& column : numbers_) column.Begin(chunk->row);
+  for (auto& column : texts_) column.Begin(chunk->row);
   Fields fields(data_, chunk->span);
   Field field;
   while (fields.Next(&field)) {
-    if (field.Is(4, kBytes)) DecodeEvent(field.content, timestamp_ns, chunk);
+    if (!field.Is(4, kBytes)) continue;
+    if (!DecodeUsual(field.content, chunk)) DecodeAny(field.content, chunk);
   }
+  const int64_t end = chunk->row + chunk->kept;
+  for (auto& column : numbers_) chunk->has_number.push_back(column.End(end));
+  for (auto& column : texts_) chunk->has_text.push_back(column.End(end));
 }
 
-bool EventDecoder::ReadUsualEvent(Span span, Event* event) {
+bool EventDecoder::DecodeUsual(Span span, Chunk* chunk) {
   const uint8_t* here = data_ + span.begin;
   const uint8_t* const end = data_ + span.end;
-  const auto number = [&here, end](uint8_t tag, uint64_t* value) {
+  const auto number = [&here, end, this](uint8_t tag, uint64_t* value) {
     if (here == end || *here != tag) return true;  // absent
-    here = ShortVarint(here + 1, end, value);
-    return here != nullptr;
+    here = ShortVarint(here + 1, readable_, value);
+    return here != nullptr && here <= end;
   };
-  if (!number(0x08, &event->id) || !number(0x10, &event->offset_ps) ||
-      !number(0x18, &event->duration_ps)) {
+  Event event;
+  if (!number(0x08, &event.id) || !number(0x10, &event.offset_ps) ||
+      !number(0x18, &event.duration_ps)) {
     return false;
   }
-  while (here != end) {
+  const uint8_t* const stats = here;
+  for (; here != end; here += 2 + here[1]) {
     if (end - here < 2 || here[0] != 0x22 || here[1] >= 0x80 || end - here - 2 < here[1]) {
       return false;
     }
+  }
+  const int64_t row = AddRow(event, chunk);
+  if (row < 0) return true;
+  for (here = stats; here != end; here += 2 + here[1]) {
     const int64_t begin = here + 2 - data_;
-    here += 2 + here[1];
-    stats_.push_back({begin, here - data_});
+    DecodeStat({begin, begin + here[1]}, row, chunk);
   }
   return true;
 }
 
-bool EventDecoder::ReadAnyEvent(Span span, Event* event, Chunk* chunk) {
+void EventDecoder::DecodeAny(Span span, Chunk* chunk) {
+  Event event;
+  stats_.clear();
   Fields fields(data_, span);
   Field field;
   while (fields.Next(&field)) {
     if (field.Is(4, kBytes)) {
       stats_.push_back(field.content);
     } else if (field.Is(1, kVarint)) {
-      event->id = field.value;
+      event.id = field.value;
     } else if (field.Is(2, kVarint)) {
-      event->offset_ps = field.value;
+      event.offset_ps = field.value;
     } else if (field.Is(3, kVarint)) {
-      event->duration_ps = field.value;
+      event.duration_ps = field.value;
     }
   }
   chunk->damage.AddEnd(fields);
-  return !fields.damaged();
+  if (fields.damaged()) {
+    ++chunk->damaged;
+    return;
+  }
+  const int64_t row = AddRow(event, chunk);
+  if (row < 0) return;
+  for (const Span& stat : stats_) DecodeStat(stat, row, chunk);
+}
+
+int64_t EventDecoder::AddRow(const Event& event, Chunk* chunk) {
+  const int32_t name = plane_.event_names.places.Find(static_cast<int64_t>(event.id));
+  if (name >= 0 && request_.skip_names != nullptr && request_.skip_names[name]) {
+    ++skipped_[static_cast<size_t>(name)];
+    return -1;
+  }
+  const int64_t row = chunk->row + chunk->kept++;
+  const int64_t offset_ps = static_cast<int64_t>(event.offset_ps);
+  request_.line[row] = chunk->line;
+  request_.name[row] = name;
+  request_.start_ns[row] = StampNs(timestamp_ns_, offset_ps, 0);
+  request_.end_ns[row] = StampNs(timestamp_ns_, offset_ps, static_cast<int64_t>(event.duration_ps));
+  return row;
 }
 
 bool EventDecoder::ReadUsualStat(Span span, Stat* stat) const {
   const uint8_t* here = data_ + span.begin;
   const uint8_t* const end = data_ + span.end;
   if (end - here < 4 || *here != 0x08) return false;
-  here = ShortVarint(here + 1, end, &stat->id);
-  if (here == nullptr || here == end) return false;
+  here = ShortVarint(here + 1, readable_, &stat->id);
+  if (here == nullptr || here >= end) return false;
   const uint8_t tag = *here++;
   stat->number = tag >> 3;
   if (tag == 0x18 || tag == 0x20 || tag == 0x38) {
-    return ShortVarint(here, end, &stat->value) == end;
+    return ShortVarint(here, readable_, &stat->value) == end;
   }
   if (tag == 0x11) return end - here == 8;  // a double: of no column
   if (tag == 0x2A || tag == 0x32) {
     uint64_t length;
-    here = ShortVarint(here, end, &length);
-    if (here == nullptr || length != static_cast<uint64_t>(end - here)) return false;
+    here = ShortVarint(here, readable_, &length);
+    if (here == nullptr || here > end || length != static_cast<uint64_t>(end - here)) return false;
     stat->content = {here - data_, span.end};
     return true;
   }
@@ -121,44 +165,6 @@ bool EventDecoder::ReadAnyStat(Span span, Stat* stat, Chunk* chunk) const {
   return !fields.damaged();
 }
 
-void EventDecoder::BlankRows(Chunk* chunk) const {
-  const int64_t begin = chunk->row + chunk->blank;
-  const int64_t rows = std::min(kBlankRows, chunk->room - chunk->blank);
-  for (int64_t at = 0; at < request_.numbers_count; ++at) {
-    std::fill_n(request_.numbers[at] + begin, rows, kAbsent);
-  }
-  for (int64_t at = 0; at < request_.texts_count; ++at) {
-    std::fill_n(request_.texts[at] + begin, rows, -1);
-  }
-  chunk->blank += rows;
-}
-
-void EventDecoder::DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk) {
-  stats_.clear();
-  Event event;
-  if (!ReadUsualEvent(span, &event)) {
-    stats_.clear();
-    event = Event();
-    if (!ReadAnyEvent(span, &event, chunk)) {
-      ++chunk->damaged;
-      return;
-    }
-  }
-  const int32_t name = plane_.event_names.places.Find(static_cast<int64_t>(event.id));
-  if (name >= 0 && request_.skip_names != nullptr && request_.skip_names[name]) {
-    ++skipped_[static_cast<size_t>(name)];
-    return;
-  }
-  if (chunk->kept == chunk->blank) BlankRows(chunk);
-  const int64_t row = chunk->row + chunk->kept++;
-  const int64_t offset_ps = static_cast<int64_t>(event.offset_ps);
-  request_.line[row] = chunk->line;
-  request_.name[row] = name;
-  request_.start_ns[row] = StampNs(timestamp_ns, offset_ps, 0);
-  request_.end_ns[row] = StampNs(timestamp_ns, offset_ps, static_cast<int64_t>(event.duration_ps));
-  for (const Span& stat : stats_) DecodeStat(stat, row, chunk);
-}
-
 void EventDecoder::DecodeStat(Span span, int64_t row, Chunk* chunk) {
   Stat stat;
   if (!ReadUsualStat(span, &stat)) {
@@ -169,16 +175,18 @@ void EventDecoder::DecodeStat(Span span, int64_t row, Chunk* chunk) {
   if (place < 0) return;
   if (stat.number == 3 || stat.number == 4) {
     const int32_t column = request_.number_of_stat[place];
-    if (column >= 0) request_.numbers[column][row] = static_cast<int64_t>(stat.value);
+    if (column >= 0) {
+      numbers_[static_cast<size_t>(column)].Set(row, static_cast<int64_t>(stat.value));
+    }
     return;
   }
   const int32_t column = request_.text_of_stat[place];
   if (column < 0) return;
   if (stat.number == 5 || stat.number == 6) {
-    request_.texts[column][row] = chunk->strings.Code(stat.content);
+    texts_[static_cast<size_t>(column)].Set(row, chunk->strings.Code(stat.content));
   } else if (stat.number == 7) {
     const int32_t code = references_.Code(static_cast<int64_t>(stat.value), &chunk->strings);
-    if (code >= 0) request_.texts[column][row] = code;
+    if (code >= 0) texts_[static_cast<size_t>(column)].Set(row, code);
   }
 }
 

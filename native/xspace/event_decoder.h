@@ -1,6 +1,7 @@
 // Question: what does one event say? Decodes events one by one into rows of the columns.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,32 +43,56 @@ struct Chunk {
   explicit Chunk(const uint8_t* data) : strings(data) {}
 
   int32_t line = 0;
-  Span span;          // of whole fields
-  int64_t row = 0;    // of its first event
-  int64_t room = 0;   // rows from there on, one per event
-  int64_t blank = 0;  // rows whose stats were set to absent, those written included
-  int64_t kept = 0;   // rows written from there on
+  Span span;         // of whole fields
+  int64_t row = 0;   // of its first event
+  int64_t room = 0;  // rows from there on, one per event
+  int64_t kept = 0;  // rows written from there on
   int64_t damaged = 0;
+  // Which columns of stats were written to; the rows of the others are as they were.
+  std::vector<uint8_t> has_number, has_text;
   Places damage;
   StringCodes strings;  // the codes in its rows refer to these
+};
+
+// A column of one stat. Rows are written in rising order; those without a value are set to absent
+// when a later one has one, so a row is written once and a column that no event has never.
+template <typename Value>
+class StatColumn {
+ public:
+  StatColumn(Value* values, Value absent) : values_(values), absent_(absent) {}
+
+  void Begin(int64_t row) { begin_ = next_ = row; }
+  void Set(int64_t row, Value value) {
+    if (next_ < row) FillTo(row);
+    values_[row] = value;
+    next_ = row + 1;
+  }
+  // Completes the rows before `row`; false if none has a value.
+  bool End(int64_t row) {
+    if (next_ == begin_) return false;
+    FillTo(row);
+    return true;
+  }
+
+ private:
+  void FillTo(int64_t row) { std::fill(values_ + next_, values_ + row, absent_); }
+
+  Value* values_;
+  Value absent_;
+  int64_t begin_ = 0;
+  int64_t next_ = 0;
 };
 
 // One per thread.
 class EventDecoder {
  public:
-  EventDecoder(const uint8_t* data, const Plane& plane, const Request& request)
-      : data_(data),
-        plane_(plane),
-        request_(request),
-        references_(plane.stat_names),
-        skipped_(plane.event_names.list.size()) {}
+  EventDecoder(const uint8_t* data, const Plane& plane, const Request& request);
 
   void Decode(Chunk* chunk);
   // Events passed over so far, by name.
   const std::vector<int64_t>& skipped() const { return skipped_; }
 
  private:
-  // The numbers of an event, its stats in `stats_`.
   struct Event {
     uint64_t id = 0;
     uint64_t offset_ps = 0;
@@ -81,24 +106,27 @@ class EventDecoder {
     Span content;
   };
 
-  void DecodeEvent(Span span, int64_t timestamp_ns, Chunk* chunk);
-  // Sets the stats of the next rows to absent.
-  void BlankRows(Chunk* chunk) const;
+  // Reads an event as profilers write it: fields in the order of their numbers, each once, stats
+  // shorter than 128 bytes. False, and nothing is written, where it is written otherwise.
+  bool DecodeUsual(Span span, Chunk* chunk);
+  // Reads any event, and notes damage.
+  void DecodeAny(Span span, Chunk* chunk);
+  // The row of an event to keep; -1 where its name is skipped.
+  int64_t AddRow(const Event& event, Chunk* chunk);
   void DecodeStat(Span span, int64_t row, Chunk* chunk);
-  // Reads fields as profilers write them: in the order of their numbers, each once. False where
-  // they are written otherwise or damaged.
-  bool ReadUsualEvent(Span span, Event* event);
   bool ReadUsualStat(Span span, Stat* stat) const;
-  // Reads any fields, and notes damage.
-  bool ReadAnyEvent(Span span, Event* event, Chunk* chunk);
   bool ReadAnyStat(Span span, Stat* stat, Chunk* chunk) const;
 
   const uint8_t* data_;
+  const uint8_t* readable_ = nullptr;  // the end of the chunk at hand
+  int64_t timestamp_ns_ = 0;           // of its line
   const Plane& plane_;
   const Request& request_;
+  std::vector<StatColumn<int64_t>> numbers_;
+  std::vector<StatColumn<int32_t>> texts_;
   ReferenceCodes references_;
   std::vector<int64_t> skipped_;
-  std::vector<Span> stats_;  // of the event at hand
+  std::vector<Span> stats_;  // of an unusual event
 };
 
 }  // namespace moeprof::xspace

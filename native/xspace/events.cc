@@ -41,19 +41,42 @@ void Move(Value* column, int64_t from, int64_t to, int64_t rows) {
   }
 }
 
-// Moves a chunk's rows to where they belong and gives their texts the codes of the whole.
+// Says which columns have a value in any chunk.
+void NoteColumns(const std::vector<Chunk>& chunks, const Request& request) {
+  for (const Chunk& chunk : chunks) {
+    for (size_t at = 0; at < chunk.has_number.size(); ++at) {
+      request.has_number[at] |= chunk.has_number[at];
+    }
+    for (size_t at = 0; at < chunk.has_text.size(); ++at) {
+      request.has_text[at] |= chunk.has_text[at];
+    }
+  }
+}
+
+// Moves a chunk's rows to where they belong, gives their texts the codes of the whole and sets
+// them to absent in columns that other chunks have.
 void Settle(const Request& request, const Chunk& chunk, int64_t to, StringCodes* strings) {
   const int64_t from = chunk.row, rows = chunk.kept;
   Move(request.line, from, to, rows);
   Move(request.name, from, to, rows);
   Move(request.start_ns, from, to, rows);
   Move(request.end_ns, from, to, rows);
-  for (int64_t at = 0; at < request.numbers_count; ++at) Move(request.numbers[at], from, to, rows);
+  for (int64_t at = 0; at < request.numbers_count; ++at) {
+    if (chunk.has_number[static_cast<size_t>(at)]) {
+      Move(request.numbers[at], from, to, rows);
+    } else if (request.has_number[at]) {
+      std::fill_n(request.numbers[at] + to, rows, kAbsent);
+    }
+  }
   std::vector<int32_t> codes;
   codes.reserve(chunk.strings.texts().size());
   for (const Span& text : chunk.strings.texts()) codes.push_back(strings->Code(text));
   for (int64_t at = 0; at < request.texts_count; ++at) {
     int32_t* const column = request.texts[at];
+    if (!chunk.has_text[static_cast<size_t>(at)]) {
+      if (request.has_text[at]) std::fill_n(column + to, rows, -1);
+      continue;
+    }
     for (int64_t row = 0; row < rows; ++row) {
       const int32_t code = column[from + row];
       column[to + row] = code < 0 ? code : codes[static_cast<size_t>(code)];
@@ -80,6 +103,7 @@ EventsResult ReadEvents(const uint8_t* data, const Plane& plane, const Request& 
     if (!decoder) decoder = std::make_unique<EventDecoder>(data, plane, request);
     decoder->Decode(&chunks[at]);
   });
+  NoteColumns(chunks, request);
   EventsResult result;
   StringCodes strings(data);
   for (const Chunk& chunk : chunks) {

@@ -31,6 +31,8 @@ struct Request {
   int64_t* end_ns;
   int64_t* const* numbers;
   int32_t* const* texts;
+  uint8_t* has_number;       // by column, zeroed: 1 if an event has the stat, else the
+  uint8_t* has_text;         // column is left as it was
   int64_t* skipped;          // by event name, zeroed
   int64_t* damaged_of_line;  // damaged places by line, zeroed
 };

@@ -50,7 +50,8 @@ struct Field {
 };
 
 // Reads a varint of at most 8 bytes, the usual ones, without a branch per byte; null where there is
-// none of that length before `end`. Little-endian machines alone have a wheel.
+// none of that length. Bytes up to `end` may be looked at: where the varint belongs to a shorter
+// message, the caller compares what it consumed. Little-endian machines alone have a wheel.
 inline const uint8_t* ShortVarint(const uint8_t* here, const uint8_t* end, uint64_t* value) {
   if (here < end && *here < 0x80) {
     *value = *here;

@@ -22,7 +22,8 @@ from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.tpu_plane import is_in_flight
 from moeprof.ingest.work import Labels, work_frame
 
-_GPU = re.compile(r"^/device:GPU:(\d+)")
+_GPU = re.compile(r"^/device:GPU:(\d{1,9})(?!\d)")
+_DEVICES = "/device:"
 _KINETO = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
@@ -136,13 +137,14 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
     kind = np.where(tpu.is_op, labels.code("op"), 0)
     derived = (tpu.core >= 0) & ~tpu.is_op
     for code in np.unique(process[tpu.core < 0]).tolist():
-        found = _GPU.match(gathered.names.get(texts[code], ""))
+        name = gathered.names.get(texts[code], "")
+        found = _GPU.match(name)
         mine = process == code
         if found:
             device[mine] = int(found.group(1))
             kind[mine] = _kinds(named[mine], texts, labels.code)
             derived |= mine & _is_derived(gathered, texts[code])
-        else:
+        elif not name.startswith(_DEVICES):  # an ordinal of ten digits is of no device
             is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():

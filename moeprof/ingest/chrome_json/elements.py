@@ -48,7 +48,7 @@ class JsonTrace:
         self.broken = 0
         self.problem = ""
         self._stream = stream
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._json = json.JSONDecoder(parse_float=str, strict=False)
         self._text, self._at, self._is_end = "", 0, False
 
@@ -65,6 +65,8 @@ class JsonTrace:
                 self.problem = self.problem or "neither an object nor a list"
         except CutError:
             self.problem = self.problem or "the text ends in the middle"
+        except ValueError:
+            self.problem = self.problem or "a value beside the events is no JSON"
 
     def _object(self) -> Iterator[Event]:
         self._at += 1
@@ -89,7 +91,7 @@ class JsonTrace:
                 continue
             try:
                 event = self._value()
-            except json.JSONDecodeError:
+            except ValueError:
                 self._pass_over()
                 continue
             if isinstance(event, dict):
@@ -124,13 +126,13 @@ class JsonTrace:
 
         Raises:
             CutError: the text ends in it.
-            json.JSONDecodeError: it is no JSON.
+            ValueError: it is no JSON, or a whole number of thousands of digits.
         """
         self._next()
         while True:
             try:
                 value, end = self._json.raw_decode(self._text, self._at)
-            except json.JSONDecodeError:
+            except ValueError:
                 left = len(self._text) - self._at
                 if self._is_end:
                     if _NEXT_EVENT.search(self._text, self._at + 1):

@@ -6,6 +6,7 @@ is counted by kind. Python calls of the host are counted and not kept.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -34,6 +35,10 @@ _TEXTS = {
 _COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
+DEVICES = 2**31
+"""Ordinals of devices are below it."""
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Gathered:
@@ -46,6 +51,7 @@ class Gathered:
         self.threads: dict[tuple[str, str], str] = {}
         self.dropped: Counter[str] = Counter()
         self.complete = 0
+        self._codes: dict[str, int] = {}
         self._columns = {name: array("q") for name in _COLUMNS}
 
     def add(self, events: Iterable[Event]) -> None:
@@ -63,9 +69,15 @@ class Gathered:
         """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
         return np.array(self._columns[name], dtype=np.int64)
 
+    def _code(self, text: str) -> int:
+        code = self._codes.get(text)
+        if code is None:
+            code = self._codes[text] = self.labels.code(encodable(text))
+        return code
+
     def _add_name(self, event: Event) -> None:
         args = event.get("args")
-        name = str(args.get("name", "")) if isinstance(args, dict) else ""
+        name = encodable(str(args.get("name", ""))) if isinstance(args, dict) else ""
         process = _text(event.get("pid"))
         if event.get("name") == "process_name":
             self.names[process] = name
@@ -84,7 +96,7 @@ class Gathered:
             self.dropped["events without a name or a number for a stamp"] += 1
             return
         args = given if isinstance(given, dict) else {}
-        code, columns = self.labels.code, self._columns
+        code, columns = self._code, self._columns
         columns["process"].append(code(_text(event.get("pid"))))
         columns["thread"].append(code(_text(event.get("tid"))))
         columns["category"].append(code(_text(event.get("cat"))))
@@ -97,8 +109,13 @@ class Gathered:
             columns[column].append(code(_first_text(args, keys)))
 
 
+def encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON can escape and UTF-8 lacks, replaced."""
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else encodable(str(value))
 
 
 def _first_number(args: dict[str, object], keys: tuple[str, ...]) -> int:

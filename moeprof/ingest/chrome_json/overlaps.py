@@ -20,11 +20,12 @@ def partly_overlapping(process: Int64s, thread: Int64s, start_ns: Int64s, end_ns
         return 0
     tracks = np.unique(np.stack([process, thread], axis=1), axis=0, return_inverse=True)[1].ravel()
     order = np.lexsort((-end_ns, start_ns, tracks))
-    tracks, start, end = tracks[order], start_ns[order], end_ns[order]
-    span = int(end.max()) - int(start.min()) + 1
-    shift = tracks * span - int(start.min())
-    reached = np.maximum.accumulate(end + shift)
-    before = np.concatenate([[-1], reached[:-1]])
-    return int(
-        ((start + shift < before - ROUNDING_NS) & (end + shift > before + ROUNDING_NS)).sum()
-    )
+    start, end = start_ns[order], end_ns[order]
+    # places of the ends among all: stamps since 1970 times many tracks pass 64 bits
+    ends, place = np.unique(end, return_inverse=True)
+    shift = tracks[order] * len(ends)
+    reached = np.maximum.accumulate(place + shift)
+    before = np.concatenate([[-1], reached[:-1]]) - shift  # below 0: of another track
+    before_ns = ends[np.maximum(before, 0)]
+    is_inside = (before >= 0) & (start < before_ns - ROUNDING_NS)
+    return int((is_inside & (end > before_ns + ROUNDING_NS)).sum())

@@ -16,7 +16,7 @@ import pandas as pd
 from moeprof.errors import TraceError
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
 from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
-from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.gathered import DEVICES, NONE, Gathered, encodable
 from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
 from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
@@ -35,6 +35,7 @@ MOST_EVENTS = 1_000_000
 """Complete events that JAX keeps in a JSON trace: the earliest ones."""
 
 _KINETO_STEP = "ProfilerStep#"
+_MOST_DIGITS = 18
 _FIRST_RUN = 2**39  # ids of executions by step: above those of runtimes, below made up ones
 
 
@@ -54,6 +55,9 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     record = _record(gathered)
     keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
     record.drop("impossible time stamp", (~keep).sum())
+    is_device = gathered.column("device") < DEVICES
+    record.drop("events of an impossible device number", (keep & ~is_device).sum())
+    keep &= is_device
     found = device_work(gathered, keep)
     what = "ops of the TPU" if found.platform == "tpu" else "streams"
     record.drop(f"events derived from the {what}", found.derived)
@@ -110,8 +114,7 @@ def _markers(gathered: Gathered, keep: Flags) -> list[Marker]:
         name = texts[int(named[at])]
         step = int(number[at])
         if is_kineto[at]:
-            digits = name.removeprefix(_KINETO_STEP)
-            name, step = _KINETO_STEP, int(digits) if digits.isdigit() else -1
+            name, step = _KINETO_STEP, _step(name.removeprefix(_KINETO_STEP))
         found.append(Marker(name, step, int(starts[at]), int(ends[at])))
     return sorted(found, key=lambda marker: marker.start_ns)
 
@@ -123,8 +126,13 @@ def _core_steps(gathered: Gathered, found: DeviceWork) -> list[Marker]:
     places = places[tpu.core[places] == tpu.core[places].min(initial=2**31)]
     named, texts = gathered.column("event")[places].tolist(), gathered.labels.texts
     starts, ends = (gathered.column(name)[places].tolist() for name in ("start_ns", "end_ns"))
-    steps = [int(texts[code]) if texts[code].isdecimal() else -1 for code in named]
+    steps = [_step(texts[code]) for code in named]
     return sorted(map(Marker, [STEPS] * len(steps), steps, starts, ends), key=lambda m: m.start_ns)
+
+
+def _step(digits: str) -> int:
+    """The number of a step, -1 where it is none or has no place in 64 bits."""
+    return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else -1
 
 
 def _place(
@@ -222,10 +230,10 @@ def _checks(
     if trace.is_list_alone:
         told += ", no metadata"
     overlapping = partly_overlapping(
-        gathered.column("process"),
-        gathered.column("thread"),
-        np.where(keep, gathered.column("start_ns"), 0),
-        np.where(keep, gathered.column("end_ns"), 0),
+        gathered.column("process")[keep],
+        gathered.column("thread")[keep],
+        gathered.column("start_ns")[keep],
+        gathered.column("end_ns")[keep],
     )
     if found.untold:
         told += f"; {format_count(found.untold)} op(s) may have been done later than shown"
@@ -264,9 +272,9 @@ def _models(others: Mapping[str, object]) -> dict[int, str]:
     listed = given if isinstance(given, list) else []
     devices = [device for device in listed if isinstance(device, dict)]
     return {
-        int(device["id"]): str(device.get("name", ""))
+        int(device["id"]): encodable(str(device.get("name", "")))
         for device in devices
-        if isinstance(device.get("id"), int)
+        if isinstance(device.get("id"), int) and 0 <= device["id"] < DEVICES
     }
 
 

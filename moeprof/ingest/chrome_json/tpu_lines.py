@@ -16,7 +16,7 @@ from moeprof.ingest.tpu_plane import MODULES, STEPS, is_in_flight, nests, op_nam
 from moeprof.ingest.work import MADE_UP_RUN
 from moeprof.tables.intervals import last_begun
 
-_CORE = re.compile(r"^/device:TPU:(\d+)( SparseCore \d+)?$")
+_CORE = re.compile(r"^/device:TPU:(\d{1,9})( SparseCore \d+)?$")
 _NUMBER = re.compile(r"\(\d+\)$")
 
 

@@ -291,6 +291,72 @@ JSON = st.recursive(
 )
 
 
+def test_half_a_surrogate_pair_is_replaced_everywhere(tmp_path):
+    model = {"deviceProperties": [{"id": 0, "name": "H\ud800"}]}
+    events = [on_host("s\udc00", 1, 90, step_num="0"), kernel("k\ud800", 10, name="moe/\ud800")]
+    file = write(tmp_path / "n.trace.json", text(events, **model))
+    trace = open_run(file)
+    assert trace.events["name"].tolist() == ["k\ufffd"]
+    assert trace.devices["model"].tolist() == ["H\ufffd"]
+    assert CliRunner().invoke(group, ["analyze", str(file)]).exit_code in (0, 3)
+
+
+def test_a_number_of_thousands_of_digits_costs_its_event_alone(tmp_path):
+    content = text(KERNELS).replace('"dur": 50', '"dur": ' + "9" * 5000, 1)
+    trace = opened(tmp_path, content)
+    assert len(trace.events) == 11
+    assert "1 event(s) are no JSON" in check(trace, "truncated").detail
+
+
+def test_broken_keys_behind_the_events_cost_no_event(tmp_path):
+    content = json.dumps({"traceEvents": [*names(), *KERNELS]})[:-1] + ', "a": x, "b": [{}, {}]}'
+    trace = opened(tmp_path, content)
+    assert len(trace.events) == 12
+    assert "a value beside the events is no JSON" in check(trace, "truncated").detail
+
+
+def test_broken_keys_before_the_events_are_one_clear_error(tmp_path):
+    with pytest.raises(TraceError, match="a value beside the events is no JSON"):
+        opened(tmp_path, '{"a": x, "b": [{}, {}], ' + text(KERNELS)[1:])
+
+
+@pytest.mark.parametrize("ordinal", ["9" * 20, "9" * 5000])
+@pytest.mark.parametrize("vendor", ["GPU", "TPU"])
+def test_a_device_of_an_impossible_number_has_no_work(tmp_path, vendor, ordinal):
+    content = text(KERNELS).replace("/device:GPU:0", f"/device:{vendor}:{ordinal}")
+    assert opened(tmp_path, content).events.empty
+
+
+def test_impossible_device_numbers_in_arguments_are_counted(tmp_path):
+    events = [kineto("kernel", "k", 10, 5, device=d, stream=7) for d in (0, 2**31, 2**61)]
+    models = [{"id": 0, "name": "H100"}, {"id": 10**30, "name": "odd"}]
+    trace = opened(tmp_path, json.dumps({"deviceProperties": models, "traceEvents": events}))
+    assert trace.devices["device"].tolist() == [0]
+    dropped = dict(zip(trace.dropped["what"], trace.dropped["count"], strict=True))
+    assert dropped["events of an impossible device number"] == 2
+
+
+@pytest.mark.parametrize("digits", ["\N{SUPERSCRIPT TWO}", "9" * 30, "9" * 5000])
+def test_odd_numbers_of_steps_are_none(tmp_path, digits):
+    step = kineto("user_annotation", f"ProfilerStep#{digits}", 1, 90)
+    trace = opened(tmp_path, json.dumps([step, kineto("kernel", "k", 10, 5, device=0, stream=7)]))
+    assert trace.steps["step"].tolist() == [0]
+
+
+def test_a_mark_of_byte_order_is_no_part_of_the_text(tmp_path):
+    assert len(opened(tmp_path, b"\xef\xbb\xbf" + text(KERNELS).encode()).events) == 12
+
+
+def test_overlaps_of_many_tracks_at_stamps_since_1970_are_counted_exactly(tmp_path):
+    base = 17 * 10**14
+    pair = [(base, 6), (base + 3, 9)]
+    tracks = [{**kernel("k", ts, dur), "tid": tid} for tid in range(12) for ts, dur in pair]
+    early = {**kernel("k", 1, 5), "tid": 40}
+    bad = {**kernel("k", base, -5), "tid": 41}
+    trace = opened(tmp_path, text([*tracks, early, bad]))
+    assert "; 12 event(s) partly overlap" in check(trace, "format").detail
+
+
 @settings(max_examples=60, deadline=None)
 @given(value=JSON, cut=st.integers(0, 40), mark=st.binary(max_size=4))
 def test_any_text_gives_a_trace_or_one_clear_error(tmp_path_factory, value, cut, mark):
