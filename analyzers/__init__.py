@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.collectives_ranks import stragglers
-from moeprof.analyzers.ops import ops
-from moeprof.analyzers.pipeline import pipeline
-from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.analyzers.self_check import check_tables
-from moeprof.analyzers.step_time import step_time
-from moeprof.analyzers.timeline import timeline
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis
@@ -20,17 +13,18 @@ from moeprof.tables.trace import Trace
 
 Analyzer = Callable[[Trace], Analysis]
 
-ALL: dict[str, Analyzer] = {
-    "step_time": step_time,
-    "breakdown": breakdown,
-    "timeline": timeline,
-    "ops": ops,
-    "collectives": collectives,
-    "stragglers": stragglers,
-    "receive_buffers": receive_buffers,
-    "pipeline": pipeline,
+ALL = {
+    "step_time": "step_time",
+    "breakdown": "breakdown",
+    "timeline": "timeline",
+    "ops": "ops",
+    "collectives": "collectives",
+    "stragglers": "collectives_ranks",
+    "receive_buffers": "receive_buffers",
+    "pipeline": "pipeline",
 }
-"""Analyzer by name, in the order in which findings are shown."""
+"""Analyzer by name, in the order in which findings are shown, and the module that has the function
+of this name. A module is imported when its question is asked: that takes as long as an answer."""
 
 
 def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
@@ -47,6 +41,12 @@ def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
         raise SpecError(
             f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}"
         )
-    findings = {name: run(trace) for name, run in ALL.items() if not only or name in only}
+    findings = {name: analyzer(name)(trace) for name in ALL if not only or name in only}
     check_tables(trace, findings)
     return without_withheld(findings, trace.trust)
+
+
+def analyzer(name: str) -> Analyzer:
+    """The function that answers the question of this name, a key of `ALL`."""
+    run: Analyzer = getattr(importlib.import_module(f"moeprof.analyzers.{ALL[name]}"), name)
+    return run

@@ -71,8 +71,9 @@ class Schema:
                 f"table '{self.name}' lacks column(s) {', '.join(missing)} "
                 f"(it has: {', '.join(map(str, table.columns)) or 'none'})"
             )
+        dtypes = dict(zip(table.columns, table.dtypes, strict=True))
         for column in self.columns:
-            found = table[column.name].dtype
+            found = dtypes[column.name]
             if found != _DTYPES[column.kind]:
                 raise TableError(
                     f"table '{self.name}', column '{column.name}': expected {column.kind}, "
@@ -81,7 +82,9 @@ class Schema:
         return table[self.names]
 
     def _cast(self, table: pd.DataFrame) -> pd.DataFrame:
-        kinds = {c.name: _DTYPES[c.kind] for c in self.columns if c.name in table.columns}
-        codes = [n for n, kind in kinds.items() if kind == "category" and table[n].dtype != kind]
+        dtypes = dict(zip(table.columns, table.dtypes, strict=True))
+        kinds = {c.name: _DTYPES[c.kind] for c in self.columns if c.name in dtypes}
+        wrong = {name: kind for name, kind in kinds.items() if dtypes[name] != kind}
+        codes = [name for name, kind in wrong.items() if kind == "category"]
         # by way of text, so that the labels of a table without rows are text too
-        return table.astype(dict.fromkeys(codes, "str")).astype(kinds)
+        return table.astype(dict.fromkeys(codes, "str")).astype(wrong) if wrong else table
