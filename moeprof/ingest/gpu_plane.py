@@ -18,18 +18,11 @@ from moeprof.ingest.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead,
 from moeprof.ingest.work import MADE_UP_RUN, Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
 
-_DEVICE = re.compile(r"^/device:GPU:(\d+)")
 _SYNC = re.compile(r"^(Stream|Event|Context|Device) (Sync|Synchronize|Wait)")
 _COPY = ("Memcpy", "CopyDevice", "CopyHost", "CopyPeer")
 _DETAILS = ("kernel_details", "memcpy_details", "Memset_details", "memset_details")
 _NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")
 _MODULES = "XLA Modules"
-
-
-def gpu_ordinal(plane: PlaneHead) -> int | None:
-    """The device that a plane belongs to, or None for any other plane."""
-    found = _DEVICE.match(plane.name)
-    return int(found.group(1)) if found else None
 
 
 def read_gpu_work(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moeprof.errors import SpecError, TraceError
+from moeprof.ingest.numerals import number_in
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 
@@ -40,7 +41,7 @@ def read_pp_dump(path: Path) -> PipelineWork:
         file = path / f"pp_rank_{stage}.json"
         for name, record in _object(file).items():
             where = f"{file}, iteration {name}"
-            if not name.isdigit() or not isinstance(record, dict):
+            if number_in(name) < 0 or not isinstance(record, dict):
                 raise TraceError(f"{where}: expected an object by number, found something else")
             times.append(
                 {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.run_record import place_of, read_meta
 
 _NUMBERED = re.compile(r"-p(\d+)\.(?:xplane\.pb|trace\.json)(?:\.gz)?$")
@@ -69,7 +70,7 @@ def _list(holder: Mapping[str, object] | None, key: str) -> list[object]:
 
 def _numbered(files: Sequence[Path]) -> tuple[int, ...]:
     found = [_NUMBERED.search(file.name) for file in files]
-    places = tuple(int(match.group(1)) if match else -1 for match in found)
+    places = tuple(number_in(match.group(1)) if match else -1 for match in found)
     if places and min(places) >= 0 and _are_apart(places):
         return places
     return tuple(-1 for _ in files)

@@ -20,6 +20,7 @@ from moeprof.ingest.hlo import HloModule, parse_module
 from moeprof.ingest.hlo_head import ModuleHead, parse_head
 from moeprof.ingest.hlo_instruction import config_text
 from moeprof.ingest.hlo_wire import Stretch, read_message
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.space import PlaneHead, Space
 from moeprof.ingest.wire import WireError, signed, text
 
@@ -134,10 +135,10 @@ def read_programs(space: Space, plane: PlaneHead, damage: list[str]) -> dict[int
 def _name_in(name: str) -> str:
     """``jit_step`` of ``jit_step(10)``, as the runtime writes it."""
     head, _, number = name.rpartition("(")
-    return head if head and number.rstrip(")").isdigit() else name
+    return head if head and number.rstrip(")").isdecimal() else name
 
 
 def _id_in(name: str, default: int) -> int:
     """The id that the runtime writes behind the name: ``jit_step(10)``."""
     number = name.rpartition("(")[2].rstrip(")")
-    return int(number) if number.isdecimal() and len(number) < 19 else default
+    return number_in(number, default)

@@ -10,7 +10,13 @@ from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
 from moeprof.ingest.cpu_plane import read_cpu_work
-from moeprof.ingest.gpu_plane import gpu_ordinal, read_gpu_work
+from moeprof.ingest.device_planes import (
+    IMPOSSIBLE_DEVICE,
+    gpu_ordinal,
+    has_impossible_ordinal,
+    tpu_ordinal,
+)
+from moeprof.ingest.gpu_plane import read_gpu_work
 from moeprof.ingest.host import Host
 from moeprof.ingest.host_plane import (
     HOST_PLANE,
@@ -30,7 +36,7 @@ from moeprof.ingest.sessions import host_name
 from moeprof.ingest.space import PlaneHead, Space, SpaceHead
 from moeprof.ingest.steps import Counting
 from moeprof.ingest.stored import open_stored
-from moeprof.ingest.tpu_plane import read_tpu_work, tpu_ordinal
+from moeprof.ingest.tpu_plane import read_tpu_work
 from moeprof.ingest.work import Labels, Record
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -111,6 +117,8 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             read_gpu_work(space, plane, device, runs, zero_ns, record)
         elif tpu_ordinal(plane) is not None:
             read_tpu_work(space, plane, zero_ns, record)
+        elif has_impossible_ordinal(plane):
+            record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
 
 
 def _damage(head: SpaceHead) -> list[str]:

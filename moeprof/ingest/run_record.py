@@ -21,7 +21,7 @@ def read_meta(run: Path) -> Mapping[str, object] | None:
     """
     try:
         meta = json.loads(_meta_text(run) or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # the profile is whole all the same: `meta_damage` says so in the trust record
     if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
         return None
@@ -33,7 +33,7 @@ def meta_damage(run: Path | None) -> list[str]:
     text = _meta_text(run) if run is not None else ""
     try:
         json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ["meta.json is not JSON, so how capture counted and ended is not known"]
     return []
 

@@ -20,24 +20,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moeprof.ingest.device_planes import tpu_ordinal
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.outliers import drop_impossible
 from moeprof.ingest.space import ABSENT, Flags, Int64s, PlaneHead, Space
 from moeprof.ingest.wire import signed
 from moeprof.ingest.work import MADE_UP_RUN, Labels, Launch, Marker, Record, sound, work_frame
 from moeprof.tables.intervals import last_begun
 
-_DEVICE = re.compile(r"^/device:TPU:(\d+)(?: SparseCore \d+)?$")
 _HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
-_PROGRAM = re.compile(r"\((\d+)\)$")
+_PROGRAM = re.compile(r"\((\d{1,20})\)$")
 _OPS, _ASYNC_OPS = ("XLA Ops", "Sparse Core Ops"), ("Async XLA Ops",)
 MODULES = ("XLA Modules", "Sparse Core Modules")
 STEPS = "Steps"
-
-
-def tpu_ordinal(plane: PlaneHead) -> int | None:
-    """The device that a plane belongs to, or None for any other plane."""
-    found = _DEVICE.match(plane.name)
-    return int(found.group(1)) if found else None
 
 
 def nests(line: str) -> bool:
@@ -191,7 +186,7 @@ def _add_steps(
         name = plane.event_names[columns.name[at]] if columns.name[at] >= 0 else ""
         number = int(columns.numbers["step_num"][at])
         if number == ABSENT:
-            number = int(name) if name.isdecimal() else -1
+            number = number_in(name)
         start_ns, end_ns = (int(s[at]) - zero_ns for s in (columns.start_ns, columns.end_ns))
         record.markers.append(Marker(STEPS, number, start_ns, end_ns))
     if record.markers:

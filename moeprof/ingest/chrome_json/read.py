@@ -21,7 +21,9 @@ from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
 from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
 from moeprof.ingest.chrome_json.unpack import Unpacked
+from moeprof.ingest.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.host import Host
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.programs import Program
 from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.tpu_plane import STEPS, is_in_flight
@@ -35,7 +37,6 @@ MOST_EVENTS = 1_000_000
 """Complete events that JAX keeps in a JSON trace: the earliest ones."""
 
 _KINETO_STEP = "ProfilerStep#"
-_MOST_DIGITS = 18
 _FIRST_RUN = 2**39  # ids of executions by step: above those of runtimes, below made up ones
 
 
@@ -56,7 +57,7 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
     record.drop("impossible time stamp", (~keep).sum())
     is_device = gathered.column("device") < DEVICES
-    record.drop("events of an impossible device number", (keep & ~is_device).sum())
+    record.drop(IMPOSSIBLE_DEVICE, (keep & ~is_device).sum())
     keep &= is_device
     found = device_work(gathered, keep)
     what = "ops of the TPU" if found.platform == "tpu" else "streams"
@@ -114,7 +115,7 @@ def _markers(gathered: Gathered, keep: Flags) -> list[Marker]:
         name = texts[int(named[at])]
         step = int(number[at])
         if is_kineto[at]:
-            name, step = _KINETO_STEP, _step(name.removeprefix(_KINETO_STEP))
+            name, step = _KINETO_STEP, number_in(name.removeprefix(_KINETO_STEP))
         found.append(Marker(name, step, int(starts[at]), int(ends[at])))
     return sorted(found, key=lambda marker: marker.start_ns)
 
@@ -126,13 +127,8 @@ def _core_steps(gathered: Gathered, found: DeviceWork) -> list[Marker]:
     places = places[tpu.core[places] == tpu.core[places].min(initial=2**31)]
     named, texts = gathered.column("event")[places].tolist(), gathered.labels.texts
     starts, ends = (gathered.column(name)[places].tolist() for name in ("start_ns", "end_ns"))
-    steps = [_step(texts[code]) for code in named]
+    steps = [number_in(texts[code]) for code in named]
     return sorted(map(Marker, [STEPS] * len(steps), steps, starts, ends), key=lambda m: m.start_ns)
-
-
-def _step(digits: str) -> int:
-    """The number of a step, -1 where it is none or has no place in 64 bits."""
-    return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else -1
 
 
 def _place(
