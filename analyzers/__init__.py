@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.withhold import without_withheld
-from moeprof.errors import SpecError
+from moeprof.errors import SelectionError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
 
@@ -33,12 +33,12 @@ def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
     A finding that a failed check of the input would falsify has no figure, and a note says why.
 
     Raises:
-        SpecError: `only` names an analyzer that does not exist.
+        SelectionError: `only` names an analyzer that does not exist.
         TableError: devices worked, but a table that must hold their work is empty.
     """
     unknown = [name for name in only if name not in ALL]
     if unknown:
-        raise SpecError(
+        raise SelectionError(
             f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}"
         )
     findings = {name: analyzer(name)(trace) for name in ALL if not only or name in only}

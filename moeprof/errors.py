@@ -3,7 +3,7 @@
 MoeprofError
 ├── SpecError     a model, plan, strategy or option that cannot be
 ├── TraceError    a profile that cannot be read
-│   └── SelectionError  a session or host that is not in it
+├── SelectionError  a session, host or question asked for by a name that there is none of
 ├── TableError    a table that lacks what its schema promises
 ├── CaptureError  a capture that cannot start
 └── NativeError   the native library is absent or refuses to load
@@ -26,8 +26,8 @@ class TraceError(MoeprofError):
     """A profile that cannot be read."""
 
 
-class SelectionError(TraceError):
-    """A session or host that is not in the profile; it lists those that are."""
+class SelectionError(MoeprofError):
+    """A session, host or question that there is none of; the message lists those there are."""
 
 
 class TableError(MoeprofError):

@@ -33,9 +33,12 @@ def command(
     """Where the step of a captured run goes.
 
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
-    .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote.
+    .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote. A
+    .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
+    .xplane.pb; it holds less, and the trust record says what.
 
-    Exit code 3: the input is damaged or partial; the trust record says what is missing.
+    Exit code 3: the input is damaged or partial, or figures were withheld; the trust record says
+    which and why.
 
     Example:
 

@@ -24,9 +24,8 @@ def read_document(
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
     Raises:
-        SelectionError: the run has no such session or host.
+        SelectionError: there is no such session, host or question.
         TraceError: the run cannot be read.
-        SpecError: `only` names a question that does not exist.
     """
     with _no_collection():
         from moeprof.analyzers import analyze

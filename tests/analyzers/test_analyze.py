@@ -4,7 +4,7 @@ from builders.trace import trace_of
 from builders.xspace import thunk
 
 from moeprof.analyzers import ALL, analyze
-from moeprof.errors import SpecError
+from moeprof.errors import SelectionError
 
 PROGRAM = hlo_proto(computation("main", op("neg", "negate", "f32[8]", op_name="jit(s)/norm/neg")))
 
@@ -26,7 +26,7 @@ def test_only_the_asked_ones_run(trace):
 
 
 def test_an_unknown_name_is_answered_with_the_valid_ones(trace):
-    with pytest.raises(SpecError, match="named 'roofliine'; there are: step_time, breakdown"):
+    with pytest.raises(SelectionError, match="named 'roofliine'; there are: step_time, breakdown"):
         analyze(trace, ["roofliine"])
 
 
