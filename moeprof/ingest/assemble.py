@@ -25,9 +25,9 @@ from moeprof.ingest.processes import Processes
 from moeprof.ingest.program_ids import joined_ids
 from moeprof.ingest.programs import Program
 from moeprof.ingest.self_time import bodies
+from moeprof.ingest.side_by_side import side_by_side
 from moeprof.ingest.trust import judge
 from moeprof.ingest.trust_evidence import Evidence
-from moeprof.ingest.work import Labels
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 
@@ -44,11 +44,10 @@ class Source:
 def assemble(
     source: Source,
     hosts: Sequence[Host],
-    labels: Labels,
     routing: pd.DataFrame,
     received: pd.DataFrame,
 ) -> Trace:
-    """Join the files of a session."""
+    """Join the files of a session. The work is taken out of the hosts' records."""
     hosts, renamed = joined_ids(hosts)
     programs: dict[int, Program] = {}
     for host in hosts:
@@ -59,11 +58,14 @@ def assemble(
     ops = hlo_frame(ran_programs)
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     inside = bodies(ops)
-    tables = [host_tables(host, ops, rows, inside) for host in hosts]
-    events = events_frame(tables, labels)
+    tables, work = [], []
+    for placed, theirs in side_by_side(lambda h: host_tables(h, ops, rows, inside), hosts):
+        tables.append(placed)
+        work.append(theirs)
+    events = events_frame([table.host for table in tables], work)
     executions = executions_frame(tables)
     devices = devices_frame([table.host for table in tables], events)
-    clocks, not_aligned = align(tables, ops, _ranks(devices))
+    clocks, not_aligned = align(tables, events, ops, _ranks(devices))
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks)
     steps = steps_frame(tables, meta)
@@ -77,7 +79,7 @@ def assemble(
         modules=modules_frame(programs, events, executions),
         steps=steps,
         buffers=lambda: buffers_frame(ran_programs),
-        rendezvous=rendezvous_frame(tables, labels),
+        rendezvous=rendezvous_frame(tables),
         markers=markers_frame(tables),
         dropped=dropped_frame(_dropped(tables)),
         routing=routing,

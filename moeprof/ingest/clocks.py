@@ -34,7 +34,7 @@ Ranks = Mapping[tuple[str, int], int]
 
 
 def align(
-    tables: Sequence[HostTables], ops: pd.DataFrame, ranks: Ranks
+    tables: Sequence[HostTables], events: pd.DataFrame, ops: pd.DataFrame, ranks: Ranks
 ) -> tuple[tuple[HostClock, ...], str]:
     """Each host's clock against the first one's; none, and why, where one cannot be aligned."""
     if len(tables) < 2:
@@ -43,10 +43,11 @@ def align(
     if collectives.empty:
         return (), "no collective in the programs"
     by_step = all(table.cut.is_as_in_script for table in tables)
-    first = _ends(tables[0], collectives, ranks, by_step)
+    calls = _calls(events, collectives)
+    first = _ends(tables[0], calls, collectives, ranks, by_step)
     clocks = [HostClock(tables[0].host.name, 0, 0.0, 0, 0)]
     for table in tables[1:]:
-        both = first.merge(_ends(table, collectives, ranks, by_step), on=_KEY)
+        both = first.merge(_ends(table, calls, collectives, ranks, by_step), on=_KEY)
         both = both[both["rounds_x"] == both["rounds_y"]]
         fit = fit_clock(
             both["end_ns_y"].to_numpy(np.int64), (both["end_ns_y"] - both["end_ns_x"]).to_numpy()
@@ -69,14 +70,21 @@ def _collectives(ops: pd.DataFrame) -> pd.DataFrame:
     return ops.loc[is_one, ["op", "replica_groups"]]
 
 
+def _calls(events: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
+    """Pieces of collectives in known executions, by host, device and start, with their ends."""
+    is_call = np.isin(events["instruction"].to_numpy(), collectives.index.to_numpy())
+    is_call &= events["run_id"].to_numpy() != -1
+    columns = ["host", "device", "module", "run_id", "instruction", "start_ns", "duration_ns"]
+    calls = events[columns][is_call]
+    return calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
+
+
 def _ends(
-    table: HostTables, collectives: pd.DataFrame, ranks: Ranks, by_step: bool
+    table: HostTables, calls: pd.DataFrame, collectives: pd.DataFrame, ranks: Ranks, by_step: bool
 ) -> pd.DataFrame:
     """The last end of each call and group on a host, the length of its last comer, and `_KEY`."""
-    work = table.work
-    calls = work[work["instruction"].isin(collectives.index) & (work["run_id"] != -1)]
-    columns = ["device", "module", "run_id", "instruction", "start_ns", "end_ns"]
-    calls = calls[columns].merge(_rounds(table, by_step), on=["module", "run_id"])
+    mine = calls[calls["host"] == table.host.name].drop(columns=["host", "duration_ns"])
+    calls = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
     rank = [ranks.get((table.host.name, d), -1) for d in calls["device"].tolist()]
     pieces = calls.assign(
         op=collectives["op"].reindex(calls["instruction"]).to_numpy(),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from moeprof.ingest.host import Host, HostTables
 from moeprof.ingest.space import Int64s
-from moeprof.ingest.work import LABELLED, Labels
+from moeprof.ingest.work import LABELLED, Labels, joined
 from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.trace import (
     DEVICES,
@@ -24,27 +24,49 @@ from moeprof.tables.trace import (
 )
 
 
-def events_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:
-    """`EVENTS`, by host, device and start."""
-    names = [table.host.name for table in tables]
-    sizes = [len(table.work) for table in tables]
-    work = pd.concat([table.work for table in tables], ignore_index=True)
-    texts = pd.Index(labels.texts, dtype="str")
+def events_frame(hosts: Sequence[Host], work: list[pd.DataFrame]) -> pd.DataFrame:
+    """`EVENTS`, by host, device and start. The frames of `work` are taken out of the list.
+
+    Of several hosts a column after the other is joined and given up, so that all the work is in
+    memory once.
+    """
+    sizes = [len(frame) for frame in work]
+    parts = [{name: frame[name].to_numpy() for name in frame} for frame in work]
+    work.clear()
+    for part in parts:
+        part["duration_ns"] = part["end_ns"] - part["start_ns"]
+        del part["end_ns"], part["graph_id"]
+    codes = np.arange(len(hosts)).astype(np.min_scalar_type(-len(hosts)))
     columns: dict[str, object] = {
-        "host": pd.Categorical.from_codes(np.repeat(np.arange(len(names)), sizes), pd.Index(names)),
-        "duration_ns": work["end_ns"] - work["start_ns"],
+        "host": pd.Categorical.from_codes(
+            np.repeat(codes, sizes), pd.Index([host.name for host in hosts])
+        )
     }
-    for name in (*LABELLED, "evidence"):
-        columns[name] = _categories(work[name].to_numpy(), texts)
-    return EVENTS.frame({**{n: work[n] for n in EVENTS.names if n in work}, **columns})
+    labels = [host.record.labels for host in hosts]
+    for name in EVENTS.names[1:]:
+        found = [part.pop(name) for part in parts]
+        is_text = name in (*LABELLED, "evidence")
+        columns[name] = _categories(found, labels) if is_text else joined(found)
+    return EVENTS.frame(columns)
 
 
-def _categories(codes: Int64s, texts: pd.Index[str]) -> pd.Categorical[str]:
-    """Texts by code, with the used ones as categories."""
-    is_used = np.zeros(len(texts), dtype=bool)
-    is_used[codes] = True
-    place = np.cumsum(is_used, dtype=np.int32) - 1
-    return pd.Categorical.from_codes(place[codes], categories=texts[is_used])
+def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categorical[str]:
+    """Texts by each host's code, one host behind the other, with the used ones as categories."""
+    together: dict[str, int] = {}
+    tables = []
+    for mine, known in zip(codes, labels, strict=True):
+        texts = known.texts
+        is_used = np.zeros(len(texts), dtype=bool)
+        is_used[mine] = True
+        table = np.zeros(len(texts), np.int32)
+        for code in np.flatnonzero(is_used).tolist():
+            table[code] = together.setdefault(texts[code], len(together))
+        tables.append(table)
+    narrow = np.min_scalar_type(-max(len(together), 1))
+    whole = [table.astype(narrow)[mine] for table, mine in zip(tables, codes, strict=True)]
+    return pd.Categorical.from_codes(
+        np.concatenate(whole), categories=pd.Index(together, dtype="str")
+    )
 
 
 def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:
@@ -110,11 +132,11 @@ def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
     return STEPS.frame({name: steps[name] for name in STEPS.names})
 
 
-def rendezvous_frame(tables: Sequence[HostTables], labels: Labels) -> pd.DataFrame:
+def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
     """`RENDEZVOUS`, by host and start."""
-    texts = np.array(labels.texts, dtype=object)
     parts = []
     for table in tables:
+        texts = np.array(table.host.record.labels.texts, dtype=object)
         for waits in table.host.record.waits:
             pairs = zip(waits["module"].tolist(), waits["run_id"].tolist(), strict=True)
             part = waits.assign(

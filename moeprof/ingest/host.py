@@ -33,16 +33,14 @@ class Host:
 
 @dataclass(frozen=True)
 class HostTables:
-    """What one process contributes to the frames.
+    """What one process contributes to the frames besides its work.
 
-    ``work`` is sorted by device and start and has, besides the columns of `work.COLUMNS`,
-    recorded_ns, instruction, evidence (code), confidence, step and self_ns. ``executions`` has
+    ``executions`` has
     device, module, run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module,
     run id). ``not_serial`` names the streams on which pieces overlap all the time.
     """
 
     host: Host
-    work: pd.DataFrame
     executions: pd.DataFrame
     cut: Cut
     step_of: Mapping[tuple[int, int], int]

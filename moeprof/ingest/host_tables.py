@@ -19,7 +19,7 @@ from moeprof.ingest.serial import repaired
 from moeprof.ingest.space import Flags, Int64s
 from moeprof.ingest.steps import Step, cut_steps, without_unseen
 from moeprof.ingest.tpu_plane import is_in_flight, nests
-from moeprof.ingest.work import COLUMNS, Labels
+from moeprof.ingest.work import COLUMNS, Labels, is_same, joined
 
 Instructions = Mapping[tuple[int, str], int]
 """(module, op) -> row of `HLO_OPS`."""
@@ -27,11 +27,16 @@ Instructions = Mapping[tuple[int, str], int]
 
 def host_tables(
     host: Host, ops: pd.DataFrame, instructions: Instructions, inside: Bodies
-) -> HostTables:
-    """Place the work of a host. `ops` are `HLO_OPS`, `instructions` their rows by name."""
+) -> tuple[HostTables, pd.DataFrame]:
+    """Place the work of a host, which is taken out of its record.
+
+    `ops` are `HLO_OPS`, `instructions` their rows by name. The work comes sorted by device and
+    start and has, besides the columns of `work.COLUMNS`, recorded_ns, instruction, evidence (code),
+    confidence, step and self_ns.
+    """
     record = near_the_work(host.record)
     host = replace(host, record=record)
-    work, _, not_serial = repaired(_in_order(record.work), record.labels)
+    work, _, not_serial = repaired(_in_order(record.take_work()), record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
     work, notes = with_recurring_runs(work, ops, host.programs)
     number, rows = number_executions(work)
@@ -58,14 +63,19 @@ def host_tables(
     self_ns[flies] -= halves_within_ns(work, flies, number, ops, record.labels)
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    return HostTables(host, work, known, cut, step_of, stray_ns, not_serial, notes)
+    return HostTables(host, known, cut, step_of, stray_ns, not_serial, notes), work
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """All work by device and start, the longest first of those that start at once."""
-    work = pd.concat(parts) if parts else pd.DataFrame(columns=list(COLUMNS), dtype=np.int64)
-    keys = (-work["end_ns"].to_numpy(), work["start_ns"].to_numpy(), work["device"].to_numpy())
-    return work.take(np.lexsort(keys)).reset_index(drop=True)
+    columns = {
+        name: joined([part[name].to_numpy() for part in parts] or [np.zeros(0, np.int64)])
+        for name in COLUMNS
+    }
+    order = np.lexsort((-columns["end_ns"], columns["start_ns"], columns["device"]))
+    for name, column in columns.items():  # one after the other: the old one is free at once
+        columns[name] = column if is_same(column) else column[order]
+    return pd.DataFrame(columns, copy=False)
 
 
 def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> pd.DataFrame:

@@ -33,6 +33,7 @@ from moeprof.ingest.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.routing import read_routing
 from moeprof.ingest.run_record import counting_of, meta_damage
 from moeprof.ingest.sessions import host_name
+from moeprof.ingest.side_by_side import side_by_side
 from moeprof.ingest.space import PlaneHead, Space, SpaceHead
 from moeprof.ingest.steps import Counting
 from moeprof.ingest.stored import open_stored
@@ -57,9 +58,8 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
     if holds_tables(Path(path)):
         return open_stored(Path(path), session, hosts)
     found = locate(path, session, hosts)
-    labels = Labels()
     processes = processes_of(found.run, found.files)
-    read = [read_file(file, counting_of(found.run, file), labels) for file in found.files]
+    read = side_by_side(lambda file: read_file(file, counting_of(found.run, file)), found.files)
     read = [
         host if process < 0 else replace(host, process=process)
         for host, process in zip(read, processes.of_file, strict=True)
@@ -68,23 +68,23 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=())
     source = Source(str(path), str(found.run or ""), found.notes, processes)
-    return assemble(source, read, labels, *read_routing(found.run))
+    return assemble(source, read, *read_routing(found.run))
 
 
-def read_file(file: Path, counting: Counting | None, labels: Labels) -> Host:
+def read_file(file: Path, counting: Counting | None) -> Host:
     """Read one profile file, the work of one process whose steps capture counted so.
 
     Raises:
         TraceError: the file is empty, no profile, or holds no readable plane.
     """
     if file.name.endswith(JSON_SUFFIXES):
-        return replace(read_json_trace(file, labels), counting=counting)
+        return replace(read_json_trace(file, Labels()), counting=counting)
     space = open_space(file)
     head = space.head
     if not any(plane.name for plane in head.planes):
         reason = str(head.damage[0]) if head.damage else "no plane in it"
         raise TraceError(f"{file}: expected an XSpace protobuf, found {reason}; capture it again")
-    record = Record(labels)
+    record = Record(Labels())
     planes = {plane.name: plane for plane in head.planes}
     metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)
     zero_ns = _zero_ns(head, environment.stats.get("profile_start_time") if environment else 0)

@@ -57,8 +57,29 @@ class Labels:
 def work_frame(count: int, **columns: Int64s | int) -> pd.DataFrame:
     """Device work of `count` pieces; columns not given are unknown."""
     known = {name: columns.get(name, 0 if name in LABELLED else -1) for name in COLUMNS}
-    full = {n: np.full(count, v, np.int64) if isinstance(v, int) else v for n, v in known.items()}
+    full = {n: same(v, count) if isinstance(v, int) else v for n, v in known.items()}
     return pd.DataFrame(full, copy=False)
+
+
+def same(value: int, count: int) -> Int64s:
+    """A column of one value, which takes no memory; it cannot be written to."""
+    return np.broadcast_to(np.int64(value), count)
+
+
+def is_same(column: Int64s) -> bool:
+    """Whether it is such a column."""
+    return column.strides == (0,)
+
+
+def joined(columns: Sequence[Int64s]) -> Int64s:
+    """Columns one behind the other; of one value where all are of that."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    values = {int(c[0]) for c in columns if len(c)} if all(map(is_same, columns)) else set()
+    if len(values) == 1:
+        return same(values.pop(), sum(map(len, columns)))
+    return np.concatenate(columns)
 
 
 class Marker(NamedTuple):
@@ -79,7 +100,7 @@ class Launch(NamedTuple):
 
 @dataclass
 class Record:
-    """What the planes of one file hold. Readers append to it; nobody else changes it.
+    """What the planes of one file hold. Readers append to it, and who orders the work takes it out.
 
     ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
@@ -100,6 +121,11 @@ class Record:
     checks: list[TrustCheck] = field(default_factory=list)
     events: int = 0
     known_until_ns: int | None = None
+
+    def take_work(self) -> list[pd.DataFrame]:
+        """The work, which the record gives up: it is large, and soon there in another order."""
+        work, self.work = self.work, []
+        return work
 
     def drop(self, what: str, count: int) -> None:
         """Count events that are left out."""

@@ -52,9 +52,12 @@ class Schema:
         return [column.name for column in self.columns]
 
     def frame(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
-        """Build a frame from columns (mapping) or rows (sequence), with this schema's dtypes."""
+        """Build a frame from columns (mapping) or rows (sequence), with this schema's dtypes.
+
+        Columns that have them already are taken as they are, not copied.
+        """
         if isinstance(rows, Mapping):
-            table = pd.DataFrame(rows)
+            table = pd.DataFrame(rows, copy=False)
         else:
             table = pd.DataFrame(list(rows), columns=self.names)
         return self.check(self._cast(table))
@@ -79,7 +82,9 @@ class Schema:
                     f"table '{self.name}', column '{column.name}': expected {column.kind}, "
                     f"found {found}"
                 )
-        return table[self.names]
+        if list(table.columns) == self.names:
+            return table
+        return pd.DataFrame({name: table[name] for name in self.names}, copy=False)
 
     def _cast(self, table: pd.DataFrame) -> pd.DataFrame:
         dtypes = dict(zip(table.columns, table.dtypes, strict=True))
