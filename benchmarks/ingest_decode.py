@@ -47,7 +47,7 @@ LARGEST_OF_OTHERS_MB = 200
 
 def moeprof(file: Path) -> int:
     """Decode every event; return their number."""
-    from moeprof.ingest.open_space import open_space
+    from moeprof.ingest.xspace.open_space import open_space
 
     space = open_space(file)
     events = sum(
@@ -59,7 +59,7 @@ def moeprof(file: Path) -> int:
 
 def walk(file: Path) -> int:
     """Count the events."""
-    from moeprof.ingest.open_space import open_space
+    from moeprof.ingest.xspace.open_space import open_space
 
     space = open_space(file)
     events = sum(line.events for plane in space.head.planes for line in plane.lines)

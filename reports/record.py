@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
-from moeprof.ingest.run_record import read_meta
+from moeprof.ingest.sources.run_record import read_meta
 
 
 class RunRecord(TypedDict):

@@ -101,7 +101,7 @@ def python_checks() -> list[Check]:
 def reader_checks() -> list[Check]:
     """Which reader opens profiles; the plain one takes many times as long."""
     from moeprof.errors import NativeError
-    from moeprof.ingest.native_library import library_path, load
+    from moeprof.ingest.xspace.native_library import library_path, load
 
     try:
         load()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from moeprof.ingest.clocks import align
-from moeprof.ingest.frames import (
+from moeprof.ingest.frames.of_hosts import (
     devices_frame,
     dropped_frame,
     events_frame,
@@ -18,16 +17,17 @@ from moeprof.ingest.frames import (
     rendezvous_frame,
     steps_frame,
 )
-from moeprof.ingest.hlo_frames import buffers_frame, hlo_frame, modules_frame
-from moeprof.ingest.host import Host, HostTables
-from moeprof.ingest.host_tables import host_tables
-from moeprof.ingest.processes import Processes
-from moeprof.ingest.program_ids import joined_ids
-from moeprof.ingest.programs import Program
-from moeprof.ingest.self_time import bodies
-from moeprof.ingest.side_by_side import side_by_side
-from moeprof.ingest.trust import judge
-from moeprof.ingest.trust_evidence import Evidence
+from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_frame
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.host import Host
+from moeprof.ingest.joining.clocks import align
+from moeprof.ingest.joining.program_ids import joined_ids
+from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.placing.host_tables import HostTables, host_tables
+from moeprof.ingest.placing.self_time import bodies
+from moeprof.ingest.sources.processes import Processes
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.trust.judge import judge
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 

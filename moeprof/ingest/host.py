@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pandas as pd
-
-from moeprof.ingest.programs import Program
-from moeprof.ingest.steps import Counting, Cut
-from moeprof.ingest.work import Record
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.planes.record import Record
+from moeprof.ingest.sources.run_record import Counting
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,3 @@ class Host:
     messages: tuple[str, ...]
     counting: Counting | None
     process: int = -1
-
-
-@dataclass(frozen=True)
-class HostTables:
-    """What one process contributes to the frames besides its work.
-
-    ``executions`` has
-    device, module, run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives the step of (module,
-    run id). ``not_serial`` names the streams on which pieces overlap all the time.
-    """
-
-    host: Host
-    executions: pd.DataFrame
-    cut: Cut
-    step_of: Mapping[tuple[int, int], int]
-    stray_ns: int
-    not_serial: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()

@@ -9,36 +9,35 @@ from pathlib import Path
 from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
-from moeprof.ingest.cpu_plane import read_cpu_work
-from moeprof.ingest.device_planes import (
+from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
+from moeprof.ingest.host import Host
+from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.planes.cpu_plane import read_cpu_work
+from moeprof.ingest.planes.device_planes import (
     IMPOSSIBLE_DEVICE,
     gpu_ordinal,
     has_impossible_ordinal,
     tpu_ordinal,
 )
-from moeprof.ingest.gpu_plane import read_gpu_work
-from moeprof.ingest.host import Host
-from moeprof.ingest.host_plane import (
+from moeprof.ingest.planes.gpu_plane import read_gpu_work
+from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,
     NO_RUN_IDS,
     gpu_run_ids,
     read_host_events,
     read_host_facts,
 )
-from moeprof.ingest.locate import locate
-from moeprof.ingest.open_space import open_space
-from moeprof.ingest.processes import processes_of
-from moeprof.ingest.profile_window import ENVIRONMENT_PLANE
-from moeprof.ingest.programs import METADATA_PLANE, read_programs
-from moeprof.ingest.routing import read_routing
-from moeprof.ingest.run_record import counting_of, meta_damage
-from moeprof.ingest.sessions import host_name
-from moeprof.ingest.side_by_side import side_by_side
-from moeprof.ingest.space import PlaneHead, Space, SpaceHead
-from moeprof.ingest.steps import Counting
-from moeprof.ingest.stored import open_stored
-from moeprof.ingest.tpu_plane import read_tpu_work
-from moeprof.ingest.work import Labels, Record
+from moeprof.ingest.planes.record import Labels, Record
+from moeprof.ingest.planes.tpu_plane import read_tpu_work
+from moeprof.ingest.sources.locate import locate
+from moeprof.ingest.sources.processes import processes_of
+from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE
+from moeprof.ingest.sources.routing import read_routing
+from moeprof.ingest.sources.run_record import Counting, counting_of, meta_damage
+from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.sources.stored import open_stored
+from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
 

@@ -1,7 +1,7 @@
 // Question: what can other languages call? Plain C: no exception leaves, null means no memory.
 //
-// Names, argument types and tables are those in moeprof/ingest/native_library.py. A space keeps
-// pointing at the caller's bytes, which must outlive it.
+// Names, argument types and tables are those in moeprof/ingest/xspace/native_library.py. A space
+// keeps pointing at the caller's bytes, which must outlive it.
 #include <cstdint>
 #include <exception>
 

@@ -1,6 +1,7 @@
 // Question: which events stand on the lines of a plane, as columns?
 //
-// moeprof/ingest/python_events.py is the twin; moeprof/ingest/space.py says what the columns mean.
+// moeprof/ingest/xspace/python_events.py is the twin; moeprof/ingest/xspace/space.py says what the
+// columns mean.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Question: what does an XSpace hold besides events? Planes, lines and names, all as stretches of
 // the file.
 //
-// Field numbers are those of tsl/profiler/protobuf/xplane.proto. moeprof/ingest/python_space.py is
-// the twin.
+// Field numbers are those of tsl/profiler/protobuf/xplane.proto.
+// moeprof/ingest/xspace/python_space.py is the twin.
 #pragma once
 
 #include <cstdint>

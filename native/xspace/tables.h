@@ -11,7 +11,7 @@
 
 namespace moeprof::xspace {
 
-// Numbered as `Table` in moeprof/ingest/native_library.py, which names the columns too.
+// Numbered as `Table` in moeprof/ingest/xspace/native_library.py, which names the columns too.
 enum TableNumber : int {
   kPlanes = 0,
   kLines = 1,

@@ -2,7 +2,7 @@
 //
 // The wire format alone (protobuf.dev, "Encoding"). Every read is checked against the end of the
 // stretch and each step consumes at least one byte, so hostile bytes cost at most their length.
-// moeprof/ingest/wire.py is the twin: same faults, same positions.
+// moeprof/ingest/xspace/wire.py is the twin: same faults, same positions.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ from moeprof.cli.doctor import (
     jax_checks,
     reader_checks,
 )
-from moeprof.ingest import native_library
+from moeprof.ingest.xspace import native_library
 
 
 def test_every_check_states_what_was_found():

@@ -6,7 +6,7 @@ import json
 
 import hlo_oracle
 
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.programs import parse_program
 
 
 def assert_read_as_the_oracle_does(data: bytes) -> int:

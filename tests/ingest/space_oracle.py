@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from descriptors import message_class
 
-from moeprof.ingest.space import ABSENT
+from moeprof.ingest.xspace.space import ABSENT
 
 LEAST, MOST = -(2**63), 2**63 - 1
 XSpace = message_class("tensorflow.profiler.XSpace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.ingest.space import EventColumns, Space
+from moeprof.ingest.xspace.space import EventColumns, Space
 
 
 def columns_view(found: EventColumns) -> dict[str, object]:

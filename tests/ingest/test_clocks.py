@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moeprof.analyzers import analyze
 from moeprof.errors import TableError
 from moeprof.ingest import open_run
-from moeprof.ingest.clock_fit import fit_clock
+from moeprof.ingest.joining.clock_fit import fit_clock
 from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.trace import HostClock, TraceMeta
 

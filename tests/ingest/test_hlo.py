@@ -2,7 +2,7 @@ import pytest
 from builders.hlo import computation, dot, hlo_proto, op, shape_proto
 from builders.protobuf import message, packed
 
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.programs import parse_program
 
 FRAMES = [("moe.py", 12, "gate"), ("train.py", 40, "step")]
 PROGRAM = hlo_proto(

@@ -1,6 +1,6 @@
 from builders.hlo import computation, hlo_proto, op
 
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.programs import parse_program
 
 
 def links(*computations) -> dict[str, tuple[str, str]]:

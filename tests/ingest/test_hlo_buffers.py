@@ -1,8 +1,8 @@
 from builders.hlo import Allocation, LogicalBuffer, computation, hlo_proto, op
 from builders.protobuf import message, packed
 
-from moeprof.ingest.buffer_assignment import MemoryTotals
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.buffer_assignment import MemoryTotals
+from moeprof.ingest.hlo.programs import parse_program
 
 THREAD_LOCAL, PARAMETER, LIVE_OUT, COLOR, CONSTANT, ALIASED = 3, 5, 7, 8, 12, 13
 ALLOC, FREE, SHARE = 0, 1, 2

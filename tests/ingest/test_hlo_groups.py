@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from builders.protobuf import message, packed
 
-from moeprof.ingest.hlo_wire import read_message
-from moeprof.ingest.mesh_axes import MeshAxis, SubAxis, mesh_groups
-from moeprof.ingest.replica_groups import (
+from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
+from moeprof.ingest.hlo.messages import read_message
+from moeprof.ingest.hlo.replica_groups import (
     GROUPS,
     collective_groups,
     groups_text,

@@ -4,8 +4,8 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.protobuf import message, packed
 
-from moeprof.ingest.hlo_loops import written_trip_count
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.loops import written_trip_count
+from moeprof.ingest.hlo.programs import parse_program
 
 STATE = "(s32[], f32[4])"
 

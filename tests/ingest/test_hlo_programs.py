@@ -9,11 +9,12 @@ from builders.xspace import metadata, xspace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.ingest import hlo_head, programs
-from moeprof.ingest.hlo_frames import buffers_frame, hlo_frame, modules_frame
-from moeprof.ingest.open_space import open_space
-from moeprof.ingest.programs import METADATA_PLANE, Program, parse_program, read_programs
-from moeprof.ingest.wire import WireError
+from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_frame
+from moeprof.ingest.hlo import head as hlo_head
+from moeprof.ingest.hlo import programs
+from moeprof.ingest.hlo.programs import METADATA_PLANE, Program, parse_program, read_programs
+from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.wire import WireError
 from moeprof.tables.trace import BUFFERS, EVENTS, EXECUTIONS, HLO_OPS, MODULES
 
 STATE = "(s32[], f32[4])"

@@ -9,7 +9,7 @@ import hlo_oracle
 import pytest
 from hlo_comparison import assert_read_as_the_oracle_does
 
-from moeprof.ingest.programs import parse_program
+from moeprof.ingest.hlo.programs import parse_program
 
 TRAIN_STEP = "hlo/maxtext_h100x2_ds_ep2_cf125.hlo.pb.gz"
 PROFILES = {

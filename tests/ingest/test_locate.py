@@ -7,8 +7,8 @@ from builders.protobuf import message
 from builders.sessions import profile, two_hosts, write
 
 from moeprof.errors import SelectionError, TraceError
-from moeprof.ingest.locate import locate, read_bytes
-from moeprof.ingest.open_space import open_space
+from moeprof.ingest.sources.locate import locate, read_bytes
+from moeprof.ingest.xspace.open_space import open_space
 
 
 def read(path, session=None, hosts=()) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.errors import TraceError
-from moeprof.ingest.pp_dump import is_pp_dump, read_pp_dump
+from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
 
 CONFIG = {"pp_size": 2, "vp_size": 1, "num_mbs": 2}
 

@@ -4,7 +4,7 @@ from builders.sessions import profile, write
 from builders.xspace import Plane, event, line, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.processes import processes_of
+from moeprof.ingest.sources.processes import processes_of
 
 
 def capture(root, processes, expected, recorded):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprof.ingest import open_run
-from moeprof.ingest.serial import repaired
-from moeprof.ingest.work import Labels, work_frame
+from moeprof.ingest.placing.serial import repaired
+from moeprof.ingest.planes.record import Labels, work_frame
 
 US = 1000
 PROGRAM = hlo_proto(computation("main", op("fusion", "fusion", "f32[8]")))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from builders.sessions import profile, write
 
-from moeprof.ingest.sessions import Session, SessionFolder, joined_note, sessions_of
+from moeprof.ingest.sources.sessions import Session, SessionFolder, joined_note, sessions_of
 
 S = 10**9
 

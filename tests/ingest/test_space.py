@@ -8,11 +8,11 @@ from builders.protobuf import field, message
 from builders.xspace import METADATA, Plane, Ref, event, host, line, xspace
 
 from moeprof.errors import NativeError, SpecError, TraceError
-from moeprof.ingest import native_library
-from moeprof.ingest.native_space import open_native_space
-from moeprof.ingest.open_space import open_space
-from moeprof.ingest.python_space import open_python_space
-from moeprof.ingest.space import ABSENT
+from moeprof.ingest.xspace import native_library
+from moeprof.ingest.xspace.native_space import open_native_space
+from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.python_space import open_python_space
+from moeprof.ingest.xspace.space import ABSENT
 
 LEAST, MOST = -(2**63), 2**63 - 1
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from space_oracle import event_rows, named_stats, parse
 from space_strategies import ASKED, UNICODE, spaces
 
-from moeprof.ingest.native_space import NativeSpace
-from moeprof.ingest.python_space import open_python_space
-from moeprof.ingest.space import PlaneHead, Space
+from moeprof.ingest.xspace.native_space import NativeSpace
+from moeprof.ingest.xspace.python_space import open_python_space
+from moeprof.ingest.xspace.space import PlaneHead, Space
 
 
 def read_rows(space: Space, plane: PlaneHead) -> list[dict[str, Any]]:

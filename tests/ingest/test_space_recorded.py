@@ -5,7 +5,7 @@ import gzip
 import pytest
 from space_oracle import event_rows, parse
 
-from moeprof.ingest.open_space import open_space
+from moeprof.ingest.xspace.open_space import open_space
 
 FILES = ("h100x2_moe_ragged.xplane.pb", "maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz")
 ASKED = ("hlo_op", "program_id", "kernel_details")

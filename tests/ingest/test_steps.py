@@ -1,5 +1,5 @@
-from moeprof.ingest.steps import Execution, cut_steps
-from moeprof.ingest.work import Launch, Marker
+from moeprof.ingest.placing.steps import Execution, cut_steps
+from moeprof.ingest.planes.record import Launch, Marker
 
 TRAIN, EVAL = 10, 20
 

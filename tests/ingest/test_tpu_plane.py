@@ -8,7 +8,7 @@ from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.collectives_calls import calls_of
 from moeprof.analyzers.timeline import timeline
 from moeprof.ingest import open_run
-from moeprof.ingest.work import MADE_UP_RUN
+from moeprof.ingest.planes.record import MADE_UP_RUN
 from moeprof.tables.trace import Trace
 
 LOOP = "%while.1 = f32[8]{0} while(f32[8]{0} %p), condition=%cond, body=%body"

@@ -7,7 +7,7 @@ from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
 
 from moeprof.analyzers import ALL, analyze
 from moeprof.ingest import open_run
-from moeprof.ingest.trust_evidence import TIMED
+from moeprof.ingest.trust.evidence import TIMED
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
 

@@ -5,7 +5,7 @@ from builders.protobuf import field, message, packed, varint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest import wire
+from moeprof.ingest.xspace import wire
 
 VALUES = st.one_of(st.integers(0, 2**64 - 1), st.floats(allow_nan=False), st.binary(max_size=300))
 FIELDS = st.lists(st.tuples(st.integers(1, 2**29 - 1), VALUES), max_size=20)

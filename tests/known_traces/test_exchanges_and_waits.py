@@ -9,7 +9,7 @@ from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.collectives_ranks import stragglers
 from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.timeline import timeline
-from moeprof.ingest.pp_dump import read_pp_dump
+from moeprof.ingest.sources.pp_dump import read_pp_dump
 
 PARTS = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]
 

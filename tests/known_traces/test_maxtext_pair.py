@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from moeprof.ingest.open_space import open_space
+from moeprof.ingest.xspace.open_space import open_space
 from moeprof.tables.intervals import cover
 
 WITH, WITHOUT = (f"maxtext_h100x2_ds_ep2_cf125{kind}.xplane.pb.gz" for kind in ("", "_nocmdbuf"))

@@ -17,10 +17,10 @@ import pandas as pd
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.late_ends import END, done_ns
 from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
-from moeprof.ingest.gpu_plane import kind_of
-from moeprof.ingest.space import Flags, Int64s
-from moeprof.ingest.tpu_plane import is_in_flight
-from moeprof.ingest.work import Labels, work_frame
+from moeprof.ingest.planes.gpu_plane import kind_of
+from moeprof.ingest.planes.record import Labels, work_frame
+from moeprof.ingest.planes.tpu_plane import is_in_flight
+from moeprof.ingest.xspace.space import Flags, Int64s
 
 _GPU = re.compile(r"^/device:GPU:(\d{1,9})(?!\d)")
 _DEVICES = "/device:"

@@ -15,8 +15,8 @@ import numpy as np
 
 from moeprof.ingest.chrome_json.elements import Event
 from moeprof.ingest.chrome_json.stamps import nanoseconds
-from moeprof.ingest.space import Int64s
-from moeprof.ingest.work import Labels
+from moeprof.ingest.planes.record import Labels
+from moeprof.ingest.xspace.space import Int64s
 
 _NUMBERS = {
     "correlation": ("correlation_id", "correlation"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.ingest.space import Int64s
+from moeprof.ingest.xspace.space import Int64s
 
 END = "end: "
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprof.ingest.hlo import HloModule
-from moeprof.ingest.hlo_head import ModuleHead
-from moeprof.ingest.hlo_instruction import Instruction
-from moeprof.ingest.hlo_shape import Shape
-from moeprof.ingest.programs import Program
+from moeprof.ingest.hlo.head import ModuleHead
+from moeprof.ingest.hlo.instruction import Instruction
+from moeprof.ingest.hlo.module import HloModule
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.hlo.shape import Shape
 
 _ENTRY = "unknown"
 _COLLECTIVE = re.compile(

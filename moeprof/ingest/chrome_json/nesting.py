@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 
-from moeprof.ingest.space import Int64s
+from moeprof.ingest.xspace.space import Int64s
 
 ROUNDING_NS = 1
 """Start and length are rounded each by itself, so an end may be so much too late."""

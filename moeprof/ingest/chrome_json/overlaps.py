@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from moeprof.ingest.chrome_json.nesting import ROUNDING_NS
-from moeprof.ingest.space import Int64s
+from moeprof.ingest.xspace.space import Int64s
 
 
 def partly_overlapping(process: Int64s, thread: Int64s, start_ns: Int64s, end_ns: Int64s) -> int:

@@ -21,13 +21,13 @@ from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
 from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
 from moeprof.ingest.chrome_json.unpack import Unpacked
-from moeprof.ingest.device_planes import IMPOSSIBLE_DEVICE
+from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.numerals import number_in
-from moeprof.ingest.programs import Program
-from moeprof.ingest.space import Flags, Int64s
-from moeprof.ingest.tpu_plane import STEPS, is_in_flight
-from moeprof.ingest.work import Labels, Launch, Marker, Record, sound
+from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
+from moeprof.ingest.planes.record import Labels, Launch, Marker, Record, sound
+from moeprof.ingest.planes.tpu_plane import STEPS, is_in_flight
+from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
 from moeprof.tables.trace import TrustCheck
 from moeprof.units import format_count

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.space import Flags, Int64s
-from moeprof.ingest.tpu_plane import MODULES, STEPS, is_in_flight, nests, op_name
-from moeprof.ingest.work import MADE_UP_RUN
+from moeprof.ingest.planes.record import MADE_UP_RUN
+from moeprof.ingest.planes.tpu_plane import MODULES, STEPS, is_in_flight, nests, op_name
+from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
 
 _CORE = re.compile(r"^/device:TPU:(\d{1,9})( SparseCore \d+)?$")

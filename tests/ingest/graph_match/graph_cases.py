@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.ingest.graph_match import match_graphs
+from moeprof.ingest.placing.graph_match import match_graphs
 
 Row = dict[str, object]
 

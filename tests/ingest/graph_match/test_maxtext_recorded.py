@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from moeprof.analyzers.classify import classify
-from moeprof.ingest.graph_match import LOW_CONFIDENCE, match_graphs
-from moeprof.ingest.hlo_frames import hlo_frame
-from moeprof.ingest.open_space import open_space
-from moeprof.ingest.programs import METADATA_PLANE, read_programs
-from moeprof.ingest.space import ABSENT
+from moeprof.ingest.frames.of_programs import hlo_frame
+from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
+from moeprof.ingest.placing.graph_match import LOW_CONFIDENCE, match_graphs
+from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.space import ABSENT
 
 WITH = "traces/maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz"
 WITHOUT = "traces/maxtext_h100x2_ds_ep2_cf125_nocmdbuf.xplane.pb.gz"

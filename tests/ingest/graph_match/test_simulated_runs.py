@@ -8,7 +8,7 @@ from graph_cases import GEMM_KERNEL, Row, fusion, gemm, launch, op, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.ingest.graph_match import LOW_CONFIDENCE, match_graphs
+from moeprof.ingest.placing.graph_match import LOW_CONFIDENCE, match_graphs
 
 BODIES = ("add", "exp", "tanh")
 COLLECTIVE = "ncclDevKernel_AllGather_RING_LL"

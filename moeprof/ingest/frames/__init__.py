@@ -1,0 +1,1 @@
+"""What was read and placed, as the frames of a `Trace`."""

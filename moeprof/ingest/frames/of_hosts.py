@@ -1,0 +1,175 @@
+"""Question: how do read records look as tables? One function per frame of a `Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.host import Host
+from moeprof.ingest.placing.host_tables import HostTables
+from moeprof.ingest.planes.record import LABELLED, Labels, joined
+from moeprof.ingest.xspace.space import Int64s
+from moeprof.tables.clock import is_comparable, to_common
+from moeprof.tables.trace import (
+    DEVICES,
+    DROPPED,
+    EVENTS,
+    EXECUTIONS,
+    MARKERS,
+    RENDEZVOUS,
+    STEPS,
+    TraceMeta,
+)
+
+
+def events_frame(hosts: Sequence[Host], work: list[pd.DataFrame]) -> pd.DataFrame:
+    """`EVENTS`, by host, device and start. The frames of `work` are taken out of the list.
+
+    Of several hosts a column after the other is joined and given up, so that all the work is in
+    memory once.
+    """
+    sizes = [len(frame) for frame in work]
+    parts = [{name: frame[name].to_numpy() for name in frame} for frame in work]
+    work.clear()
+    for part in parts:
+        part["duration_ns"] = part["end_ns"] - part["start_ns"]
+        del part["end_ns"], part["graph_id"]
+    codes = np.arange(len(hosts)).astype(np.min_scalar_type(-len(hosts)))
+    columns: dict[str, object] = {
+        "host": pd.Categorical.from_codes(
+            np.repeat(codes, sizes), pd.Index([host.name for host in hosts])
+        )
+    }
+    labels = [host.record.labels for host in hosts]
+    for name in EVENTS.names[1:]:
+        found = [part.pop(name) for part in parts]
+        is_text = name in (*LABELLED, "evidence")
+        columns[name] = _categories(found, labels) if is_text else joined(found)
+    return EVENTS.frame(columns)
+
+
+def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categorical[str]:
+    """Texts by each host's code, one host behind the other, with the used ones as categories."""
+    together: dict[str, int] = {}
+    tables = []
+    for mine, known in zip(codes, labels, strict=True):
+        texts = known.texts
+        is_used = np.zeros(len(texts), dtype=bool)
+        is_used[mine] = True
+        table = np.zeros(len(texts), np.int32)
+        for code in np.flatnonzero(is_used).tolist():
+            table[code] = together.setdefault(texts[code], len(together))
+        tables.append(table)
+    narrow = np.min_scalar_type(-max(len(together), 1))
+    whole = [table.astype(narrow)[mine] for table, mine in zip(tables, codes, strict=True)]
+    return pd.Categorical.from_codes(
+        np.concatenate(whole), categories=pd.Index(together, dtype="str")
+    )
+
+
+def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:
+    """`DEVICES`, by rank: hosts in order of their process, else as given; devices by ordinal."""
+    with_work = events[["host", "device"]].drop_duplicates()
+    rows: list[dict[str, object]] = []
+    for host in sorted(hosts, key=lambda host: host.process):
+        worked = with_work["device"][with_work["host"] == host.name]
+        for device in sorted({*host.models, *worked.tolist()}):
+            model = host.models.get(device, "")
+            rows.append({"host": host.name, "device": device, "rank": len(rows), "model": model})
+    return DEVICES.frame(rows)
+
+
+def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`EXECUTIONS`, by host, device and start."""
+    parts = []
+    for table in tables:
+        rows = table.executions
+        pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
+        parts.append(
+            rows.assign(
+                host=table.host.name,
+                step=[table.step_of.get(pair, -1) for pair in pairs],
+                duration_ns=rows["end_ns"] - rows["start_ns"],
+            )
+        )
+    whole = pd.concat(parts, ignore_index=True)
+    return EXECUTIONS.frame({name: whole[name] for name in EXECUTIONS.names})
+
+
+def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
+    """`STEPS`, by number, from the first host's start to the last host's end.
+
+    Where clocks of several hosts are not aligned, a step begins as on the first host that has it
+    and lasts as long as on the slowest one.
+    """
+    rows = [
+        (step.step, step.module, table.host.name, step.start_ns, step.end_ns, step.reason)
+        for table in tables
+        for step in table.cut.steps
+    ]
+    found = pd.DataFrame(rows, columns=["step", "module", "host", "start_ns", "end_ns", "reason"])
+    if found.empty:
+        return STEPS.frame()
+    if is_comparable(meta):
+        for stamp in ("start_ns", "end_ns"):
+            for host in meta.hosts:
+                mine = found["host"] == host
+                found.loc[mine, stamp] = to_common(meta, host, found[stamp][mine].to_numpy())
+    found["duration_ns"] = found["end_ns"] - found["start_ns"]
+    found["used"] = found["reason"] == ""
+    steps = found.groupby("step", as_index=False).agg(
+        module=("module", "first"),
+        start_ns=("start_ns", "min" if is_comparable(meta) else "first"),
+        end_ns=("end_ns", "max"),
+        duration_ns=("duration_ns", "max"),
+        used=("used", "all"),
+        reason=("reason", lambda reasons: next(filter(None, reasons), "")),
+    )
+    if is_comparable(meta):
+        steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
+    return STEPS.frame({name: steps[name] for name in STEPS.names})
+
+
+def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`RENDEZVOUS`, by host and start."""
+    parts = []
+    for table in tables:
+        texts = np.array(table.host.record.labels.texts, dtype=object)
+        for waits in table.host.record.waits:
+            pairs = zip(waits["module"].tolist(), waits["run_id"].tolist(), strict=True)
+            part = waits.assign(
+                host=table.host.name,
+                name=texts[waits["name"]],
+                op=texts[waits["op"]],
+                step=[table.step_of.get(pair, -1) for pair in pairs],
+                duration_ns=waits["end_ns"] - waits["start_ns"],
+            )
+            parts.append(part.sort_values("start_ns", kind="stable"))
+    if not parts:
+        return RENDEZVOUS.frame()
+    whole = pd.concat(parts, ignore_index=True)
+    return RENDEZVOUS.frame({name: whole[name] for name in RENDEZVOUS.names})
+
+
+def markers_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
+    """`MARKERS`, by host and start."""
+    rows = [
+        {
+            "host": table.host.name,
+            "name": marker.name,
+            "step": marker.step,
+            "start_ns": marker.start_ns,
+            "duration_ns": marker.end_ns - marker.start_ns,
+        }
+        for table in tables
+        for marker in sorted(table.host.record.markers, key=lambda m: m.start_ns)
+    ]
+    return MARKERS.frame(rows)
+
+
+def dropped_frame(dropped: Counter[str]) -> pd.DataFrame:
+    """`DROPPED`, most frequent first."""
+    return DROPPED.frame([{"what": w, "count": n} for w, n in dropped.most_common()])

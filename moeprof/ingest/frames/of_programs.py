@@ -1,0 +1,102 @@
+"""Question: how do compiled programs look as tables: instructions, buffers, modules?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import pandas as pd
+
+from moeprof.ingest.hlo.buffer_assignment import Buffer
+from moeprof.ingest.hlo.instruction import Instruction
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.hlo.replica_groups import Groups, groups_text
+from moeprof.tables.trace import BUFFERS, HLO_OPS, MODULES
+
+Columns = dict[str, Sequence[object]]
+
+# Fields of an instruction that are shown under another name, or not at all.
+_OP_NAMES = {"name": "op", "groups": "replica_groups"}
+_BUFFER_NAMES = {"id": "buffer"}
+
+
+def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+    """`HLO_OPS`, programs in order of their id, instructions in that of the proto.
+
+    Reads all the programs given.
+    """
+    read = {key: programs[key].module.instructions for key in sorted(programs)}
+    items = [item for part in read.values() for item in part]
+    columns: Columns = {
+        _OP_NAMES.get(name, name): values
+        for name, values in zip(Instruction._fields, _transposed(items, Instruction), strict=True)
+    }
+    columns["module"] = _repeated({key: len(part) for key, part in read.items()})
+    columns["shape"] = [item.shape.text for item in items]
+    columns["size_bytes"] = [item.shape.size_bytes for item in items]
+    columns["operands"] = [" ".join(item.operands) for item in items]
+    columns["called"] = [" ".join(item.called) for item in items]
+    columns["replica_groups"] = _group_texts([item.groups for item in items])
+    columns["source_target_pairs"] = _group_texts([item.source_target_pairs for item in items])
+    return HLO_OPS.frame({name: columns[name] for name in HLO_OPS.names})
+
+
+def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
+    """`BUFFERS`, programs in order of their id. Reads all the programs given."""
+    read = {key: programs[key].buffers for key in sorted(programs)}
+    items = [item for part in read.values() for item in part]
+    columns: Columns = {
+        _BUFFER_NAMES.get(name, name): values
+        for name, values in zip(Buffer._fields, _transposed(items, Buffer), strict=True)
+    }
+    columns["module"] = _repeated({key: len(part) for key, part in read.items()})
+    return BUFFERS.frame({name: columns[name] for name in BUFFERS.names})
+
+
+def modules_frame(
+    programs: Mapping[int, Program], events: pd.DataFrame, executions: pd.DataFrame
+) -> pd.DataFrame:
+    """`MODULES`, by program id; modules seen in events alone have no name and no instruction.
+
+    Reads no instruction.
+    """
+    device_ns = events.groupby("module")["self_ns"].sum()
+    runs = executions.groupby("module")["run_id"].count()
+    ids = sorted({*programs, *(int(m) for m in device_ns.index if m != -1)})
+    unknown = Program("", b"", {}, [])
+    rows = []
+    for key in ids:
+        program = programs.get(key, unknown)
+        head = program.head
+        rows.append(
+            {
+                "module": key,
+                "name": program.name,
+                "instructions": head.instructions,
+                "partitions": head.partitions,
+                "replicas": head.replicas,
+                "is_scheduled": head.is_scheduled,
+                **asdict(program.memory),
+                "executions": int(runs.get(key, 0)),
+                "device_ns": int(device_ns.get(key, 0)),
+            }
+        )
+    return MODULES.frame(rows)
+
+
+def _transposed(items: Sequence[tuple[object, ...]], kind: type) -> list[Sequence[object]]:
+    """Columns of rows that are tuples, empty ones where there is no row."""
+    return list(zip(*items, strict=True)) if items else [()] * len(kind._fields)  # type: ignore[attr-defined]
+
+
+def _repeated(counts: Mapping[int, int]) -> list[int]:
+    return [key for key, count in counts.items() for _ in range(count)]
+
+
+def _group_texts(groups: Sequence[Groups]) -> list[str]:
+    """Text of each; instructions that share an object share its text."""
+    texts = {id(group): "" for group in groups}
+    for group in groups:
+        if group and not texts[id(group)]:
+            texts[id(group)] = groups_text(group)
+    return [texts[id(group)] for group in groups]

@@ -1,6 +1,0 @@
-"""Which HLO op the kernels belong to that a GPU graph (command buffer) hides."""
-
-from moeprof.ingest.graph_match.confidence import LOW_CONFIDENCE
-from moeprof.ingest.graph_match.match import match_graphs
-
-__all__ = ["LOW_CONFIDENCE", "match_graphs"]

@@ -1,0 +1,1 @@
+"""Compiled programs: what an HloProto says of instructions, buffers and memory."""

@@ -1,0 +1,1 @@
+"""How several processes become one run: ids of programs, clocks."""

@@ -1,0 +1,24 @@
+"""Question: how are the files of several hosts worked on at once?
+
+By threads: numpy, pandas and the native reader let go of the interpreter in their long loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from moeprof.ingest.xspace.native_space import thread_count
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Results in the order of the items; the first item that fails, in that order, raises."""
+    threads = min(thread_count(), len(items))
+    if threads < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, items))

@@ -1,0 +1,147 @@
+"""Question: which op does device work belong to whose record names none?
+
+XLA turns stretches of the schedule into GPU graphs (command buffers). Their kernels are recorded
+under the graph's name, not the instruction's. Here launches are aligned with the schedule.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from moeprof.ingest.placing.graph_match.bounds import find_bounds
+from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, LOW_CONFIDENCE, NOT_FOUND
+from moeprof.ingest.placing.graph_match.kernel_names import read_names
+from moeprof.ingest.placing.graph_match.launches import (
+    NO_LABEL,
+    Launches,
+    Work,
+    find_launches,
+    local_nodes,
+)
+from moeprof.ingest.placing.graph_match.schedule import Schedule, read_schedule
+from moeprof.ingest.placing.graph_match.shapes import find_shapes
+from moeprof.ingest.placing.graph_match.solve import Answer, Program, solve
+from moeprof.ingest.placing.graph_match.wholes import Wholes
+
+Ints = npt.NDArray[np.int64]
+
+_ROUNDS = 2
+
+
+def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame:
+    """Find the ops of device work whose recorded op is no instruction of the module.
+
+    Args:
+        work: device work of one module on one host, any index. Columns: device, run_id,
+            correlation_id, graph_node, start_ns (int64; -1 for an id that is not known), line,
+            name, kind (copy, memset or kernel) and op (text or category; empty where none is
+            recorded).
+        instructions: `HLO_OPS` of the module; empty where its program was not kept. Column
+            ``schedule`` (int64) is the place in the sequence of its computation, -1 unknown;
+            without it only names tell, and what order tells is a guess.
+
+    Returns:
+        One row per row of `work`, with its index: ``op`` (category of text, empty where none was
+        found), ``confidence`` (float64 in [0, 1], levels in `confidence`) and ``evidence``
+        (category: "graph" where an op was found, else empty). Rows that have an op of the module
+        get none.
+    """
+    slots, confidence = np.full(len(work), -1, np.int64), np.zeros(len(work))
+    labels = _codes(work["op"])
+    known_ops = set(instructions["op"].tolist())
+    is_settled = known_ops.issuperset(labels[1])
+    schedule = read_schedule(instructions.iloc[:0] if is_settled else instructions)
+    if schedule.ops:
+        order = np.argsort(work["start_ns"].to_numpy(np.int64), kind="stable")
+        answer = _match(*_coded(work, order, labels, schedule, known_ops))
+        slots[order], confidence[order] = answer.slots, answer.confidence
+    evidence = (slots >= 0).astype(np.int8)
+    columns = {
+        "op": pd.Categorical.from_codes(slots + 1, pd.Index(["", *schedule.ops])),
+        "confidence": confidence,
+        "evidence": pd.Categorical.from_codes(evidence, pd.Index(["", "graph"])),
+    }
+    return pd.DataFrame(columns, index=work.index)
+
+
+def _match(work: Work, program: Program) -> Answer:
+    """Slot and confidence of the rows to be found, by row of `work`; -1 and 0 for the others."""
+    launches = find_launches(work)
+    answer = Answer(np.full(len(work.lines), -1, np.int64), np.zeros(len(work.lines)))
+    for _ in range(_ROUNDS):
+        if answer.confidence[work.is_open].min() >= ENCLOSED:
+            break
+        # What is sure bounds the launches beside it, so that the second round may know more.
+        sure = np.where(answer.confidence >= LOW_CONFIDENCE, answer.slots, work.known)
+        answer = _improved(work, program, launches, sure, answer)
+    is_found = work.is_open & (answer.slots >= 0)
+    return Answer(
+        np.where(is_found, answer.slots, -1), np.where(is_found, answer.confidence, NOT_FOUND)
+    )
+
+
+def _improved(
+    work: Work, program: Program, launches: Launches, sure: Ints, before: Answer
+) -> Answer:
+    """Match every shape of launch once, unless it is settled, and give its launches the answer."""
+    bounds = find_bounds(work, launches, sure, count=len(program.schedule.ops))
+    slots, confidence = before.slots.copy(), before.confidence.copy()
+    wholes = Wholes()
+    for shape in find_shapes(work, launches, bounds):
+        kernels = shape.members[0]
+        names, nodes = work.names[kernels], work.nodes[kernels]
+        if before.confidence[kernels].min() >= ENCLOSED:
+            wholes.keep(shape.label, nodes, names, before.of(kernels))
+            continue
+        answer = wholes.part(shape.label, nodes, names)
+        if answer is None:
+            answer = solve(program, names, work.known[kernels], shape.bounds)
+            wholes.keep(shape.label, nodes, names, answer)
+        slots[shape.members] = answer.slots
+        confidence[shape.members] = answer.confidence
+    return Answer(slots, confidence)
+
+
+def _coded(
+    work: pd.DataFrame,
+    order: Ints,
+    labels: tuple[Ints, list[str]],
+    schedule: Schedule,
+    known_ops: set[str],
+) -> tuple[Work, Program]:
+    """The columns of `work`, in `order`, as numbers, and what the names among them say."""
+    label_codes, ops = labels[0][order], labels[1]
+    kinds, kind_values = _codes(work["kind"])
+    names, name_values = _codes(work["name"])
+    streams, stream_values = _codes(work["line"])
+    codes, pairs = pd.factorize(names * len(kind_values) + kinds)
+    devices = work["device"].to_numpy(np.int64)
+    slots = np.array([schedule.slot_of_op.get(op, -1) for op in ops], np.int64)
+    own = np.array([NO_LABEL if op == "" else code for code, op in enumerate(ops)], np.int64)
+    coded = Work(
+        devices=devices[order],
+        lines=pd.factorize(devices * len(stream_values) + streams)[0][order],
+        names=codes[order],
+        labels=own[label_codes],
+        runs=work["run_id"].to_numpy(np.int64)[order],
+        correlations=work["correlation_id"].to_numpy(np.int64)[order],
+        nodes=local_nodes(work["graph_node"].to_numpy(np.int64)[order]),
+        known=slots[label_codes],
+        is_open=np.array([op not in known_ops for op in ops], np.bool_)[label_codes],
+    )
+    ran_alone = np.zeros(len(schedule.ops), np.bool_)
+    ran_alone[slots[slots >= 0]] = True
+    distinct = read_names(
+        [name_values[pair // len(kind_values)] for pair in pairs],
+        [kind_values[pair % len(kind_values)] for pair in pairs],
+        schedule,
+    )
+    return coded, Program(schedule, distinct, ran_alone)
+
+
+def _codes(column: pd.Series) -> tuple[Ints, list[str]]:
+    """A code per row and the text that each code stands for."""
+    codes, values = pd.factorize(column, use_na_sentinel=False)
+    return codes.astype(np.int64), ["" if pd.isna(value) else str(value) for value in values]

@@ -1,0 +1,142 @@
+"""Question: in which order does a module run the instructions that run kernels?
+
+The schedule of the entry computation, with the computations of loops, branches, calls and async
+ops put in the place of their callers. A place in this list is called a slot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from moeprof.ingest.placing.graph_match.kinds import INSTRUCTIONS, instruction_kind
+from moeprof.ingest.placing.graph_match.program_rows import Row, read_rows
+from moeprof.ingest.placing.graph_match.same_kernel import body_codes
+
+Ints = npt.NDArray[np.int64]
+
+_RUNS_NOTHING = frozenset(
+    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "domain"}
+    | {"opt-barrier", "optimization-barrier", "add-dependency", "async-update"}
+)
+_CONTAINERS = frozenset({"while", "conditional", "call", "async-start"})
+_NOT_A_NAME = re.compile(r"\W")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Slots of a module, in order; all arrays have one entry per slot.
+
+    ``kinds`` index `INSTRUCTIONS`. Slots with equal ``bodies`` share a kernel. A slot's innermost
+    loop spans [``loop_starts``, ``loop_ends``), the whole list where it is in none.
+    ``is_ordered`` says whether the program carries its schedule: else order tells nothing.
+    """
+
+    ops: tuple[str, ...]
+    kinds: Ints
+    bodies: Ints
+    loop_starts: Ints
+    loop_ends: Ints
+    slot_of_op: dict[str, int]
+    slot_of_name: dict[str, int]
+    is_ordered: bool
+
+
+def read_schedule(instructions: pd.DataFrame) -> Schedule:
+    """`Schedule` of the `HLO_OPS` of one module.
+
+    Column ``schedule`` (int64, place in its computation's sequence, -1 unknown) gives the order;
+    without it the order of the rows stands in and ``is_ordered`` is false.
+    """
+    rows = read_rows(instructions)
+    opcodes = {name: frozenset(row.opcode for row in inside) for name, inside in rows.items()}
+    is_ordered = any(row.place >= 0 for inside in rows.values() for row in inside)
+    whole = _whole(rows, is_ordered)
+    slots = whole.slots
+    starts, ends = np.zeros(len(slots), np.int64), np.full(len(slots), len(slots), np.int64)
+    for start, end in reversed(whole.loops):  # the inner ones last
+        starts[start:end], ends[start:end] = start, end
+    kinds = [
+        instruction_kind(
+            row.opcode,
+            row.custom_call_target,
+            row.details,
+            frozenset().union(*(opcodes.get(name, frozenset()) for name in row.called)),
+        )
+        for row in slots
+    ]
+    return Schedule(
+        ops=tuple(row.op for row in slots),
+        kinds=np.array([INSTRUCTIONS.index(kind) for kind in kinds], np.int64),
+        bodies=np.array(body_codes(rows, slots), np.int64),
+        loop_starts=starts,
+        loop_ends=ends,
+        slot_of_op={row.op: slot for slot, row in enumerate(slots)},
+        slot_of_name=_slot_of_name(slots, rows),
+        is_ordered=is_ordered,
+    )
+
+
+def _slot_of_name(slots: list[Row], rows: dict[str, list[Row]]) -> dict[str, int]:
+    """Slot by the name of its kernel, which may be that of an instruction fused into it."""
+    found: dict[str, int] = {}
+    for slot, row in enumerate(slots):
+        if row.opcode == "fusion":
+            inner = (fused.op for name in row.called for fused in rows.get(name, []))
+            found.update((kernel_name(op), slot) for op in inner)
+    found.update((kernel_name(row.op), slot) for slot, row in enumerate(slots))
+    return found
+
+
+def kernel_name(op: str) -> str:
+    """The name that the compiler gives the kernel of an instruction."""
+    return _NOT_A_NAME.sub("_", op)
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """What a computation runs, in order, and the spans of the loops in it, inner ones first."""
+
+    slots: list[Row]
+    loops: list[tuple[int, int]]
+
+    def append(self, other: _Stretch) -> None:
+        shift = len(self.slots)
+        self.slots.extend(other.slots)
+        self.loops.extend((start + shift, end + shift) for start, end in other.loops)
+
+
+def _whole(rows: dict[str, list[Row]], is_ordered: bool) -> _Stretch:
+    """The computations that nothing calls, one after the other, the others in their places."""
+    known: dict[str, _Stretch] = {}
+    for name, inside in rows.items():  # computations stand before their callers
+        known[name] = _stretch(_in_schedule(inside) if is_ordered else inside, known)
+    called = {name for inside in rows.values() for row in inside for name in row.called}
+    whole = _Stretch([], [])
+    for name in rows:
+        if name not in called:
+            whole.append(known[name])
+    return whole
+
+
+def _stretch(rows: list[Row], known: dict[str, _Stretch]) -> _Stretch:
+    found = _Stretch([], [])
+    for row in rows:
+        if row.opcode in _CONTAINERS:
+            start = len(found.slots)
+            # A loop names its body first but runs its condition first.
+            for name in row.called[:: -1 if row.opcode == "while" else 1]:
+                found.append(known.pop(name, _Stretch([], [])))  # its slots exist once
+            if row.opcode == "while":
+                found.loops.append((start, len(found.slots)))
+        elif row.opcode not in _RUNS_NOTHING and not row.opcode.endswith("-done"):
+            found.slots.append(row)
+    return found
+
+
+def _in_schedule(rows: list[Row]) -> list[Row]:
+    return sorted((row for row in rows if row.place >= 0), key=lambda row: row.place)

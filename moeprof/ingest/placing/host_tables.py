@@ -1,0 +1,154 @@
+"""Question: which instruction, execution and step is each piece of a host's work of?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.host import Host
+from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
+from moeprof.ingest.placing.graphs import with_graph_ops
+from moeprof.ingest.placing.in_flight import halves_within_ns
+from moeprof.ingest.placing.recurrence import with_recurring_runs
+from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
+from moeprof.ingest.placing.serial import repaired
+from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_unseen
+from moeprof.ingest.planes.outliers import near_the_work
+from moeprof.ingest.planes.record import COLUMNS, Labels, is_same, joined
+from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
+from moeprof.ingest.xspace.space import Flags, Int64s
+
+Instructions = Mapping[tuple[int, str], int]
+"""(module, op) -> row of `HLO_OPS`."""
+
+
+@dataclass(frozen=True)
+class HostTables:
+    """What one process contributes to the frames besides its work.
+
+    ``executions`` has device, module, run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives
+    the step of (module, run id). ``not_serial`` names the streams on which pieces overlap all the
+    time.
+    """
+
+    host: Host
+    executions: pd.DataFrame
+    cut: Cut
+    step_of: Mapping[tuple[int, int], int]
+    stray_ns: int
+    not_serial: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def host_tables(
+    host: Host, ops: pd.DataFrame, instructions: Instructions, inside: Bodies
+) -> tuple[HostTables, pd.DataFrame]:
+    """Place the work of a host, which is taken out of its record.
+
+    `ops` are `HLO_OPS`, `instructions` their rows by name. The work comes sorted by device and
+    start and has, besides the columns of `work.COLUMNS`, recorded_ns, instruction, evidence (code),
+    confidence, step and self_ns.
+    """
+    record = near_the_work(host.record)
+    host = replace(host, record=record)
+    work, _, not_serial = repaired(_in_order(record.take_work()), record.labels)
+    work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
+    work, notes = with_recurring_runs(work, ops, host.programs)
+    number, rows = number_executions(work)
+    known = known_executions(rows)
+    cut = cut_steps(
+        over_devices(known), record.markers, record.launches, record.compiles_ns, host.counting
+    )
+    cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
+    step_of = {run: step.step for step in cut.steps for run in step.runs}
+    around = steps_around(cut.steps, work["start_ns"].to_numpy())
+    by_execution = _steps_of_executions(rows, step_of)
+    has_run = ((work["run_id"] != -1) & (work["module"] != -1)).to_numpy()
+    step = np.where(has_run, by_execution[number], around) if len(work) else around
+    self_ns = self_times_ns(
+        work["start_ns"].to_numpy(),
+        work["end_ns"].to_numpy(),
+        work["instruction"].to_numpy(),
+        number,
+        inside,
+    )
+    nested = _nested_without_program(work, host, record.labels)
+    self_ns[nested] = _nested_self_ns(work.iloc[nested])
+    flies = _is_on(work, record.labels, is_in_flight)
+    self_ns[flies] -= halves_within_ns(work, flies, number, ops, record.labels)
+    stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
+    work = work.assign(step=step, self_ns=self_ns)
+    return HostTables(host, known, cut, step_of, stray_ns, not_serial, notes), work
+
+
+def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All work by device and start, the longest first of those that start at once."""
+    columns = {
+        name: joined([part[name].to_numpy() for part in parts] or [np.zeros(0, np.int64)])
+        for name in COLUMNS
+    }
+    order = np.lexsort((-columns["end_ns"], columns["start_ns"], columns["device"]))
+    for name, column in columns.items():  # one after the other: the old one is free at once
+        columns[name] = column if is_same(column) else column[order]
+    return pd.DataFrame(columns, copy=False)
+
+
+def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> pd.DataFrame:
+    """`work` with the row of its instruction, how it is known and how sure that is."""
+    texts = labels.texts
+    place, modules = pd.factorize(work["module"])
+    unique, inverse = np.unique(place * len(texts) + work["op"].to_numpy(), return_inverse=True)
+    rows = [
+        instructions.get((int(modules[pair // len(texts)]), texts[pair % len(texts)]), -1)
+        for pair in unique.tolist()
+    ]
+    instruction = np.array(rows, np.int64)[inverse] if rows else np.zeros(0, np.int64)
+    evidence = [labels.code("none"), labels.code("recorded")]
+    return work.assign(
+        instruction=instruction,
+        evidence=np.where(instruction >= 0, evidence[1], evidence[0]),
+        confidence=(instruction >= 0).astype(np.float64),
+    )
+
+
+def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:
+    """Places of the work of programs that are not there, on lines where ops lie in one another."""
+    is_known = work["module"].isin(list(host.programs)).to_numpy()
+    return np.flatnonzero(_is_on(work, labels, nests) & ~is_known)
+
+
+def _is_on(work: pd.DataFrame, labels: Labels, test: Callable[[str], bool]) -> Flags:
+    """Whether each piece is on a line whose name passes the test."""
+    used, inverse = np.unique(work["line"].to_numpy(), return_inverse=True)
+    texts = labels.texts
+    passed: Flags = np.array([test(texts[code]) for code in used.tolist()], dtype=bool)[inverse]
+    return passed
+
+
+def _nested_self_ns(work: pd.DataFrame) -> Int64s:
+    line = work.groupby(["device", "line"], sort=False).ngroup().to_numpy().astype(np.int64)
+    return nested_self_times_ns(work["start_ns"].to_numpy(), work["end_ns"].to_numpy(), line)
+
+
+def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:
+    """Number of the step whose device work spans each point, of several the last begun; else -1.
+
+    `steps` are in order of time.
+    """
+    real = [step for step in steps if step.runs]
+    if not real:
+        return np.full(len(at_ns), -1, np.int64)
+    starts = np.array([step.start_ns for step in real], np.int64)
+    ends = np.array([step.end_ns for step in real], np.int64)
+    numbers = np.array([step.step for step in real], np.int64)
+    at = np.searchsorted(starts, at_ns, "right") - 1
+    is_in: Flags = (at >= 0) & (at_ns <= ends[np.maximum(at, 0)])
+    return np.where(is_in, numbers[np.maximum(at, 0)], -1)
+
+
+def _steps_of_executions(rows: pd.DataFrame, step_of: Mapping[tuple[int, int], int]) -> Int64s:
+    pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
+    return np.array([step_of.get(pair, -1) for pair in pairs], np.int64)

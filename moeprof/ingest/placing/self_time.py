@@ -1,0 +1,126 @@
+"""Question: how long did each op run itself, without the ops that it called?
+
+Only ``while``, ``call``, ``conditional`` and asynchronous calls enclose other ops. Their bodies
+may run on other threads than they do, so nesting on a thread says nothing; the program's call
+graph does.
+
+    self = length − |union of the intervals of the body's ops, in the same execution on the same
+           device, cut to the caller's interval|
+
+Where the program is not there, nesting on the line is all that is known, and on the lines of a
+TPU core, which runs one op at a time, it says the same:
+
+    self = length − Σ lengths of the pieces directly inside it
+
+Ops of one device may overlap (several streams or threads); a union counts such time once. A
+body's own loops are in the body, so an outer loop gives up their time too, once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.xspace.space import Int64s
+from moeprof.tables.intervals import apart, cover
+
+CALLERS = ("while", "call", "conditional", "async-start")
+Bodies = Mapping[int, Int64s]
+"""Row of a calling op in `HLO_OPS` -> rows of all ops that it calls, however deep."""
+
+
+def bodies(ops: pd.DataFrame) -> dict[int, Int64s]:
+    """Bodies of every calling op of `HLO_OPS`."""
+    found: dict[int, Int64s] = {}
+    is_caller = ops["opcode"].isin(CALLERS)
+    for module in ops["module"][is_caller].unique():
+        found |= _bodies_of_module(ops[ops["module"] == module])
+    return found
+
+
+def _bodies_of_module(ops: pd.DataFrame) -> dict[int, Int64s]:
+    members: dict[str, list[int]] = defaultdict(list)
+    for row, computation in zip(ops.index.tolist(), ops["computation"], strict=True):
+        members[computation].append(row)
+    callers = ops[ops["opcode"].isin(CALLERS)]
+    called = {row: str(text).split() for row, text in callers["called"].items()}
+    calls: dict[str, set[str]] = defaultdict(set)
+    for (_, names), computation in zip(called.items(), callers["computation"], strict=True):
+        calls[computation].update(names)
+    return {
+        int(str(row)): np.sort(
+            np.array([m for c in _reachable(names, calls) for m in members[c]], np.int64)
+        )
+        for row, names in called.items()
+    }
+
+
+def self_times_ns(
+    starts: Int64s, ends: Int64s, instruction: Int64s, execution: Int64s, inside: Bodies
+) -> Int64s:
+    """Self time of each piece of work.
+
+    `instruction` is its row in `HLO_OPS`, -1 for none; `execution` numbers, from 0, the pairs of
+    an execution of a module and a device.
+    """
+    times = ends - starts
+    if not len(times):
+        return times
+    order = np.argsort(instruction, kind="stable")
+    by_row = instruction[order]
+    shift = apart(execution, starts, ends)
+    for row in np.unique(instruction).tolist():
+        if row in inside:
+            mine = order[np.searchsorted(by_row, row) : np.searchsorted(by_row, row, "right")]
+            body = _events_of(inside[row], by_row, order)
+            nested = cover(starts[body] + shift[body], ends[body] + shift[body])
+            done = nested.until(ends[mine] + shift[mine])
+            times[mine] -= done - nested.until(starts[mine] + shift[mine])
+    return times
+
+
+def nested_self_times_ns(starts: Int64s, ends: Int64s, line: Int64s) -> Int64s:
+    """Self time of each piece on lines where pieces lie inside one another, in ns.
+
+    `line` numbers the lines from 0. One pass for each depth: the pieces that begin when all before
+    them have ended are the outer ones of those left; each of the rest lies in the last of them.
+    What sticks out of the piece around it is taken off only as far as it lies inside.
+    """
+    times = ends - starts
+    shift = apart(line, starts, ends)
+    begin, end = starts + shift, ends + shift
+    left = np.lexsort((-end, begin))
+    outer = np.zeros(0, np.int64)
+    while len(left):
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end[left][:-1]))
+        is_outer = begin[left] >= before
+        mine = left[is_outer]
+        around = outer[is_outer] if len(outer) else outer
+        if len(outer):
+            inside = np.maximum(np.minimum(end[mine], end[around]) - begin[mine], 0)
+            np.subtract.at(times, around, inside)
+        outer = mine[np.cumsum(is_outer) - 1][~is_outer]
+        left = left[~is_outer]
+    return times
+
+
+def _events_of(rows: Int64s, by_row: Int64s, order: Int64s) -> Int64s:
+    """Events of the instructions `rows`, which are sorted."""
+    firsts, lasts = np.searchsorted(by_row, rows), np.searchsorted(by_row, rows, "right")
+    lengths = lasts - firsts
+    begins = np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths)
+    return order[begins + np.arange(int(lengths.sum()))]
+
+
+def _reachable(called: Iterable[str], calls: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    todo = list(called)
+    while todo:
+        computation = todo.pop()
+        if computation not in found:
+            found.add(computation)
+            todo.extend(calls.get(computation, ()))
+    return found

@@ -1,0 +1,313 @@
+"""Question: which executions make up a training step, and which steps can be measured?
+
+A step is cut from device work, never from the host's clock: with asynchronous dispatch the host
+is ahead. Markers (StepTraceAnnotation) say which executions belong together where they agree
+with the executions of the largest module; else every execution of that module is a step, with
+the executions of those other modules that come once or more in every step. Where `moeprof
+capture` counted the steps, its way of counting decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from moeprof.ingest.planes.record import Launch, Marker
+from moeprof.ingest.sources.run_record import Counting
+
+_WARM_UP = 2.0  # a leading step of more than this many medians still warms up
+_STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
+_ENOUGH = 3  # steps that must be left to call another one an outlier
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a module over all devices of a host."""
+
+    module: int
+    run_id: int
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    ops: int
+    devices: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one host with the runs it consists of; ``reason`` says why it is not used."""
+
+    step: int
+    module: int
+    start_ns: int
+    end_ns: int
+    runs: tuple[tuple[int, int], ...]
+    reason: str = ""
+
+
+class Cut(NamedTuple):
+    """Steps in order of time, and how they were found.
+
+    ``is_as_in_script`` says whether their numbers are those that the script or capture counts
+    with; else they are places, from 0. ``doubt`` says what else a step might be.
+    """
+
+    steps: list[Step]
+    how: str
+    is_as_in_script: bool = False
+    doubt: str = ""
+
+
+def cut_steps(
+    executions: Sequence[Execution],
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+    compiles_ns: Sequence[int] = (),
+    counting: Counting | None = None,
+) -> Cut:
+    """Find the steps of one host; every step has a number of its own."""
+    if not executions:
+        return Cut([], "no step: no execution of a module can be told apart")
+    main = largest_module(executions)
+    found, owners = _best_markers(executions, main, markers, launches)
+    is_fit = _markers_fit(executions, main, owners)
+    if counting is not None and counting.annotation:
+        counted = [marker for marker in markers if marker.name == counting.annotation]
+        if counted_owners := _owners(counted, launches):
+            found, owners, is_fit = counted, counted_owners, True
+    if is_fit:
+        cut = _marked(executions, found, owners, compiles_ns, main)
+    else:
+        doubt = "" if counting else _doubt(executions, main, found, owners)
+        cut = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
+    return cut._replace(steps=_without_odd_ends(_judged(cut.steps, executions)))
+
+
+def largest_module(executions: Sequence[Execution]) -> int:
+    """The module with the most device time."""
+    busy: Counter[int] = Counter()
+    for execution in executions:
+        busy[execution.module] += execution.busy_ns
+    return max(busy, key=lambda module: busy[module])
+
+
+def _best_markers(
+    executions: Sequence[Execution],
+    main: int,
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+) -> tuple[list[Marker], dict[int, int]]:
+    """Markers of one name, and what they own: a name that fits, with the most main runs."""
+    runs = {e.run_id for e in executions if e.module == main}
+    best: tuple[list[Marker], dict[int, int]] = ([], {})
+    most = (False, -1)
+    for name in dict.fromkeys(marker.name for marker in markers):
+        mine = [marker for marker in markers if marker.name == name]
+        owners = _owners(mine, launches)
+        owned = (_markers_fit(executions, main, owners), len(runs & owners.keys()))
+        if owned > most:
+            best, most = (mine, owners), owned
+    return best
+
+
+def _owners(markers: Sequence[Marker], launches: Sequence[Launch]) -> dict[int, int]:
+    """run id -> index of the marker in which the host launched it."""
+    order = sorted(range(len(markers)), key=lambda i: markers[i].start_ns)
+    starts = [markers[i].start_ns for i in order]
+    found: dict[int, int] = {}
+    for launch in launches:
+        at = bisect_right(starts, launch.start_ns) - 1
+        if at >= 0 and launch.start_ns <= markers[order[at]].end_ns:
+            found[launch.run_id] = order[at]
+    return found
+
+
+def _markers_fit(executions: Sequence[Execution], main: int, owners: dict[int, int]) -> bool:
+    """Most runs of the main module lie in markers, and not all of several in a single one."""
+    runs = [e.run_id for e in executions if e.module == main]
+    owned = Counter(owners[run] for run in runs if run in owners)
+    return 2 * sum(owned.values()) > len(runs) and (len(owned) > 1 or len(runs) == 1)
+
+
+def _doubt(
+    executions: Sequence[Execution], main: int, markers: Sequence[Marker], owners: dict[int, int]
+) -> str:
+    """What speaks against a step per execution: a single annotation that holds most of them."""
+    runs = [e.run_id for e in executions if e.module == main]
+    owned = [owners[run] for run in runs if run in owners]
+    if len(set(owned)) != 1 or 2 * len(owned) <= len(runs):
+        return ""
+    return (
+        f"one annotation '{markers[owned[0]].name}' holds {len(owned)} executions of the largest "
+        f"module: they are counted as {len(owned)} steps, but may be one"
+    )
+
+
+def _marked(
+    executions: Sequence[Execution],
+    markers: Sequence[Marker],
+    owners: dict[int, int],
+    compiles_ns: Sequence[int],
+    main: int,
+) -> Cut:
+    mine: dict[int, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        if execution.run_id in owners:
+            mine[owners[execution.run_id]].append(execution)
+    steps = []
+    for index, marker in enumerate(markers):
+        if mine[index]:
+            is_compiled = any(marker.start_ns <= at <= marker.end_ns for at in compiles_ns)
+            step = _step(marker.step, mine[index], main)
+            steps.append(_with(step, "compiled in it" if is_compiled else ""))
+        else:
+            reason = "no device work in it"
+            steps.append(Step(marker.step, -1, marker.start_ns, marker.end_ns, (), reason))
+    # the host is ahead: a step without device work may begin before the work of an earlier one
+    order = sorted(range(len(markers)), key=lambda at: markers[at].start_ns)
+    numbers = [steps[at].step for at in order]
+    steps.sort(key=lambda step: step.start_ns)
+    how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
+    if numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers)):
+        return Cut(steps, how, is_as_in_script=True)
+    how += ", numbered by their place: the annotations' own numbers do not rise"
+    return Cut([replace(step, step=place) for place, step in enumerate(steps)], how)
+
+
+def _by_module(
+    executions: Sequence[Execution], main: int, markers: int, counting: Counting | None
+) -> Cut:
+    runs = _with_companions(executions, main)
+    first = _first_number(len(runs), counting)
+    steps = [_step((first or 0) + place, mine, main) for place, mine in enumerate(runs)]
+    steps = _not_ahead(steps, runs)
+    how = f"steps from executions of the largest module (annotations found: {markers}"
+    how += ", not used)" if markers else ")"
+    return Cut(steps, how, is_as_in_script=first is not None)
+
+
+def _first_number(steps: int, counting: Counting | None) -> int | None:
+    """What capture calls the first step; None where it counted other steps than are found."""
+    if counting is None or counting.first_step is None or counting.last_step is None:
+        return None
+    is_same = counting.last_step - counting.first_step + 1 == steps
+    return counting.first_step if is_same else None
+
+
+def _with_companions(executions: Sequence[Execution], main: int) -> list[list[Execution]]:
+    """Each execution of the main module with those of the modules that every step needs.
+
+    Such a module comes at least once between any two main executions. Where it also comes before
+    the first and never after the last, it prepares a step (as the copy of a batch does, which may
+    run while the step before it still does); else it follows up on one (as an update does), and
+    only the last step, which the capture may cut, can lack it.
+    """
+    ordered = sorted(executions, key=lambda e: e.start_ns)
+    starts = [e.start_ns for e in ordered if e.module == main]
+    gaps: list[list[Execution]] = [[] for _ in range(len(starts) + 1)]  # before, between, after
+    for execution in ordered:
+        gaps[bisect_right(starts, execution.start_ns)].append(execution)
+    modules = [{e.module for e in gap} for gap in gaps]
+    between = set.intersection(*(modules[1:-1] or modules[1:]))
+    preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
+    return [
+        sorted(
+            [e for e in before if e.module in preparing]
+            + [e for e in own if e.module in between - preparing],
+            key=lambda e: e.start_ns,
+        )
+        for before, own in pairwise(gaps)
+    ]
+
+
+def _not_ahead(steps: list[Step], runs: list[list[Execution]]) -> list[Step]:
+    """The steps without the time by which a preparation ran ahead, in the step before."""
+    kept = steps[:1]
+    for step, mine in zip(steps[1:], runs[1:], strict=True):
+        begin = min(e.start_ns for e in mine if e.module == step.module)
+        kept.append(replace(step, start_ns=min(begin, max(step.start_ns, kept[-1].end_ns))))
+    return kept
+
+
+def _step(number: int, executions: list[Execution], main: int) -> Step:
+    return Step(
+        step=number,
+        module=main,
+        start_ns=min(e.start_ns for e in executions),
+        end_ns=max(e.end_ns for e in executions),
+        runs=tuple((e.module, e.run_id) for e in executions),
+    )
+
+
+def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
+    """Give a reason to every step that the capture cut."""
+    ops = {(e.module, e.run_id): e.ops for e in executions}
+    devices = {(e.module, e.run_id): e.devices for e in executions}
+    sizes = [sum(ops[run] for run in step.runs) for step in steps]
+    widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
+    widest = max(widths, default=0)
+    judged = []
+    for at, step in enumerate(steps):
+        reason = step.reason
+        if not reason and widths[at] < widest:
+            reason = f"work of {widths[at]} of {widest} devices"
+        if not reason and at in (0, len(steps) - 1):
+            reason = _cut_at_an_end(steps, sizes, at)
+        judged.append(_with(step, reason))
+    return judged
+
+
+def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:
+    """The steps with those not used that a record, which ends at that time, cannot tell of."""
+    if known_until_ns is None:
+        return steps
+    last = max((s.end_ns for s in steps if s.runs), default=known_until_ns)
+    return [
+        _with(step, "not captured: the record ends before it")
+        if not step.runs and step.start_ns >= last
+        else _with(step, "not captured whole: the record ends in it")
+        if step.runs and step.end_ns == last
+        else step
+        for step in steps
+    ]
+
+
+def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:
+    """Why the first or last step is not whole: it has fewer ops than any other; empty if it is."""
+    others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
+    if not others or sizes[at] >= min(others):
+        return ""
+    where = "began before the capture" if at == 0 else "cut by the end of the capture"
+    return f"{where}: {sizes[at]} of {min(others)} ops"
+
+
+def _without_odd_ends(steps: list[Step]) -> list[Step]:
+    """Drop a last step that is cut, then leading ones that warm up (long) or ramp up (short)."""
+    for is_last in (True, False):
+        used = [s for s in steps if not s.reason]
+        while len(used) > _ENOUGH:
+            end = used.pop() if is_last else used.pop(0)
+            rest = median(s.end_ns - s.start_ns for s in used)
+            share = (end.end_ns - end.start_ns) / rest if rest else 1.0
+            if share >= _STUMP and (is_last or share <= _WARM_UP):
+                break
+            what = "warm-up" if share > _WARM_UP else "ramp-up"
+            if is_last:
+                what = "cut by the end of the capture"
+            told = f"{share:.1f}" if share > 1 else f"{share:.2f}"
+            reason = (
+                f"{what}: {told} × the median of the steps {'before' if is_last else 'after'} it"
+            )
+            steps = [_with(s, reason) if s is end else s for s in steps]
+            if is_last:
+                break  # the end of the capture cuts one step
+    return steps
+
+
+def _with(step: Step, reason: str) -> Step:
+    return replace(step, reason=reason)

@@ -1,0 +1,1 @@
+"""What one process recorded: device work, steps and launches, plane by plane."""

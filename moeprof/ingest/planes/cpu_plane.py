@@ -1,0 +1,102 @@
+"""Question: which device work did XLA:CPU do, and where did its devices wait for each other?
+
+All virtual devices share one pool of threads and the host's plane; the device of an event is its
+``device_ordinal``. An op that hands its work to the pool and returns has two events: the op, and
+``end: <op>`` when the work is done, paired by a flow id. The op lasts until then; the second
+event is not work of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.planes.host_plane import HostEvents
+from moeprof.ingest.planes.record import Record, work_frame
+from moeprof.ingest.xspace.space import ABSENT, Int64s
+from moeprof.tables.intervals import last_begun
+
+_END = "end: "
+
+
+def read_cpu_work(events: HostEvents, record: Record) -> None:
+    """Add device work and waits to `record`."""
+    columns = events.columns
+    is_end = events.named(lambda name: name.startswith(_END))
+    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_end
+    record.drop("ends of operations", is_end.sum())
+    places = np.flatnonzero(is_work)
+    ends = np.maximum(events.end_ns[places], _done_ns(events, places, np.flatnonzero(is_end)))
+    labels = record.labels
+    work = work_frame(
+        len(places),
+        device=_number(events, "device_ordinal", places, 0),
+        line=labels.codes([line.name for line in events.plane.lines], columns.line[places]),
+        name=labels.codes(events.plane.event_names, columns.name[places]),
+        kind=labels.code("op"),
+        module=_number(events, "program_id", places, -1),
+        op=labels.codes(columns.strings, columns.texts["hlo_op"][places]),
+        run_id=_number(events, "run_id", places, -1),
+        start_ns=events.start_ns[places],
+        end_ns=ends,
+    )
+    is_wait = events.named(lambda name: name == "Rendezvous") & ~is_work
+    waits = _waits(events, np.flatnonzero(is_wait), places, work, record)
+    if len(work):
+        record.work.append(work)
+        record.waits.append(waits)
+    rest = events.keep & ~is_end & ~is_work & ~is_wait & ~events.has("step_num")
+    rest &= ~(events.has("run_id") & events.named(lambda name: "::Execute" in name))
+    record.drop("other host events", rest.sum())
+
+
+def _number(events: HostEvents, name: str, places: Int64s, default: int) -> Int64s:
+    values = events.number(name)[places]
+    return np.where(values == ABSENT, default, values)
+
+
+def _done_ns(events: HostEvents, work: Int64s, ends: Int64s) -> Int64s:
+    """When each piece of work was done by its end event; the start of time where it has none."""
+    kinds = np.concatenate([events.number("_pt")[work], events.number("_ct")[ends]])
+    flows = np.concatenate([events.number("_p")[work], events.number("_c")[ends]])
+    is_known = (kinds != ABSENT) & (flows != ABSENT)
+    kind_codes, flow_codes = pd.factorize(kinds)[0], pd.factorize(flows)[0]
+    pairs = np.where(is_known, flow_codes * (kind_codes.max(initial=0) + 1) + kind_codes, -1)
+    mine, theirs = pairs[: len(work)], pairs[len(work) :]
+    done = np.full(pairs.max(initial=-1) + 2, ABSENT, np.int64)  # the last place is of no flow
+    done[theirs] = events.start_ns[ends]
+    done[-1] = ABSENT
+    return done[mine]
+
+
+def _waits(
+    events: HostEvents, waits: Int64s, places: Int64s, work: pd.DataFrame, record: Record
+) -> pd.DataFrame:
+    """Waits with the device and op of the work that encloses each on its thread."""
+    around = _enclosing(events, waits, places)
+    waits, around = waits[around >= 0], around[around >= 0]
+    columns, labels = events.columns, record.labels
+    texts = labels.codes(columns.strings, columns.texts["name"][waits])
+    names = labels.codes(events.plane.event_names, columns.name[waits])
+    frame = work.iloc[around][["device", "op", "module", "run_id"]].reset_index(drop=True)
+    return frame.assign(
+        name=np.where(columns.texts["name"][waits] >= 0, texts, names),
+        start_ns=events.start_ns[waits],
+        end_ns=events.end_ns[waits],
+    )
+
+
+def _enclosing(events: HostEvents, waits: Int64s, work: Int64s) -> Int64s:
+    """Place in `work` of the last piece begun on a wait's thread, if the wait lies in it; else -1.
+
+    The thread's own event counts, not the later end of the op's work.
+    """
+    if not len(work) or not len(waits):
+        return np.full(len(waits), -1, np.int64)
+    line, start = events.columns.line.astype(np.int64), events.start_ns
+    order = np.lexsort((start[work], line[work]))
+    at = last_begun(line[work][order], start[work][order], line[waits], start[waits])
+    place = order[np.maximum(at, 0)]
+    around = work[place]
+    is_in = (at >= 0) & (line[around] == line[waits])
+    return np.where(is_in & (events.end_ns[around] >= events.end_ns[waits]), place, -1)

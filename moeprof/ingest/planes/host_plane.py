@@ -1,0 +1,172 @@
+"""Question: what does the host plane say about steps, launches and compilation?
+
+The plane is decoded once, with all stats that its readers need; the threads' bookkeeping and
+Python calls are counted and never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from moeprof.ingest.planes.outliers import drop_impossible
+from moeprof.ingest.planes.record import Launch, Marker, Record, names_that, sound
+from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
+from moeprof.tables.intervals import last_begun
+
+HOST_PLANE = "/host:CPU"
+_NUMBERS = (
+    *("program_id", "run_id", "device_ordinal", "step_num", "_pt", "_p", "_ct", "_c"),
+    *("correlation_id", "global_device_id"),
+)
+_POOL = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
+_COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
+_DEVICE_EXECUTE = re.compile(r"^\[\d+\] .*LoadedExecutable::Execute")
+
+
+@dataclass(frozen=True)
+class HostEvents:
+    """The host plane's events whose stamps can be true, since the capture began.
+
+    ``is_end`` marks those that say when an op of XLA:CPU was done.
+    """
+
+    plane: PlaneHead
+    columns: EventColumns
+    keep: Flags
+    zero_ns: int
+
+    def named(self, test: Callable[[str], object]) -> Flags:
+        """Kept events whose name passes the test."""
+        passed: Flags = names_that(self.plane.event_names, test)[self.columns.name]
+        return self.keep & passed
+
+    def number(self, name: str) -> Int64s:
+        """A stat as int64, `ABSENT` where an event lacks it."""
+        return self.columns.numbers[name]
+
+    def has(self, name: str) -> Flags:
+        """Kept events with a number of that name."""
+        is_there: Flags = self.number(name) != ABSENT
+        return self.keep & is_there
+
+    @cached_property
+    def start_ns(self) -> Int64s:
+        """Starts, of all events in the columns."""
+        return self.columns.start_ns - self.zero_ns
+
+    @cached_property
+    def end_ns(self) -> Int64s:
+        """Ends, of all events in the columns."""
+        return self.columns.end_ns - self.zero_ns
+
+
+def read_host_events(space: Space, plane: PlaneHead, zero_ns: int, record: Record) -> HostEvents:
+    """Decode the plane; what is left out is counted in `record`."""
+    is_pool = names_that(plane.event_names, lambda name: name.startswith(_POOL))[:-1]
+    is_python = names_that(plane.event_names, lambda name: name.startswith("$"))[:-1]
+    columns = space.events(
+        plane, numbers=_NUMBERS, texts=("hlo_op", "name"), skip_names=is_pool | is_python
+    )
+    keep = sound(columns.start_ns, columns.end_ns)
+    record.drop("thread pool bookkeeping", columns.skipped[is_pool].sum())
+    record.drop("Python calls", columns.skipped[is_python].sum())
+    drop_impossible(plane, columns, keep, record)
+    record.events += len(columns) + int(columns.skipped.sum())
+    return HostEvents(plane, columns, keep, zero_ns)
+
+
+def read_host_facts(events: HostEvents, record: Record) -> None:
+    """Add markers, launches and compilations to `record`."""
+    is_marker = events.has("step_num")
+    is_launch = ~is_marker & events.has("run_id") & events.named(lambda n: "::Execute" in n)
+    is_compile = events.named(lambda name: any(part in name for part in _COMPILES))
+    starts, ends = events.start_ns, events.end_ns
+    for at in np.flatnonzero(is_marker).tolist():
+        name = events.columns.name[at]
+        record.markers.append(
+            Marker(
+                events.plane.event_names[name] if name >= 0 else "",
+                int(events.number("step_num")[at]),
+                int(starts[at]),
+                int(ends[at]),
+            )
+        )
+    record.launches += [
+        Launch(run, start)
+        for run, start in zip(
+            events.number("run_id")[is_launch].tolist(), starts[is_launch].tolist(), strict=True
+        )
+    ]
+    record.compiles_ns += ends[is_compile & ~is_marker].tolist()
+
+
+@dataclass(frozen=True)
+class Executes:
+    """Calls that run a program on one device: place of the line, span, execution, device."""
+
+    line: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    run_id: Int64s
+    device: Int64s
+
+
+@dataclass(frozen=True)
+class RunIds:
+    """Run ids of the launches on the host, sorted by device and correlation id."""
+
+    device: Int64s
+    correlation: Int64s
+    run_id: Int64s
+
+    def of(self, device: int, correlation: Int64s) -> Int64s:
+        """Run id of each launch of a device; -1 for one that is not known."""
+        first, last = np.searchsorted(self.device, [device, device + 1])
+        known, runs = self.correlation[first:last], self.run_id[first:last]
+        if not len(known):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.maximum(np.searchsorted(known, correlation, "right") - 1, 0)
+        return np.where(known[at] == correlation, runs[at], -1)
+
+
+NO_RUN_IDS = RunIds(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+def gpu_run_ids(events: HostEvents) -> RunIds:
+    """The execution that each launch on the host is of.
+
+    A kernel carries no run id: its correlation id leads to the host call that launched it, and
+    that call lies inside the execution, on the same thread.
+    """
+    is_execute = events.has("_c") & events.named(_DEVICE_EXECUTE.match)
+    is_call = events.has("correlation_id") & ~is_execute
+    if not is_execute.any() or not is_call.any():
+        return NO_RUN_IDS
+    found = _executes(events, is_execute)
+    line = events.columns.line[is_call].astype(np.int64)
+    start = events.start_ns[is_call]
+    at = last_begun(found.line, found.start_ns, line, start)
+    is_inside = (at >= 0) & (found.line[at] == line) & (start <= found.end_ns[at])
+    at, correlation = at[is_inside], events.number("correlation_id")[is_call][is_inside]
+    order = np.lexsort((correlation, found.device[at]))
+    return RunIds(found.device[at][order], correlation[order], found.run_id[at][order])
+
+
+def _executes(events: HostEvents, is_execute: Flags) -> Executes:
+    places = np.flatnonzero(is_execute)
+    line, start = events.columns.line[places].astype(np.int64), events.start_ns[places]
+    order = np.lexsort((start, line))
+    places = places[order]
+    device = events.number("global_device_id")[places]
+    return Executes(
+        line=line[order],
+        start_ns=start[order],
+        end_ns=events.end_ns[places],
+        run_id=events.number("_c")[places],
+        device=np.where(device == ABSENT, 0, device),
+    )

@@ -1,0 +1,75 @@
+"""Question: which events have a time stamp that cannot be, or lie far from where the work is?
+
+An impossible stamp is a negative length, a start at or before 0, or a date after all dates. Far is
+relative: a quarter of the device work at most lies farther from the median start than `FAR` times
+the distance within which the other three quarters lie, and never less than an hour. One such
+event would stretch the time axis over years.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.planes.record import Record
+from moeprof.ingest.xspace.space import EventColumns, Flags, Int64s, PlaneHead
+
+IMPOSSIBLE = "impossible time stamp"
+FAR_AWAY = "far from the work"
+FAR = 100
+_HOUR_NS = 3_600_000_000_000
+_LISTED = 3  # are described in the trust record; all are counted
+
+
+def drop_impossible(plane: PlaneHead, columns: EventColumns, keep: Flags, record: Record) -> None:
+    """Count the events that are not kept, and describe the first of them."""
+    places = np.flatnonzero(~keep)
+    record.drop(IMPOSSIBLE, len(places))
+    for at in places[: max(0, _LISTED - len(record.outliers))].tolist():
+        name = plane.event_names[columns.name[at]] if columns.name[at] >= 0 else ""
+        start_ns, end_ns = int(columns.start_ns[at]), int(columns.end_ns[at])
+        record.outliers.append(f"{name!r} at {start_ns:,} ns for {end_ns - start_ns:,} ns")
+
+
+def near_the_work(record: Record) -> Record:
+    """`record` without work, waits, markers and launches far from where its work is."""
+    bounds = _bounds_ns([part["start_ns"].to_numpy() for part in record.work])
+    if bounds is None:
+        return record
+    counts = record.dropped.copy()
+    outliers = list(record.outliers)
+    near = replace(record, dropped=counts, outliers=outliers)
+    near.work = [_within(part, bounds) for part in record.work]
+    near.waits = [_within(part, bounds) for part in record.waits]
+    near.markers = [m for m in record.markers if bounds[0] <= m.start_ns <= bounds[1]]
+    near.launches = [c for c in record.launches if bounds[0] <= c.start_ns <= bounds[1]]
+    far = [_beyond(part, bounds) for part in record.work]
+    left = sum(map(len, record.waits)) + len(record.markers)
+    left -= sum(map(len, near.waits)) + len(near.markers)
+    near.drop(FAR_AWAY, sum(map(len, far)) + left)
+    texts = record.labels.texts
+    for part in far:
+        for row in part.head(max(0, _LISTED - len(outliers))).itertuples():
+            outliers.append(f"{texts[int(str(row.name))]!r} at {int(str(row.start_ns)):,} ns")
+    return near
+
+
+def _bounds_ns(parts: list[Int64s]) -> tuple[int, int] | None:
+    """Earliest and latest start that is near; None where all are."""
+    starts = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if not len(starts) or int(starts.max()) - int(starts.min()) <= _HOUR_NS:
+        return None
+    middle = int(np.median(starts))
+    distance = np.abs(starts - middle)
+    most = max(_HOUR_NS, FAR * int(np.quantile(distance, 0.75)))
+    return (middle - most, middle + most) if int(distance.max()) > most else None
+
+
+def _within(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.DataFrame:
+    return part[part["start_ns"].between(*bounds)]
+
+
+def _beyond(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.DataFrame:
+    return part[~part["start_ns"].between(*bounds)]

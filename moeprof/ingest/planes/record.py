@@ -1,0 +1,146 @@
+"""Question: what did one profile file record, before it is joined with the programs?
+
+Device work is a frame of whole numbers, one row per piece; text is held as codes of `Labels`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.trace import TrustCheck
+
+LABELLED = ("line", "name", "kind", "op", "details")
+COLUMNS = (
+    *("device", "line", "name", "kind", "module", "op", "run_id", "start_ns", "end_ns"),
+    *("correlation_id", "graph_id", "graph_node", "details"),
+)
+"""Columns of device work, all int64: those of `EVENTS`; -1 where unknown, text as codes."""
+
+
+MADE_UP_RUN = 2**40
+"""Run ids from here on are counted by the reader, and are none that the runtime gave."""
+
+
+class Labels:
+    """Texts by code, in order of their first use; code 0 is the empty text."""
+
+    def __init__(self) -> None:
+        """Know the empty text only."""
+        self._codes: dict[str, int] = {"": 0}
+
+    def code(self, text: str) -> int:
+        """The code of a text, new if need be."""
+        return self._codes.setdefault(text, len(self._codes))
+
+    def codes(self, texts: Sequence[str], places: Int64s | np.ndarray) -> Int64s:
+        """Codes of ``texts[places]``; a place of -1 is the empty text. Unused texts get none."""
+        used = np.zeros(len(texts) + 1, dtype=bool)
+        used[places] = True
+        table = np.zeros(len(texts) + 1, dtype=np.int64)
+        for place in np.flatnonzero(used[:-1]).tolist():
+            table[place] = self.code(texts[place])
+        return table[places]
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts by code."""
+        return list(self._codes)
+
+
+def work_frame(count: int, **columns: Int64s | int) -> pd.DataFrame:
+    """Device work of `count` pieces; columns not given are unknown."""
+    known = {name: columns.get(name, 0 if name in LABELLED else -1) for name in COLUMNS}
+    full = {n: same(v, count) if isinstance(v, int) else v for n, v in known.items()}
+    return pd.DataFrame(full, copy=False)
+
+
+def same(value: int, count: int) -> Int64s:
+    """A column of one value, which takes no memory; it cannot be written to."""
+    return np.broadcast_to(np.int64(value), count)
+
+
+def is_same(column: Int64s) -> bool:
+    """Whether it is such a column."""
+    return column.strides == (0,)
+
+
+def joined(columns: Sequence[Int64s]) -> Int64s:
+    """Columns one behind the other; of one value where all are of that."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    values = {int(c[0]) for c in columns if len(c)} if all(map(is_same, columns)) else set()
+    if len(values) == 1:
+        return same(values.pop(), sum(map(len, columns)))
+    return np.concatenate(columns)
+
+
+class Marker(NamedTuple):
+    """A step annotation of the user's program."""
+
+    name: str
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+class Launch(NamedTuple):
+    """The host call that started execution ``run_id`` of a module."""
+
+    run_id: int
+    start_ns: int
+
+
+@dataclass
+class Record:
+    """What the planes of one file hold. Readers append to it, and who orders the work takes it out.
+
+    ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
+    CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
+    ``checks`` are for the trust record, of faults that only the reader of a format can see.
+    ``known_until_ns`` is where the record ends before the capture did, None where it does not.
+    All stamps count from the start of the capture.
+    """
+
+    labels: Labels
+    work: list[pd.DataFrame] = field(default_factory=list)
+    waits: list[pd.DataFrame] = field(default_factory=list)
+    markers: list[Marker] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    compiles_ns: list[int] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    damage: list[str] = field(default_factory=list)
+    outliers: list[str] = field(default_factory=list)
+    checks: list[TrustCheck] = field(default_factory=list)
+    events: int = 0
+    known_until_ns: int | None = None
+
+    def take_work(self) -> list[pd.DataFrame]:
+        """The work, which the record gives up: it is large, and soon there in another order."""
+        work, self.work = self.work, []
+        return work
+
+    def drop(self, what: str, count: int) -> None:
+        """Count events that are left out."""
+        if count:
+            self.dropped[what] += int(count)
+
+
+_LATEST_NS = 2**62  # 146 years: no capture, and no date, lies beyond
+
+
+def sound(start_ns: Int64s, end_ns: Int64s) -> Flags:
+    """Whether stamps can be true: a negative length or a start at or before 0 cannot."""
+    return (start_ns > 0) & (start_ns <= end_ns) & (end_ns < _LATEST_NS)
+
+
+def names_that(names: Iterable[str], test: Callable[[str], object]) -> Flags:
+    """A flag per name, and a last one, False, for events whose name is unknown (place -1)."""
+    return np.array([*(bool(test(name)) for name in names), False])

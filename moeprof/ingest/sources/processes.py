@@ -1,0 +1,85 @@
+"""Question: which processes did a run have, and of which is there a profile?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeprof.ingest.numerals import number_in
+from moeprof.ingest.sources.run_record import place_of, read_meta
+
+_NUMBERED = re.compile(r"-p(\d+)\.(?:xplane\.pb|trace\.json)(?:\.gz)?$")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """``of_file`` is the place in the run of each file's process, -1 where nothing tells it.
+
+    ``expected`` is how many processes the run had, 0 where nothing says so; ``missing`` names
+    those that were to record and of which no profile is read, ``not_asked`` those that were not.
+    """
+
+    of_file: tuple[int, ...]
+    expected: int = 0
+    missing: tuple[str, ...] = ()
+    not_asked: tuple[str, ...] = ()
+
+
+def processes_of(run: Path | None, files: Sequence[Path]) -> Processes:
+    """From capture's record, else from the names that capture gives, ``<host>-p<k>.xplane.pb``.
+
+    Raises:
+        TraceError: there is a ``meta.json`` that cannot be read.
+    """
+    meta = read_meta(run) if run is not None else None
+    written = [p for p in _list(meta, "processes") if isinstance(p, dict)]
+    by_place = {place_of(Path(file)): index for p in written for file, index in _files(p)}
+    known = tuple(by_place.get(place_of(file), -1) for file in files)
+    of_file = known if known and min(known) >= 0 and _are_apart(known) else _numbered(files)
+    expected = meta.get("expected_processes") if meta is not None else None
+    if not isinstance(expected, int) or not of_file or min(of_file) < 0:
+        return Processes(of_file)
+    facts = {_index(p): p for p in written}
+    absent = [k for k in range(expected) if k not in of_file]
+    asked = [k for k in absent if facts.get(k, {}).get("records", True)]
+    return Processes(
+        of_file,
+        expected,
+        tuple(_named(k, facts) for k in asked),
+        tuple(_named(k, facts) for k in absent if k not in asked),
+    )
+
+
+def _files(process: Mapping[str, object]) -> list[tuple[str, int]]:
+    windows = [w for w in _list(process, "windows") if isinstance(w, dict)]
+    files = [*(w.get("file") for w in windows), *_list(process, "files")]
+    return [(file, _index(process)) for file in files if isinstance(file, str)]
+
+
+def _index(process: Mapping[str, object]) -> int:
+    index = process.get("process_index", 0)
+    return index if isinstance(index, int) else -1
+
+
+def _list(holder: Mapping[str, object] | None, key: str) -> list[object]:
+    found = holder.get(key) if holder is not None else None
+    return found if isinstance(found, list) else []
+
+
+def _numbered(files: Sequence[Path]) -> tuple[int, ...]:
+    found = [_NUMBERED.search(file.name) for file in files]
+    places = tuple(number_in(match.group(1)) if match else -1 for match in found)
+    if places and min(places) >= 0 and _are_apart(places):
+        return places
+    return tuple(-1 for _ in files)
+
+
+def _are_apart(places: Sequence[int]) -> bool:
+    return len(set(places)) == len(places)
+
+
+def _named(index: int, facts: Mapping[int, Mapping[str, object]]) -> str:
+    host = facts.get(index, {}).get("host")
+    return f"process {index}" + (f" ({host})" if isinstance(host, str) and host else "")

@@ -1,0 +1,93 @@
+"""Question: what did `moeprof capture` write down about a run, and how did it count the steps?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeprof.ingest.unreadable import unreadable
+
+RUN_SCHEMA = "moeprof.run/"
+_ANNOTATION = "annotation "
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How capture counted the steps of a window: by an annotation (empty: by calls), from, to."""
+
+    annotation: str
+    first_step: int | None
+    last_step: int | None
+
+
+def read_meta(run: Path) -> Mapping[str, object] | None:
+    """``RUN/meta.json``; None where there is none, it is damaged or it is not capture's.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    try:
+        meta = json.loads(_meta_text(run) or "null")
+    except (ValueError, RecursionError):
+        return None  # the profile is whole all the same: `meta_damage` says so in the trust record
+    if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
+        return None
+    return meta
+
+
+def meta_damage(run: Path | None) -> list[str]:
+    """What is wrong with ``RUN/meta.json``, for the trust record."""
+    text = _meta_text(run) if run is not None else ""
+    try:
+        json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return ["meta.json is not JSON, so how capture counted and ended is not known"]
+    return []
+
+
+def _meta_text(run: Path) -> str:
+    """The text of ``RUN/meta.json``; empty where there is none."""
+    path = run / "meta.json"
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def counting_of(run: Path | None, profile: Path) -> Counting | None:
+    """How capture counted the steps of a profile in the run folder; None where it did not."""
+    meta = read_meta(run) if run is not None else None
+    for window in _windows(meta) if meta is not None else ():
+        file = window.get("file")
+        if isinstance(file, str) and Path(file).parts[-2:] == place_of(profile):
+            return _counting(window)
+    return None
+
+
+def place_of(profile: Path) -> tuple[str, ...]:
+    """Session and file name, which a profile keeps when its run is moved or packed."""
+    path = profile.resolve()
+    return path.parent.name, path.name.removesuffix(".gz")
+
+
+def _windows(meta: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    processes = meta.get("processes")
+    for process in processes if isinstance(processes, list) else []:
+        windows = process.get("windows") if isinstance(process, dict) else None
+        yield from (w for w in windows or [] if isinstance(w, dict))
+
+
+def _counting(window: Mapping[str, object]) -> Counting:
+    counted_by = str(window.get("counted_by", ""))
+    is_annotation = counted_by.startswith(_ANNOTATION)
+    return Counting(
+        annotation=counted_by.removeprefix(_ANNOTATION) if is_annotation else "",
+        first_step=_integer(window.get("first_step")),
+        last_step=_integer(window.get("last_step")),
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,1 @@
+"""How far the input can be trusted, and what a fault of it would falsify."""

@@ -1,0 +1,49 @@
+"""Question: what do the checks of the trust record look at?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from moeprof.ingest.sources.processes import Processes
+from moeprof.tables.trace import HostClock, TrustCheck
+
+TIMED = (
+    *("step_time", "breakdown", "ops", "timeline", "collectives", "stragglers", "pipeline"),
+    *("grouped_gemm", "dispatch_combine", "sync_gaps", "roofline", "launch"),
+)
+"""Analyses whose figures are times of device work."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the checks look at.
+
+    ``hlo_ops`` has the programs that ran, ``programs`` counts all of the profile. ``messages`` are
+    the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
+    else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
+    streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
+    could not be; ``found`` are checks that a reader of another format made itself.
+    """
+
+    events: pd.DataFrame
+    hlo_ops: pd.DataFrame
+    programs: int
+    steps: pd.DataFrame
+    dropped: Counter[str]
+    damage: Sequence[str]
+    messages: Sequence[str]
+    models: Sequence[str]
+    read: int
+    doubts: Sequence[str]
+    stray_ns: int
+    outliers: Sequence[str]
+    not_serial: Sequence[str]
+    hosts: Sequence[str]
+    clocks: Sequence[HostClock]
+    not_aligned: str
+    processes: Processes
+    found: Sequence[TrustCheck] = ()

@@ -1,0 +1,37 @@
+"""Question: can this profile carry the figures that are taken from it?"""
+
+from __future__ import annotations
+
+from moeprof.ingest.trust import placed_work, whole_input
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.tables.trace import TrustCheck
+
+CHECKS = (
+    whole_input.truncated,
+    whole_input.device_work,
+    whole_input.programs,
+    placed_work.resolved,
+    placed_work.durations,
+    placed_work.time_stamps,
+    placed_work.steps,
+    placed_work.strays,
+    whole_input.dropped_events,
+    whole_input.processes,
+    placed_work.clocks,
+    whole_input.profiler,
+)
+"""Every check, in the order in which the record lists them."""
+
+_WORSE = ("ok", "warn", "fail")
+
+
+def judge(evidence: Evidence) -> tuple[TrustCheck, ...]:
+    """Every check with its verdict; the good ones are listed too.
+
+    A check that a reader made itself takes the place of the one of its name: it knows what its
+    format can hold. Of several hosts' the most severe counts, of equal ones the first.
+    """
+    checks = {check.check: check for check in (make(evidence) for make in CHECKS)}
+    worst_first = sorted(evidence.found, key=lambda own: _WORSE.index(own.verdict), reverse=True)
+    checks |= {own.check: own for own in reversed(worst_first)}
+    return tuple(checks.values())

@@ -1,0 +1,144 @@
+"""Question: does the recorded work make sense? Checks of attribution, stamps, steps and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.xspace.space import Flags
+from moeprof.tables.trace import LOW_CONFIDENCE, TrustCheck
+from moeprof.units import format_ns, format_percent
+
+_ENOUGH = 0.99
+COMMAND_BUFFERS = (
+    "XLA_FLAGS=--xla_gpu_enable_command_buffer= at the next capture gives every kernel its own op"
+)
+
+
+def resolved(evidence: Evidence) -> TrustCheck:
+    """How much of device time has an HLO op, and how sure that is."""
+    events = evidence.events
+    total_ns = int(events["self_ns"].sum())
+    if not total_ns:
+        return TrustCheck("resolved", "warn", "no device time to resolve")
+    in_buffer = _label_is(events["op"], lambda op: op.startswith("command_buffer"))
+    is_named = _label_is(events["op"], bool) & ~in_buffer
+    found = (events["instruction"].to_numpy() >= 0) | is_named
+    by_order = found & _label_is(events["evidence"], lambda how: how == "graph")
+    unsure = by_order & (events["confidence"].to_numpy() < LOW_CONFIDENCE)
+    share = _share(events, found, total_ns)
+    detail = (
+        f"{found.sum():,} of {len(events):,} device events, {format_percent(share)} of device "
+        "time, resolve to an HLO instruction"
+    )
+    if by_order.any():
+        order = format_percent(_share(events, by_order, total_ns))
+        guessed = format_percent(_share(events, unsure, total_ns))
+        detail += f"; {order} by their order in GPU graphs ({guessed} with low confidence)"
+    hidden = ~found & (in_buffer | _shares_its_launch(events, found))
+    if hidden.any():
+        detail += (
+            f"; {hidden.sum():,} events ({format_percent(_share(events, hidden, total_ns))}) "
+            f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
+        )
+    is_good = _share(events, found & ~unsure, total_ns) >= _ENOUGH
+    return TrustCheck("resolved", "ok" if is_good else "warn", detail)
+
+
+def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
+    """Whether each label passes; the test is made once for each different one."""
+    passes = np.array([test(str(label)) for label in labels.cat.categories], dtype=bool)
+    flags: Flags = passes[labels.cat.codes.to_numpy()] if len(passes) else np.zeros(0, bool)
+    return flags
+
+
+def _share(events: pd.DataFrame, which: Flags, total_ns: int) -> float:
+    return int(events["self_ns"].to_numpy()[which].sum()) / total_ns
+
+
+def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
+    """Whether other work of the device has the same launch: a GPU graph's."""
+    if found.all():
+        return np.zeros(len(events), bool)
+    is_twin = events.duplicated(["host", "device", "correlation_id"], keep=False).to_numpy()
+    flags: Flags = is_twin & (events["correlation_id"].to_numpy() >= 0)
+    return flags
+
+
+def durations(evidence: Evidence) -> TrustCheck:
+    """Whether pieces on serial streams last longer than they can."""
+    events = evidence.events
+    cut = int((events["duration_ns"] != events["recorded_ns"]).sum())
+    loose = "; ".join(
+        f"pieces on '{line}' enclose each other all the time: lengths there are as recorded"
+        for line in evidence.not_serial
+    )
+    if not cut:
+        return TrustCheck("durations", "warn" if loose else "ok", loose or "none is impossible")
+    repaired_ns, raw_ns = int(events["duration_ns"].sum()), int(events["recorded_ns"].sum())
+    detail = (
+        f"{cut:,} of {len(events):,} pieces of stream work is longer than the stream allows and "
+        f"was cut where the next begins: {format_ns(repaired_ns)} after repair, "
+        f"{format_ns(raw_ns)} before repair"
+    )
+    return TrustCheck("durations", "warn", "; ".join(filter(None, (detail, loose))))
+
+
+def time_stamps(evidence: Evidence) -> TrustCheck:
+    """Whether events have stamps that cannot be, or lie far from the work."""
+    impossible, far = evidence.dropped[IMPOSSIBLE], evidence.dropped[FAR_AWAY]
+    if not impossible and not far:
+        return TrustCheck("time_stamps", "ok", "no impossible time stamp")
+    parts = [
+        f"{count:,} event(s) {what}"
+        for count, what in (
+            (impossible, "with a start or length that cannot be"),
+            (far, "far from where the work is"),
+        )
+        if count
+    ]
+    more = ", …" if impossible + far > len(evidence.outliers) else ""
+    listed = f": {', '.join(evidence.outliers)}{more}" if evidence.outliers else ""
+    return TrustCheck("time_stamps", "warn", f"{' and '.join(parts)}: left out{listed}")
+
+
+def steps(evidence: Evidence) -> TrustCheck:
+    """Whether enough steps could be measured."""
+    used = int(evidence.steps["used"].sum())
+    dropped = len(evidence.steps) - used
+    is_good = used >= 3 and not evidence.doubts
+    detail = f"{used} step(s) measured, {dropped} dropped"
+    if 0 < used < 3:
+        detail += ": too few to tell noise from change"
+    return TrustCheck("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
+
+
+def strays(evidence: Evidence) -> TrustCheck:
+    """Work of modules that do not run in every step, yet run during one, is in no figure."""
+    in_steps_ns = int(evidence.events["self_ns"][evidence.events["step"] != -1].sum())
+    whole_ns = in_steps_ns + evidence.stray_ns
+    share = evidence.stray_ns / whole_ns if whole_ns else 0.0
+    detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
+    return TrustCheck("strays", "ok" if share < 0.01 else "warn", detail)
+
+
+def clocks(evidence: Evidence) -> TrustCheck:
+    """Whether times of several hosts may be compared."""
+    if len(evidence.hosts) < 2:
+        return TrustCheck("clocks", "ok", "one host, one clock")
+    if not evidence.clocks:
+        why = f" ({evidence.not_aligned})" if evidence.not_aligned else ""
+        detail = f"clocks of the hosts are not aligned{why}: no statement across hosts"
+        return TrustCheck("clocks", "warn", detail)
+    told = ", ".join(
+        f"{clock.host} {'+' if clock.offset_ns >= 0 else '-'}{format_ns(abs(clock.offset_ns))}"
+        f" (residual {format_ns(clock.residual_ns)})"
+        for clock in evidence.clocks[1:]
+    )
+    pairs = min(clock.pairs for clock in evidence.clocks[1:])
+    detail = f"aligned to {evidence.clocks[0].host} on {pairs:,} ends of collectives: {told}"
+    return TrustCheck("clocks", "ok", detail)

@@ -1,0 +1,121 @@
+"""Question: is the input whole? Checks of what the profiler recorded and what could be read."""
+
+from __future__ import annotations
+
+import re
+
+from moeprof.ingest.trust.evidence import TIMED, Evidence
+from moeprof.tables.trace import TrustCheck
+from moeprof.units import format_count, format_percent
+
+_DROPPED = re.compile(r"\b(dropped|lost|discarded|overflow\w*)\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d[\d,]*")
+_FEW_DROPPED = 0.01
+"""With a smaller share of device events missing, figures per step still hold to their digits."""
+
+NVIDIA_CAUSES = (
+    "no permission for GPU counters (load the driver with NVreg_RestrictProfilingToAdminUsers=0: "
+    "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d, or give the "
+    "container CAP_SYS_ADMIN)",
+    "another CUPTI user held the GPU (nsys, DCGM, or JAX's own with JAX_ENABLE_PGLE)",
+)
+"""jax-ml/jax and openxla/xprof threads; the option is NVIDIA's (ERR_NVGPUCTRPERM page)."""
+AMD_CAUSES = (
+    "rocprofiler-sdk was not loaded, or another tool held it (rocprofv3, ROCPROFILER_* and "
+    "ROCP_TOOL_LIBRARIES in the environment)",
+)
+DAMAGE = ("the file is cut, and device work or the names of its events were in the lost part",)
+OTHER_CAUSES = (
+    "the program ran on the CPU backend (see JAX_PLATFORMS; on CPU host_tracer_level must not be "
+    "0)",
+    "the window was too short and held no step",
+)
+
+
+def truncated(evidence: Evidence) -> TrustCheck:
+    """Whether the file could be read to its end."""
+    read = format_count(evidence.read)
+    if not evidence.damage:
+        return TrustCheck("truncated", "ok", f"{read} events read to the end")
+    places = len(evidence.damage)
+    return TrustCheck(
+        "truncated",
+        "warn",
+        f"recovered {read} events, the rest is unreadable ({places} place(s), first: "
+        f"{evidence.damage[0]})",
+    )
+
+
+def device_work(evidence: Evidence) -> TrustCheck:
+    """Whether any device did anything, and why none may have."""
+    if len(evidence.events):
+        devices = len(evidence.events[["host", "device"]].drop_duplicates())
+        count = format_count(len(evidence.events))
+        return TrustCheck("device_work", "ok", f"{count} device events on {devices} device(s)")
+    likely = DAMAGE if evidence.damage else _causes("".join(evidence.models))
+    causes = "; ".join(f"({n}) {cause}" for n, cause in enumerate(likely, 1))
+    detail = f"no device events: nothing can be measured. Likely causes: {causes}"
+    return TrustCheck("device_work", "fail", detail, TIMED)
+
+
+def _causes(models: str) -> tuple[str, ...]:
+    """By vendor where the profile names a device."""
+    if re.search(r"AMD|Instinct|gfx\d|\bMI\d", models):
+        return (*AMD_CAUSES, *OTHER_CAUSES)
+    if re.search(r"NVIDIA|Tesla|[HABV]\d00\b", models):
+        return (*NVIDIA_CAUSES, *OTHER_CAUSES)
+    return (*NVIDIA_CAUSES, *AMD_CAUSES, *OTHER_CAUSES)
+
+
+def programs(evidence: Evidence) -> TrustCheck:
+    """Whether the profile has the programs that its work is of."""
+    ran = evidence.hlo_ops["module"].nunique()
+    found = f"{evidence.programs} compiled program(s) in the profile"
+    if ran or (evidence.programs and evidence.events.empty):
+        return TrustCheck("programs", "ok", f"{found}, {ran} of them ran in the window")
+    if evidence.programs:
+        detail = f"{found}, but none of the work that was recorded"
+    else:
+        detail = "no compiled program in the profile; capture with enable_hlo_proto on"
+    if evidence.events.empty:
+        return TrustCheck("programs", "warn", detail)
+    detail += ": work is known by its kernels' names alone"
+    return TrustCheck("programs", "fail", detail, ("receive_buffers", "memory"))
+
+
+def dropped_events(evidence: Evidence) -> TrustCheck:
+    """Whether the profiler says that it dropped events, as a full buffer makes it do."""
+    said = [message for message in evidence.messages if _DROPPED.search(message)]
+    if not said:
+        return TrustCheck("dropped", "ok", "the profiler reported no dropped event")
+    numbers = [int(n.replace(",", "")) for m in said for n in _NUMBER.findall(m)]
+    kept = len(evidence.events)
+    share = max(numbers) / (max(numbers) + kept) if numbers and kept else 1.0
+    detail = f"the profiler dropped events: {said[0]}"
+    if numbers and share < _FEW_DROPPED:
+        told = f"{detail} ({format_percent(share)} of device events at most)"
+        return TrustCheck("dropped", "warn", told)
+    return TrustCheck("dropped", "fail", f"{detail}; capture fewer steps", TIMED)
+
+
+def processes(evidence: Evidence) -> TrustCheck:
+    """Whether the profile of every process of the run is there."""
+    found = evidence.processes
+    read = f"{len(evidence.hosts)} process(es) read"
+    if found.missing:
+        which = ", ".join(found.missing)
+        detail = f"{read} of {found.expected}; no profile of {which}: ranks there are not known"
+        return TrustCheck("processes", "fail", detail, ("stragglers",))
+    if found.not_asked:
+        which = ", ".join(found.not_asked)
+        return TrustCheck("processes", "ok", f"{read}; capture was not asked to record {which}")
+    told = f" of {found.expected}" if found.expected else "; nothing says how many there were"
+    return TrustCheck("processes", "ok", f"{read}{told}")
+
+
+def profiler(evidence: Evidence) -> TrustCheck:
+    """What the profiler itself reported."""
+    said = [message for message in evidence.messages if not _DROPPED.search(message)]
+    if not said:
+        return TrustCheck("profiler", "ok", "the profiler reported no other error")
+    return TrustCheck("profiler", "warn", f"the profiler reported: {said[0]}")

@@ -1,0 +1,1 @@
+"""The bytes of an XSpace as columns: two readers, one contract (`space`)."""
