@@ -94,8 +94,10 @@ Columns Read(const uint8_t* data, const Plane& plane, bool skips, int threads) {
   Check(kept <= room, "no more events are kept than the heads counted");
   columns.line.resize(kept), columns.name.resize(kept);
   columns.start_ns.resize(kept), columns.end_ns.resize(kept);
-  for (auto& column : columns.numbers) column.resize(kept);
-  for (auto& column : columns.texts) column.resize(kept);
+  for (size_t at = 0; at < kColumns; ++at) {  // a column that no event has was not written to
+    columns.numbers[at].resize(columns.has_number[at] ? kept : 0);
+    columns.texts[at].resize(columns.has_text[at] ? kept : 0);
+  }
   for (const auto& column : columns.texts) {
     for (const int32_t code : column) {
       Check(code < static_cast<int64_t>(result.strings.size()), "every code has its text");

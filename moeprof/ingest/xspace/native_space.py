@@ -94,6 +94,8 @@ class NativeSpace:
             self._handle(), ctypes.byref(request), self._threads
         )
         tables = self._take(answer, (Table.COUNTS, Table.STRINGS, Table.DAMAGE))
+        if isinstance(self._data, mmap.mmap):  # its pages would count as ours until it is closed
+            self._data.madvise(mmap.MADV_DONTNEED)
         listed = [(row[0], place_of(row)) for row in tables[Table.DAMAGE].tolist()]
         for line in np.flatnonzero(buffers.damaged_of_line).tolist():
             first = [place for at, place in listed if at == line]
