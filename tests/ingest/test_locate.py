@@ -7,8 +7,9 @@ from builders.protobuf import message
 from builders.sessions import profile, two_hosts, write
 
 from moeprof.errors import SelectionError, TraceError
-from moeprof.ingest.sources.locate import locate, read_bytes
+from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.packed import read_bytes
 
 
 def read(path, session=None, hosts=()) -> list[str]:
