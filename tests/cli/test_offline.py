@@ -94,3 +94,28 @@ def test_no_other_profiler_is_imported(tmp_path, command):
     imported = {line.rpartition("|")[2].strip() for line in lines}
     assert "moeprof.ingest.run" in imported
     assert not [m for m in imported if any(m == f or m.startswith(f"{f}.") for f in FOREIGN)]
+
+
+def test_whatever_protobuf_is_installed_the_answer_is_the_same_to_the_byte(tmp_path):
+    """Versions that quarrel with TensorBoard's plugins, one that cannot be imported, and none."""
+    run = two_hosts(tmp_path / "run")
+    answers = set()
+    for version in ("3.20.3", "4.25.8", "6.33.0", "broken", "none"):
+        home = tmp_path / version
+        environment = surroundings(home)
+        package = home / "site" / "google" / "protobuf"
+        if version != "none":
+            package.mkdir(parents=True)
+            says = "raise SystemError" if version == "broken" else f"__version__ = '{version}'"
+            (package / "__init__.py").write_text(says)
+            paths = os.pathsep.join([str(home / "site"), environment["PYTHONPATH"]])
+            environment["PYTHONPATH"] = paths
+        done = subprocess.run(
+            [sys.executable, "-m", "moeprof", "analyze", str(run), "--json"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        answers.add(done.stdout)
+    assert len(answers) == 1
