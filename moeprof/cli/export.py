@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from moeprof.tables.trace_json import StoredTable
 
 SCHEMA = "moeprof.export/1"
+_SUFFIX = ".pftrace"  # no profile has it: a slip of the hand replaces none
 
 
 @click.command("export")
@@ -23,39 +24,66 @@ SCHEMA = "moeprof.export/1"
 @click.option(
     "--tables",
     "folder",
-    required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="New or empty folder for one Parquet file per table.",
 )
+@click.option(
+    "--perfetto",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A trace for ui.perfetto.dev; its name ends in .pftrace. Replaced if it is there.",
+)
 @selects
 @click.pass_context
 def command(
-    ctx: click.Context, run: Path, folder: Path, session: str | None, hosts: tuple[str, ...]
+    ctx: click.Context,
+    run: Path,
+    folder: Path | None,
+    perfetto: Path | None,
+    session: str | None,
+    hosts: tuple[str, ...],
 ) -> None:
-    """Write a run as Parquet tables, which every command takes in the place of the run.
+    """Write a run in a form that other programs read.
 
-    Columns, units and meanings stand in the files. The folder is printed on stdout; what was
-    written goes to stderr as one JSON document, moeprof.export/1.
+    --tables writes Parquet, which every command takes in the place of the run; columns, units and
+    meanings stand in the files. --perfetto writes device work and steps as a Perfetto trace: a
+    process per device, a track per stream, and more where work of a stream overlaps.
 
-    Exit code 3: the input is damaged or partial; trace.json in the folder says what is missing.
+    What was written is printed on stdout, a line each; more about it goes to stderr as one JSON
+    document, moeprof.export/1.
+
+    Exit code 3: the input is damaged or partial; the trust record says what is missing.
 
     Example:
 
-        moeprof export runs/train-2026-12-01T10-22-07 --tables tables
+        moeprof export runs/train-2026-12-01T10-22-07 --tables tables --perfetto run.pftrace
     """
+    if folder is None and perfetto is None:
+        raise click.UsageError("Say what to write: --tables DIR, --perfetto FILE, or both.")
+    if perfetto is not None and perfetto.suffix != _SUFFIX:
+        raise click.BadParameter(
+            f"expected a name that ends in {_SUFFIX}, found {perfetto}.", param_hint="--perfetto"
+        )
     from moeprof.ingest import open_run
     from moeprof.reports.document import build
+    from moeprof.reports.perfetto import write_perfetto
     from moeprof.tables.store import write_tables
 
     trace = open_run(run, session, hosts)
-    click.echo(_note(folder, write_tables(trace, folder)), err=True)
-    click.echo(folder)
+    note: dict[str, object] = {"schema": SCHEMA}
+    if folder is not None:
+        note |= _note(folder, write_tables(trace, folder))
+        click.echo(folder)
+    if perfetto is not None:
+        note["perfetto"] = {"path": str(perfetto), "slices": write_perfetto(trace, perfetto)}
+        click.echo(perfetto)
+    click.echo(json.dumps(note), err=True)
     if is_partial(build(trace, {})):
         ctx.exit(EXIT_PARTIAL)
 
 
-def _note(folder: Path, tables: Sequence[StoredTable]) -> str:
+def _note(folder: Path, tables: Sequence[StoredTable]) -> dict[str, object]:
     rows = [{"name": t.name, "rows": t.rows, "bytes": t.size_bytes} for t in tables]
     total = sum(table.size_bytes for table in tables)
-    return json.dumps({"schema": SCHEMA, "path": str(folder), "bytes": total, "tables": rows})
+    return {"path": str(folder), "bytes": total, "tables": rows}

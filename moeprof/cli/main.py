@@ -15,7 +15,7 @@ COMMANDS = {
     "capture": "Run a training script under the JAX profiler and analyse its steps.",
     "analyze": "Where the step of a captured run goes.",
     "report": "Write one self-contained HTML page about one or more runs.",
-    "export": "Write a run as Parquet tables.",
+    "export": "Write a run as Parquet tables or as a Perfetto trace.",
     "doctor": "What this machine can do, and why not.",
 }
 

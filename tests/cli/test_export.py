@@ -87,11 +87,29 @@ def test_a_page_about_tables_is_not_put_among_them(tmp_path, monkeypatch):
     assert "record" in json.loads(run("analyze", tmp_path / "t", "--json").stdout)["run"]
 
 
-def test_a_folder_is_needed():
+def test_what_to_write_must_be_said():
     result = run("export", ".")
     assert result.exit_code == 2
-    assert "Missing option '--tables'" in result.stderr
+    assert "--tables DIR, --perfetto FILE, or both" in result.stderr
 
 
 def test_help_has_an_example():
     assert "Example:\n\n      moeprof export runs/" in run("export", "--help").stdout
+
+
+def test_a_perfetto_trace_is_written_alone_or_beside_the_tables(tmp_path):
+    source = two_hosts(tmp_path / "run")
+    file = tmp_path / "run.pftrace"
+    result = run("export", source, "--perfetto", file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}\n")
+    assert json.loads(result.stderr)["perfetto"] == {"path": str(file), "slices": 9}
+    result = run("export", source, "--perfetto", file, "--tables", tmp_path / "t")
+    assert result.stdout.splitlines() == [str(tmp_path / "t"), str(file)]
+    assert file.stat().st_size > 100
+
+
+@pytest.mark.parametrize("name", ["h.xplane.pb", "x.json", "x"])
+def test_no_profile_is_replaced_by_a_perfetto_trace(tmp_path, name):
+    result = run("export", two_hosts(tmp_path / "run"), "--perfetto", tmp_path / name)
+    assert result.exit_code == 2
+    assert "ends in .pftrace" in result.stderr
