@@ -61,7 +61,7 @@ DEVICES = Schema(
     (
         _HOST,
         _DEVICE,
-        Column("rank", "int64", "", "place among all devices: hosts in order of their process"),
+        Column("rank", "int64", "", "place among all devices, in order of their processes"),
         Column("model", "text", "", "what the profiler calls the device; empty where it says none"),
     ),
 )

@@ -64,6 +64,13 @@ def test_hosts_that_were_left_out_by_choice_are_not_missed(tmp_path):
     assert check(open_run(run, hosts=["z-p0"])).verdict == "ok"
 
 
+def test_a_host_alone_keeps_the_ranks_that_it_has_among_all(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "S" / "y-p1.xplane.pb", profile())
+    write(tmp_path / "plugins" / "profile" / "S" / "z-p3.xplane.pb", profile())
+    assert open_run(tmp_path).devices["rank"].tolist() == [1, 3]
+    assert open_run(tmp_path, hosts=["z-p3"]).devices["rank"].tolist() == [3]
+
+
 def test_devices_of_equal_name_on_two_hosts_are_ranks_of_their_own(tmp_path):
     for index in range(2):
         planes = [

@@ -68,16 +68,17 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     programs = _place(found, gathered, markers, record)
     record.known_until_ns = _known_until(trace, gathered, found)
     record.checks.extend(_checks(trace, gathered, found, keep, record))
+    rank = _rank(trace.others)
     return Host(
         name=_host_name(file),
         platform=found.platform,
         jax_version="",
         record=record,
         programs=programs,
-        models=_models(trace.others),
+        models=_models(trace.others, found, is_a_rank=rank >= 0),
         messages=(),
         counting=None,
-        process=_rank(trace.others),
+        process=rank,
     )
 
 
@@ -262,22 +263,27 @@ def _known_until(trace: JsonTrace, gathered: Gathered, found: DeviceWork) -> int
     return int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
 
 
-def _models(others: Mapping[str, object]) -> dict[int, str]:
-    """What PyTorch's profiler says of the devices."""
+def _models(others: Mapping[str, object], found: DeviceWork, *, is_a_rank: bool) -> dict[int, str]:
+    """What PyTorch's profiler says of the devices: all of the machine, of which a rank has its own.
+
+    Of the file of one rank the devices without work are those of other ranks.
+    """
+    worked = set(found.work["device"].unique().tolist())
     given = others.get("deviceProperties")
     listed = given if isinstance(given, list) else []
     devices = [device for device in listed if isinstance(device, dict)]
     return {
         int(device["id"]): encodable(str(device.get("name", "")))
         for device in devices
-        if isinstance(device.get("id"), int) and 0 <= device["id"] < DEVICES
+        if isinstance(device.get("id"), int) and (device["id"] in worked or not is_a_rank)
+        if 0 <= device["id"] < DEVICES
     }
 
 
 def _rank(others: Mapping[str, object]) -> int:
     given = others.get("distributedInfo")
     rank = given.get("rank") if isinstance(given, dict) else None
-    return rank if isinstance(rank, int) else -1
+    return rank if isinstance(rank, int) and 0 <= rank < DEVICES else -1
 
 
 def _host_name(file: Path) -> str:

@@ -71,14 +71,26 @@ def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categor
 
 
 def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:
-    """`DEVICES`, by rank: hosts in order of their process, else as given; devices by ordinal."""
+    """`DEVICES`, by rank: hosts in order of their process, else as given; devices by ordinal.
+
+    Where each process is known and has equally many devices, those of processes that are not in the
+    profile count too: rank = process · devices of each + place.
+    """
     with_work = events[["host", "device"]].drop_duplicates()
+    hosts = sorted(hosts, key=lambda host: host.process)
+    devices = [
+        sorted({*host.models, *with_work["device"][with_work["host"] == host.name].tolist()})
+        for host in hosts
+    ]
+    sizes = {len(mine) for mine in devices}
+    are_known = all(host.process >= 0 for host in hosts) and len(sizes) == 1
     rows: list[dict[str, object]] = []
-    for host in sorted(hosts, key=lambda host: host.process):
-        worked = with_work["device"][with_work["host"] == host.name]
-        for device in sorted({*host.models, *worked.tolist()}):
+    for host, mine in zip(hosts, devices, strict=True):
+        first = host.process * len(mine) if are_known else len(rows)
+        for place, device in enumerate(mine):
             model = host.models.get(device, "")
-            rows.append({"host": host.name, "device": device, "rank": len(rows), "model": model})
+            rank = first + place
+            rows.append({"host": host.name, "device": device, "rank": rank, "model": model})
     return DEVICES.frame(rows)
 
 

@@ -244,7 +244,7 @@ def test_a_trace_of_pytorch_s_profiler(tmp_path):
         {
             "schemaVersion": 1,
             "distributedInfo": {"backend": "nccl", "rank": 3},
-            "deviceProperties": [{"id": 3, "name": "NVIDIA H100"}],
+            "deviceProperties": [{"id": n, "name": "NVIDIA H100"} for n in range(8)],
             "traceEvents": KINETO,
         }
     )
@@ -252,7 +252,8 @@ def test_a_trace_of_pytorch_s_profiler(tmp_path):
     assert trace.events["kind"].tolist() == ["copy", "kernel", "copy", "kernel"]
     assert set(trace.events["line"]) == {"Stream 7"}
     assert trace.events["step"].tolist() == [0, 0, 1, 1]
-    assert trace.devices[["device", "model"]].to_numpy().tolist() == [[3, "NVIDIA H100"]]
+    columns = ["device", "rank", "model"]
+    assert trace.devices[columns].to_numpy().tolist() == [[3, 3, "NVIDIA H100"]]
 
 
 @pytest.mark.parametrize(
