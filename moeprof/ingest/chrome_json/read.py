@@ -27,6 +27,7 @@ from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.planes.record import Labels, Launch, Marker, Record, sound
 from moeprof.ingest.planes.tpu_plane import STEPS, is_in_flight
+from moeprof.ingest.unreadable import unreadable
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
 from moeprof.tables.trace import TrustCheck
@@ -90,10 +91,7 @@ def _opened(file: Path) -> Iterator[Readable]:
             plain.seek(0)
             yield Unpacked(plain) if is_packed else plain
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise TraceError(
-            f"{file}: expected to read it, found: {reason}; check its permissions"
-        ) from error
+        raise unreadable(file, error) from error
 
 
 def _record(gathered: Gathered) -> Record:

@@ -1,0 +1,127 @@
+"""Question: what did one profile file, the work of one process, record?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from moeprof.errors import TraceError
+from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
+from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
+from moeprof.ingest.host import Host
+from moeprof.ingest.planes.cpu_plane import read_cpu_work
+from moeprof.ingest.planes.device_planes import (
+    IMPOSSIBLE_DEVICE,
+    gpu_ordinal,
+    has_impossible_ordinal,
+    tpu_ordinal,
+)
+from moeprof.ingest.planes.gpu_plane import read_gpu_work
+from moeprof.ingest.planes.host_plane import (
+    HOST_PLANE,
+    NO_RUN_IDS,
+    gpu_run_ids,
+    read_host_events,
+    read_host_facts,
+)
+from moeprof.ingest.planes.record import Labels, Record
+from moeprof.ingest.planes.tpu_plane import read_tpu_work
+from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE
+from moeprof.ingest.sources.run_record import Counting
+from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.xspace.open_space import open_space
+from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
+
+
+def read_file(file: Path, counting: Counting | None) -> Host:
+    """Read one profile file, the work of one process whose steps capture counted so.
+
+    Raises:
+        TraceError: the file is empty, no profile, or holds no readable plane.
+    """
+    if file.name.endswith(JSON_SUFFIXES):
+        return replace(read_json_trace(file, Labels()), counting=counting)
+    space = open_space(file)
+    head = space.head
+    if not any(plane.name for plane in head.planes):
+        reason = str(head.damage[0]) if head.damage else "no plane in it"
+        raise TraceError(f"{file}: expected an XSpace protobuf, found {reason}; capture it again")
+    record = Record(Labels())
+    planes = {plane.name: plane for plane in head.planes}
+    metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)
+    zero_ns = _zero_ns(head, environment.stats.get("profile_start_time") if environment else 0)
+    _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
+    programs = read_programs(space, metadata, record.damage) if metadata else {}
+    record.damage.extend(_damage(head))
+    return Host(
+        name=_host_name(file, head),
+        platform=_platform(head, record),
+        jax_version=str(metadata.stats.get("jax_version", "")) if metadata else "",
+        record=record,
+        programs=programs,
+        models=_models(head),
+        messages=(*head.errors, *head.warnings),
+        counting=counting,
+    )
+
+
+def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Record) -> None:
+    devices = [(plane, gpu_ordinal(plane)) for plane in space.head.planes]
+    runs = NO_RUN_IDS
+    if host is not None:
+        events = read_host_events(space, host, zero_ns, record)
+        read_host_facts(events, record)
+        read_cpu_work(events, record)
+        if any(device is not None for _, device in devices):
+            runs = gpu_run_ids(events)
+    for plane, device in devices:
+        if device is not None:
+            read_gpu_work(space, plane, device, runs, zero_ns, record)
+        elif tpu_ordinal(plane) is not None:
+            read_tpu_work(space, plane, zero_ns, record)
+        elif has_impossible_ordinal(plane):
+            record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
+
+
+def _damage(head: SpaceHead) -> list[str]:
+    """What the reader could not make sense of, at most a bounded number of places."""
+    more = head.damaged_places - len(head.damage)
+    return [*map(str, head.damage), *([f"and {more:,} more place(s)"] if more > 0 else [])]
+
+
+def _models(head: SpaceHead) -> dict[int, str]:
+    models: dict[int, str] = {}
+    for plane in head.planes:
+        device = gpu_ordinal(plane)
+        device = tpu_ordinal(plane) if device is None else device
+        if device is not None:
+            model = plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", "")
+            models[device] = models.get(device) or str(model)  # a SparseCore's plane names none
+    return models
+
+
+def _platform(head: SpaceHead, record: Record) -> str:
+    names = [plane.name for plane in head.planes]
+    if any(name.startswith("/device:GPU") for name in names):
+        return "gpu"
+    if any(name.startswith("/device:TPU") for name in names):
+        return "tpu"
+    return "cpu" if record.work else "unknown"
+
+
+def _host_name(file: Path, head: SpaceHead) -> str:
+    """Names of files never collide in a session, host names of one machine do."""
+    return host_name(file) or (head.hostnames[0] if head.hostnames else "host")
+
+
+def _zero_ns(head: SpaceHead, profile_start: object) -> int:
+    """What to take off every stamp: 0 where lines count from the start of the capture."""
+    lines = [(line.timestamp_ns, line.events) for p in head.planes for line in p.lines]
+    dates = [stamp for stamp, _ in lines if stamp >= _A_DATE_NS]
+    events = sum(count for _, count in lines)
+    if 2 * sum(count for stamp, count in lines if stamp >= _A_DATE_NS) <= events or not dates:
+        return 0  # a stamp of 0 on a line or two does not make the others no dates
+    return profile_start if isinstance(profile_start, int) and profile_start > 0 else min(dates)
+
+
+_A_DATE_NS = 10**17  # 1973: no capture lasts so long, so smaller stamps are no dates
