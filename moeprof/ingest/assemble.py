@@ -55,7 +55,8 @@ def assemble(
     ran = {m for host in hosts for part in host.record.work for m in part["module"].unique()}
     shown = ran & programs.keys() or programs.keys()
     ran_programs = {key: programs[key] for key in shown}
-    ops = hlo_frame(ran_programs)
+    # In one piece: pandas joins columns at first use, which two threads may make at once.
+    ops = hlo_frame(ran_programs).copy()
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     inside = bodies(ops)
     tables, work = [], []
