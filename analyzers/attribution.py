@@ -31,6 +31,11 @@ def _labels(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame({**columns, "is_collective": is_collective})
 
 
+def is_guess(events: pd.DataFrame) -> pd.Series:
+    """Whether the op of each piece is named, but not for sure."""
+    return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
+
+
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 

@@ -38,6 +38,8 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "Where does a training step go?"
+WORTH_A_NOTE = 0.005
+"""Share of device time without a sure op from which on capturing again is worth while."""
 
 
 def breakdown(trace: Trace) -> Analysis:
@@ -127,8 +129,9 @@ def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
         | events["op"].str.startswith("command_buffer")
     )
     in_graphs = is_of_graph & events["confidence"].lt(LOW_CONFIDENCE)
-    if in_graphs.any():
-        share = view.events["self_ns"][in_graphs].sum() / view.events["self_ns"].sum()
+    total_ns = int(events["self_ns"].sum())
+    share = int(events["self_ns"][in_graphs].sum()) / total_ns if total_ns else 0.0
+    if share >= WORTH_A_NOTE:
         notes.append(
             f"{format_percent(share)} of device time is inside command buffers and has no sure op; "
             "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"

@@ -6,7 +6,7 @@ Returns: one row per HLO instruction that ran, the most expensive first.
 
 from __future__ import annotations
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import attribute, is_guess
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -15,7 +15,7 @@ from moeprof.tables.trace import Trace
 SCHEMA = Schema(
     "ops",
     (
-        Column("op", "text", "", "HLO instruction; a kernel's name where there is none"),
+        Column("op", "text", "", "HLO instruction; a kernel's name where none is known for sure"),
         Column("module", "int64", "", "program id"),
         Column("opcode", "text", "", "HLO opcode"),
         Column("shape", "text", "", "result"),
@@ -37,7 +37,8 @@ def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
     work = attribute(trace, view.events)
-    work["op"] = work["op"].astype("str").where(work["op"] != "", work["name"].astype("str"))
+    is_known = (work["op"] != "") & ~is_guess(work)
+    work["op"] = work["op"].astype("str").where(is_known, work["name"].astype("str"))
     keys = ["module", "op", "component", "phase", "evidence", "source"]
     sums = (
         work.groupby(keys, sort=False, observed=True)["self_ns"].agg(["sum", "size"]).reset_index()

@@ -59,7 +59,7 @@ def _ops_sentence(document: Document) -> str:
     if not found:
         return NONE
     first = found[0]
-    name = shortened(written(first["op"], ""), NAME_WIDTH)
+    name = shortened(written(first["op"], ""), NAME_WIDTH) or "work without a name"
     return (
         f"Costliest: {name} ({label(str(first['component']))}, {written(first['phase'], '')}), "
         f"{written(first['share'], 'share')} of op time ({written(first['per_step_ns'], 'ns')})."
@@ -90,8 +90,8 @@ def _timeline_sentence(document: Document) -> str:
         return NONE
     share = {name: written(value, "share") for name, value in found.items()}
     return (
-        f"Of the step, devices compute {share['compute_share']}, communicate with nothing else to "
-        f"do {share['exposed_communication_share']}, copy {share['exposed_copy_share']} and idle "
+        f"Of the step, devices compute {share['compute_share']}, communicate without computing "
+        f"{share['exposed_communication_share']}, copy {share['exposed_copy_share']} and idle "
         f"{share['idle_share']}."
     )
 

@@ -45,9 +45,12 @@ def overview(document: Document) -> Text:
     return _joined([_heading(document), _bars(document)])
 
 
-def tables(document: Document, only: Sequence[str] = ()) -> Text:
-    """Every finding with its table; all rows of those named in `only`, else the first 12."""
-    findings = [_finding(document, name, name in only) for name in document["analyses"]]
+def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> Text:
+    """Every finding with its table; all rows of those named in `only`, else the first 12.
+
+    Tables take `width` columns, prose 80 at most.
+    """
+    findings = [_finding(document, name, name in only, width) for name in document["analyses"]]
     return _joined([*findings, _next(document, "report")])
 
 
@@ -136,13 +139,13 @@ def _notes(notes: Sequence[str]) -> Text:
     return Text("\n".join(lines))
 
 
-def _finding(document: Document, name: str, is_whole: bool) -> Text:
+def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     finding = document["analyses"][name]
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
     lines = [Text(story.title(name), style="bold"), *map(Text, _wrapped(finding["question"], 80))]
     lines += [Text(line) for line in _wrapped(sentence(document, name), WIDTH)]
     if rows:
-        lines += [Text(""), *drawn_grid(finding["columns"], rows, WIDTH)]
+        lines += [Text(""), *drawn_grid(finding["columns"], rows, width)]
     left = len(finding["rows"]) - len(rows)
     if left:
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))

@@ -63,4 +63,5 @@ def _show(document: Document, only: tuple[str, ...]) -> None:
     console = Console(highlight=False)
     console.print(text.overview(document), soft_wrap=True)
     console.print()
-    console.print(text.tables(document, only), soft_wrap=True)
+    width = max(console.width, text.WIDTH) if console.is_terminal else text.WIDTH
+    console.print(text.tables(document, only, width), soft_wrap=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 
 import click
 
 from moeprof import __version__
 from moeprof.errors import MoeprofError, SelectionError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # name -> one line for `moeprof --help`; the command lives in moeprof/cli/<name>.py as `command`.
 COMMANDS = {
@@ -53,9 +57,21 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; a `MoeprofError` becomes one line and exit code 1, or 2 for usage."""
+    """Run the command line; a `MoeprofError` becomes one line and exit code 1, or 2 for usage.
+
+    So does an output that has no room for what is printed.
+    """
     try:
-        group(prog_name="moeprof")
+        try:
+            group(prog_name="moeprof")
+        finally:
+            sys.stdout.flush()
     except MoeprofError as error:
         click.echo(f"moeprof: {error}", err=True)
         sys.exit(2 if isinstance(error, SelectionError) else 1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            raise
+        click.echo(f"moeprof: standard output: cannot be written ({error.strerror})", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is lost too
+        sys.exit(1)

@@ -33,12 +33,16 @@ from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 @dataclass(frozen=True)
 class Source:
-    """The path that was given, the run folder that it stands for (empty for none), and notes."""
+    """The path that was given, the run folder that it stands for (empty for none), and notes.
+
+    ``apart`` says which of its files were not recorded at one time; empty where all were.
+    """
 
     path: str
     run_folder: str
     notes: tuple[str, ...]
     processes: Processes
+    apart: str = ""
 
 
 def assemble(
@@ -125,6 +129,7 @@ def _evidence(
         clocks=clocks,
         not_aligned=not_aligned,
         processes=source.processes,
+        apart=source.apart,
         found=[check for host in hosts for check in host.record.checks],
     )
 

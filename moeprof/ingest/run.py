@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
+from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.side_by_side import side_by_side
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import read_routing
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
+from moeprof.ingest.sources.sessions import apart
 from moeprof.ingest.sources.stored import open_stored
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -34,13 +37,26 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
         return open_stored(Path(path), session, hosts)
     found = locate(path, session, hosts)
     processes = processes_of(found.run, found.files)
-    read = side_by_side(lambda file: read_file(file, counting_of(found.run, file)), found.files)
+    answers = side_by_side(lambda file: _read(file, found.run), found.files)
+    lost = [answer for answer in answers if isinstance(answer, TraceError)]
     read = [
-        host if process < 0 else replace(host, process=process)
-        for host, process in zip(read, processes.of_file, strict=True)
+        answer if process < 0 else replace(answer, process=process)
+        for answer, process in zip(answers, processes.of_file, strict=True)
+        if isinstance(answer, Host)
     ]
+    if not read:
+        raise lost[0]
+    read[0].record.damage.extend(f"a host is left out: {error}" for error in lost)
     read[0].record.damage.extend(meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=())
-    source = Source(str(path), str(found.run or ""), found.notes, processes)
+    source = Source(str(path), str(found.run or ""), found.notes, processes, apart(found.files))
     return assemble(source, read, *read_routing(found.run))
+
+
+def _read(file: Path, run: Path | None) -> Host | TraceError:
+    """What a file holds, or why it cannot be read: the other hosts can."""
+    try:
+        return read_file(file, counting_of(run, file))
+    except TraceError as error:
+        return error

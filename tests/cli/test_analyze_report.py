@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from builders.sessions import profile, write
 from click.testing import CliRunner, Result
 
 from moeprof.cli import analyze, findings, report
@@ -168,8 +171,8 @@ def test_help_has_an_example(command):
     assert f"Example:\n\n      moeprof {command} runs/" in result.stdout
 
 
-def test_the_help_promises_no_json_trace():
-    assert ".trace.json" not in run("analyze", "--help").stdout
+def test_the_help_says_that_a_json_trace_will_do():
+    assert ".trace.json" in run("analyze", "--help").stdout
 
 
 def test_a_json_file_without_a_trace_ends_with_exit_code_1(tmp_path: Path, monkeypatch, capsys):
@@ -182,3 +185,20 @@ def test_a_json_file_without_a_trace_ends_with_exit_code_1(tmp_path: Path, monke
         main()
     assert ended.value.code == 1
     assert "expected a trace in JSON, found no event" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    full = Path("/dev/full")
+    if not full.exists():
+        return
+    write(tmp_path / "h.xplane.pb", profile())
+    for arguments in (["analyze", "h.xplane.pb"], ["analyze", "h.xplane.pb", "--json"]):
+        with full.open("w") as nowhere:
+            done = subprocess.run(
+                [sys.executable, "-m", "moeprof", *arguments],
+                cwd=tmp_path, stdout=nowhere, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr == (
+            "moeprof: standard output: cannot be written (No space left on device)\n"
+        )

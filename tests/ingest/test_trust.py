@@ -36,7 +36,8 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
     assert {c.verdict for c in trace.trust} == {"ok"}
     assert [c.check for c in trace.trust] == [
         *("truncated", "device_work", "programs", "resolved", "durations", "time_stamps", "steps"),
-        *("strays", "dropped", "processes", "clocks", "profiler"),
+        "step_order",
+        *("strays", "dropped", "processes", "one_run", "clocks", "profiler"),
     ]
     assert all(c.withholds == () for c in trace.trust)
 

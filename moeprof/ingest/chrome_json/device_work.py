@@ -39,7 +39,7 @@ class DeviceWork:
 
     ``module`` has labels of the programs' names. ``derived`` counts events that would count twice,
     ``ends`` those that only say when an op was done, ``untold`` those of them that are of no op
-    that can be told.
+    that can be told, ``nameless`` ops of processes that no name ties to a device.
     """
 
     work: pd.DataFrame
@@ -50,6 +50,7 @@ class DeviceWork:
     derived: int
     ends: int
     untold: int
+    nameless: int
 
 
 def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
@@ -86,6 +87,7 @@ def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
         derived=int((keep & derived).sum()),
         ends=int(is_end.sum()),
         untold=untold,
+        nameless=_count_of(gathered, keep, _nameless(gathered)),
     )
 
 
@@ -136,6 +138,7 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
     device = np.where(tpu.core >= 0, tpu.core, np.maximum(gathered.column("device"), 0))
     kind = np.where(tpu.is_op, labels.code("op"), 0)
     derived = (tpu.core >= 0) & ~tpu.is_op
+    nameless = _nameless(gathered)
     for code in np.unique(process[tpu.core < 0]).tolist():
         name = gathered.names.get(texts[code], "")
         found = _GPU.match(name)
@@ -144,13 +147,28 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
             device[mine] = int(found.group(1))
             kind[mine] = _kinds(named[mine], texts, labels.code)
             derived |= mine & _is_derived(gathered, texts[code])
-        elif not name.startswith(_DEVICES):  # an ordinal of ten digits is of no device
+        elif (
+            not name.startswith(_DEVICES) and code not in nameless
+        ):  # an ordinal of ten digits is of no device
             is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():
         kind[category == labels.code(text)] = labels.code(name)
     kind[derived] = 0
     return device, kind, derived
+
+
+def _nameless(gathered: Gathered) -> set[int]:
+    """Labels of processes without a name in a trace that names its devices: whose work is that?"""
+    if not any(name.startswith(_DEVICES) for name in gathered.names.values()):
+        return set()
+    known = {gathered.labels.code(process) for process in gathered.names}
+    return set(np.unique(gathered.column("process")).tolist()) - known
+
+
+def _count_of(gathered: Gathered, keep: Flags, processes: set[int]) -> int:
+    is_theirs = np.isin(gathered.column("process"), list(processes))
+    return int((keep & is_theirs & (gathered.column("op") != 0)).sum())
 
 
 def _kinds(named: Int64s, texts: list[str], code: Callable[[str], int]) -> Int64s:

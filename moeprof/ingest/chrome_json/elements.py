@@ -17,6 +17,7 @@ from typing import Protocol
 _CHUNK = 1 << 20
 _LONGEST_VALUE = 1 << 26  # characters of one value: beyond, the text is no trace
 _SPACE = re.compile(r"[ \t\r\n]*")
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 _NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
 Event = dict[str, object]
@@ -37,8 +38,9 @@ class CutError(Exception):
 class JsonTrace:
     """The elements of a trace. ``others`` holds the keys beside the events once they are read.
 
-    ``broken`` counts events that are no JSON; ``problem`` says why the text ends early, empty
-    where it does not. Fractions come as text: binary ones would lose nanoseconds.
+    ``broken`` counts events that are no JSON or no objects, ``replaced`` places that are no UTF-8;
+    ``problem`` says why the text ends early, empty where it does not. Fractions come as text:
+    binary ones would lose nanoseconds.
     """
 
     def __init__(self, stream: Readable) -> None:
@@ -46,6 +48,7 @@ class JsonTrace:
         self.others: dict[str, object] = {}
         self.is_list_alone = False
         self.broken = 0
+        self.replaced = 0
         self.problem = ""
         self._stream = stream
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
@@ -63,6 +66,7 @@ class JsonTrace:
                 yield from self._object()
             else:
                 self.problem = self.problem or "neither an object nor a list"
+            self._read_to_the_end()
         except CutError:
             self.problem = self.problem or "the text ends in the middle"
         except ValueError:
@@ -96,6 +100,8 @@ class JsonTrace:
                 continue
             if isinstance(event, dict):
                 yield event
+            else:
+                self.broken += 1
         self._at += 1
 
     def _pass_over(self) -> None:
@@ -132,7 +138,9 @@ class JsonTrace:
         while True:
             try:
                 value, end = self._json.raw_decode(self._text, self._at)
-            except ValueError:
+            except ValueError as error:
+                if not isinstance(error, json.JSONDecodeError):
+                    raise  # a whole number of thousands of digits: more text changes nothing
                 left = len(self._text) - self._at
                 if self._is_end:
                     if _NEXT_EVENT.search(self._text, self._at + 1):
@@ -143,11 +151,18 @@ class JsonTrace:
                 if left > _LONGEST_VALUE:
                     raise CutError from None
             except RecursionError:
+                self.problem = self.problem or "a value is nested too deeply"
                 raise CutError from None
             else:
                 if end < len(self._text) or self._is_end:
                     self._at = end
                     return value
+            self._more()
+
+    def _read_to_the_end(self) -> None:
+        """What follows the trace says nothing, but an archive tells at its end if it is whole."""
+        while not self._is_end:
+            self._at = len(self._text)
             self._more()
 
     def _more(self) -> None:
@@ -159,5 +174,8 @@ class JsonTrace:
             self.problem = f"the archive is damaged ({error})"
             chunk = b""
         self._is_end = not chunk
-        self._text = self._text[self._at :] + self._decode(chunk, self._is_end)
+        decoded = self._decode(chunk, self._is_end)
+        if _REPLACED in decoded and _REPLACED.encode() not in chunk:
+            self.replaced += decoded.count(_REPLACED)
+        self._text = self._text[self._at :] + decoded
         self._at = 0

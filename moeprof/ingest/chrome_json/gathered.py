@@ -35,6 +35,9 @@ _TEXTS = {
 _COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
+UNUSABLE = "events without a name or a number for a stamp"
+NO_PHASE = "events without a phase"
+"""Kinds of events that are lost: what they stood for is not known."""
 DEVICES = 2**31
 """Ordinals of devices are below it."""
 
@@ -62,8 +65,10 @@ class Gathered:
                 self._add_complete(event)
             elif phase == "M":
                 self._add_name(event)
-            elif event:  # an empty one ends the traces that JAX writes
+            elif isinstance(phase, str):
                 self.dropped["other trace events"] += 1
+            elif event:  # an empty one ends the traces that JAX writes
+                self.dropped[NO_PHASE] += 1
 
     def column(self, name: str) -> Int64s:
         """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
@@ -91,9 +96,9 @@ class Gathered:
             self.dropped["Python calls"] += 1
             return
         start = nanoseconds(event.get("ts"))
-        length = nanoseconds(event.get("dur", 0))
+        length = nanoseconds(event.get("dur"))
         if not isinstance(name, str) or start is None or length is None:
-            self.dropped["events without a name or a number for a stamp"] += 1
+            self.dropped[UNUSABLE] += 1
             return
         args = given if isinstance(given, dict) else {}
         code, columns = self._code, self._columns

@@ -16,7 +16,14 @@ import pandas as pd
 from moeprof.errors import TraceError
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
 from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
-from moeprof.ingest.chrome_json.gathered import DEVICES, NONE, Gathered, encodable
+from moeprof.ingest.chrome_json.gathered import (
+    DEVICES,
+    NO_PHASE,
+    NONE,
+    UNUSABLE,
+    Gathered,
+    encodable,
+)
 from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
 from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
@@ -242,7 +249,14 @@ def _checks(
     )
     lost = []
     if trace.broken:
-        lost.append(f"{format_count(trace.broken)} event(s) are no JSON")
+        lost.append(f"{format_count(trace.broken)} event(s) are no JSON objects")
+    if trace.replaced:
+        lost.append(f"{format_count(trace.replaced)} place(s) are no UTF-8, so names may differ")
+    if found.nameless:
+        lost.append(f"{format_count(found.nameless)} op(s) are of a process that has no name")
+    for kind in (UNUSABLE, NO_PHASE):
+        if gathered.dropped[kind]:
+            lost.append(f"{format_count(gathered.dropped[kind])} {kind}")
     if trace.problem:
         count = format_count(record.events)
         lost.append(f"recovered {count} events, rest unreadable: {trace.problem}")

@@ -115,7 +115,8 @@ def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
     """`STEPS`, by number, from the first host's start to the last host's end.
 
     Where clocks of several hosts are not aligned, a step begins as on the first host that has it
-    and lasts as long as on the slowest one.
+    and lasts as long as on the slowest one. A step that a host with steps lacks is not used: its
+    sums would be divided by devices that are not in them.
     """
     rows = [
         (step.step, step.module, table.host.name, step.start_ns, step.end_ns, step.reason)
@@ -139,7 +140,14 @@ def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
         duration_ns=("duration_ns", "max"),
         used=("used", "all"),
         reason=("reason", lambda reasons: next(filter(None, reasons), "")),
+        hosts=("host", "nunique"),
     )
+    hosts = int(found["host"].nunique())
+    is_partial = steps["used"] & (steps["hosts"] < hosts)
+    steps.loc[is_partial, "reason"] = [
+        f"work of {count} of {hosts} hosts" for count in steps["hosts"][is_partial]
+    ]
+    steps["used"] &= ~is_partial
     if is_comparable(meta):
         steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
     return STEPS.frame({name: steps[name] for name in STEPS.names})

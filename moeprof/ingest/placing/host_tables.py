@@ -15,7 +15,7 @@ from moeprof.ingest.placing.in_flight import halves_within_ns
 from moeprof.ingest.placing.recurrence import with_recurring_runs
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
-from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_unseen
+from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
 from moeprof.ingest.planes.outliers import near_the_work
 from moeprof.ingest.planes.record import COLUMNS, Labels, is_same, joined
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
@@ -68,6 +68,9 @@ def host_tables(
     by_execution = _steps_of_executions(rows, step_of)
     has_run = ((work["run_id"] != -1) & (work["module"] != -1)).to_numpy()
     step = np.where(has_run, by_execution[number], around) if len(work) else around
+    if record.is_damaged:
+        pieces = _pieces_by_device(step, work["device"].to_numpy())
+        cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
     self_ns = self_times_ns(
         work["start_ns"].to_numpy(),
         work["end_ns"].to_numpy(),
@@ -131,6 +134,12 @@ def _is_on(work: pd.DataFrame, labels: Labels, test: Callable[[str], bool]) -> F
 def _nested_self_ns(work: pd.DataFrame) -> Int64s:
     line = work.groupby(["device", "line"], sort=False).ngroup().to_numpy().astype(np.int64)
     return nested_self_times_ns(work["start_ns"].to_numpy(), work["end_ns"].to_numpy(), line)
+
+
+def _pieces_by_device(step: Int64s, device: Int64s) -> dict[int, list[int]]:
+    """How many pieces of work each device has in a step."""
+    table = pd.crosstab(step, device)
+    return dict(zip(table.index.tolist(), table.to_numpy().tolist(), strict=True))
 
 
 def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:

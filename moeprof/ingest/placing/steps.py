@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -22,6 +22,7 @@ from moeprof.ingest.sources.run_record import Counting
 
 _WARM_UP = 2.0  # a leading step of more than this many medians still warms up
 _STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
+_LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
 _ENOUGH = 3  # steps that must be left to call another one an outlier
 
 
@@ -275,6 +276,21 @@ def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:
         else step
         for step in steps
     ]
+
+
+def without_half_lost(steps: list[Step], pieces: Mapping[int, Sequence[int]]) -> list[Step]:
+    """The steps of a damaged record with those not used in which a device lacks work.
+
+    `pieces` counts those of each device in a step. All devices run one program: what one of them
+    lacks is in the part that is lost.
+    """
+    found = []
+    for step in steps:
+        mine = pieces.get(step.step, (0,))
+        is_short = min(mine) < _LEAST_LEFT * max(mine) and not step.reason
+        told = f"{min(mine)} of {max(mine)} pieces left on a device"
+        found.append(_with(step, told) if is_short else step)
+    return found
 
 
 def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:

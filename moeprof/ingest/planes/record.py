@@ -122,6 +122,12 @@ class Record:
     events: int = 0
     known_until_ns: int | None = None
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether part of the file could not be read."""
+        is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in self.checks)
+        return bool(self.damage) or is_cut
+
     def take_work(self) -> list[pd.DataFrame]:
         """The work, which the record gives up: it is large, and soon there in another order."""
         work, self.work = self.work, []

@@ -67,6 +67,10 @@ def _profiles(root: Path) -> list[Path]:
         raise TraceError(f"{root}: no such file or folder; give a run folder or an .xplane.pb file")
     if root.is_file():
         return [root]
+    if not root.is_dir():
+        raise TraceError(
+            f"{root}: expected a profile or a folder, found a pipe or a device; save it to a file"
+        )
     every = sorted(p for p in root.rglob("*") if p.is_file())
     # a JSON trace is a copy with losses: it is read where nothing else is there
     for suffixes in (SUFFIXES, JSON_COPIES):

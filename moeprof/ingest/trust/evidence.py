@@ -26,7 +26,8 @@ class Evidence:
     the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
     else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
     streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
-    could not be; ``found`` are checks that a reader of another format made itself.
+    could not be, ``apart`` which files were not recorded at one time; ``found`` are checks that a
+    reader of another format made itself.
     """
 
     events: pd.DataFrame
@@ -46,4 +47,5 @@ class Evidence:
     clocks: Sequence[HostClock]
     not_aligned: str
     processes: Processes
+    apart: str
     found: Sequence[TrustCheck] = ()

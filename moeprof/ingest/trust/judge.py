@@ -14,9 +14,11 @@ CHECKS = (
     placed_work.durations,
     placed_work.time_stamps,
     placed_work.steps,
+    placed_work.step_order,
     placed_work.strays,
     whole_input.dropped_events,
     whole_input.processes,
+    whole_input.one_run,
     placed_work.clocks,
     whole_input.profiler,
 )

@@ -8,12 +8,15 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
-from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.trace import LOW_CONFIDENCE, TrustCheck
 from moeprof.units import format_ns, format_percent
 
 _ENOUGH = 0.99
+MOST_INTERVALS = 1.5
+"""Of the time until the next one begins a step lasts at most so much: devices begin and end a step
+apart, but a third of it does not run beside the next one."""
 COMMAND_BUFFERS = (
     "XLA_FLAGS=--xla_gpu_enable_command_buffer= at the next capture gives every kernel its own op"
 )
@@ -115,6 +118,23 @@ def steps(evidence: Evidence) -> TrustCheck:
     if 0 < used < 3:
         detail += ": too few to tell noise from change"
     return TrustCheck("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
+
+
+def step_order(evidence: Evidence) -> TrustCheck:
+    """Whether measured steps follow each other, as their numbers do."""
+    used = evidence.steps[evidence.steps["used"]].sort_values("step")
+    next_ns = used["start_ns"].diff().shift(-1)
+    is_wrong = (next_ns <= 0) | (used["duration_ns"] > MOST_INTERVALS * next_ns)
+    if not is_wrong.any():
+        return TrustCheck("step_order", "ok", "each step begins behind the one before")
+    first, later_ns = used[is_wrong].iloc[0], int(next_ns[is_wrong].iloc[0])
+    detail = (
+        f"{int(is_wrong.sum())} of {len(used)} measured steps cannot be: "
+        f"step {first['step']} lasts {format_ns(int(first['duration_ns']))}, and the next begins "
+        f"{format_ns(abs(later_ns))} {'before' if later_ns < 0 else 'after'} it; "
+        "stamps or ids in the profile are damaged"
+    )
+    return TrustCheck("step_order", "fail", detail, TIMED)
 
 
 def strays(evidence: Evidence) -> TrustCheck:

@@ -52,7 +52,8 @@ def device_work(evidence: Evidence) -> TrustCheck:
         devices = len(evidence.events[["host", "device"]].drop_duplicates())
         count = format_count(len(evidence.events))
         return TrustCheck("device_work", "ok", f"{count} device events on {devices} device(s)")
-    likely = DAMAGE if evidence.damage else _causes("".join(evidence.models))
+    is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in evidence.found)
+    likely = DAMAGE if evidence.damage or is_cut else _causes("".join(evidence.models))
     causes = "; ".join(f"({n}) {cause}" for n, cause in enumerate(likely, 1))
     detail = f"no device events: nothing can be measured. Likely causes: {causes}"
     return TrustCheck("device_work", "fail", detail, TIMED)
@@ -119,3 +120,24 @@ def profiler(evidence: Evidence) -> TrustCheck:
     if not said:
         return TrustCheck("profiler", "ok", "the profiler reported no other error")
     return TrustCheck("profiler", "warn", f"the profiler reported: {said[0]}")
+
+
+def one_run(evidence: Evidence) -> TrustCheck:
+    """Whether the files are of one run: recorded at one time, with programs in common."""
+    if evidence.apart:
+        detail = f"{evidence.apart}: they are no hosts of one run; give one of them, or --host"
+        return TrustCheck("one_run", "fail", detail, TIMED)
+    pairs = evidence.events[["host", "module"]].drop_duplicates()
+    ran = {
+        str(host): set(mine["module"].tolist())
+        for host, mine in pairs[pairs["module"] != -1].groupby("host", observed=True)
+    }
+    first = next(iter(ran), "")
+    strange = [host for host, modules in ran.items() if modules.isdisjoint(ran[first])]
+    if not strange:
+        return TrustCheck("one_run", "ok", "no sign of another run in it")
+    detail = (
+        f"{', '.join(strange[:3])}{', …' if len(strange) > 3 else ''} ran no program that {first} "
+        "ran: if these are not hosts of one run, figures over all of them mean nothing; see --host"
+    )
+    return TrustCheck("one_run", "warn", detail)

@@ -14,7 +14,7 @@ from moeprof.errors import NativeError, SpecError
 from moeprof.ingest.xspace.damage import DamageLog
 from moeprof.ingest.xspace.native_library import load
 from moeprof.ingest.xspace.native_space import open_native_space
-from moeprof.ingest.xspace.packed import is_text, read_bytes
+from moeprof.ingest.xspace.packed import other_format, read_bytes
 from moeprof.ingest.xspace.python_space import open_python_space
 from moeprof.ingest.xspace.space import Damage, Space
 from moeprof.ingest.xspace.wire import Data
@@ -48,7 +48,7 @@ def _contents(file: Path) -> tuple[Data, str]:
     except (OSError, ValueError):  # ValueError: the file is empty
         return read_bytes(file)
     start = mapped[:64]
-    if start.startswith(_PACKED) or is_text(start):
+    if start.startswith(_PACKED) or other_format(start):
         mapped.close()
         return read_bytes(file)
     return mapped, ""

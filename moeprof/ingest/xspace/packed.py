@@ -9,6 +9,16 @@ from pathlib import Path
 from moeprof.errors import TraceError
 from moeprof.ingest.unreadable import unreadable
 
+_FORMATS = {
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"\x1f\x8b": "an archive in an archive; unpack it",
+    b"(\xb5/\xfd": "a zstd archive; unpack it",
+    b"BZh": "a bzip2 archive; unpack it",
+    b"\xfd7zXZ": "an xz archive; unpack it",
+    b"PAR1": "a Parquet file; give the folder that `moeprof export` wrote",
+    b"SQLite format 3": "an SQLite database, as of Nsight Systems; capture with JAX's profiler",
+}
+
 
 def read_bytes(file: Path) -> tuple[bytes, str]:
     """Contents of a profile file, unpacked, and what is wrong with them; empty if nothing.
@@ -25,12 +35,25 @@ def read_bytes(file: Path) -> tuple[bytes, str]:
     problem = ""
     if raw[:2] == b"\x1f\x8b":
         raw, problem = _gunzip(raw)
-    if is_text(raw[:64]):
-        kind = "an HTML or XML page" if raw.lstrip().startswith(b"<") else "JSON text"
-        raise TraceError(f"{file}: expected an XSpace protobuf, found {kind}; download it again")
     if not raw:
-        raise TraceError(f"{file}: expected a profile, found no readable byte in the archive")
+        raise TraceError(
+            f"{file}: expected a profile, found no readable byte in the archive; copy it again"
+        )
+    if kind := other_format(raw):
+        raise TraceError(f"{file}: expected an XSpace protobuf, found {kind}")
     return raw, problem
+
+
+def other_format(raw: bytes) -> str:
+    """What else the bytes are, as far as it is plain, and what to do; empty where it is not."""
+    for start, kind in _FORMATS.items():
+        if raw.startswith(start):
+            return kind
+    if not is_text(raw[:64]):
+        return ""
+    if raw.lstrip().startswith(b"<"):
+        return "an HTML or XML page; download it again"
+    return "JSON text; a JSON trace is read if its name ends in .json or .json.gz"
 
 
 def is_text(start: bytes) -> bool:
