@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,11 @@ def read_file(file: Path, counting: Counting | None) -> Host:
     """
     if file.name.endswith(JSON_SUFFIXES):
         return replace(read_json_trace(file, Labels()), counting=counting)
-    space = open_space(file)
+    with closing(open_space(file)) as space:
+        return replace(_read_space(file, space), counting=counting)
+
+
+def _read_space(file: Path, space: Space) -> Host:
     head = space.head
     if not any(plane.name for plane in head.planes):
         reason = str(head.damage[0]) if head.damage else "no plane in it"
@@ -61,7 +66,7 @@ def read_file(file: Path, counting: Counting | None) -> Host:
         programs=programs,
         models=_models(head),
         messages=(*head.errors, *head.warnings),
-        counting=counting,
+        counting=None,
     )
 
 

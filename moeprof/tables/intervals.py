@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
+_MOST = 2**62
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,38 @@ def cover(starts: Int64s, ends: Int64s) -> Cover:
 
 
 def apart(group: Int64s, starts: Int64s, ends: Int64s) -> Int64s:
-    """What to add to the stamps of each interval so that no two groups (from 0) overlap."""
+    """What to add to the stamps of each interval so that no two groups (from 0) overlap.
+
+    Each group gets a stretch as long as itself: one that spans years costs the others nothing.
+    """
     if not len(starts):
         return np.zeros(0, np.int64)
-    low, high = int(starts.min()), int(ends.max())
-    return group * (high - low + 1) - low
+    offsets, lows = _stretches(group, starts, ends)
+    shift: Int64s = (offsets - lows)[group]
+    return shift
+
+
+def _stretches(group: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
+    """Where the stretch of each group begins on the joint axis, and the group's first stamp."""
+    groups = int(group.max()) + 1
+    lows, highs = np.full(groups, _MOST, np.int64), np.full(groups, -_MOST, np.int64)
+    np.minimum.at(lows, group, starts)
+    np.maximum.at(highs, group, ends)
+    is_used = lows <= highs
+    lows, highs = np.where(is_used, lows, 0), np.where(is_used, highs, 0)
+    spans = highs - lows + 1
+    return np.cumsum(spans) - spans, lows
 
 
 def covered_by_group(group: Int64s, starts: Int64s, ends: Int64s, groups: int) -> Int64s:
     """Covered time of each of `groups` groups."""
-    shift = apart(group, starts, ends)
-    whole = cover(starts + shift, ends + shift)
-    if not len(whole.starts):
-        return np.zeros(groups, np.int64)
-    span = int(ends.max()) - int(starts.min()) + 1
-    owner = whole.starts // span
     sums = np.zeros(groups, np.int64)
+    if not len(starts):
+        return sums
+    offsets, lows = _stretches(group, starts, ends)
+    shift = (offsets - lows)[group]
+    whole = cover(starts + shift, ends + shift)
+    owner = np.searchsorted(offsets, whole.starts, "right") - 1
     np.add.at(sums, owner, whole.ends - whole.starts)  # numpy.bincount would add floats
     return sums
 
@@ -84,4 +101,8 @@ def last_begun(groups: Int64s, starts: Int64s, group: Int64s, at: Int64s) -> Int
         return np.full(len(at), -1, np.int64)
     low = min(int(starts.min()), int(at.min()))
     span = max(int(starts.max()), int(at.max())) - low + 1
+    if span * (max(int(groups.max()), int(group.max())) + 1) >= _MOST:
+        stamps = np.unique(starts)  # their places take the stamps' part: they are few
+        at, starts = np.searchsorted(stamps, at, "right") - 1, np.searchsorted(stamps, starts)
+        low, span = -1, len(stamps) + 1
     return np.searchsorted(groups * span + (starts - low), group * span + (at - low), "right") - 1

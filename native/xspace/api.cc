@@ -39,7 +39,7 @@ MOEPROF_EXPORT Tables* MoeprofXspaceHeads(const MoeprofXspace* space) try {
 // Fills the columns of the request.
 MOEPROF_EXPORT Tables* MoeprofXspaceEvents(const MoeprofXspace* space, const Request* request,
                                            int32_t threads) try {
-  const auto& plane = space->heads.planes[static_cast<size_t>(request->plane)];
+  const auto& plane = space->heads.planes.at(static_cast<size_t>(request->plane));
   const auto result = moeprof::xspace::ReadEvents(space->data, plane, *request, threads);
   return new Tables(moeprof::xspace::EventTables(result));
 } catch (const std::exception&) {

@@ -30,6 +30,7 @@ void ShareTasks(int threads, size_t tasks, const Run& run) {
   };
   std::vector<std::thread> helpers;
   const int wanted = static_cast<int>(std::min<size_t>(std::max(threads, 1), tasks));
+  helpers.reserve(static_cast<size_t>(wanted));  // growing later could throw while threads run
   try {
     for (int worker = 1; worker < wanted; ++worker) helpers.emplace_back(work, worker);
   } catch (const std::system_error&) {

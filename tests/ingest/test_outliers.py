@@ -58,3 +58,18 @@ def test_an_annotation_years_away_is_no_step(tmp_path):
 def test_a_long_pause_in_a_capture_makes_no_outlier(tmp_path, pause_s):
     early = thunk("add", THEN_NS - pause_s * 10**9, 10, run_id=9)
     assert len(opened(tmp_path, early, *normal(100)).events) == 101
+
+
+def test_a_piece_that_ends_months_later_is_left_out_like_one_that_begins_then(tmp_path):
+    endless = thunk("add", THEN_NS + 100 * 1000, 9 * 10**15, run_id=9)
+    trace = opened(tmp_path, *normal(100), endless)
+    assert span_ns(trace) == 99 * 1000 + 800
+    assert trace.dropped.set_index("what")["count"]["far from the work"] == 1
+
+
+def test_a_last_step_that_never_ends_is_not_measured(tmp_path):
+    """3 s where all others take 0.8 us: within the hour, and nothing behind it bounds it."""
+    work = [thunk("add", THEN_NS + 1000 * i, 800, run_id=i) for i in range(6)]
+    trace = opened(tmp_path, *work[:-1], thunk("add", THEN_NS + 5000, 3 * 10**9, run_id=5))
+    assert trace.steps["used"].tolist() == [True] * 5 + [False]
+    assert trace.steps["reason"].tolist()[-1].startswith("end not seen: 3750000.0 × the median")

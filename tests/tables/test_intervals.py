@@ -46,3 +46,23 @@ def test_groups_that_overlap_in_time_are_counted_apart(groups):
 def test_last_begun_is_what_counting_gives(pairs, wanted):
     found = last_begun(*columns(pairs), *columns(wanted))
     assert found.tolist() == [sum(pair <= one for pair in pairs) - 1 for one in wanted]
+
+
+def test_a_group_that_spans_years_costs_the_others_nothing():
+    starts = np.arange(1400, dtype=np.int64) * 100_000
+    ends = starts + 40_000
+    ends[-1] = 9 * 10**15
+    covered = covered_by_group(np.arange(1400), starts, ends, 1400)
+    assert covered[:-1].tolist() == [40_000] * 1399
+    assert covered[-1] == 9 * 10**15 - starts[-1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 20))).map(sorted),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 20))),
+)
+def test_last_begun_holds_where_stamps_times_groups_pass_64_bits(pairs, wanted):
+    far = 2**58
+    (groups, starts), (group, at) = columns(pairs), columns(wanted)
+    found = last_begun(groups * 2**10, starts * far // 10, group * 2**10, at * far // 10)
+    assert found.tolist() == [sum(pair <= one for pair in pairs) - 1 for one in wanted]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from moeprof.ingest.xspace.native_space import thread_count
+from moeprof.ingest.xspace.threads import thread_count
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

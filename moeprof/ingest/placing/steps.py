@@ -21,6 +21,7 @@ from moeprof.ingest.planes.record import Launch, Marker
 from moeprof.ingest.sources.run_record import Counting
 
 _WARM_UP = 2.0  # a leading step of more than this many medians still warms up
+_ENDLESS = 10.0  # a last step of more than this many: nothing behind it bounds a wrong end
 _STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
 _LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
 _ENOUGH = 3  # steps that must be left to call another one an outlier
@@ -303,18 +304,21 @@ def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:
 
 
 def _without_odd_ends(steps: list[Step]) -> list[Step]:
-    """Drop a last step that is cut, then leading ones that warm up (long) or ramp up (short)."""
+    """Drop a last step that is cut or never ends, then leading ones.
+
+    Those that warm up are long, those that ramp up short.
+    """
     for is_last in (True, False):
         used = [s for s in steps if not s.reason]
         while len(used) > _ENOUGH:
             end = used.pop() if is_last else used.pop(0)
             rest = median(s.end_ns - s.start_ns for s in used)
             share = (end.end_ns - end.start_ns) / rest if rest else 1.0
-            if share >= _STUMP and (is_last or share <= _WARM_UP):
+            if _STUMP <= share <= (_ENDLESS if is_last else _WARM_UP):
                 break
             what = "warm-up" if share > _WARM_UP else "ramp-up"
             if is_last:
-                what = "cut by the end of the capture"
+                what = "end not seen" if share > _ENDLESS else "cut by the end of the capture"
             told = f"{share:.1f}" if share > 1 else f"{share:.2f}"
             reason = (
                 f"{what}: {told} × the median of the steps {'before' if is_last else 'after'} it"

@@ -1,9 +1,9 @@
 """Question: which events have a time stamp that cannot be, or lie far from where the work is?
 
 An impossible stamp is a negative length, a start at or before 0, or a date after all dates. Far is
-relative: a quarter of the device work at most lies farther from the median start than `FAR` times
-the distance within which the other three quarters lie, and never less than an hour. One such
-event would stretch the time axis over years.
+relative: a quarter of the device work at most begins or ends farther from the median start than
+`FAR` times the distance within which the other three quarters begin, and never less than an hour.
+One such event would stretch the time axis over years.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.record import Record
-from moeprof.ingest.xspace.space import EventColumns, Flags, Int64s, PlaneHead
+from moeprof.ingest.xspace.space import EventColumns, Flags, PlaneHead
 
 IMPOSSIBLE = "impossible time stamp"
 FAR_AWAY = "far from the work"
@@ -35,17 +35,17 @@ def drop_impossible(plane: PlaneHead, columns: EventColumns, keep: Flags, record
 
 def near_the_work(record: Record) -> Record:
     """`record` without work, waits, markers and launches far from where its work is."""
-    bounds = _bounds_ns([part["start_ns"].to_numpy() for part in record.work])
+    bounds = _bounds_ns(record.work)
     if bounds is None:
         return record
     counts = record.dropped.copy()
     outliers = list(record.outliers)
     near = replace(record, dropped=counts, outliers=outliers)
-    near.work = [_within(part, bounds) for part in record.work]
-    near.waits = [_within(part, bounds) for part in record.waits]
+    near.work = [part[_is_near(part, bounds)] for part in record.work]
+    near.waits = [part[_is_near(part, bounds)] for part in record.waits]
     near.markers = [m for m in record.markers if bounds[0] <= m.start_ns <= bounds[1]]
     near.launches = [c for c in record.launches if bounds[0] <= c.start_ns <= bounds[1]]
-    far = [_beyond(part, bounds) for part in record.work]
+    far = [part[~_is_near(part, bounds)] for part in record.work]
     left = sum(map(len, record.waits)) + len(record.markers)
     left -= sum(map(len, near.waits)) + len(near.markers)
     near.drop(FAR_AWAY, sum(map(len, far)) + left)
@@ -56,20 +56,20 @@ def near_the_work(record: Record) -> Record:
     return near
 
 
-def _bounds_ns(parts: list[Int64s]) -> tuple[int, int] | None:
-    """Earliest and latest start that is near; None where all are."""
-    starts = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    if not len(starts) or int(starts.max()) - int(starts.min()) <= _HOUR_NS:
+def _bounds_ns(work: list[pd.DataFrame]) -> tuple[int, int] | None:
+    """Earliest start and latest end that are near; None where all are."""
+    starts, ends = (
+        np.concatenate([np.zeros(0, np.int64), *(part[name].to_numpy() for part in work)])
+        for name in ("start_ns", "end_ns")
+    )
+    if not len(starts) or int(ends.max()) - int(starts.min()) <= _HOUR_NS:
         return None
     middle = int(np.median(starts))
-    distance = np.abs(starts - middle)
-    most = max(_HOUR_NS, FAR * int(np.quantile(distance, 0.75)))
-    return (middle - most, middle + most) if int(distance.max()) > most else None
+    most = max(_HOUR_NS, FAR * int(np.quantile(np.abs(starts - middle), 0.75)))
+    first_ns, last_ns = middle - most, middle + most
+    are_near = int(starts.min()) >= first_ns and int(ends.max()) <= last_ns
+    return None if are_near else (first_ns, last_ns)
 
 
-def _within(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.DataFrame:
-    return part[part["start_ns"].between(*bounds)]
-
-
-def _beyond(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.DataFrame:
-    return part[~part["start_ns"].between(*bounds)]
+def _is_near(part: pd.DataFrame, bounds: tuple[int, int]) -> pd.Series:
+    return (part["start_ns"] >= bounds[0]) & (part["end_ns"] <= bounds[1])

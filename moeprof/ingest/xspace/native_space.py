@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import weakref
 from collections.abc import Sequence
 
 import numpy as np
 
-from moeprof.errors import SpecError, TraceError
+from moeprof.errors import TraceError
 from moeprof.ingest.xspace.damage import DamageLog, Places
 from moeprof.ingest.xspace.native_events import EventBuffers
 from moeprof.ingest.xspace.native_heads import Rows, cut, place_of, read_heads
 from moeprof.ingest.xspace.native_library import Table, load, take_tables
 from moeprof.ingest.xspace.python_space import metadata_stats
 from moeprof.ingest.xspace.space import EventColumns, Flags, PlaneHead, StatValue
+from moeprof.ingest.xspace.threads import thread_count
 from moeprof.ingest.xspace.wire import Data
 
 _SMALL_BYTES = 1 << 20
@@ -48,16 +48,6 @@ def open_native_space(data: Data) -> NativeSpace:
         SpecError: ``MOEPROF_THREADS`` is no number.
     """
     return NativeSpace(data, thread_count() if len(data) >= _SMALL_BYTES else 1)
-
-
-def thread_count() -> int:
-    """``MOEPROF_THREADS``, else one thread per core that this process may use."""
-    wish = os.environ.get("MOEPROF_THREADS", "")
-    if not wish:
-        return len(os.sched_getaffinity(0))
-    if not wish.isdecimal() or not 1 <= int(wish) <= 1024:
-        raise SpecError(f"MOEPROF_THREADS: expected a number from 1 to 1024, found '{wish}'")
-    return int(wish)
 
 
 class NativeSpace:
