@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from moeprof.reports.document import Document, TrustInfo
 
 # A warning of these says how good the figures are, not that something of the input is missing.
-_QUALITY = ("programs", "resolved", "steps", "strays", "clocks", "format")
+_QUALITY = ("programs", "resolved", "steps", "step_order", "strays", "clocks", "format")
 
 EXIT_PARTIAL = 3
 """Exit code of a command that is done, from damaged or partial input."""

@@ -61,6 +61,13 @@ def test_devices_that_end_a_step_apart_are_no_fault(tmp_path):
     assert check(trace, "step_order").verdict == "ok"
 
 
+def test_steps_that_all_run_into_the_next_are_the_programs_way(tmp_path):
+    trace = opened(tmp_path, a=run(10, 1010, 2010, 3010, length=dict.fromkeys(range(4), 1800)))
+    found = check(trace, "step_order")
+    assert found.verdict == "warn"
+    assert found.detail.startswith("3 of 4 measured steps run into the next: step 0 lasts 1.800")
+
+
 def test_a_step_that_a_host_lacks_is_not_measured(tmp_path):
     trace = opened(tmp_path, a=run(10, 1010, 2010, 3010), b=run(10, 1010, 2010))
     assert trace.steps["used"].tolist() == [True, True, True, False]
