@@ -175,6 +175,58 @@ def test_gpu_kernels_get_the_run_of_the_call_that_launched_them(tmp_path):
     assert "events derived from the streams" in trace.dropped["what"].tolist()
 
 
+def launches(*names, **stats):
+    """Two executions, runs -17 and -18, each with one launch: correlation ids 4 and 5."""
+    spans = [
+        event(name, 5 + 100 * i, 90, _c=-17 - i, **{k: v[i] for k, v in stats.items()})
+        for i, name in enumerate(names)
+    ]
+    calls = [event("cuLaunchKernel", 10 + 100 * i, 2, correlation_id=4 + i) for i in range(2)]
+    return host(line("py_xla_execute/0", *spans, *calls))
+
+
+def kernel_on(device, start_ns, correlation):
+    kernel = event(
+        "nvjet", start_ns, 40, hlo_op=Ref("a2a"), program_id=7, correlation_id=correlation
+    )
+    return Plane(f"/device:GPU:{device}", (line("Stream #1(Compute)", kernel),))
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "planes"),
+    [
+        # process 1 of a run: XLA numbers planes by the process, devices by the run as well
+        (("[0] X LoadedExecutable::Execute", "[1] X LoadedExecutable::Execute"), (8, 9), (0, 1)),
+        # a process to which one GPU is visible counts from 0, its plane as the machine does
+        (("[0] X LoadedExecutable::Execute", "[0] X LoadedExecutable::Execute"), (3, 3), (3, 3)),
+        # names without a number
+        (("X LoadedExecutable::Execute", "X LoadedExecutable::Execute"), (0, 1), (0, 1)),
+        (("X LoadedExecutable::Execute", "X LoadedExecutable::Execute"), (8, 9), (0, 1)),
+    ],
+)
+def test_launches_are_found_whatever_a_process_calls_its_devices(tmp_path, names, ids, planes):
+    gpus = [kernel_on(planes[0], 200, 4), kernel_on(planes[1], 300, 5)]
+    if planes[0] == planes[1]:
+        streams = tuple(line(f"Stream #{n}", *gpu.lines[0].events) for n, gpu in enumerate(gpus))
+        gpus = [Plane(gpus[0].name, streams)]
+    data = xspace(metadata(p7=PROGRAM), *gpus, launches(*names, global_device_id=ids))
+    found = open_run(write(tmp_path, data)).events[["start_ns", "device", "run_id"]]
+    assert found.sort_values("start_ns").to_numpy().tolist() == [
+        [200, planes[0], -17],
+        [300, planes[1], -18],
+    ]
+
+
+def test_a_launch_under_one_number_on_two_devices_is_no_evidence_for_a_third(tmp_path):
+    names = "[0] X LoadedExecutable::Execute", "[1] X LoadedExecutable::Execute"
+    spans = [event(name, 5 + 100 * i, 90, _c=-17 - i) for i, name in enumerate(names)]
+    calls = [event("cuLaunchKernel", 10 + 100 * i, 2, correlation_id=4) for i in range(2)]
+    threads = host(line("py_xla_execute/0", *spans, *calls))
+    gpus = [kernel_on(device, 200 + device, 4) for device in range(3)]
+    trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), *gpus, threads)))
+    assert trace.events.sort_values("device")["run_id"].tolist() == [-17, -18, -1]
+
+
 def test_zero_length_events_count_and_cost_nothing(tmp_path):
     pool = line("pool", thunk("add", 10, 10), thunk("add", 20, 0), thunk("add", 20, 10))
     trace = open_run(write(tmp_path, xspace(metadata(p7=PROGRAM), host(pool))))

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.outliers import drop_impossible
 from moeprof.ingest.planes.record import Launch, Marker, Record, names_that, sound
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
@@ -25,7 +26,8 @@ _NUMBERS = (
 )
 _POOL = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
 _COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
-_DEVICE_EXECUTE = re.compile(r"^\[\d+\] .*LoadedExecutable::Execute")
+_DEVICE_EXECUTE = re.compile(r"^(?:\[(\d+)\] )?.*LoadedExecutable::Execute")
+"""The number is the device's place among those of the process, as GPU planes are numbered."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,29 @@ class RunIds:
     run_id: Int64s
 
     def of(self, device: int, correlation: Int64s) -> Int64s:
-        """Run id of each launch of a device; -1 for one that is not known."""
+        """Run id of each launch of a device; -1 for one that is not known.
+
+        A process that may use some of a machine's GPUs alone counts its devices from 0, while their
+        planes bear the numbers of the machine. Correlation ids are counted by the process: so for a
+        plane without a launch under its number all launches are asked.
+        """
         first, last = np.searchsorted(self.device, [device, device + 1])
         known, runs = self.correlation[first:last], self.run_id[first:last]
+        if not len(known):
+            known, runs = self._of_all_devices()
         if not len(known):
             return np.full(len(correlation), -1, np.int64)
         at = np.maximum(np.searchsorted(known, correlation, "right") - 1, 0)
         return np.where(known[at] == correlation, runs[at], -1)
+
+    def _of_all_devices(self) -> tuple[Int64s, Int64s]:
+        """Correlation ids that are of one execution, in order, and their run ids."""
+        order = np.lexsort((self.run_id, self.correlation))
+        ids, runs = self.correlation[order], self.run_id[order]
+        known, first = np.unique(ids, return_index=True)
+        last = np.searchsorted(ids, known, "right") - 1
+        is_one = runs[first] == runs[last]
+        return known[is_one], runs[first][is_one]
 
 
 NO_RUN_IDS = RunIds(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -143,11 +161,12 @@ def gpu_run_ids(events: HostEvents) -> RunIds:
     A kernel carries no run id: its correlation id leads to the host call that launched it, and
     that call lies inside the execution, on the same thread.
     """
-    is_execute = events.has("_c") & events.named(_DEVICE_EXECUTE.match)
+    ordinals = _ordinals(events)
+    is_execute = events.has("_c") & (ordinals != _NO_EXECUTE)
     is_call = events.has("correlation_id") & ~is_execute
     if not is_execute.any() or not is_call.any():
         return NO_RUN_IDS
-    found = _executes(events, is_execute)
+    found = _executes(events, is_execute, ordinals)
     line = events.columns.line[is_call].astype(np.int64)
     start = events.start_ns[is_call]
     at = last_begun(found.line, found.start_ns, line, start)
@@ -157,16 +176,35 @@ def gpu_run_ids(events: HostEvents) -> RunIds:
     return RunIds(found.device[at][order], correlation[order], found.run_id[at][order])
 
 
-def _executes(events: HostEvents, is_execute: Flags) -> Executes:
+def _ordinals(events: HostEvents) -> Int64s:
+    """Which device of the process each event runs a program on; `_NO_EXECUTE` where it runs none.
+
+    By the number in the name; by ``global_device_id``, which counts the devices of all processes,
+    only where the name has none.
+    """
+    known = [_DEVICE_EXECUTE.match(name) for name in events.plane.event_names]
+    by_name = [
+        _NO_EXECUTE if match is None else number_in(match.group(1) or "", _NO_NUMBER)
+        for match in known
+    ]
+    found = np.array([*by_name, _NO_EXECUTE], np.int64)[events.columns.name]
+    stated = events.number("global_device_id")
+    told = np.where(stated == ABSENT, _NO_EXECUTE, stated)
+    return np.where(found == _NO_NUMBER, told, found)
+
+
+_NO_EXECUTE, _NO_NUMBER = -1, -2
+
+
+def _executes(events: HostEvents, is_execute: Flags, ordinals: Int64s) -> Executes:
     places = np.flatnonzero(is_execute)
     line, start = events.columns.line[places].astype(np.int64), events.start_ns[places]
     order = np.lexsort((start, line))
     places = places[order]
-    device = events.number("global_device_id")[places]
     return Executes(
         line=line[order],
         start_ns=start[order],
         end_ns=events.end_ns[places],
         run_id=events.number("_c")[places],
-        device=np.where(device == ABSENT, 0, device),
+        device=ordinals[places],
     )
