@@ -15,7 +15,8 @@ class Host:
     """One process's file, read. All stamps count from the start of its capture.
 
     ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
-    process in the run, -1 where it is not known.
+    process in the run, -1 where it is not known. ``started_ns`` is when its capture began, in ns
+    since 1970 on the host's own clock, 0 where the file does not say.
     """
 
     name: str
@@ -27,3 +28,4 @@ class Host:
     messages: tuple[str, ...]
     counting: Counting | None
     process: int = -1
+    started_ns: int = 0

@@ -54,7 +54,9 @@ def _read_space(file: Path, space: Space) -> Host:
     record = Record(Labels())
     planes = {plane.name: plane for plane in head.planes}
     metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)
-    zero_ns = _zero_ns(head, environment.stats.get("profile_start_time") if environment else 0)
+    started = environment.stats.get("profile_start_time") if environment else 0
+    started_ns = started if isinstance(started, int) and 0 < started < 2**63 else 0
+    zero_ns = _zero_ns(head, started_ns)
     _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
     programs = read_programs(space, metadata, record.damage) if metadata else {}
     record.damage.extend(_damage(head))
@@ -67,6 +69,7 @@ def _read_space(file: Path, space: Space) -> Host:
         models=_models(head),
         messages=(*head.errors, *head.warnings),
         counting=None,
+        started_ns=started_ns,
     )
 
 
@@ -119,14 +122,14 @@ def _host_name(file: Path, head: SpaceHead) -> str:
     return host_name(file) or (head.hostnames[0] if head.hostnames else "host")
 
 
-def _zero_ns(head: SpaceHead, profile_start: object) -> int:
+def _zero_ns(head: SpaceHead, started_ns: int) -> int:
     """What to take off every stamp: 0 where lines count from the start of the capture."""
     lines = [(line.timestamp_ns, line.events) for p in head.planes for line in p.lines]
     dates = [stamp for stamp, _ in lines if stamp >= _A_DATE_NS]
     events = sum(count for _, count in lines)
     if 2 * sum(count for stamp, count in lines if stamp >= _A_DATE_NS) <= events or not dates:
         return 0  # a stamp of 0 on a line or two does not make the others no dates
-    return profile_start if isinstance(profile_start, int) and profile_start > 0 else min(dates)
+    return started_ns or min(dates)
 
 
 _A_DATE_NS = 10**17  # 1973: no capture lasts so long, so smaller stamps are no dates

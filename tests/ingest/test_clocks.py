@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from builders.hlo import computation, hlo_proto, op
-from builders.xspace import event, host, line, metadata, thunk, xspace
+from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,12 +21,16 @@ def program() -> bytes:
     return hlo_proto(computation("main", *exchanges))
 
 
-def calls(late_ns: int, skew_ns: int, steps=range(3), module: int = 7, noise=()):
-    """4 all-to-alls of each step: entered at t + late, over at t + 550 us, on a skewed clock."""
+def calls(late_ns: int, skew_ns: int, steps=range(3), module: int = 7, noise=(), uneven=True):
+    """4 all-to-alls of each step: entered at t + late, over at t + 550 us, on a skewed clock.
+
+    Steps last 10.1 ms, 10.3 ms, ..., as steps do; 10 ms each where they are not uneven.
+    """
     noise = iter(noise)
     for step in steps:
         for i in range(4):
-            at = 1 * S + step * STEP_NS + i * 2000 * US
+            longer_ns = 100 * US * step**2 if uneven else 0
+            at = 1 * S + step * STEP_NS + longer_ns + i * 2000 * US
             end = at + 550 * US + next(noise, 0)
             yield thunk(
                 f"a2a.{i}",
@@ -37,9 +41,12 @@ def calls(late_ns: int, skew_ns: int, steps=range(3), module: int = 7, noise=())
             )
 
 
-def write(folder, name, work, module=7, proto=None):
+def write(folder, name, work, module=7, proto=None, started=None):
     folder.mkdir(parents=True, exist_ok=True)
-    planes = metadata(**{f"p{module}": proto or program()}), host(line("pool", *work))
+    planes = [metadata(**{f"p{module}": proto or program()}), host(line("pool", *work))]
+    if started is not None:
+        stamps = {"profile_start_time": started, "profile_stop_time": started + 10 * S}
+        planes.append(Plane("Task Environment", stats=stamps))
     (folder / f"{name}.xplane.pb").write_bytes(xspace(*planes, hostnames=(name,)))
 
 
@@ -99,6 +106,54 @@ def test_without_common_collectives_nothing_is_aligned_and_it_is_said(session):
     assert trace.meta.clocks == ()
     assert check(trace, "clocks").verdict == "warn"
     assert "no statement across hosts" in check(trace, "clocks").detail
+
+
+def test_hosts_that_began_a_step_apart_are_not_aligned_by_the_order_of_their_steps(session):
+    # one true clock; b recorded steps 1 to 10 where a recorded 0 to 9, and all last 10 ms
+    write(session, "a", calls(0, 0, range(10), uneven=False))
+    write(session, "b", calls(0, 0, range(1, 11), uneven=False))
+    trace = open_run(session)
+    assert trace.meta.clocks == ()
+    told = "steps are numbered by their place in the capture, and pairing with those 1 execution(s)"
+    assert f"b: {told} earlier fits as well" in check(trace, "clocks").detail
+
+
+def test_steps_of_uneven_length_tell_which_execution_is_which(session):
+    write(session, "a", calls(0, 0, range(10)))
+    write(session, "b", calls(0, 7 * US, range(10)))
+    assert [c.offset_ns for c in open_run(session).meta.clocks] == [0, 7 * US]
+
+
+@pytest.mark.parametrize(
+    ("steps", "start_later_ns", "skew_ns", "offset_ns"),
+    [
+        # b's capture began 3 ms later, so its stamps are 3 ms less; NTP is 1 ms off
+        (range(10), 3000 * US, 1000 * US, -2000 * US),
+        # the same, but b recorded from step 1 on: the ends would be 10 ms apart on true clocks
+        (range(1, 11), 13_000 * US, 1000 * US, None),
+        # clocks that are half a step off decide nothing
+        (range(10), 3000 * US, 5000 * US, None),
+    ],
+)
+def test_where_all_steps_last_as_long_the_clocks_of_the_hosts_decide(
+    session, steps, start_later_ns, skew_ns, offset_ns
+):
+    noon = 1_795_867_200_000_000_000
+    mine = calls(0, skew_ns - start_later_ns, steps, uneven=False)
+    write(session, "a", calls(0, 0, range(10), uneven=False), started=noon)
+    write(session, "b", mine, started=noon + start_later_ns)
+    found = [c.offset_ns for c in open_run(session).meta.clocks]
+    assert found == ([] if offset_ns is None else [0, offset_ns])
+
+
+@pytest.mark.parametrize(("started", "count"), [(None, 0), (1_795_867_200_000_000_000, 2)])
+def test_one_execution_on_each_host_is_the_same_only_by_the_clocks(session, started, count):
+    write(session, "a", calls(0, 0, [0]), started=started)
+    write(session, "b", calls(0, 9 * US, [0]), started=started)
+    trace = open_run(session)
+    assert len(trace.meta.clocks) == count
+    told = "one execution on each host, and nothing tells that it is the same step"
+    assert (told in check(trace, "clocks").detail) == (not count)
 
 
 def test_steps_that_the_script_numbers_are_matched_by_their_number(session):

@@ -4,6 +4,10 @@ A collective ends on all ranks of a group within a few microseconds, whoever cam
 of the same call on two hosts are two readings of one moment. Calls are the same if module name, op,
 execution and place in the execution are: executions are paired by the step's number where the
 script or capture gave it, else by their order, if both hosts have equally many.
+
+A host that began a step later has equally many, too. So a pairing by order is believed only where
+pairing with an earlier or later execution fits worse, as it does where steps differ in length, or
+where the hosts' own clocks, as the profiler noted them at its start, agree to a part of a step.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, fit_clock
+from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, Fit, fit_clock
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.tables.trace import HostClock
 
@@ -25,6 +29,14 @@ COLLECTIVES = (
 """Opcodes that end on all ranks at once; a permute ends where its own source and target do."""
 MOST_RESIDUAL = 0.5
 """Of the median call's transfer: with a larger residual nothing could be said about waiting."""
+
+MOST_DRIFT_PPB = 500_000.0
+"""A pairing that makes one clock run faster than that is none: quartz is off by some 50,000."""
+_AS_WELL = 3
+_AS_WELL_NS = 1000
+_MOST_SHIFT = 64
+_SAMPLE = 64
+_AGREE = 0.25  # of the distance to the next pairing that fits
 
 _KEY = ["module", "op", "round", "execution", "call", "group"]
 _GROUP = re.compile(r"\{([\d,\s]+)\}")
@@ -59,8 +71,79 @@ def align(
         if fit.residual_ns > MOST_RESIDUAL * transfer_ns:
             told = f"{fit.residual_ns:,} ns remain, collectives last {transfer_ns:,.0f} ns"
             return (), f"{name}: {told}"
+        if not by_step and (doubt := _doubt(both, fit, _noted_ns(tables[0], table))):
+            return (), f"{name}: {doubt}"
         clocks.append(HostClock(name, *fit))
     return tuple(clocks), ""
+
+
+def _noted_ns(first: HostTables, other: HostTables) -> int | None:
+    """By how much the stamps of `other` are ahead if both hosts' own clocks are right.
+
+    Stamps count from the start of each capture. None where a start is not noted.
+    """
+    if not first.host.started_ns or not other.host.started_ns:
+        return None
+    return first.host.started_ns - other.host.started_ns
+
+
+def _doubt(both: pd.DataFrame, fit: Fit, noted_ns: int | None) -> str:
+    """Why executions paired by their order may not be the same ones; empty where they are."""
+    sample = _sample(both)
+    if sample.empty:
+        return ""
+    ahead_ns = fit.offset_ns
+    others = _others_that_fit(sample)
+    has_one = int(sample["rounds_x"].iloc[0]) == 1
+    if not others and not has_one:
+        return ""
+    # A single execution on each host is compared with nothing: only the hosts' clocks speak for it.
+    ends = sample["end_ns_x"]
+    apart_ns = min((abs(o - ahead_ns) for o in others.values()), default=int(np.ptp(ends)))
+    if noted_ns is not None and abs(ahead_ns - noted_ns) <= _AGREE * apart_ns:
+        return ""
+    if has_one:
+        return "one execution on each host, and nothing tells that it is the same step"
+    shift = min(others, key=lambda s: (abs(s), s))
+    told = f"{abs(shift)} execution(s) {'later' if shift > 0 else 'earlier'} fits as well"
+    return f"steps are numbered by their place in the capture, and pairing with those {told}"
+
+
+def _sample(both: pd.DataFrame) -> pd.DataFrame:
+    """Some calls, in all of their executions, of the program that has the most."""
+    if both.empty:
+        return both
+    mine = both[both["module"] == both["module"].mode().iloc[0]]
+    call = mine.groupby(["op", "call", "group"]).ngroup()
+    every = -(-(int(call.max()) + 1) // _SAMPLE)
+    return mine.assign(call=call)[(call % every == 0).to_numpy()]
+
+
+def _others_that_fit(sample: pd.DataFrame) -> dict[int, int]:
+    """Shift in executions -> offset, ns, of the pairings that fit about as well as by order.
+
+    Half of the executions at least must remain in common: a single one would fit any other.
+    """
+    own = _shifted(sample, 0)
+    if own is None:
+        return {}
+    most = min(max(int(sample["execution"].max() + 1) // 2, 1), _MOST_SHIFT)
+    found = {}
+    for shift in (s for s in range(-most, most + 1) if s):
+        fit = _shifted(sample, shift)
+        is_fit = fit is not None and abs(fit.drift_ppb) <= MOST_DRIFT_PPB
+        if fit and is_fit and fit.residual_ns <= _AS_WELL * own.residual_ns + _AS_WELL_NS:
+            found[shift] = fit.offset_ns
+    return found
+
+
+def _shifted(sample: pd.DataFrame, shift: int) -> Fit | None:
+    """The fit if the first host's executions are those `shift` later on the other one."""
+    one = sample[["call", "execution", "end_ns_x"]]
+    other = sample[["call", "execution", "end_ns_y"]]
+    pairs = one.merge(other.assign(execution=other["execution"] - shift), on=["call", "execution"])
+    ends = pairs["end_ns_y"].to_numpy(np.int64)
+    return fit_clock(ends, ends - pairs["end_ns_x"].to_numpy(np.int64))
 
 
 def _collectives(ops: pd.DataFrame) -> pd.DataFrame:
