@@ -116,7 +116,8 @@ def _sample(both: pd.DataFrame) -> pd.DataFrame:
     mine = both[both["module"] == both["module"].mode().iloc[0]]
     call = mine.groupby(["op", "call", "group"]).ngroup()
     every = -(-(int(call.max()) + 1) // _SAMPLE)
-    return mine.assign(call=call)[(call % every == 0).to_numpy()]
+    sample: pd.DataFrame = mine.assign(call=call)[(call % every == 0).to_numpy()]
+    return sample
 
 
 def _others_that_fit(sample: pd.DataFrame) -> dict[int, int]:
