@@ -1,5 +1,6 @@
 import json
 
+import pytest
 from builders.sessions import profile, write
 from builders.xspace import Plane, event, line, xspace
 
@@ -81,3 +82,64 @@ def test_devices_of_equal_name_on_two_hosts_are_ranks_of_their_own(tmp_path):
     assert devices["rank"].tolist() == list(range(8))
     assert devices["host"].tolist() == ["h0"] * 4 + ["h1"] * 4
     assert devices["device"].tolist() == [0, 1, 2, 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (["run-p20241101"], (-1,)),  # a date
+        (["run-p9999"], (9999,)),
+        (["run-p10000"], (-1,)),  # alone, with nothing to compare it with
+        (["a-p10000", "b-p99999"], (10000, 99999)),
+        (["a-p0", "b-p20241101"], (-1, -1)),
+        (["a-p1", "b-p1"], (-1, -1)),
+    ],
+)
+def test_numbers_in_names_count_where_a_run_can_have_so_many_processes(tmp_path, names, places):
+    files = [write(tmp_path / f"{name}.xplane.pb", profile()) for name in names]
+    assert processes_of(None, files).of_file == places
+
+
+def test_a_date_in_a_name_is_no_rank(tmp_path):
+    file = write(tmp_path / "run-p20241101.xplane.pb", profile())
+    assert open_run(file).devices["rank"].tolist() == [0]
+
+
+@pytest.mark.parametrize("index", [2**64 - 1, -5, True, "1", 100_000])
+def test_a_process_index_that_cannot_be_is_not_known(tmp_path, index):
+    file = tmp_path / "plugins" / "profile" / "s" / "h.xplane.pb"
+    write(file, profile())
+    windows = [{"file": "plugins/profile/s/h.xplane.pb"}]
+    meta = {
+        "schema": "moeprof.run/1",
+        "processes": [{"process_index": index, "windows": windows}],
+    }
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert processes_of(tmp_path, [file]).of_file == (-1,)
+    assert open_run(tmp_path).devices["rank"].tolist() == [0]
+
+
+@pytest.mark.parametrize("expected", [True, 10**12, -1, "2"])
+def test_a_count_of_processes_that_cannot_be_is_not_known(tmp_path, expected):
+    run, files = capture(tmp_path, [process(0), process(1)], expected, [0, 1])
+    assert processes_of(run, files).expected == 0
+    told = "2 process(es) read; nothing says how many there were"
+    assert check(open_run(run)).detail == told
+
+
+@pytest.mark.parametrize("windows", [5, "s", {"file": 1}, [5], None])
+def test_windows_of_a_record_that_are_no_list_count_as_none(tmp_path, windows):
+    write(tmp_path / "plugins" / "profile" / "s" / "h.xplane.pb", profile())
+    meta = {
+        "schema": "moeprof.run/1",
+        "processes": [{"process_index": 0, "windows": windows, "files": windows}],
+    }
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert len(open_run(tmp_path).events) == 3
+
+
+def test_a_record_that_is_no_utf8_is_told_as_damage(tmp_path):
+    write(tmp_path / "plugins" / "profile" / "s" / "h.xplane.pb", profile())
+    (tmp_path / "meta.json").write_bytes(b'{"schema": "moeprof.run/\xff"}')
+    trace = open_run(tmp_path)
+    assert any("meta.json is not JSON" in c.detail for c in trace.trust)

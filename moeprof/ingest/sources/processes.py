@@ -11,6 +11,10 @@ from moeprof.ingest.numerals import number_in
 from moeprof.ingest.sources.run_record import place_of, read_meta
 
 _NUMBERED = re.compile(r"-p(\d+)\.(?:xplane\.pb|trace\.json)(?:\.gz)?$")
+MOST_PROCESSES = 100_000
+"""Beyond any run there is: a larger number is a date or a hash, or damage."""
+_MOST_ALONE = 10_000
+"""In the name of a single file, with which no other can be compared."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ def processes_of(run: Path | None, files: Sequence[Path]) -> Processes:
     by_place = {place_of(Path(file)): index for p in written for file, index in _files(p)}
     known = tuple(by_place.get(place_of(file), -1) for file in files)
     of_file = known if known and min(known) >= 0 and _are_apart(known) else _numbered(files)
-    expected = meta.get("expected_processes") if meta is not None else None
-    if not isinstance(expected, int) or not of_file or min(of_file) < 0:
+    stated = meta.get("expected_processes") if meta is not None else None
+    expected = _count(stated, MOST_PROCESSES + 1)
+    if expected < 0 or not of_file or min(of_file) < 0:
         return Processes(of_file)
     facts = {_index(p): p for p in written}
     absent = [k for k in range(expected) if k not in of_file]
@@ -59,8 +64,13 @@ def _files(process: Mapping[str, object]) -> list[tuple[str, int]]:
 
 
 def _index(process: Mapping[str, object]) -> int:
-    index = process.get("process_index", 0)
-    return index if isinstance(index, int) else -1
+    return _count(process.get("process_index", 0), MOST_PROCESSES)
+
+
+def _count(value: object, below: int) -> int:
+    """`value` if it is a whole number from 0 on, below that; else -1."""
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below
+    return value if isinstance(value, int) and is_one else -1
 
 
 def _list(holder: Mapping[str, object] | None, key: str) -> list[object]:
@@ -71,7 +81,8 @@ def _list(holder: Mapping[str, object] | None, key: str) -> list[object]:
 def _numbered(files: Sequence[Path]) -> tuple[int, ...]:
     found = [_NUMBERED.search(file.name) for file in files]
     places = tuple(number_in(match.group(1)) if match else -1 for match in found)
-    if places and min(places) >= 0 and _are_apart(places):
+    below = MOST_PROCESSES if len(files) > 1 else _MOST_ALONE
+    if places and min(places) >= 0 and max(places) < below and _are_apart(places):
         return places
     return tuple(-1 for _ in files)
 

@@ -39,9 +39,8 @@ def read_meta(run: Path) -> Mapping[str, object] | None:
 
 def meta_damage(run: Path | None) -> list[str]:
     """What is wrong with ``RUN/meta.json``, for the trust record."""
-    text = _meta_text(run) if run is not None else ""
     try:
-        json.loads(text or "null")
+        json.loads((_meta_text(run) if run is not None else "") or "null")
     except (ValueError, RecursionError):
         return ["meta.json is not JSON, so how capture counted and ended is not known"]
     return []
@@ -74,9 +73,13 @@ def place_of(profile: Path) -> tuple[str, ...]:
 
 def _windows(meta: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     processes = meta.get("processes")
-    for process in processes if isinstance(processes, list) else []:
+    for process in _list(processes):
         windows = process.get("windows") if isinstance(process, dict) else None
-        yield from (w for w in windows or [] if isinstance(w, dict))
+        yield from (w for w in _list(windows) if isinstance(w, dict))
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _counting(window: Mapping[str, object]) -> Counting:
@@ -90,4 +93,6 @@ def _counting(window: Mapping[str, object]) -> Counting:
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    """A number of a step, which tables hold in 64 bits; None where it is none."""
+    is_one = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62
+    return value if isinstance(value, int) and is_one else None
