@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -77,6 +78,21 @@ def test_a_folder_is_known_by_its_files(tmp_path):
         (
             lambda f: dump(f, ranks=[{"1": record(9.0) | {"fwd_end": 3}}]),
             "expected a list as 'fwd_end', found int",
+        ),
+        (lambda f: dump(f, CONFIG | {"num_mbs": 1.9}), "expected a whole number as 'num_mbs'"),
+        (lambda f: dump(f, CONFIG | {"num_mbs": 10**9}), "from -1 to 1e.06 as 'num_mbs'"),
+        (lambda f: dump(f, CONFIG | {"pp_size": math.nan}), "as 'pp_size', found nan"),
+        (lambda f: dump(f, ranks=[{"1": record(math.nan)}]), "as 'total', found nan"),
+        (lambda f: dump(f, ranks=[{"1": record(-1.0)}]), "from 0 to 1e.12 as 'total', found -1"),
+        (lambda f: dump(f, ranks=[{"1": record(1e300)}]), "as 'total', found one far beyond"),
+        (lambda f: dump(f, ranks=[{"1": record(10**400)}]), "as 'total', found one far beyond"),
+        (
+            lambda f: dump(f, ranks=[{"1": record(9.0) | {"memory": -1}}]),
+            "from 0 to 1e.09 as 'memory', found -1",
+        ),
+        (
+            lambda f: dump(f, ranks=[{"1": record(9.0) | {"fwd_start": [math.nan, 1]}}]),
+            "as 'fwd_start', found nan",
         ),
     ],
 )

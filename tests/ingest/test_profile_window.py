@@ -83,3 +83,11 @@ def test_a_changed_byte_is_no_error(tmp_path_factory, at, byte):
     data = WHOLE[:at] + bytes([byte]) + WHOLE[at + 1 :]
     file = write(tmp_path_factory.getbasetemp() / "changed" / "a", data)
     assert isinstance(recorded_window(file), Window | None)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**40])
+def test_a_plane_that_claims_more_than_any_file_holds_states_no_window(tmp_path, pack, size):
+    coded = bytes((size >> shift) & 0x7F | 0x80 for shift in range(0, 63, 7)) + bytes([size >> 63])
+    file = write(tmp_path / "a.xplane.pb", pack(b"\x0a" + coded + WHOLE))
+    assert recorded_window(file) is None

@@ -20,6 +20,9 @@ from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 
 _KINDS = {"fwd": "forward", "bwd": "backward", "wgrad": "weight_gradient"}
 _MS = 1_000_000
+_MOST_MS = 1e12  # 30 years: nanoseconds beyond that do not fit into a table
+_MOST_GB = 1e9
+_MOST_COUNT = 1_000_000  # of stages, chunks or microbatches
 _GB = 2**30  # the dump divides torch's bytes by 1024 three times
 
 
@@ -47,8 +50,8 @@ def read_pp_dump(path: Path) -> PipelineWork:
                 {
                     "iteration": int(name),
                     "stage": stage,
-                    "duration_ns": round(_number(record, "total", where) * _MS),
-                    "memory_bytes": _number({"memory": math.nan, **record}, "memory", where) * _GB,
+                    "duration_ns": round(_number(record, "total", where, 0, _MOST_MS) * _MS),
+                    "memory_bytes": _memory_gb(record, where) * _GB,
                 }
             )
             work += _work(record, where, int(name), stage)
@@ -66,7 +69,7 @@ def read_pp_dump(path: Path) -> PipelineWork:
 def _schedule(file: Path) -> Schedule:
     config = _object(file)
     stages, chunks, microbatches = (
-        int(_number(config, name, str(file))) for name in ("pp_size", "vp_size", "num_mbs")
+        _count(config, name, str(file)) for name in ("pp_size", "vp_size", "num_mbs")
     )
     name = "1f1b" if chunks <= 1 else "interleaved"
     try:
@@ -107,10 +110,32 @@ def _object(file: Path) -> dict[str, object]:
     return found
 
 
-def _number(record: Mapping[str, object], name: str, where: str) -> float:
+def _count(config: Mapping[str, object], name: str, where: str) -> int:
+    number = _number(config, name, where, -1, _MOST_COUNT)
+    if not number.is_integer():
+        raise TraceError(f"{where}: expected a whole number as {name!r}, found {number}")
+    return int(number)
+
+
+def _memory_gb(record: Mapping[str, object], where: str) -> float:
+    """NaN where the dump does not say."""
+    stated = record.get("memory", math.nan)
+    if isinstance(stated, float) and math.isnan(stated):
+        return math.nan
+    return _number(record, "memory", where, 0, _MOST_GB)
+
+
+def _number(
+    record: Mapping[str, object], name: str, where: str, least: float, most: float
+) -> float:
     value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TraceError(f"{where}: expected a number as {name!r}, found {value!r}")
+    if not least <= value <= most:  # nor is NaN
+        found = "one far beyond" if abs(value) >= 1e300 else f"{value:.6g}"
+        raise TraceError(
+            f"{where}: expected a number from {least:g} to {most:g} as {name!r}, found {found}"
+        )
     return float(value)
 
 
@@ -118,4 +143,4 @@ def _numbers(record: Mapping[str, object], name: str, where: str) -> list[float]
     values = record.get(name, [])
     if not isinstance(values, list):
         raise TraceError(f"{where}: expected a list as {name!r}, found {type(values).__name__}")
-    return [_number({name: value}, name, where) for value in values]
+    return [_number({name: value}, name, where, -_MOST_MS, _MOST_MS) for value in values]

@@ -19,6 +19,7 @@ from moeprof.ingest.xspace.wire import BYTES, CutError, WireError, fields, text,
 ENVIRONMENT_PLANE = "Task Environment"
 _HEAD_BYTES = 128  # a plane begins with its id and its name
 _MOST_BYTES = 1 << 20  # of the plane looked for; real ones hold a few hundred bytes
+_MOST_STEPPED = 1 << 62  # of a plane stepped over: files are shorter, and seeking stops there
 _PLANE = bytes([1 << 3 | BYTES])  # tag of XSpace.planes
 
 
@@ -54,6 +55,8 @@ def _environment(stream: IO[bytes]) -> bytes:
     while stream.read(1) == _PLANE:
         coded_size = _coded_size(stream)
         size, _ = varint(coded_size, 0, len(coded_size))
+        if size >= _MOST_STEPPED:
+            raise WireError(0, f"a plane claims {size:,} bytes")
         head = stream.read(min(size, _HEAD_BYTES))
         if _name(head) == ENVIRONMENT_PLANE:
             return _PLANE + coded_size + head + stream.read(min(size, _MOST_BYTES) - len(head))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
-from moeprof.errors import TraceError
+from moeprof.errors import TableError, TraceError
 from moeprof.ingest.unreadable import unreadable
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Schema
@@ -39,6 +40,9 @@ def _read(files: list[Path], schema: Schema) -> pd.DataFrame:
 def _one(file: Path, schema: Schema) -> pd.DataFrame:
     try:
         table = pd.read_parquet(file)
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise TraceError(f"{file}: expected a Parquet table, found {error}; remove it") from error
-    return schema.check(table)
+    try:
+        return schema.check(table)
+    except TableError as error:
+        raise TraceError(f"{file}: {error}; remove it") from error
