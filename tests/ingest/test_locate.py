@@ -152,3 +152,14 @@ def test_a_profile_whose_first_plane_has_the_length_of_a_bracket_is_one(tmp_path
     file.write_bytes(message((1, plane)))
     assert read_bytes(file) == (message((1, plane)), "")
     assert open_space(file).head.planes[0].name == name
+
+
+def test_a_host_of_which_only_a_json_trace_is_there_is_named(tmp_path):
+    write(tmp_path / "hostA.xplane.pb", profile())
+    write(tmp_path / "hostA.trace.json.gz", b"{}")
+    write(tmp_path / "hostB.trace.json", b"{}")
+    found = locate(tmp_path)
+    assert [file.name for file in found.files] == ["hostA.xplane.pb"]
+    told = "not read, as other hosts have an .xplane.pb and these a JSON trace alone"
+    assert found.notes == (f"{told}: {tmp_path / 'hostB.trace.json'}",)
+    assert locate(tmp_path, hosts=["hostA"]).notes == ()

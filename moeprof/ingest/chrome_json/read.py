@@ -34,6 +34,7 @@ from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
 from moeprof.ingest.planes.record import Labels, Launch, Marker, Record, sound
 from moeprof.ingest.planes.tpu_plane import STEPS, is_in_flight
+from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.unreadable import unreadable
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
@@ -78,7 +79,7 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     record.checks.extend(_checks(trace, gathered, found, keep, record))
     rank = _rank(trace.others)
     return Host(
-        name=_host_name(file),
+        name=host_name(file) or "host",
         platform=found.platform,
         jax_version="",
         record=record,
@@ -296,11 +297,3 @@ def _rank(others: Mapping[str, object]) -> int:
     given = others.get("distributedInfo")
     rank = given.get("rank") if isinstance(given, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < DEVICES else -1
-
-
-def _host_name(file: Path) -> str:
-    name = file.name
-    for suffix in sorted(JSON_SUFFIXES, key=len, reverse=True):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix) or "host"
-    return name

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from moeprof.errors import TraceError
 from moeprof.ingest.sources.choose import choose
-from moeprof.ingest.sources.sessions import SessionFolder, run_folder, sessions_of
+from moeprof.ingest.sources.sessions import SessionFolder, host_name, run_folder, sessions_of
 from moeprof.ingest.unreadable import unreadable
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 JSON_COPIES = (".trace.json", ".trace.json.gz")
+
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -54,28 +56,54 @@ def locate(path: str | Path, session: str | None = None, hosts: Sequence[str] = 
 
 
 def _locate(root: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
-    files = _profiles(root)
+    files, copies = _profiles(root)
     known = set(files)
     kept = [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in known]
     choice = choose(root, sessions_of(_folders(kept)), session, hosts)
-    copies = (f"{file} passed over: it is there unpacked too" for file in files if file not in kept)
-    return Profiles(root, choice.files, run_folder(choice.files[0]), (*choice.notes, *copies))
+    packed = (f"{file} passed over: it is there unpacked too" for file in files if file not in kept)
+    alone = [] if hosts else _alone(copies, files, choice.files, is_any=session is None)
+    notes = (*choice.notes, *packed, *alone)
+    return Profiles(root, choice.files, run_folder(choice.files[0]), notes)
 
 
-def _profiles(root: Path) -> list[Path]:
+def _alone(
+    copies: Sequence[Path], files: Sequence[Path], chosen: Sequence[Path], *, is_any: bool
+) -> list[str]:
+    """Which JSON traces are of a host without a profile, where they stand beside the chosen ones.
+
+    If any session may be read, those of folders without a profile too.
+    """
+    known = {(file.parent, host_name(file)) for file in files}
+    folders, read = {file.parent for file in files}, {file.parent for file in chosen}
+    names = [
+        str(copy)
+        for copy in copies
+        if (copy.parent, host_name(copy)) not in known
+        and (copy.parent in read or (is_any and copy.parent not in folders))
+    ]
+    if not names:
+        return []
+    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    return [f"not read, as other hosts have an .xplane.pb and these a JSON trace alone: {named}"]
+
+
+def _profiles(root: Path) -> tuple[list[Path], list[Path]]:
+    """The profiles, and the JSON traces that are passed over for them."""
     if not root.exists():
         raise TraceError(f"{root}: no such file or folder; give a run folder or an .xplane.pb file")
     if root.is_file():
-        return [root]
+        return [root], []
     if not root.is_dir():
         raise TraceError(
             f"{root}: expected a profile or a folder, found a pipe or a device; save it to a file"
         )
     every = sorted(p for p in root.rglob("*") if p.is_file())
     # a JSON trace is a copy with losses: it is read where nothing else is there
-    for suffixes in (SUFFIXES, JSON_COPIES):
-        if files := [p for p in every if p.name.endswith(suffixes)]:
-            return files
+    files, copies = (
+        [p for p in every if p.name.endswith(suffixes)] for suffixes in (SUFFIXES, JSON_COPIES)
+    )
+    if files or copies:
+        return (files, copies) if files else (copies, [])
     raise TraceError(
         f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
         "none; give the folder that was passed to the profiler"

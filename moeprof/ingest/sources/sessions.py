@@ -23,6 +23,7 @@ LEAST_OVERLAP = 0.5
 NEAR_S = 5.0
 """Hosts of one job start within a second or two; names of sessions count whole seconds."""
 
+_ENDING = re.compile(r"(\.xplane\.pb|\.trace\.json|\.json)?(\.gz)?\Z")
 _STAMP = re.compile(r"\d{4}(_\d\d){5}")  # TensorBoard names a session by the second it ended
 
 
@@ -66,7 +67,7 @@ class Session:
 
 def host_name(file: Path) -> str:
     """What the host, or the process on it, is called whose profile this is."""
-    stem = file.name.removesuffix(".gz").removesuffix(".xplane.pb").removesuffix(".trace.json")
+    stem = _ENDING.sub("", file.name)
     return os.fsencode(stem).decode("utf-8", "replace")  # file names may be any bytes
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from builders.chrome import GPU, STREAM, kernel, names, on_host, text, write
@@ -379,3 +380,14 @@ def test_a_single_device_with_kernels_alone_has_every_section(tmp_path):
     assert "Traceback" not in done.output
     assert "None in this trace" in done.output or "none in this trace" in done.output
     assert (GPU, STREAM) == (1, 24)
+
+
+def test_a_file_name_that_is_no_utf8_names_a_host_all_the_same(tmp_path):
+    trace = opened(tmp_path, text([*STEPS, *KERNELS]), os.fsdecode(b"h\xff.trace.json"))
+    assert trace.meta.hosts == ("h\N{REPLACEMENT CHARACTER}",)
+
+
+@pytest.mark.parametrize("ending", [".trace.json", ".trace.json.gz", ".json", ".json.gz"])
+def test_a_host_is_called_as_its_file_without_the_ending(tmp_path, ending):
+    trace = opened(tmp_path, text([*STEPS, *KERNELS]), f"node0{ending}")
+    assert trace.meta.hosts == ("node0",)
