@@ -99,6 +99,54 @@ def test_programs_that_share_an_id_by_accident_are_kept_apart(session):
     assert any("1 program(s) carry ids of other programs" in note for note in trace.meta.notes)
 
 
+def sized(rows: int) -> bytes:
+    return hlo_proto(computation("main", op("a2a.0", "all-to-all", f"f32[{rows}]")))
+
+
+def ran(folder, name, programs, order):
+    """One op of each program, in that order, 1 us apart."""
+    work = [thunk("a2a.0", 1000 * i + 10, 50, program_id=m, run_id=i) for i, m in enumerate(order)]
+    planes = metadata(**{f"p{m}": proto for m, proto in programs.items()}), host(line("l", *work))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.xplane.pb").write_bytes(xspace(*planes, hostnames=(name,)))
+
+
+def test_programs_of_one_name_are_told_apart_by_their_shapes(session):
+    # both call it jit_step; batch 8 is program 7 on a and 8 on b, batch 16 the other way round
+    ran(session, "a", {7: sized(8), 8: sized(16)}, [7, 8])
+    ran(session, "b", {7: sized(16), 8: sized(8)}, [7, 8])
+    trace = open_run(session)
+    shapes = trace.hlo_ops["shape"].reindex(trace.events["instruction"]).tolist()
+    found = trace.events.assign(shape=shapes).sort_values(["host", "start_ns"])
+    assert found["shape"].tolist() == ["f32[8]", "f32[16]", "f32[16]", "f32[8]"]
+    assert found["module"].tolist() == [7, 8, 8, 7]
+
+
+def test_work_without_its_program_is_not_resolved_by_another_hosts(session):
+    write(session, "a", calls(0, 0))
+    work = host(line("pool", *calls(0, 0)))
+    (session / "b.xplane.pb").write_bytes(xspace(work, hostnames=("b",)))
+    trace = open_run(session)
+    by_host = trace.events.groupby("host", observed=True)
+    assert by_host["confidence"].max().to_dict() == {"a": 1.0, "b": 0.0}
+    assert by_host["module"].unique().map(list).to_dict() == {"a": [7], "b": [8]}
+    assert trace.modules.set_index("module")["name"].to_dict() == {7: "jit_step", 8: ""}
+    assert any("b: its file lacks 1 program(s) that it ran" in n for n in trace.meta.notes)
+    assert check(trace, "programs").verdict == "warn"
+    assert "none of the work of b" in check(trace, "programs").detail
+
+
+def test_a_program_whose_id_is_a_hash_is_the_same_on_all_hosts(session):
+    hashed = 2**40 + 7
+    write(session, "a", calls(0, 0, module=hashed), module=hashed)
+    work = host(line("pool", *calls(0, 0, module=hashed)))
+    (session / "b.xplane.pb").write_bytes(xspace(work, hostnames=("b",)))
+    trace = open_run(session)
+    assert set(trace.events["module"]) == {hashed}
+    assert (trace.events["confidence"] == 1.0).all()
+    assert check(trace, "programs").verdict == "ok"
+
+
 def test_without_common_collectives_nothing_is_aligned_and_it_is_said(session):
     write(session, "a", calls(0, 0, steps=range(3)))
     write(session, "b", calls(0, 5 * S, steps=range(2)))  # which two of the three is not known

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from moeprof.ingest.hlo.messages import Stretch, read_message, whole_numbers
 from moeprof.ingest.xspace.wire import signed, text
 
-_NAME, _COMPUTATIONS, _SCHEDULE, _ALIAS, _DEVICES = 1, 3, 7, 8, 15
+_NAME, _COMPUTATIONS, _SHAPES, _SCHEDULE, _ALIAS, _DEVICES = 1, 3, 4, 7, 8, 15
 _INSTRUCTIONS = 2
 _ALIAS_KINDS = {0: "undefined", 1: "may", 2: "must"}
 
@@ -30,7 +30,8 @@ class Alias(NamedTuple):
 class ModuleHead:
     """A program without its instructions, which ``instructions`` counts.
 
-    ``partitions`` and ``replicas`` are -1 where no devices were assigned.
+    ``partitions`` and ``replicas`` are -1 where no devices were assigned; ``shapes`` is the message
+    of the parameters' and the result's shapes, to be compared, empty where there is none.
     """
 
     name: str = ""
@@ -39,6 +40,7 @@ class ModuleHead:
     replicas: int = -1
     is_scheduled: bool = False
     aliases: tuple[Alias, ...] = ()
+    shapes: bytes = b""
 
 
 def parse_head(data: bytes, start: int, end: int) -> ModuleHead:
@@ -56,6 +58,7 @@ def parse_head(data: bytes, start: int, end: int) -> ModuleHead:
         replicas,
         _SCHEDULE in stretches,
         _aliases(data, stretches.get(_ALIAS)),
+        data[slice(*stretches.get(_SHAPES, (0, 0)))],
     )
 
 

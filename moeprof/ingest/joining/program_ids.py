@@ -2,7 +2,11 @@
 
 Ids are counted by each process. A program that carries the id of another one on an earlier host
 gets a fresh id. A program that ran and is on an earlier host under another id gets that one's id,
-if its name is unique among those that ran on both: so its ops join across hosts.
+if no other that ran there or here looks like it: so its ops join across hosts.
+
+A host may lack a program that it ran, as where its file is cut. What another host calls by that id
+proves nothing: the work gets a fresh id, of no program. A TPU's ids are hashes of the program, and
+the same on all hosts.
 """
 
 from __future__ import annotations
@@ -10,12 +14,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
+from moeprof.ingest.xspace.space import Int64s
 
 Programs = Mapping[int, Program]
+Looks = tuple[str, int, object]
+"""Name, number of instructions and shapes of a program."""
+_MOST_COUNTED = 2**31 - 1
+"""Ids that XLA counts have 32 bits; a larger one is a hash."""
 
 
 class Joined(NamedTuple):
@@ -31,7 +44,7 @@ def joined_ids(hosts: Sequence[Host]) -> Joined:
     ran: set[int] = set()
     found, notes = [], []
     for host in hosts:
-        mine = _that_ran(host)
+        mine = _modules(host) & host.programs.keys()
         ids, apart = _new_ids(host.programs, mine, known, ran)
         if apart:
             notes.append(
@@ -42,13 +55,33 @@ def joined_ids(hosts: Sequence[Host]) -> Joined:
         known = {**host.programs, **known}
         ran |= {ids.get(module, module) for module in mine}
         found.append(host)
-    return Joined(found, tuple(notes))
+    found, lacking = _with_what_they_lack(found)
+    return Joined(found, (*notes, *lacking))
 
 
-def _that_ran(host: Host) -> set[int]:
-    return {
-        module for part in host.record.work for module in part["module"].unique().tolist()
-    } & host.programs.keys()
+def _modules(host: Host) -> set[int]:
+    """Ids of the programs that its work is of."""
+    parts = [*host.record.work, *host.record.waits]
+    return {module for part in parts for module in part["module"].unique().tolist()} - {-1}
+
+
+def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
+    """Programs of other hosts under hashed ids, fresh ids for work under another's counted id."""
+    known = {module: program for host in hosts for module, program in host.programs.items()}
+    everywhere = {*known, *(module for host in hosts for module in _modules(host))}
+    fresh = count(max([i for i in everywhere if abs(i) <= _MOST_COUNTED], default=0) + 1)
+    found, notes = [], []
+    for host in hosts:
+        lacking = sorted((_modules(host) - host.programs.keys()) & known.keys())
+        same = {module: known[module] for module in lacking if abs(module) > _MOST_COUNTED}
+        ids = {module: next(fresh) for module in lacking if module not in same}
+        if ids:
+            notes.append(
+                f"{host.name}: its file lacks {len(ids)} program(s) that it ran; those of the same "
+                "id on another host prove nothing, so this work is known by its names alone"
+            )
+        found.append(_renamed(replace(host, programs={**host.programs, **same}), ids))
+    return found, notes
 
 
 def _new_ids(
@@ -57,16 +90,17 @@ def _new_ids(
     """New id of each program that needs one; how many of them had another program's."""
     if not known:
         return {}, 0
-    there = _by_unique_name(known, ran)
-    here = _by_unique_name(mine, ran_here)
+    there = _by_unique_looks(known, ran)
+    here = _by_unique_looks(mine, ran_here)
+    looks_of = {module: looks for looks, module in here.items()}
     ids: dict[int, int] = {}
     apart = 0
     fresh = max([*known, *mine, 0]) + 1
     for module, program in mine.items():
-        twin = there.get(program.name) if here.get(program.name) == module else None
+        twin = there.get(looks_of[module]) if module in looks_of else None
         if module in known and are_same(program, known[module]):
             continue
-        if twin is not None and are_same(program, known[twin]):
+        if twin is not None:
             ids[module] = twin
         elif module in known:
             ids[module] = fresh
@@ -74,16 +108,31 @@ def _new_ids(
     return ids, apart
 
 
-def _by_unique_name(programs: Programs, ran: set[int]) -> dict[str, int]:
-    names = Counter(programs[module].name for module in ran)
-    return {programs[m].name: m for m in ran if names[programs[m].name] == 1}
+def _by_unique_looks(programs: Programs, ran: set[int]) -> dict[Looks, int]:
+    looks = {module: _looks(programs[module]) for module in ran}
+    times = Counter(looks.values())
+    return {look: module for module, look in looks.items() if times[look] == 1}
+
+
+def _looks(program: Program) -> Looks:
+    """What a program has alike on all hosts: its ids and constants may differ.
+
+    The shapes of its parameters and result; of a program that does not state them, of all its
+    instructions.
+    """
+    shapes: object = program.head.shapes
+    if not shapes:
+        shapes = tuple(item.shape.text for item in program.module.instructions)
+    return program.name, program.head.instructions, shapes
 
 
 def are_same(one: Program, other: Program) -> bool:
-    """Whether two programs have one name and equally many instructions."""
+    """Whether two programs have one name, equally many instructions and the same shapes."""
     if one.proto == other.proto:
         return True
-    return one.name == other.name and one.head.instructions == other.head.instructions
+    if one.name != other.name or one.head.instructions != other.head.instructions:
+        return False
+    return _looks(one) == _looks(other)
 
 
 def _renamed(host: Host, ids: Mapping[int, int]) -> Host:
@@ -91,7 +140,13 @@ def _renamed(host: Host, ids: Mapping[int, int]) -> Host:
     if not ids:
         return host
     record = replace(host.record)
-    record.work = [part.assign(module=part["module"].replace(ids)) for part in record.work]
-    record.waits = [part.assign(module=part["module"].replace(ids)) for part in record.waits]
+    record.work = [part.assign(module=_new(part["module"], ids)) for part in record.work]
+    record.waits = [part.assign(module=_new(part["module"], ids)) for part in record.waits]
     programs = {ids.get(module, module): program for module, program in host.programs.items()}
     return replace(host, record=record, programs=programs)
+
+
+def _new(modules: pd.Series[int], ids: Mapping[int, int]) -> Int64s:
+    """All at once, as two programs may have changed ids."""
+    old, place = np.unique(modules.to_numpy(), return_inverse=True)
+    return np.array([ids.get(module, module) for module in old.tolist()], np.int64)[place]

@@ -69,9 +69,13 @@ def _causes(models: str) -> tuple[str, ...]:
 
 
 def programs(evidence: Evidence) -> TrustCheck:
-    """Whether the profile has the programs that its work is of."""
+    """Whether each host's profile has the programs that its work is of."""
     ran = evidence.hlo_ops["module"].nunique()
     found = f"{evidence.programs} compiled program(s) in the profile"
+    if ran and (without := _hosts_without_program(evidence)):
+        names = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
+        told = f"{found}, but none of the work of {names}, which is known by its names alone"
+        return TrustCheck("programs", "warn", told)
     if ran or (evidence.programs and evidence.events.empty):
         return TrustCheck("programs", "ok", f"{found}, {ran} of them ran in the window")
     if evidence.programs:
@@ -82,6 +86,13 @@ def programs(evidence: Evidence) -> TrustCheck:
         return TrustCheck("programs", "warn", detail)
     detail += ": work is known by its kernels' names alone"
     return TrustCheck("programs", "fail", detail, ("receive_buffers", "memory"))
+
+
+def _hosts_without_program(evidence: Evidence) -> list[str]:
+    """Hosts of whose work no piece is of an instruction, where that of others is."""
+    is_known = evidence.events["instruction"] >= 0
+    by_host = is_known.groupby(evidence.events["host"], observed=True).any()
+    return [str(host) for host, known in by_host.items() if not known] if by_host.any() else []
 
 
 def dropped_events(evidence: Evidence) -> TrustCheck:
