@@ -177,3 +177,10 @@ def test_any_bytes_give_a_program_or_a_note(content):
 @pytest.mark.parametrize("number", [3, 7, 8, 15, 17, 20, 22])
 def test_a_number_where_a_message_should_be_is_passed_over(number):
     read_whole(message((1, message((number, 5))), (3, message((1, 5), (3, 5), (4, 5), (5, 5)))))
+
+
+def test_a_head_keeps_the_shapes_of_parameters_and_result_to_be_compared():
+    shapes = message((1, message((2, 11), (3, 8))), (2, message((2, 11), (3, 8))))  # f32[8], f32[8]
+    data = message((1, "jit_step"), (4, shapes))
+    assert hlo_head.parse_head(data, 0, len(data)).shapes == shapes
+    assert hlo_head.parse_head(data, 0, 10).shapes == b""  # the name alone
