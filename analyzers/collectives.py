@@ -17,7 +17,7 @@ from moeprof.analyzers.collectives_bandwidth import bus_factor, gb_per_s, links_
 from moeprof.analyzers.collectives_calls import Calls, calls_of
 from moeprof.analyzers.collectives_notes import notes
 from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site
-from moeprof.analyzers.collectives_waits import waits_of
+from moeprof.analyzers.collectives_waits import transfers_of, waits_of
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -79,14 +79,12 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
 
 def _table(calls: Calls, waits: pd.DataFrame, view: Window, classes: pd.DataFrame) -> pd.DataFrame:
     sites = pd.DataFrame([_described(site) for site in calls.sites], columns=[*_KNOWN, "factor"])
-    # the shortest transfer of a call is the last device's, also where starts cannot be compared
-    least = waits.assign(t=waits["transfer_ns"].fillna(waits["duration_ns"]))
-    least = least.groupby(["site", "host", "group", "step", "call"])[["t"]].min()
     by_site = waits.groupby("site")
     sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
     sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
     sites["calls"] = by_site.size() / view.shares
-    sites["transfer_ns"] = least.groupby("site")["t"].median()
+    known = transfers_of(waits, calls.sites)
+    sites["transfer_ns"] = known.groupby("site")["transfer_ns"].median()
     sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
     sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
     sites["bus_gb_per_s"] = sites["algorithm_gb_per_s"] * sites["factor"]

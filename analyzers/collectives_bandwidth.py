@@ -27,12 +27,12 @@ _ONCE = frozenset({"all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-
 
 
 def bus_factor(opcode: str, group_size: int) -> float:
-    """What of S crosses a device's link: 2(n−1)/n, (n−1)/n, or 1.
+    """What of S crosses a device's link: 2(n−1)/n, (n−1)/n, or 1; NaN for a group of unknown size.
 
     A reduction to all sends everything twice but its own share; gathers, reduce-scatters and
     all-to-alls once; a broadcast or a transfer between two devices sends all of it once.
     """
-    share = (group_size - 1) / group_size if group_size > 0 else 1.0
+    share = (group_size - 1) / group_size if group_size > 0 else np.nan
     if opcode == "all-reduce":
         return 2 * share
     return share if opcode in _ONCE else 1.0

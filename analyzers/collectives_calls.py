@@ -91,7 +91,7 @@ def calls_of(trace: Trace) -> Calls:
 def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:
     """`work` with the place of its site, -1 for none: the second half of a pair, say."""
     rows = work["instruction"].to_numpy()
-    sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), len(trace.devices))
+    sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
     named = work["name"].cat.codes.to_numpy()
@@ -99,6 +99,26 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
         place[(rows < 0) & (named == code)] = len(sites)
         sites.append(_unattributed(str(work["name"].cat.categories[code])))
     return work.assign(site=place), sites
+
+
+def ranks_by_module(trace: Trace) -> dict[int, int]:
+    """Devices that run each program together; without those of which that is not known.
+
+    The program says it. Where it does not, the devices of the profile are all there are, unless
+    the profile lacks some of the run: a process that recorded nothing, a host that was left out.
+    """
+    devices = trace.modules["partitions"] * trace.modules["replicas"]
+    is_told = trace.modules["partitions"].gt(0) & trace.modules["replicas"].gt(0)
+    told = dict(zip(trace.modules["module"][is_told], devices[is_told].tolist(), strict=True))
+    if _is_partial(trace):
+        return told
+    return {**dict.fromkeys(trace.hlo_ops["module"].unique().tolist(), len(trace.devices)), **told}
+
+
+def _is_partial(trace: Trace) -> bool:
+    """Whether devices of the run are known to be missing: a process, or a rank between others."""
+    is_missing = any(own.check == "processes" and own.verdict == "fail" for own in trace.trust)
+    return is_missing or set(trace.devices["rank"]) != set(range(len(trace.devices)))
 
 
 def _unattributed(name: str) -> Site:

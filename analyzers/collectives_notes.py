@@ -16,7 +16,13 @@ def notes(trace: Trace, calls: Calls, waits: pd.DataFrame, table: pd.DataFrame) 
     """One line per thing that is missing or must be read with care."""
     if table.empty:
         return (NONE,)
-    return (*_flagged(table), *_bytes(table), *clock_notes(trace, waits), *_platform(trace, calls))
+    return (
+        *_flagged(table),
+        *_bytes(table),
+        *clock_notes(trace, waits),
+        *_not_whole(calls, waits),
+        *_platform(trace, calls),
+    )
 
 
 def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
@@ -38,6 +44,38 @@ def clock_notes(trace: Trace, waits: pd.DataFrame) -> tuple[str, ...]:
             "missing, or made different numbers of calls"
         )
     return tuple(said)
+
+
+def _not_whole(calls: Calls, waits: pd.DataFrame) -> list[str]:
+    """Which collectives' transfers are not known, as the profile lacks devices of their groups."""
+    seen = waits.groupby("site")["rank"].unique()
+    lacking, unknown = [], []
+    for place, ranks in seen.items():
+        site = calls.sites[int(str(place))]
+        if not site.is_grouped or site.row < 0:
+            continue
+        if not site.groups:
+            unknown.append(site.op)
+        named = [len(set(group).intersection(ranks)) for group in site.groups]
+        if any(have < len(g) for have, g in zip(named, site.groups, strict=True)):
+            lacking.append(site.op)
+    said = []
+    if lacking:
+        said.append(
+            f"{_list(lacking)}: groups with devices that the profile lacks; transfer and bandwidth "
+            "of these are not known, as others may have waited for them"
+        )
+    if unknown:
+        said.append(
+            f"{_list(unknown)}: how many devices take part is not known, so neither are wait, "
+            "transfer and bandwidth"
+        )
+    return said
+
+
+def _list(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _flagged(table: pd.DataFrame) -> list[str]:
@@ -69,6 +107,6 @@ def _platform(trace: Trace, calls: Calls) -> list[str]:
             "collectives of virtual CPU devices copy within memory: their bandwidth says nothing "
             "about a link"
         )
-    if any(not site.groups and site.row >= 0 for site in calls.sites):
+    if any(not site.is_grouped and site.row >= 0 for site in calls.sites):
         said.append("waits of point-to-point transfers are between neighbours: not divided here")
     return said

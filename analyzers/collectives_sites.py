@@ -8,7 +8,7 @@ message, which for an all-gather is the gathered result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -21,6 +21,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 _UNKNOWN_TYPE = re.compile(r"type\d")
 _POINT_TO_POINT = frozenset({"send", "recv"})
+_GROUPED = COLLECTIVES - {"collective-permute"}
 _DEEPEST = 4
 
 
@@ -30,7 +31,8 @@ class Site:
 
     ``bytes`` is S, `NOT_KNOWN` where the shapes do not say it; ``bytes_bound`` is the most that
     it can be, equal to ``bytes`` where those are known. ``groups`` holds ranks; it is empty for
-    point-to-point transfers, which know pairs and no groups.
+    point-to-point transfers, which know pairs and no groups, and where nothing tells how many
+    devices the one group of all has.
     """
 
     row: int
@@ -46,14 +48,20 @@ class Site:
         """Devices in the largest group; 0 where there are no groups."""
         return max(map(len, self.groups), default=0)
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether all devices of a group take part together, be the groups known or not."""
+        return self.opcode in _GROUPED
 
-def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: int) -> list[Site]:
+
+def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: Mapping[int, int]) -> list[Site]:
     """The collectives among the given rows of `HLO_OPS`, in order of row.
 
     Args:
         hlo_ops: `HLO_OPS`.
         rows: rows that device work resolves to; those without a collective are left out.
-        ranks: devices of the run; they form the one group of ops that name none.
+        ranks: by module the devices that run it together, which form the one group of ops that
+            name none; a module that is not in it runs on nobody knows how many.
     """
     programs: dict[int, _Program] = {}
     found = []
@@ -61,7 +69,7 @@ def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: int) -> list[Sit
         module = int(hlo_ops["module"].iloc[row])
         if module not in programs:
             programs[module] = _Program(hlo_ops[hlo_ops["module"] == module])
-        site = programs[module].site(row, ranks)
+        site = programs[module].site(row, ranks.get(module, 0))
         if site is not None:
             found.append(site)
     return found
@@ -70,17 +78,20 @@ def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: int) -> list[Sit
 def message_bytes(opcode: str, operand_bytes: int, group_size: int) -> int:
     """S of nccl-tests from the bytes that each device puts in; `NOT_KNOWN` stays that."""
     if operand_bytes != NOT_KNOWN and opcode == "all-gather":
-        return operand_bytes * group_size
+        return operand_bytes * group_size if group_size else NOT_KNOWN
     return operand_bytes
 
 
 def groups_of(text: str, ranks: int) -> Groups:
-    """``{{0,1},{2,3}}`` as tuples of ranks; an empty text is one group of all."""
+    """``{{0,1},{2,3}}`` as tuples of ranks; an empty text is one group of all `ranks`.
+
+    Of none where `ranks` is 0: how many there are is not known.
+    """
     named = tuple(
         tuple(int(rank) for rank in group.split(",") if rank.strip())
         for group in re.findall(r"\{([\d,\s]+)\}", text)
     )
-    return named or (tuple(range(ranks)),)
+    return named or ((tuple(range(ranks)),) if ranks else ())
 
 
 class _Program:
@@ -96,9 +107,9 @@ class _Program:
         if inner is None:
             return None
         opcode = str(self._rows["opcode"].at[inner]).removesuffix("-start")
-        is_grouped = opcode in COLLECTIVES - {"collective-permute"}
-        groups = groups_of(str(self._rows["replica_groups"].at[inner]), ranks) if is_grouped else ()
-        size = max(map(len, groups), default=1)
+        text = str(self._rows["replica_groups"].at[inner])
+        groups = groups_of(text, ranks) if opcode in _GROUPED else ()
+        size = max(map(len, groups), default=0)
         bound = message_bytes(opcode, self._operand_bytes(inner, opcode), size)
         is_known = opcode not in ("ragged-all-to-all", "custom-call")
         return Site(

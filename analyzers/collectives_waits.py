@@ -28,11 +28,13 @@ WAITS = Schema(
         Column("busy_ns", "int64", "ns", "self time"),
         Column("wait_ns", "float64", "ns", "until the last of the group starts; NaN unknown"),
         Column("transfer_ns", "float64", "ns", "after that; NaN unknown"),
+        Column("is_whole", "bool", "", "all of its group are in the trace, each with this call"),
         Column("last_rank", "int64", "", "who starts last; -1 where unknown or not told apart"),
     ),
 )
 
-_GROUP = ["site", "step", "group", "call"]
+_STEP = ["site", "step", "group"]
+_GROUP = [*_STEP, "call"]
 
 
 def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
@@ -47,7 +49,8 @@ def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
     table["duration_ns"] = table["end_ns"] - table["start_ns"]
     table["common_ns"] = common_ns(table["host"], table["start_ns"], clocks)
     groups = table.groupby(_GROUP)
-    is_known = _is_comparable(table, calls.sites, {clock.host for clock in clocks})
+    table["is_whole"] = _is_whole(table, calls.sites)
+    is_known = table["is_whole"] & _is_comparable(table, {clock.host for clock in clocks})
     last_ns = groups["common_ns"].transform("max")
     wait = (last_ns - table["common_ns"]).clip(upper=table["duration_ns"])
     table["wait_ns"] = wait.astype("float64").where(is_known)
@@ -56,6 +59,21 @@ def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
     is_clear = last_ns - groups["common_ns"].transform("min") > blurred_ns
     table["last_rank"] = _last_ranks(table, last_ns).where(is_known & is_clear, -1).astype("int64")
     return WAITS.check(table)
+
+
+def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...]) -> pd.DataFrame:
+    """Rows (site, transfer_ns) of the calls whose transfer is known, in ns.
+
+    The shortest of a call is that of its last device, also where starts cannot be compared. Of a
+    call that lacks devices nothing is known: the last to come may be one of those. A transfer
+    between two devices counts as long as it lasts.
+    """
+    is_pair = np.array([site.row >= 0 and not site.is_grouped for site in sites], dtype=bool)
+    is_known = waits["is_whole"] | is_pair[waits["site"]]
+    bound = waits["transfer_ns"].fillna(waits["duration_ns"])
+    known = waits.assign(transfer_ns=bound)[is_known]
+    keys = ["site", "host", "group", "step", "call"]
+    return known.groupby(keys)["transfer_ns"].min().reset_index()[["site", "transfer_ns"]]
 
 
 def common_ns(hosts: pd.Series, at_ns: pd.Series, clocks: tuple[HostClock, ...]) -> pd.Series:
@@ -82,18 +100,22 @@ def _group_sizes(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
     return sizes[table["site"], table["group"]]
 
 
-def _is_comparable(table: pd.DataFrame, sites: tuple[Site, ...], aligned: set[str]) -> pd.Series:
-    by_step = ["site", "step", "group"]
+def _is_whole(table: pd.DataFrame, sites: tuple[Site, ...]) -> pd.Series:
+    """Whether each call has all devices of its group, which made equally many in the step."""
     present = table.groupby(_GROUP)["rank"].transform("size")
     sizes = pd.Series(_group_sizes(table, sites), index=table.index)
-    is_whole = present.eq(sizes) & present.gt(1)
-    made = table.groupby([*by_step, "rank"])["call"].transform("size")
-    per_rank = made.groupby([table[key] for key in by_step])
-    is_paired = per_rank.transform("min").eq(per_rank.transform("max"))
-    hosts = table.groupby(by_step)["host"].transform("nunique")
+    made = table.groupby([*_STEP, "rank"])["call"].transform("size")
+    per_rank = made.groupby([table[key] for key in _STEP])
+    return present.eq(sizes) & per_rank.transform("min").eq(per_rank.transform("max"))
+
+
+def _is_comparable(table: pd.DataFrame, aligned: set[str]) -> pd.Series:
+    """Whether a call has a second device, and all its starts can be put on one clock."""
+    is_shared = table.groupby(_GROUP)["rank"].transform("size").gt(1)
+    hosts = table.groupby(_STEP)["host"].transform("nunique")
     is_unaligned = ~table["host"].isin(aligned)
-    strangers = is_unaligned.groupby([table[key] for key in by_step]).transform("any")
-    return is_whole & is_paired & (hosts.eq(1) | ~strangers)
+    strangers = is_unaligned.groupby([table[key] for key in _STEP]).transform("any")
+    return is_shared & (hosts.eq(1) | ~strangers)
 
 
 def _residual_ns(table: pd.DataFrame, clocks: tuple[HostClock, ...]) -> pd.Series:

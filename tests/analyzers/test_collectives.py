@@ -1,12 +1,12 @@
 import dataclasses
 
 import pytest
-from builders.work import hlo, kernel, traced
+from builders.work import MODULE, hlo, kernel, traced
 
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.collectives_bandwidth import bus_factor
 from moeprof.analyzers.collectives_sites import groups_of, sites_of
-from moeprof.tables.trace import DEVICES, HLO_OPS
+from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES, TrustCheck
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"
 ROWS_BYTES = 32_768 * 7168 * 2  # 469,762,048
@@ -111,9 +111,61 @@ def test_groups_are_read_as_hlo_writes_them():
     assert groups_of("", 3) == ((0, 1, 2),)
 
 
+def with_program(trace, partitions, replicas=1):
+    """`trace` with what its one program says of the devices that run it."""
+    numbers = {c.name: -1 if c.kind == "int64" else "" for c in MODULES.columns}
+    known = {"module": MODULE, "partitions": partitions, "replicas": replicas}
+    row = {**numbers, **known, "is_scheduled": True}
+    return dataclasses.replace(trace, modules=MODULES.frame([row]))
+
+
+def one_process(groups, trust=()):
+    """A sum over 64 MiB on 4 of 8 devices, which start within 3 µs and end together."""
+    ops = (
+        hlo("rows", "parameter", size_bytes=64 << 20, shape="bf16[33554432]"),
+        hlo("sum", "all-reduce", "rows", replica_groups=groups),
+    )
+    work = [kernel("sum", 1000 * d, 5_300_000 - 1000 * d, device=d) for d in range(4)]
+    return dataclasses.replace(traced(work, ops), trust=trust)
+
+
+NOT_KNOWN = ["wait_ns", "transfer_ns", "bus_gb_per_s", "algorithm_gb_per_s", "link_share"]
+
+
+@pytest.mark.parametrize("groups", ["", ALL_8], ids=["all", "named"])
+def test_of_a_group_that_lacks_devices_neither_wait_nor_bandwidth_is_known(groups):
+    analysis = collectives(with_program(one_process(groups), 8), link_bytes_per_s=450e9)
+    row = analysis.table.iloc[0]
+    assert (row["group_size"], row["bytes"], row["per_step_ns"]) == (8, 64 << 20, 5_298_500.0)
+    assert row[NOT_KNOWN].isna().all()
+    assert row["flag"] == ""
+    said = [note for note in analysis.notes if note.startswith("sum: groups with devices that")]
+    assert len(said) == 1
+
+
+def test_replicas_of_a_program_take_part_too():
+    row = only_row(with_program(one_process(""), 2, 2))
+    assert (row["group_size"], row["transfer_ns"]) == (4, 5_297_000.0)
+
+
+def test_where_a_process_is_missing_and_no_program_tells_it_the_group_is_unknown():
+    missing = TrustCheck("processes", "fail", "1 process(es) read of 2")
+    analysis = collectives(one_process("", (missing,)), link_bytes_per_s=450e9)
+    row = analysis.table.iloc[0]
+    assert row["group_size"] == 0
+    assert row[NOT_KNOWN].isna().all()
+    assert any("sum: how many devices take part is not known" in note for note in analysis.notes)
+
+
+def test_a_gather_of_an_unknown_number_of_devices_has_unknown_bytes():
+    frame = traced((), (hlo("x", "parameter", size_bytes=8), hlo("g", "all-gather", "x"))).hlo_ops
+    (site,) = sites_of(HLO_OPS.check(frame), range(2), {})
+    assert (site.bytes, site.bytes_bound, site.groups) == (-1, -1, ())
+
+
 def sites(*rows):
     frame = traced((), rows).hlo_ops
-    return sites_of(HLO_OPS.check(frame), range(len(frame)), 4)
+    return sites_of(HLO_OPS.check(frame), range(len(frame)), {MODULE: 4})
 
 
 def test_a_wrapped_collective_has_the_operands_of_the_inner_one():
