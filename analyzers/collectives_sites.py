@@ -22,6 +22,8 @@ Groups = tuple[tuple[int, ...], ...]
 _UNKNOWN_TYPE = re.compile(r"type\d")
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _GROUPED = COLLECTIVES - {"collective-permute"}
+_RECEIVED = re.compile(r", ?u32\[\](?:\{[^}]*\})?, ?token\[\]\)$")
+_CONTEXT_BYTES = 4
 _DEEPEST = 4
 
 
@@ -140,6 +142,8 @@ class _Program:
 
     def _operand_bytes(self, row: int, opcode: str) -> int:
         """What a device puts in; `NOT_KNOWN` for an unknown operand, dtype or custom call."""
+        if opcode == "recv":
+            return self._received_bytes(row)
         names = str(self._rows["operands"].at[row]).split()
         if opcode == "ragged-all-to-all":
             names = names[:1]  # input, then the output buffer, offsets and sizes
@@ -151,3 +155,14 @@ class _Program:
         if any(size < 0 for size in sizes) or any(map(_UNKNOWN_TYPE.search, shapes)):
             return NOT_KNOWN
         return sum(sizes)
+
+    def _received_bytes(self, row: int) -> int:
+        """What a ``recv`` brings: it puts in nothing but a token.
+
+        Its result is (data, context, token), of which only the data crosses a link.
+        """
+        shape = str(self._rows["shape"].at[row])
+        size = int(str(self._rows["size_bytes"].at[row]))
+        if not _RECEIVED.search(shape) or _UNKNOWN_TYPE.search(shape) or size <= _CONTEXT_BYTES:
+            return NOT_KNOWN
+        return size - _CONTEXT_BYTES
