@@ -36,6 +36,13 @@ def is_guess(events: pd.DataFrame) -> pd.Series:
     return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
 
 
+def sure_rows(events: pd.DataFrame) -> np.ndarray:
+    """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
+    is_guess = events["confidence"].to_numpy() < LOW_CONFIDENCE
+    rows: np.ndarray = np.where(is_guess, -1, events["instruction"].to_numpy())
+    return rows
+
+
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
@@ -43,8 +50,7 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     copies. Text comes as categories.
     """
     classes = _labels(trace)
-    is_guess = events["confidence"].to_numpy() < LOW_CONFIDENCE
-    rows = np.where(is_guess, -1, events["instruction"].to_numpy())
+    rows = sure_rows(events)
     found = {name: classes[name].array.take(rows) for name in CLASSES.names if name in classes}
     component = found["component"].add_categories({"copies"} - set(found["component"].categories))
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()

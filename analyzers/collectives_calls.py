@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.timeline_work import COMMUNICATION, work_classes
 from moeprof.analyzers.window import window
@@ -90,7 +91,7 @@ def calls_of(trace: Trace) -> Calls:
 
 def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:
     """`work` with the place of its site, -1 for none: the second half of a pair, say."""
-    rows = work["instruction"].to_numpy()
+    rows = sure_rows(work)
     sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)

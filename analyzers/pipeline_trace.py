@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.collectives_calls import calls_of
 from moeprof.analyzers.collectives_sites import Site
 from moeprof.analyzers.window import window
@@ -218,7 +218,7 @@ def _body_starts(trace: Trace, loop: _Loop) -> dict[tuple[int, int], np.ndarray]
     row_is_in = trace.hlo_ops["module"].eq(loop.module) & trace.hlo_ops["computation"].isin(
         loop.body
     )
-    inside = events[np.append(row_is_in.to_numpy(), False)[events["instruction"].to_numpy()]]
+    inside = events[np.append(row_is_in.to_numpy(), False)[sure_rows(events)]]
     return {
         (int(step), ranks[str(host), int(device)]): np.sort(part.to_numpy())
         for (step, host, device), part in inside.groupby(["step", "host", "device"], observed=True)[

@@ -1,7 +1,7 @@
 """Question: is a piece of device work compute, communication, a copy, or mere waiting?
 
 The HLO op decides first, as kernels of one collective may have any name (XLA's one-shot kernels,
-peer copies); names decide where no op is known.
+peer copies); names decide where no op is known, or it is a guess.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Set
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.tables.trace import Trace
@@ -47,10 +47,10 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     has in flight beside its core is communication or else a copy: the core computes.
     """
     classes = np.full(len(events), COMPUTE, dtype="int8")
-    opcodes, rows = trace.hlo_ops["opcode"], events["instruction"].to_numpy()
+    opcodes, rows = trace.hlo_ops["opcode"], sure_rows(events)
     is_kind_of_copy = events["kind"].isin(["copy", "memset"]).to_numpy()
     classes[is_kind_of_copy | _is_one_of(opcodes, COPIES, rows)] = COPY
-    is_unknown = (rows < 0) & events["kind"].eq("op").to_numpy()
+    is_unknown = _is_unknown_op(events)
     has_body = (events["self_ns"] < events["duration_ns"]).to_numpy()
     classes[has_body & is_unknown] = NEITHER
     classes[is_unknown & _is_named(events["op"], _COPY_OP)] = COPY
@@ -65,12 +65,19 @@ def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     is_collective = attribute(trace, events)["is_collective"].to_numpy()
     targets = trace.hlo_ops["custom_call_target"]
     sends = {target for target in targets.unique() if exchange_of(target)}
-    is_sent = _is_one_of(targets, sends, events["instruction"].to_numpy())
-    is_unknown = (events["instruction"] < 0).to_numpy() & events["kind"].eq("op").to_numpy()
-    is_like_one = is_unknown & _is_named(events["op"], _COLLECTIVE_OP)
+    is_sent = _is_one_of(targets, sends, sure_rows(events))
+    is_like_one = _is_unknown_op(events) & _is_named(events["op"], _COLLECTIVE_OP)
     is_kernel = _is_named(events["name"], _COMMUNICATION_NAMES)
     is_communication: np.ndarray = is_collective | is_sent | is_kernel | is_like_one
     return is_communication
+
+
+def _is_unknown_op(events: pd.DataFrame) -> np.ndarray:
+    """Whether a piece is an op whose program is missing; a guessed op is none to go by."""
+    is_unknown: np.ndarray = (events["instruction"] < 0).to_numpy() & events["kind"].eq(
+        "op"
+    ).to_numpy()
+    return is_unknown
 
 
 def _is_named(names: pd.Series, pattern: str) -> np.ndarray:

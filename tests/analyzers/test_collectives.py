@@ -250,3 +250,27 @@ def test_a_trace_without_collectives_says_so():
     analysis = collectives(traced([kernel("dot", 0, 5)], (hlo("dot", "dot"),)))
     assert analysis.table.empty
     assert analysis.notes == ("none in this trace: no collective",)
+
+
+def test_a_receive_brings_what_its_result_holds():
+    """Its operand is a token; of (data, context, token) 64 bytes are data, 4 are the context."""
+    (known, unknown) = sites(
+        hlo("token", "after-all", shape="token[]"),
+        hlo("r", "recv", "token", shape="(f32[16],u32[],token[])", size_bytes=68),
+        hlo("s", "recv", "token", shape="(type99[16],u32[],token[])", size_bytes=4),
+    )
+    assert (known.bytes, known.bytes_bound) == (64, 64)
+    assert (unknown.bytes, unknown.bytes_bound) == (-1, -1)
+
+
+def test_a_guessed_op_gives_a_kernel_no_bytes_and_no_component():
+    ops = (
+        hlo("x", "parameter", size_bytes=1 << 20, shape="f32[262144]"),
+        hlo("g", "all-gather", "x", replica_groups="{{0,1}}"),
+    )
+    name = "ncclDevKernel_AllGather_RING_LL"
+    work = [kernel("g", 0, 9, name=name, device=device, confidence=0.3) for device in range(2)]
+    row = only_row(traced(work, ops))
+    assert (row["op"], row["opcode"], row["component"]) == (name, "all-gather", "unattributed")
+    assert row[["bytes", "bound_bytes", "bus_gb_per_s"]].isna().all()
+    assert row["per_step_ns"] == 9.0
