@@ -80,7 +80,10 @@ def _table(trace: Trace) -> pd.DataFrame:
     work = work_classes(trace, events)[rows]
     lengths = inside.end_ns - inside.start_ns
     parts = shares_of_time(laid_out(inside, segment, start, end, work), lengths)
-    begins = (start >= inside.start_ns[segment]) & (start <= inside.end_ns[segment])
+    first, last = inside.start_ns[segment], inside.end_ns[segment]
+    begins = (start >= first) & (start < last)
+    # an instant at the very end of a step is of that step unless another begins there
+    begins |= (start == last) & (end == start) & ~np.isin(rows, rows[begins])
     counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
     table = spans.assign(duration_ns=lengths, **parts, events=counts.astype("int64"))
     return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))

@@ -169,3 +169,20 @@ def test_devices_may_have_large_ordinals_as_those_of_a_second_cpu_process():
     ).table
     assert table["device"].tolist() == [0, 2049]
     assert table["compute_ns"].tolist() == [10, 30]
+
+
+def test_a_guessed_op_does_not_say_what_a_kernel_does():
+    """A product that may be a collective or a copy computes; NCCL's kernels tell themselves."""
+    assert parts(kernel("sum", 0, 10, name="gemm", confidence=0.3)) == (10, 0, 0, 0)
+    assert parts(kernel("moved", 0, 10, name="gemm", confidence=0.3)) == (10, 0, 0, 0)
+    assert parts(kernel("dot", 0, 10, name="ncclDevKernel_X", confidence=0.3)) == (0, 10, 0, 0)
+
+
+def test_work_at_the_border_of_two_steps_counts_in_the_one_that_it_begins():
+    """5 products of 10 ns in 5 steps back to back; the last step ends with an instant of work."""
+    work = [kernel("dot", 10 * n, 10, step=n) for n in range(5)]
+    steps = {n: (10 * n, 10) for n in range(5)}
+    assert timeline(traced(work, OPS, steps)).table["events"].tolist() == [1] * 5
+    work.append(kernel("dot", 50, 0, step=4))
+    work.append(kernel("dot", 20, 0, step=2))
+    assert timeline(traced(work, OPS, steps)).table["events"].tolist() == [1, 1, 2, 1, 2]
