@@ -50,6 +50,8 @@ _NAMED = (
     (re.compile(r"^%?(send|recv)\b"), "send-recv"),
 )
 """Names of kernels, then of ops whose program is missing, as XLA writes them."""
+_VARIANT = re.compile(r"_(?:RING|TREE|COLLNET|NVLS|PAT)(?:_\w+)?(?:\(.*)?$")
+"""Algorithm and protocol in the name of an NCCL kernel, chosen anew for each call."""
 _PLACE = ["site", "host", "device", "step"]
 
 
@@ -74,7 +76,7 @@ def calls_of(trace: Trace) -> Calls:
     if pieces.empty:
         return Calls(CALLS.frame(), tuple(sites))
     places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
-    pieces["call"] = _call_numbers(places, pieces["name"].cat.codes.to_numpy().astype("int64"))
+    pieces["call"] = _call_numbers(places, _kernels(pieces["name"]))
     pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
     calls = (
         pieces.groupby([*_PLACE, "call"], observed=True)
@@ -90,8 +92,12 @@ def calls_of(trace: Trace) -> Calls:
 
 
 def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:
-    """`work` with the place of its site, -1 for none: the second half of a pair, say."""
-    rows = sure_rows(work)
+    """`work` with the place of its site, -1 for none.
+
+    Both halves of a pair are of the site of the first: a call lasts from the start of the one to
+    the end of the other, in which a device blocks until the data has come.
+    """
+    rows = _first_halves(trace.hlo_ops, sure_rows(work))
     sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
@@ -100,6 +106,23 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
         place[(rows < 0) & (named == code)] = len(sites)
         sites.append(_unattributed(str(work["name"].cat.categories[code])))
     return work.assign(site=place), sites
+
+
+def _first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:
+    """`rows` of `HLO_OPS`, where an op that ends work gives way to the one that began it."""
+    ends = [row for row in np.unique(rows[rows >= 0]) if _is_end(str(hlo_ops["opcode"].iat[row]))]
+    modules = hlo_ops["module"].to_numpy()
+    firsts = rows.copy()
+    for row in ends:
+        is_it = (modules == modules[row]) & hlo_ops["op"].eq(hlo_ops["async_pair"].iat[row])
+        first = np.flatnonzero(is_it.to_numpy())
+        if len(first):
+            firsts[rows == row] = first[0]
+    return firsts
+
+
+def _is_end(opcode: str) -> bool:
+    return opcode.endswith("-done")
 
 
 def ranks_by_module(trace: Trace) -> dict[int, int]:
@@ -126,6 +149,16 @@ def _unattributed(name: str) -> Site:
     """A communication kernel or op in no known program: nothing but its name tells what it does."""
     opcode = next((opcode for pattern, opcode in _NAMED if pattern.search(name)), "not known")
     return Site(-1, -1, name, opcode, (), NOT_KNOWN, NOT_KNOWN)
+
+
+def _kernels(names: pd.Series) -> np.ndarray:
+    """A number for each piece's kernel, int64, whichever algorithm and protocol it was built for.
+
+    A collective calls the same kernel each time; NCCL may take another variant of it.
+    """
+    plain = [_VARIANT.sub("", name) for name in names.cat.categories]
+    numbers: np.ndarray = pd.factorize(np.array(plain, dtype=object))[0].astype("int64")
+    return numbers[names.cat.codes.to_numpy()]
 
 
 def _call_numbers(place: np.ndarray, names: np.ndarray) -> np.ndarray:

@@ -274,3 +274,38 @@ def test_a_guessed_op_gives_a_kernel_no_bytes_and_no_component():
     assert (row["op"], row["opcode"], row["component"]) == (name, "all-gather", "unattributed")
     assert row[["bytes", "bound_bytes", "bus_gb_per_s"]].isna().all()
     assert row["per_step_ns"] == 9.0
+
+
+def test_a_call_is_one_whichever_protocol_its_kernel_was_built_for():
+    ops = (
+        hlo("x", "parameter", size_bytes=8, shape="f32[2]"),
+        hlo("g", "all-gather", "x", replica_groups="{{0,1}}"),
+    )
+    kinds = ("RING_LL", "RING_LL(ncclDevKernelArgsStorage<4096ul>)", "RING_SIMPLE")
+    work = [
+        kernel("g", 1000 * n, 300, name=f"ncclDevKernel_AllGather_{kind}", device=device)
+        for device in range(2)
+        for n, kind in enumerate(kinds)
+    ]
+    row = only_row(traced(work, ops))
+    assert (row["calls"], row["transfer_ns"], row["per_step_ns"]) == (3.0, 300.0, 900.0)
+
+
+def test_an_asynchronous_call_lasts_from_the_start_of_its_start_to_the_end_of_its_done():
+    """Start [0, 10), done [80, 100), 2 calls a step: 100 ns each, of which 30 block the core."""
+    groups = {"replica_groups": "{{0,1}}"}
+    ops = (
+        hlo("x", "parameter", size_bytes=1000, shape="f32[250]"),
+        hlo("g", "all-gather-start", "x", async_pair="gd", async_opcode="all-gather", **groups),
+        hlo("gd", "all-gather-done", "g", async_pair="g", async_opcode="all-gather"),
+    )
+    work = [
+        kernel(op, 1000 * call + at, length, kind="op", device=device)
+        for device in range(2)
+        for call in range(2)
+        for op, at, length in (("g", 0, 10), ("gd", 80, 20))
+    ]
+    row = only_row(traced(work, ops))
+    assert (row["op"], row["calls"], row["per_step_ns"]) == ("g", 2.0, 60.0)
+    assert row["transfer_ns"] == 100.0
+    assert row["algorithm_gb_per_s"] == 20.0  # 2 · 1000 bytes in 100 ns
