@@ -67,8 +67,8 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     """
     view = window(trace)
     calls = calls_of(trace)
-    waits = waits_of(calls, trace.meta.clocks)
-    table = _table(calls, waits, view, classes_of(trace))
+    waits = waits_of(calls, trace.meta)
+    table = _table(calls, waits, view, trace)
     links = links_of(trace.devices, calls.sites, link_bytes_per_s)
     table = with_flags(table, links, has_links=trace.meta.platform != "cpu")
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
@@ -77,18 +77,18 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     return Analysis("collectives", QUESTION, _headline(table), schema, schema.check(table), said)
 
 
-def _table(calls: Calls, waits: pd.DataFrame, view: Window, classes: pd.DataFrame) -> pd.DataFrame:
+def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.DataFrame:
     sites = pd.DataFrame([_described(site) for site in calls.sites], columns=[*_KNOWN, "factor"])
     by_site = waits.groupby("site")
     sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
     sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
     sites["calls"] = by_site.size() / view.shares
-    known = transfers_of(waits, calls.sites)
+    known = transfers_of(waits, calls.sites, trace.meta)
     sites["transfer_ns"] = known.groupby("site")["transfer_ns"].median()
     sites = sites[sites["calls"].notna()].astype(dict.fromkeys(_FLOATS, "float64"))
     sites["algorithm_gb_per_s"] = gb_per_s(sites["bytes"], sites["transfer_ns"])
     sites["bus_gb_per_s"] = sites["algorithm_gb_per_s"] * sites["factor"]
-    parts = classes[["module", "op", "component"]]
+    parts = classes_of(trace)[["module", "op", "component"]]
     sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
     sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
     return sites.assign(axis=_axes(sites))

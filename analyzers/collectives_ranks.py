@@ -47,7 +47,7 @@ FIXED = 2 / 3
 
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
-    waits = waits_of(calls_of(trace), trace.meta.clocks)
+    waits = waits_of(calls_of(trace), trace.meta)
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)

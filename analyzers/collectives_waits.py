@@ -12,8 +12,9 @@ import pandas as pd
 
 from moeprof.analyzers.collectives_calls import Calls
 from moeprof.analyzers.collectives_sites import Site
+from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import HostClock
+from moeprof.tables.trace import HostClock, TraceMeta
 
 WAITS = Schema(
     "waits",
@@ -37,7 +38,7 @@ _STEP = ["site", "step", "group"]
 _GROUP = [*_STEP, "call"]
 
 
-def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
+def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
     """`WAITS`: one row per row of `CALLS`, in its order.
 
     Unknown where a group has no second device in the trace, lacks one of its devices, spans hosts
@@ -47,40 +48,45 @@ def waits_of(calls: Calls, clocks: tuple[HostClock, ...]) -> pd.DataFrame:
     table = calls.table.copy()
     table["group"] = _group_places(table, calls.sites)
     table["duration_ns"] = table["end_ns"] - table["start_ns"]
-    table["common_ns"] = common_ns(table["host"], table["start_ns"], clocks)
+    table["common_ns"] = _common_ns(table, meta)
     groups = table.groupby(_GROUP)
     table["is_whole"] = _is_whole(table, calls.sites)
-    is_known = table["is_whole"] & _is_comparable(table, {clock.host for clock in clocks})
+    is_known = table["is_whole"] & _is_comparable(table, has_one_clock=is_comparable(meta))
     last_ns = groups["common_ns"].transform("max")
     wait = (last_ns - table["common_ns"]).clip(upper=table["duration_ns"])
     table["wait_ns"] = wait.astype("float64").where(is_known)
     table["transfer_ns"] = (table["duration_ns"] - wait).astype("float64").where(is_known)
-    blurred_ns = _residual_ns(table, clocks)
+    blurred_ns = _residual_ns(table, meta.clocks)
     is_clear = last_ns - groups["common_ns"].transform("min") > blurred_ns
     table["last_rank"] = _last_ranks(table, last_ns).where(is_known & is_clear, -1).astype("int64")
     return WAITS.check(table)
 
 
-def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...]) -> pd.DataFrame:
+def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) -> pd.DataFrame:
     """Rows (site, transfer_ns) of the calls whose transfer is known, in ns.
 
     The shortest of a call is that of its last device, also where starts cannot be compared. Of a
     call that lacks devices nothing is known: the last to come may be one of those. A transfer
-    between two devices counts as long as it lasts.
+    between two devices counts as long as it lasts. Calls of several hosts are one call where one
+    clock or the script's numbers of the steps pair them; else each host has its own shortest, and
+    the last device's is not above any of these.
     """
     is_pair = np.array([site.row >= 0 and not site.is_grouped for site in sites], dtype=bool)
     is_known = waits["is_whole"] | is_pair[waits["site"]]
     bound = waits["transfer_ns"].fillna(waits["duration_ns"])
     known = waits.assign(transfer_ns=bound)[is_known]
-    keys = ["site", "host", "group", "step", "call"]
+    are_paired = is_comparable(meta) or meta.are_steps_numbered_by_script
+    keys = _GROUP if are_paired else ["host", *_GROUP]
     return known.groupby(keys)["transfer_ns"].min().reset_index()[["site", "transfer_ns"]]
 
 
-def common_ns(hosts: pd.Series, at_ns: pd.Series, clocks: tuple[HostClock, ...]) -> pd.Series:
-    """Times on the first host's clock: t − offset − drift · t; unchanged for other hosts."""
-    offset = hosts.map({c.host: c.offset_ns for c in clocks}).fillna(0).astype("int64")
-    drift = hosts.map({c.host: c.drift_ppb for c in clocks}).fillna(0.0).astype("float64")
-    return at_ns - offset - (drift * 1e-9 * at_ns).round().astype("int64")
+def _common_ns(table: pd.DataFrame, meta: TraceMeta) -> pd.Series:
+    """Starts on the common clock; on each host's own where there is none, int64 ns."""
+    common = table["start_ns"].copy()
+    if is_comparable(meta):
+        for host, starts in table["start_ns"].groupby(table["host"]):
+            common[starts.index] = to_common(meta, str(host), starts.to_numpy())
+    return common
 
 
 def _group_places(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
@@ -109,13 +115,11 @@ def _is_whole(table: pd.DataFrame, sites: tuple[Site, ...]) -> pd.Series:
     return present.eq(sizes) & per_rank.transform("min").eq(per_rank.transform("max"))
 
 
-def _is_comparable(table: pd.DataFrame, aligned: set[str]) -> pd.Series:
+def _is_comparable(table: pd.DataFrame, *, has_one_clock: bool) -> pd.Series:
     """Whether a call has a second device, and all its starts can be put on one clock."""
     is_shared = table.groupby(_GROUP)["rank"].transform("size").gt(1)
     hosts = table.groupby(_STEP)["host"].transform("nunique")
-    is_unaligned = ~table["host"].isin(aligned)
-    strangers = is_unaligned.groupby([table[key] for key in _STEP]).transform("any")
-    return is_shared & (hosts.eq(1) | ~strangers)
+    return is_shared & (hosts.eq(1) | has_one_clock)
 
 
 def _residual_ns(table: pd.DataFrame, clocks: tuple[HostClock, ...]) -> pd.Series:

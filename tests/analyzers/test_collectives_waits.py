@@ -1,3 +1,5 @@
+import dataclasses
+
 import pandas as pd
 import pytest
 from builders.work import hlo, kernel, traced
@@ -5,7 +7,7 @@ from builders.work import hlo, kernel, traced
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.collectives_calls import calls_of
 from moeprof.analyzers.collectives_ranks import stragglers
-from moeprof.analyzers.collectives_waits import common_ns, waits_of
+from moeprof.analyzers.collectives_waits import waits_of
 from moeprof.tables.trace import HostClock
 
 US = 1000
@@ -27,7 +29,7 @@ def two_hosts(clocks):
 
 
 def waits(trace):
-    return waits_of(calls_of(trace), trace.meta.clocks)
+    return waits_of(calls_of(trace), trace.meta)
 
 
 def test_on_a_common_clock_a_call_is_divided_into_waiting_and_transfer():
@@ -61,10 +63,22 @@ def test_starts_closer_than_the_clocks_are_known_name_no_straggler():
     assert waits(traced(work, OPS, None, clocks))["last_rank"].tolist() == [-1, -1]
 
 
-def test_times_are_brought_to_the_common_clock():
-    hosts, at = pd.Series(["a", "b"]), pd.Series([1_000_000_000, 1_000_000_000])
-    clocks = (HostClock("b", 500, 2000.0, 0, 2),)
-    assert common_ns(hosts, at, clocks).tolist() == [1_000_000_000, 1_000_000_000 - 500 - 2000]
+def test_waits_are_taken_on_the_common_clock_drift_and_all():
+    """b's stamp of 1 s is 500 ns and 2 ppm of 1 s, 2000 ns, ahead: true start 999,997,500."""
+    second = 1_000_000_000
+    work = [kernel("sent", second - 5000, 9000), kernel("sent", second, 9000, host="b")]
+    clocks = (HostClock("a", 0, 0.0, 0, 2), HostClock("b", 500, 2000.0, 0, 2))
+    assert waits(traced(work, OPS, None, clocks))["wait_ns"].tolist() == [2500, 0]
+
+
+def test_without_a_common_clock_numbered_steps_still_tell_the_transfer():
+    """The shortest of a call is the transfer, whosever it is; unpaired, it is a host's own."""
+    trace = two_hosts(())
+    assert collectives(trace).table["transfer_ns"].tolist() == [350 * US]  # of 550 and 150
+    numbered = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
+    trace = dataclasses.replace(trace, meta=numbered)
+    assert collectives(trace).table["transfer_ns"].tolist() == [150 * US]
+    assert collectives(trace).table["wait_ns"].isna().all()
 
 
 def test_devices_of_one_host_need_no_alignment():
