@@ -114,7 +114,7 @@ def _first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:
     modules = hlo_ops["module"].to_numpy()
     firsts = rows.copy()
     for row in ends:
-        is_it = (modules == modules[row]) & hlo_ops["op"].eq(hlo_ops["async_pair"].iat[row])
+        is_it = (modules == modules[row]) & hlo_ops["op"].eq(str(hlo_ops["async_pair"].iat[row]))
         first = np.flatnonzero(is_it.to_numpy())
         if len(first):
             firsts[rows == row] = first[0]
