@@ -26,6 +26,10 @@ NOT_NAMED = (
     "none recognised: collective-permutes run, but neither their scopes nor their source lines "
     "name a pipeline"
 )
+NOT_COUNTED = (
+    "not known: neither the program nor the profile says how many rounds a run of the pipelined "
+    "loop has, so the rounds that fill and drain cannot be told from work"
+)
 _NAME = re.compile(r"pipelin", re.IGNORECASE)
 
 
@@ -53,7 +57,10 @@ def pipeline_of(trace: Trace) -> PipelineWork | str:
     found = (_loop(trace, place, site, calls.table) for place, site in sorted(named.items()))
     loops = _one_per_direction([loop for loop in found if loop is not None])
     if not loops:
-        return NOT_NAMED
+        is_uncounted = any(
+            _rounds_of_run(trace, n, s, calls.table) is None for n, s in named.items()
+        )
+        return NOT_COUNTED if is_uncounted else NOT_NAMED
     return _work(trace, calls.table, loops)
 
 
@@ -99,8 +106,8 @@ def _loop(trace: Trace, place: int, site: Site, calls: pd.DataFrame) -> _Loop | 
     if not order or made.nunique() != 1 or not set(order) <= set(calls["rank"]):
         return None
     body = _body(trace.hlo_ops, site)
-    rounds = _trips(trace.hlo_ops, site, body, int(made.iloc[0]))
-    if rounds < len(order):
+    rounds = _rounds_of_run(trace, place, site, calls)
+    if rounds is None or rounds < len(order):
         return None
     return _Loop(place, site.module, body, order, rounds, is_backward, is_ring, pipelines)
 
@@ -124,13 +131,28 @@ def _body(ops: pd.DataFrame, site: Site) -> frozenset[str]:
     return frozenset({own, *program["computation"][is_start].astype("str")})
 
 
-def _trips(ops: pd.DataFrame, site: Site, body: frozenset[str], calls: int) -> int:
-    """Rounds of one run of the loop; all calls of a step where the program does not say it."""
+def _rounds_of_run(trace: Trace, place: int, site: Site, calls: pd.DataFrame) -> int | None:
+    """Rounds of one run of the loop that a shift is in; None where nothing says it for sure.
+
+    The program may; else the loop itself was recorded, so that its runs in a step can be counted.
+    Shifts that are no whole number of runs are cut or not all of the loop's.
+    """
+    made = calls[calls["site"] == place].groupby(["step", "rank"]).size()
+    if made.nunique() != 1:
+        return None
+    shifts, ops, body = int(made.iloc[0]), trace.hlo_ops, _body(trace.hlo_ops, site)
     loops = ops[(ops["module"] == site.module) & ops["opcode"].eq("while")]
     is_it = loops["called"].str.split().map(lambda called: not body.isdisjoint(called))
-    known = loops["trip_count"][is_it.astype(bool)]
-    trips = int(known.iloc[0]) if len(known) else -1
-    return trips if trips > 0 and calls % trips == 0 else calls
+    loops = loops[is_it.astype(bool)]
+    trips = int(loops["trip_count"].iloc[0]) if len(loops) == 1 else -1
+    if trips > 0:
+        return trips if shifts % trips == 0 else None
+    events = window(trace).events
+    recorded = events[np.isin(sure_rows(events), loops.index.to_numpy())]
+    runs = recorded.groupby(["step", "host", "device"], observed=True).size()
+    if runs.nunique() != 1 or len(runs) != len(made) or shifts % int(runs.iloc[0]):
+        return None
+    return shifts // int(runs.iloc[0])
 
 
 def _work(trace: Trace, calls: pd.DataFrame, loops: list[_Loop]) -> PipelineWork:

@@ -2,7 +2,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.pipeline import pipeline, pipeline_stages
-from moeprof.analyzers.pipeline_trace import NONE, NOT_NAMED, chain_of
+from moeprof.analyzers.pipeline_trace import NONE, NOT_COUNTED, NOT_NAMED, chain_of
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
@@ -96,7 +96,9 @@ def test_an_iteration_that_is_not_there_is_named():
         pipeline_stages(gpipe_forward(), iteration=9)
 
 
-def pipelined(name="jit(s)/pipeline/ppermute", ticks=11, work_ns=MS, trip_count=-1, runs=1):
+def pipelined(
+    name="jit(s)/pipeline/ppermute", ticks=11, work_ns=MS, trip_count=11, runs=1, more=()
+):
     """4 devices, each round 1 ms of layers and an instant shift to the next stage."""
     ops = (
         hlo("layers", "dot", computation="body", shape="f32[2]", size_bytes=8),
@@ -119,7 +121,7 @@ def pipelined(name="jit(s)/pipeline/ppermute", ticks=11, work_ns=MS, trip_count=
             kernel("shift", (tick + 1) * MS, 0, device=device),
         )
     ]
-    return traced(events, ops, {0: (0, ticks * runs * MS)})
+    return traced([*events, *more], ops, {0: (0, ticks * runs * MS)})
 
 
 def test_rounds_of_a_loop_that_shifts_between_stages_show_the_pipeline():
@@ -135,6 +137,24 @@ def test_rounds_of_a_loop_that_shifts_between_stages_show_the_pipeline():
 def test_a_loop_that_runs_twice_in_a_step_fills_twice():
     analysis = pipeline(pipelined(trip_count=11, runs=2))
     assert analysis.table["work_ns"].tolist() == [16 * MS] * 4
+    assert analysis.table["bubble_share"].tolist() == pytest.approx([6 / 22] * 4)
+
+
+@pytest.mark.parametrize("trip_count", [-1, 12], ids=["unsaid", "not a whole number of runs"])
+def test_rounds_of_a_loop_that_nothing_counts_are_not_invented(trip_count):
+    analysis = pipeline(pipelined(trip_count=trip_count, runs=2))
+    assert analysis.table.empty
+    assert analysis.notes == (NOT_COUNTED,)
+
+
+def test_runs_of_a_loop_that_was_recorded_are_counted():
+    """2 runs of 11 rounds over 4 stages: 8 of each 11 are work."""
+    runs = [
+        kernel("loop", 11 * n * MS, 11 * MS, kind="op", device=d)
+        for d in range(4)
+        for n in range(2)
+    ]
+    analysis = pipeline(pipelined(trip_count=-1, runs=2, more=runs))
     assert analysis.table["bubble_share"].tolist() == pytest.approx([6 / 22] * 4)
 
 
