@@ -15,7 +15,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import attribute
 from moeprof.analyzers.classify.components import MEANINGS, MOE
-from moeprof.analyzers.window import PER_STEP, Window, busy_ns, window
+from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
@@ -47,7 +47,9 @@ def breakdown(trace: Trace) -> Analysis:
     view = window(trace)
     work = attribute(trace, view.events)
     table = _table(work, view)
-    headline, schema = _headline(table, view), view.stated(SCHEMA)
+    spans = spans_of_steps(trace) if view.steps else None
+    busy = int(busy_ns(view.events, spans).sum())
+    headline, schema = _headline(table, view, busy), view.stated(SCHEMA)
     return Analysis("breakdown", QUESTION, headline, schema, table, _notes(trace, view))
 
 
@@ -101,14 +103,14 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
 
 
-def _headline(table: pd.DataFrame, view: Window) -> tuple[Metric, ...]:
+def _headline(table: pd.DataFrame, view: Window, busy: int) -> tuple[Metric, ...]:
     def share(names: frozenset[str]) -> float | None:
         if table.empty:
             return None
         return float(table["share"][table["component"].isin(names)].sum())
 
     op_ns = float(table["per_step_ns"].sum()) if len(table) else None
-    device_ns = int(busy_ns(view.events).sum()) / view.shares if len(table) else None
+    device_ns = busy / view.shares if len(table) else None
     return (
         Metric("unattributed_share", share(frozenset({"unattributed"})), "share"),
         Metric("other_share", share(frozenset({"other"})), "share"),

@@ -27,7 +27,7 @@ def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
     if not empty:
         return
     events = window(trace).events
-    busy = int(busy_ns(events[events["kind"] != "sync"]).sum())
+    busy = int(busy_ns(events).sum())
     if busy > 0:
         raise TableError(
             f"{trace.meta.path}: devices are busy for {format_ns(busy)}, but table "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.window import busy_ns, window
+from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.schema import Column, Schema
@@ -59,7 +59,11 @@ def step_time(trace: Trace) -> Analysis:
 
 def _table(trace: Trace) -> pd.DataFrame:
     steps = trace.steps
-    busy = busy_ns(trace.events).reindex(steps["step"]).to_numpy(dtype="float64")
+    busy = (
+        busy_ns(trace.events, spans_of_steps(trace))
+        .reindex(steps["step"])
+        .to_numpy(dtype="float64")
+    )
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     return SCHEMA.check(steps.assign(interval_ns=_intervals_ns(trace), busy_share=share))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.tables.trace import Trace
+from moeprof.tables.waits import work_of
 
 _KEYS = ["host", "step"]
 
@@ -23,11 +24,11 @@ def step_spans(trace: Trace) -> pd.DataFrame:
         spans["start_ns"] = used["start_ns"].to_numpy()
         spans["end_ns"] = spans["start_ns"] + used["duration_ns"].to_numpy()
         return spans.sort_values(["host", "start_ns"], ignore_index=True)
-    for work in (trace.executions, trace.events):
+    for work in (trace.executions, work_of(trace.events)):
         inside = work[work["step"].isin(used["step"])]
         if len(inside):
             return _hulls(inside)
-    return _hulls(trace.events.assign(step=-1))
+    return _hulls(work_of(trace.events).assign(step=-1))
 
 
 def places_of(trace: Trace) -> tuple[np.ndarray, pd.DataFrame]:

@@ -16,6 +16,7 @@ from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.tables.trace import Trace
+from moeprof.tables.waits import is_work
 
 COMPUTE, COMMUNICATION, COPY, NEITHER = range(4)
 
@@ -57,7 +58,7 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     classes[_is_named(events["line"], _IN_FLIGHT)] = COPY
     classes[_is_communication(trace, events)] = COMMUNICATION
     classes[has_body & _is_one_of(opcodes, LOOPS, rows)] = NEITHER
-    classes[events["kind"].eq("sync").to_numpy()] = NEITHER
+    classes[~is_work(events)] = NEITHER
     return classes
 
 

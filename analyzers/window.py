@@ -10,6 +10,7 @@ import pandas as pd
 from moeprof.tables.intervals import covered_by_group
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
+from moeprof.tables.waits import work_of
 
 PER_STEP = "mean over devices and used steps"
 """Stands in the meaning of every column that is divided by `Window.shares`."""
@@ -21,7 +22,7 @@ _PER_CAPTURE = "mean over devices, of the whole capture: no step could be measur
 class Window:
     """Device work of the used steps; of the whole capture where there is no step.
 
-    ``events`` are rows of `EVENTS`. Times per step are sums divided by ``steps × devices``.
+    ``events`` are rows of `EVENTS`, without those that only wait. Times per step are sums divided by ``steps × devices``.
     """
 
     events: pd.DataFrame
@@ -57,21 +58,51 @@ class Window:
 def window(trace: Trace) -> Window:
     """The used steps of a trace, else all its device work with a note that says so."""
     used = trace.steps["step"][trace.steps["used"]]
-    events = trace.events[trace.events["step"].isin(used)]
+    work = work_of(trace.events)
+    events = work[work["step"].isin(used)]
     notes: tuple[str, ...] = ()
     if events.empty:
-        events = trace.events
+        events = work
         if len(events):
             notes = ("no whole step in the capture: times are per device over all of it",)
     devices = len(events[["host", "device"]].drop_duplicates())
     return Window(events, int(used.nunique()) if not notes else 0, devices, notes)
 
 
-def busy_ns(events: pd.DataFrame) -> pd.Series:
-    """Time in which each device did anything, by step: unions of intervals, indexed by `step`."""
+def spans_of_steps(trace: Trace) -> pd.DataFrame:
+    """Rows (host, step, start_ns, end_ns) of all steps, by the clock of each host.
+
+    On one host these are the steps themselves; of several each spans its own executions.
+    """
+    steps, hosts = trace.steps, trace.meta.hosts
+    if len(hosts) == 1:
+        ends = steps["start_ns"] + steps["duration_ns"]
+        return steps[["step", "start_ns"]].assign(host=hosts[0], end_ns=ends)
+    runs = trace.executions
+    timed = runs[["step", "start_ns"]].assign(
+        host=runs["host"].astype("str"), end_ns=runs["start_ns"] + runs["duration_ns"]
+    )
+    spans = timed[timed["step"] != -1].groupby(["host", "step"])
+    return spans.agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max")).reset_index()
+
+
+def busy_ns(events: pd.DataFrame, spans: pd.DataFrame | None = None) -> pd.Series:
+    """Time in which each device did anything, by step: unions of intervals, indexed by `step`.
+
+    `events` that only wait count nothing. With `spans` (of `spans_of_steps`) only the time within
+    its step counts of each piece: work that no execution claims may outlast it.
+    """
+    events = work_of(events)
     places = events.groupby(["step", "host", "device"], sort=False, observed=True)
     group = places.ngroup().to_numpy().astype(np.int64)
     starts = events["start_ns"].to_numpy()
     ends = starts + events["duration_ns"].to_numpy()
-    steps = places.size().reset_index()["step"]
-    return pd.Series(covered_by_group(group, starts, ends, len(steps))).groupby(steps).sum()
+    steps = places.size().reset_index()[["step", "host"]].astype({"host": "str"})
+    if spans is not None and len(events):
+        known = spans.set_index(["host", "step"])
+        mine = pd.MultiIndex.from_frame(steps[["host", "step"]])
+        lows = known["start_ns"].reindex(mine, fill_value=starts.min()).to_numpy()[group]
+        highs = known["end_ns"].reindex(mine, fill_value=ends.max()).to_numpy()[group]
+        starts, ends = np.clip(starts, lows, highs), np.clip(ends, lows, highs)
+    covered = covered_by_group(group, starts, ends, len(steps))
+    return pd.Series(covered).groupby(steps["step"]).sum()

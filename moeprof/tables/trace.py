@@ -48,13 +48,15 @@ EVENTS = Schema(
         _START,
         _DURATION,
         Column("recorded_ns", "int64", "ns", "length as recorded, before repair"),
-        Column("self_ns", "int64", "ns", "length without the ops of the bodies it calls"),
+        Column(
+            "self_ns", "int64", "ns", "length without the ops of the bodies it calls; 0 for sync"
+        ),
         Column("correlation_id", "int64", "", "joins a kernel to its launch; -1 for none"),
         Column("graph_node", "int64", "", "node of the GPU graph that ran it; -1 outside graphs"),
         Column("details", "label", "", "what the vendor says of a kernel, copy or memset"),
     ),
 )
-"""One row per piece of device work. A device may run several at once."""
+"""One row per piece of device work, and per wait for it. A device may run several at once."""
 
 DEVICES = Schema(
     "devices",
@@ -110,7 +112,7 @@ EXECUTIONS = Schema(
         _STEP,
         _START,
         _DURATION,
-        Column("busy_ns", "int64", "ns", "union of its ops' intervals"),
+        Column("busy_ns", "int64", "ns", "union of its ops' intervals, waits left out"),
     ),
 )
 """One row per execution of a module on a device, first start to last end of its ops."""

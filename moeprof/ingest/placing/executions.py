@@ -16,7 +16,8 @@ def number_executions(work: pd.DataFrame) -> tuple[Int64s, pd.DataFrame]:
     """The number, from 0, of each piece's execution on its device, and one row per number.
 
     Rows: device, module, run_id, start_ns, end_ns, busy_ns (union of its work) and ops. Work of
-    no known execution is numbered as one per device and module; its run_id is -1.
+    no known execution is numbered as one per device and module; its run_id is -1. `work` is
+    without the events that only wait: they would stretch what they wait for.
     """
     if work.empty:
         return np.zeros(0, np.int64), pd.DataFrame(columns=[*_KEYS, *_FIGURES], dtype=np.int64)

@@ -20,6 +20,7 @@ from moeprof.ingest.planes.outliers import near_the_work
 from moeprof.ingest.planes.record import COLUMNS, Labels, is_same, joined
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
 from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.waits import WAIT
 
 Instructions = Mapping[tuple[int, str], int]
 """(module, op) -> row of `HLO_OPS`."""
@@ -57,7 +58,9 @@ def host_tables(
     work, _, not_serial = repaired(_in_order(record.take_work()), record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
     work, notes = with_recurring_runs(work, ops, host.programs)
-    number, rows = number_executions(work)
+    is_work = work["kind"].to_numpy() != record.labels.code(WAIT)
+    mine = work if is_work.all() else work[is_work]
+    number, rows = number_executions(mine)
     known = known_executions(rows)
     cut = cut_steps(
         over_devices(known), record.markers, record.launches, record.compiles_ns, host.counting
@@ -66,22 +69,16 @@ def host_tables(
     step_of = {run: step.step for step in cut.steps for run in step.runs}
     around = steps_around(cut.steps, work["start_ns"].to_numpy())
     by_execution = _steps_of_executions(rows, step_of)
-    has_run = ((work["run_id"] != -1) & (work["module"] != -1)).to_numpy()
-    step = np.where(has_run, by_execution[number], around) if len(work) else around
+    step = around.copy()  # a wait is of the step in which it begins
+    if len(mine):
+        has_run = ((mine["run_id"] != -1) & (mine["module"] != -1)).to_numpy()
+        step[is_work] = np.where(has_run, by_execution[number], around[is_work])
     if record.is_damaged:
-        pieces = _pieces_by_device(step, work["device"].to_numpy())
+        pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
         cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
-    self_ns = self_times_ns(
-        work["start_ns"].to_numpy(),
-        work["end_ns"].to_numpy(),
-        work["instruction"].to_numpy(),
-        number,
-        inside,
-    )
-    nested = _nested_without_program(work, host, record.labels)
-    self_ns[nested] = _nested_self_ns(work.iloc[nested])
-    flies = _is_on(work, record.labels, is_in_flight)
-    self_ns[flies] -= halves_within_ns(work, flies, number, ops, record.labels)
+    self_ns = np.zeros(len(work), np.int64)
+    self_ns[is_work] = _self_ns(mine, number, host, ops, inside)
+    del mine
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
     return HostTables(host, known, cut, step_of, stray_ns, not_serial, notes), work
@@ -115,6 +112,25 @@ def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> 
         evidence=np.where(instruction >= 0, evidence[1], evidence[0]),
         confidence=(instruction >= 0).astype(np.float64),
     )
+
+
+def _self_ns(
+    work: pd.DataFrame, number: Int64s, host: Host, ops: pd.DataFrame, inside: Bodies
+) -> Int64s:
+    """Self time of each piece of work; `number` is that of its execution."""
+    labels = host.record.labels
+    self_ns = self_times_ns(
+        work["start_ns"].to_numpy(),
+        work["end_ns"].to_numpy(),
+        work["instruction"].to_numpy(),
+        number,
+        inside,
+    )
+    nested = _nested_without_program(work, host, labels)
+    self_ns[nested] = _nested_self_ns(work.iloc[nested])
+    flies = _is_on(work, labels, is_in_flight)
+    self_ns[flies] -= halves_within_ns(work, flies, number, ops, labels)
+    return self_ns
 
 
 def _nested_without_program(work: pd.DataFrame, host: Host, labels: Labels) -> Int64s:

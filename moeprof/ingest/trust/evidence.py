@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
 from moeprof.ingest.sources.processes import Processes
 from moeprof.tables.trace import HostClock, TrustCheck
+from moeprof.tables.waits import work_of
 
 TIMED = (
     *("step_time", "breakdown", "ops", "timeline", "collectives", "stragglers", "pipeline"),
@@ -49,3 +51,8 @@ class Evidence:
     processes: Processes
     apart: str
     found: Sequence[TrustCheck] = ()
+
+    @cached_property
+    def work(self) -> pd.DataFrame:
+        """``events`` without those that only wait."""
+        return work_of(self.events)

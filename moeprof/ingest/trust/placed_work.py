@@ -24,7 +24,7 @@ COMMAND_BUFFERS = (
 
 def resolved(evidence: Evidence) -> TrustCheck:
     """How much of device time has an HLO op, and how sure that is."""
-    events = evidence.events
+    events = evidence.work
     total_ns = int(events["self_ns"].sum())
     if not total_ns:
         return TrustCheck("resolved", "warn", "no device time to resolve")
@@ -74,7 +74,7 @@ def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
 
 def durations(evidence: Evidence) -> TrustCheck:
     """Whether pieces on serial streams last longer than they can."""
-    events = evidence.events
+    events = evidence.work
     cut = int((events["duration_ns"] != events["recorded_ns"]).sum())
     loose = "; ".join(
         f"pieces on '{line}' enclose each other all the time: lengths there are as recorded"
@@ -151,7 +151,7 @@ def step_order(evidence: Evidence) -> TrustCheck:
 
 def strays(evidence: Evidence) -> TrustCheck:
     """Work of modules that do not run in every step, yet run during one, is in no figure."""
-    in_steps_ns = int(evidence.events["self_ns"][evidence.events["step"] != -1].sum())
+    in_steps_ns = int(evidence.work["self_ns"][evidence.work["step"] != -1].sum())
     whole_ns = in_steps_ns + evidence.stray_ns
     share = evidence.stray_ns / whole_ns if whole_ns else 0.0
     detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
