@@ -22,7 +22,8 @@ _PER_CAPTURE = "mean over devices, of the whole capture: no step could be measur
 class Window:
     """Device work of the used steps; of the whole capture where there is no step.
 
-    ``events`` are rows of `EVENTS`, without those that only wait. Times per step are sums divided by ``steps × devices``.
+    ``events`` are rows of `EVENTS`, without those that only wait. Times per step are sums
+    divided by ``steps × devices``.
     """
 
     events: pd.DataFrame

@@ -48,9 +48,7 @@ EVENTS = Schema(
         _START,
         _DURATION,
         Column("recorded_ns", "int64", "ns", "length as recorded, before repair"),
-        Column(
-            "self_ns", "int64", "ns", "length without the ops of the bodies it calls; 0 for sync"
-        ),
+        Column("self_ns", "int64", "ns", "length without the bodies that it calls; 0 for a sync"),
         Column("correlation_id", "int64", "", "joins a kernel to its launch; -1 for none"),
         Column("graph_node", "int64", "", "node of the GPU graph that ran it; -1 outside graphs"),
         Column("details", "label", "", "what the vendor says of a kernel, copy or memset"),

@@ -153,7 +153,8 @@ def _place(
     if found.platform == "tpu":
         at = tpu.execution(tpu.core[found.places], found.work["start_ns"].to_numpy())
         runs = np.append(tpu.runs, -1)[at]
-        record.launches.extend(map(Launch, tpu.runs.tolist(), tpu.starts_ns.tolist()))
+        began = (tpu.runs.tolist(), tpu.starts_ns.tolist(), tpu.cores.tolist())
+        record.launches.extend(map(Launch, *began))
     else:
         runs = _runs(found, gathered, markers)
         starts = [marker.start_ns for marker in markers]

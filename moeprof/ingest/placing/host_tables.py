@@ -12,12 +12,13 @@ from moeprof.ingest.host import Host
 from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.placing.graphs import with_graph_ops
 from moeprof.ingest.placing.in_flight import halves_within_ns
+from moeprof.ingest.placing.joint_runs import with_joint_runs
 from moeprof.ingest.placing.recurrence import with_recurring_runs
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
 from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
 from moeprof.ingest.planes.outliers import near_the_work
-from moeprof.ingest.planes.record import COLUMNS, Labels, is_same, joined
+from moeprof.ingest.planes.record import COLUMNS, Labels, is_made_up, is_same, joined
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.waits import WAIT
@@ -60,10 +61,13 @@ def host_tables(
     work, notes = with_recurring_runs(work, ops, host.programs)
     is_work = work["kind"].to_numpy() != record.labels.code(WAIT)
     mine = work if is_work.all() else work[is_work]
-    number, rows = number_executions(mine)
+    number, counted = number_executions(mine)
+    rows, launches, unclear = with_joint_runs(
+        counted, record.launches, lambda module: _name_of(host, module)
+    )
     known = known_executions(rows)
     cut = cut_steps(
-        over_devices(known), record.markers, record.launches, record.compiles_ns, host.counting
+        over_devices(known), record.markers, launches, record.compiles_ns, host.counting
     )
     cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
     step_of = {run: step.step for step in cut.steps for run in step.runs}
@@ -71,17 +75,18 @@ def host_tables(
     by_execution = _steps_of_executions(rows, step_of)
     step = around.copy()  # a wait is of the step in which it begins
     if len(mine):
-        has_run = ((mine["run_id"] != -1) & (mine["module"] != -1)).to_numpy()
+        has_run = ((rows["run_id"] != -1) & (rows["module"] != -1)).to_numpy()[number]
         step[is_work] = np.where(has_run, by_execution[number], around[is_work])
     if record.is_damaged:
         pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
         cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
     self_ns = np.zeros(len(work), np.int64)
     self_ns[is_work] = _self_ns(mine, number, host, ops, inside)
-    del mine
+    if rows is not counted:
+        work = work.assign(run_id=_run_ids(work["run_id"].to_numpy(), is_work, rows, number))
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    return HostTables(host, known, cut, step_of, stray_ns, not_serial, notes), work
+    return HostTables(host, known, cut, step_of, stray_ns, not_serial, (*notes, *unclear)), work
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -112,6 +117,19 @@ def resolved(work: pd.DataFrame, instructions: Instructions, labels: Labels) -> 
         evidence=np.where(instruction >= 0, evidence[1], evidence[0]),
         confidence=(instruction >= 0).astype(np.float64),
     )
+
+
+def _name_of(host: Host, module: int) -> str:
+    """Name of a program, its id where it is not there."""
+    program = host.programs.get(module)
+    return program.name if program else f"program {module}"
+
+
+def _run_ids(told: Int64s, is_work: Flags, rows: pd.DataFrame, number: Int64s) -> Int64s:
+    """Ids of executions as all devices share them; a wait keeps only one that the runtime gave."""
+    run_id = np.where(is_made_up(told), -1, told)
+    run_id[is_work] = rows["run_id"].to_numpy()[number]
+    return run_id
 
 
 def _self_ns(

@@ -25,7 +25,17 @@ COLUMNS = (
 
 
 MADE_UP_RUN = 2**40
-"""Run ids from here on are counted by the reader, and are none that the runtime gave."""
+"""The first of the 2^32 run ids that the reader counts itself, on each device from here on.
+
+Runtimes count theirs from 0, or draw them from all 64 bits, with sign: then one in 2^32 is taken
+for a counted one.
+"""
+
+
+def is_made_up(run_id: Int64s) -> Flags:
+    """Whether ids of executions are counted by the reader."""
+    flags: Flags = (run_id >= MADE_UP_RUN) & (run_id < MADE_UP_RUN + 2**32)
+    return flags
 
 
 class Labels:
@@ -92,10 +102,14 @@ class Marker(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The host call that started execution ``run_id`` of a module."""
+    """The host call that started execution ``run_id`` of a module.
+
+    ``device`` is the one on which the reader counted that id; -1 where the runtime gave it.
+    """
 
     run_id: int
     start_ns: int
+    device: int = -1
 
 
 @dataclass

@@ -199,4 +199,5 @@ def _add_steps(
         record.markers.append(Marker(STEPS, number, start_ns, end_ns))
     if record.markers:
         pairs = zip(executions.run_id.tolist(), executions.start_ns.tolist(), strict=True)
-        record.launches[:] = [Launch(run, start) for run, start in pairs]
+        device = tpu_ordinal(plane) or 0
+        record.launches[:] = [Launch(run, start, device) for run, start in pairs]
