@@ -1,8 +1,10 @@
 """Executions of a device plane alone, without the host's launches."""
 
+import dataclasses
+
 import pytest
 from builders.hlo import computation, hlo_proto, op
-from builders.xspace import Plane, event, line, metadata, xspace
+from builders.xspace import Plane, event, host, line, metadata, xspace
 
 from moeprof.ingest import open_run
 
@@ -74,6 +76,47 @@ def test_without_a_schedule_only_whole_repetitions_are_believed(tmp_path):
 )
 def test_what_could_be_read_in_two_ways_gives_no_step(tmp_path, devices):
     assert opened(tmp_path, *devices).steps.empty
+
+
+def test_ids_that_the_runtime_drew_below_zero_are_kept_beside_an_unknown_one(tmp_path):
+    runs = (-17, -90, -55)
+    calls = [
+        event(
+            "[0] PjRtStreamExecutorLoadedExecutable::ExecuteHelper",
+            *(600 * i + 1, 500),
+            **{"_c": run, "run_id": run, "global_device_id": 0},
+        )
+        for i, run in enumerate(runs)
+    ]
+    launches = [
+        event("cuLaunchKernel", 600 * i + 10 * k + 2, 5, correlation_id=10 * i + k)
+        for i in range(len(runs))
+        for k in range(len(WHOLE))
+    ]
+    kernels = [
+        event(f"k_{name}", 600 * i + 100 * k + 1, 50)
+        for i in range(len(runs))
+        for k, name in enumerate(WHOLE)
+    ]
+    told = [
+        dataclasses.replace(
+            kernel,
+            stats={
+                "hlo_op": kernel.name.removeprefix("k_"),
+                "program_id": 7,
+                "correlation_id": 10 * (n // len(WHOLE)) + n % len(WHOLE),
+            },
+        )
+        for n, kernel in enumerate(kernels)
+    ]
+    told[8] = dataclasses.replace(told[8], stats={**told[8].stats, "correlation_id": 99})
+    gpu = Plane("/device:GPU:0", (line("Stream #1", *told),))
+    file = tmp_path / "node0.xplane.pb"
+    file.write_bytes(xspace(metadata(p7=SCHEDULED), host(line("python", *calls, *launches)), gpu))
+    trace = open_run(file)
+    assert set(trace.events["run_id"]) == {-17, -90, -55, -1}
+    assert trace.executions["run_id"].tolist() == [-17, -90, -55]
+    assert not any("told apart" in note for note in trace.meta.notes)
 
 
 def test_a_line_of_executions_counts_before_recurrence(tmp_path):

@@ -36,8 +36,8 @@ def with_recurring_runs(
 
     `work` is in order of device and start and has module, run_id and instruction.
     """
-    by_module = work.groupby("module")["run_id"].max()
-    unknown = [m for m in by_module.index[by_module == -1].tolist() if m in programs]
+    is_told = (work["run_id"] != -1).groupby(work["module"]).any()  # ids have all 64 bits
+    unknown = [m for m in is_told.index[~is_told].tolist() if m in programs]
     run_id = work["run_id"].to_numpy().copy()
     notes = []
     for module in unknown:
