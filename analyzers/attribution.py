@@ -38,8 +38,7 @@ def is_guess(events: pd.DataFrame) -> pd.Series:
 
 def sure_rows(events: pd.DataFrame) -> np.ndarray:
     """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
-    is_guess = events["confidence"].to_numpy() < LOW_CONFIDENCE
-    rows: np.ndarray = np.where(is_guess, -1, events["instruction"].to_numpy())
+    rows: np.ndarray = np.where(is_guess(events), -1, events["instruction"].to_numpy())
     return rows
 
 
