@@ -35,7 +35,7 @@ _DERIVED = ("Steps", "XLA Modules", "XLA Ops", "XLA TraceMe", "Framework", "Sour
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Work, as frames of `work.COLUMNS` but for module and run, and which events it is.
+    """Work, as frames of `record.COLUMNS` but for module and run, and which events it is.
 
     ``module`` has labels of the programs' names. ``derived`` counts events that would count twice,
     ``ends`` those that only say when an op was done, ``untold`` those of them that are of no op

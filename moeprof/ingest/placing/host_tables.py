@@ -51,12 +51,12 @@ def host_tables(
     """Place the work of a host, which is taken out of its record.
 
     `ops` are `HLO_OPS`, `instructions` their rows by name. The work comes sorted by device and
-    start and has, besides the columns of `work.COLUMNS`, recorded_ns, instruction, evidence (code),
-    confidence, step and self_ns.
+    start and has, besides the columns of `record.COLUMNS`, recorded_ns, instruction, evidence
+    (code), confidence, step and self_ns.
     """
     record = near_the_work(host.record)
     host = replace(host, record=record)
-    work, _, not_serial = repaired(_in_order(record.take_work()), record.labels)
+    work, not_serial = repaired(_in_order(record.take_work()), record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
     work, notes = with_recurring_runs(work, ops, host.programs)
     is_work = work["kind"].to_numpy() != record.labels.code(WAIT)

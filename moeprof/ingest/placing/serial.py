@@ -28,15 +28,14 @@ FEW = 3
 
 
 class Repaired(NamedTuple):
-    """Work with ``recorded_ns`` and its impossible ends cut; how many, and lines left alone."""
+    """Work with ``recorded_ns`` and its impossible ends cut, and the lines left alone."""
 
     work: pd.DataFrame
-    cut: int
     not_serial: tuple[str, ...]
 
 
 def repaired(work: pd.DataFrame, labels: Labels) -> Repaired:
-    """Cut the impossible ends in `work`, which has `work.COLUMNS` and is in order of start.
+    """Cut the impossible ends in `work`, which has `record.COLUMNS` and is in order of start.
 
     ``recorded_ns`` is the length as recorded, before repair. Stamps in ns.
     """
@@ -44,7 +43,7 @@ def repaired(work: pd.DataFrame, labels: Labels) -> Repaired:
     whole = work.assign(recorded_ns=ends - starts)
     order, line = _by_line(work, labels)
     if not _any_outlives(line, ends[order]):
-        return Repaired(whole, 0, ())
+        return Repaired(whole, ())
     bound = _next_launch_ns(line, _launches(work, order), starts[order])
     is_wrong = _outlive_a_later_one(line, bound, starts[order], ends[order])
     is_wrong, loose = _on_serial_lines(line, is_wrong)
@@ -52,7 +51,7 @@ def repaired(work: pd.DataFrame, labels: Labels) -> Repaired:
     cut_ns[order[is_wrong]] = bound[is_wrong]
     texts = labels.texts
     named = dict.fromkeys(texts[code] for code in work["line"].to_numpy()[order[loose]].tolist())
-    return Repaired(whole.assign(end_ns=cut_ns), int(is_wrong.sum()), tuple(named))
+    return Repaired(whole.assign(end_ns=cut_ns), tuple(named))
 
 
 def _by_line(work: pd.DataFrame, labels: Labels) -> tuple[Int64s, Int64s]:

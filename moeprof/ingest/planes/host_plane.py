@@ -32,9 +32,9 @@ _DEVICE_EXECUTE = re.compile(r"^(?:\[(\d+)\] )?.*LoadedExecutable::Execute")
 
 @dataclass(frozen=True)
 class HostEvents:
-    """The host plane's events whose stamps can be true, since the capture began.
+    """The host plane's events; ``keep`` marks those whose stamps can be true.
 
-    ``is_end`` marks those that say when an op of XLA:CPU was done.
+    ``zero_ns`` is when the capture began: stamps are counted from it.
     """
 
     plane: PlaneHead

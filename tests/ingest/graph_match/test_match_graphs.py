@@ -18,8 +18,9 @@ from graph_cases import (
     recorded,
 )
 
-from moeprof.ingest.placing.graph_match import LOW_CONFIDENCE, match, match_graphs
+from moeprof.ingest.placing.graph_match import match, match_graphs
 from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NAMED, OPEN, UNEVEN
+from moeprof.tables.trace import LOW_CONFIDENCE
 
 CHAIN = program([fusion("add.1"), gemm("custom-call.1"), fusion("mul.2"), gemm("custom-call.2")])
 

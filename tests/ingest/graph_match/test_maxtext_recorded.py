@@ -14,9 +14,10 @@ import pytest
 from moeprof.analyzers.classify import classify
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
-from moeprof.ingest.placing.graph_match import LOW_CONFIDENCE, match_graphs
+from moeprof.ingest.placing.graph_match import match_graphs
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import ABSENT
+from moeprof.tables.trace import LOW_CONFIDENCE
 
 WITH = "traces/maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz"
 WITHOUT = "traces/maxtext_h100x2_ds_ep2_cf125_nocmdbuf.xplane.pb.gz"

@@ -8,7 +8,8 @@ from graph_cases import GEMM_KERNEL, Row, fusion, gemm, launch, op, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.ingest.placing.graph_match import LOW_CONFIDENCE, match_graphs
+from moeprof.ingest.placing.graph_match import match_graphs
+from moeprof.tables.trace import LOW_CONFIDENCE
 
 BODIES = ("add", "exp", "tanh")
 COLLECTIVE = "ncclDevKernel_AllGather_RING_LL"

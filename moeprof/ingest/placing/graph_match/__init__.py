@@ -1,6 +1,5 @@
 """Which HLO op the kernels belong to that a GPU graph (command buffer) hides."""
 
-from moeprof.ingest.placing.graph_match.confidence import LOW_CONFIDENCE
 from moeprof.ingest.placing.graph_match.match import match_graphs
 
-__all__ = ["LOW_CONFIDENCE", "match_graphs"]
+__all__ = ["match_graphs"]

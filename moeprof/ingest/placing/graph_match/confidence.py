@@ -6,8 +6,6 @@ instructions in the order of the compiler's schedule.
 
 from __future__ import annotations
 
-from moeprof.tables.trace import LOW_CONFIDENCE as LOW_CONFIDENCE
-
 NAMED = 1.0
 """The kernel's name is that of one instruction, and no other instruction could share its kernel."""
 

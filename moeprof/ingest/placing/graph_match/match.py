@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from moeprof.ingest.placing.graph_match.bounds import find_bounds
-from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, LOW_CONFIDENCE, NOT_FOUND
+from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NOT_FOUND
 from moeprof.ingest.placing.graph_match.kernel_names import read_names
 from moeprof.ingest.placing.graph_match.launches import (
     NO_LABEL,
@@ -24,6 +24,7 @@ from moeprof.ingest.placing.graph_match.schedule import Schedule, read_schedule
 from moeprof.ingest.placing.graph_match.shapes import find_shapes
 from moeprof.ingest.placing.graph_match.solve import Answer, Program, solve
 from moeprof.ingest.placing.graph_match.wholes import Wholes
+from moeprof.tables.trace import LOW_CONFIDENCE
 
 Ints = npt.NDArray[np.int64]
 
