@@ -173,3 +173,31 @@ def test_kernels_on_any_stream_count_and_nccl_is_communication(tmp_path):
     assert names.str.startswith("nccl").sum() == 20
     row = findings["timeline"].table.iloc[0]
     assert row["exposed_communication_ns"] == 20 * 60
+
+
+def test_of_instructions_that_share_a_name_the_first_counts_and_the_damage_is_told(tmp_path):
+    twice = hlo_proto(
+        computation(
+            "main",
+            op("add", "add", "f32[8]"),
+            op("mul", "multiply", "f32[8]", "add"),
+            op("add", "multiply", "f32[4]"),
+        ),
+        schedule={"main": ("add", "mul")},
+    )
+    of_graph = {"hlo_op": "command_buffer_1", "program_id": 7, "correlation_id": 77}
+    kernels = [
+        event("add", 100, 50, **of_graph),
+        event("mul", 200, 50, **of_graph),
+        event("mul", 300, 50, hlo_op="mul", program_id=7),
+    ]
+    trace = opened(tmp_path, xspace(metadata(p7=twice), gpu(*kernels)))
+    assert trace.hlo_ops[["op", "shape"]].to_numpy().tolist() == [
+        ["add", "f32[8]"],
+        ["mul", "f32[8]"],
+    ]
+    assert trace.events["instruction"].tolist() == [0, 1, 1]
+    assert analyze(trace, ["ops"])["ops"].table["calls"].sum() == 3
+    found = check(trace, "truncated")
+    assert found.verdict == "warn"
+    assert "1 instruction(s) left out, of a name that it has before" in found.detail

@@ -23,9 +23,10 @@ _BUFFER_NAMES = {"id": "buffer"}
 def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
     """`HLO_OPS`, programs in order of their id, instructions in that of the proto.
 
-    Reads all the programs given.
+    Reads all the programs given. A name is that of one instruction; where a damaged program has it
+    again, the first one counts and the damage is noted.
     """
-    read = {key: programs[key].module.instructions for key in sorted(programs)}
+    read = {key: _named_once(programs[key]) for key in sorted(programs)}
     items = [item for part in read.values() for item in part]
     columns: Columns = {
         _OP_NAMES.get(name, name): values
@@ -39,6 +40,22 @@ def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
     columns["replica_groups"] = _group_texts([item.groups for item in items])
     columns["source_target_pairs"] = _group_texts([item.source_target_pairs for item in items])
     return HLO_OPS.frame({name: columns[name] for name in HLO_OPS.names})
+
+
+def _named_once(program: Program) -> tuple[Instruction, ...]:
+    """Its instructions, of those that share a name the first."""
+    first: dict[str, Instruction] = {}
+    for item in program.module.instructions:
+        first.setdefault(item.name, item)
+    again = len(program.module.instructions) - len(first)
+    if not again:
+        return program.module.instructions
+    line = (
+        f"program '{program.name}': {again} instruction(s) left out, of a name that it has before"
+    )
+    if line not in program.damage:
+        program.damage.append(line)
+    return tuple(first.values())
 
 
 def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
