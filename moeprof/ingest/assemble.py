@@ -33,16 +33,12 @@ from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 @dataclass(frozen=True)
 class Source:
-    """The path that was given, the run folder that it stands for (empty for none), and notes.
-
-    ``apart`` says which of its files were not recorded at one time; empty where all were.
-    """
+    """The path that was given, the run folder that it stands for (empty for none), and notes."""
 
     path: str
     run_folder: str
     notes: tuple[str, ...]
     processes: Processes
-    apart: str = ""
 
 
 def assemble(
@@ -129,7 +125,7 @@ def _evidence(
         clocks=clocks,
         not_aligned=not_aligned,
         processes=source.processes,
-        apart=source.apart,
+        windows=[(host.name, host.started_ns, host.stopped_ns) for host in hosts],
         found=[check for host in hosts for check in host.record.checks],
     )
 

@@ -15,8 +15,9 @@ class Host:
     """One process's file, read. All stamps count from the start of its capture.
 
     ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
-    process in the run, -1 where it is not known. ``started_ns`` is when its capture began, in ns
-    since 1970 on the host's own clock, 0 where the file does not say.
+    process in the run, -1 where it is not known. ``started_ns`` and ``stopped_ns`` are when its
+    capture began and ended, in ns since 1970 on the host's own clock, 0 where the file does not
+    say.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Host:
     counting: Counting | None
     process: int = -1
     started_ns: int = 0
+    stopped_ns: int = 0

@@ -27,7 +27,7 @@ from moeprof.ingest.planes.host_plane import (
 )
 from moeprof.ingest.planes.record import Labels, Record
 from moeprof.ingest.planes.tpu_plane import read_tpu_work
-from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE
+from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE, STARTED, STOPPED
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.xspace.open_space import open_space
@@ -54,8 +54,7 @@ def _read_space(file: Path, space: Space) -> Host:
     record = Record(Labels())
     planes = {plane.name: plane for plane in head.planes}
     metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)
-    started = environment.stats.get("profile_start_time") if environment else 0
-    started_ns = started if isinstance(started, int) and 0 < started < 2**63 else 0
+    started_ns, stopped_ns = (_date_ns(environment, name) for name in (STARTED, STOPPED))
     zero_ns = _zero_ns(head, started_ns)
     _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
     programs = read_programs(space, metadata, record.damage) if metadata else {}
@@ -70,11 +69,18 @@ def _read_space(file: Path, space: Space) -> Host:
         messages=(*head.errors, *head.warnings),
         counting=None,
         started_ns=started_ns,
+        stopped_ns=stopped_ns,
     )
 
 
+def _date_ns(environment: PlaneHead | None, name: str) -> int:
+    """A date of the capture, 0 where it is not told."""
+    told = environment.stats.get(name) if environment else 0
+    return told if isinstance(told, int) and 0 < told < 2**63 else 0
+
+
 def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Record) -> None:
-    devices = [(plane, gpu_ordinal(plane)) for plane in space.head.planes]
+    devices = [(plane, gpu_ordinal(plane.name)) for plane in space.head.planes]
     runs = NO_RUN_IDS
     if host is not None:
         events = read_host_events(space, host, zero_ns, record)
@@ -85,9 +91,9 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)
-        elif tpu_ordinal(plane) is not None:
+        elif tpu_ordinal(plane.name) is not None:
             read_tpu_work(space, plane, zero_ns, record)
-        elif has_impossible_ordinal(plane):
+        elif has_impossible_ordinal(plane.name):
             record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
 
 
@@ -100,8 +106,8 @@ def _damage(head: SpaceHead) -> list[str]:
 def _models(head: SpaceHead) -> dict[int, str]:
     models: dict[int, str] = {}
     for plane in head.planes:
-        device = gpu_ordinal(plane)
-        device = tpu_ordinal(plane) if device is None else device
+        device = gpu_ordinal(plane.name)
+        device = tpu_ordinal(plane.name) if device is None else device
         if device is not None:
             model = plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", "")
             models[device] = models.get(device) or str(model)  # a SparseCore's plane names none

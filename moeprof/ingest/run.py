@@ -15,7 +15,6 @@ from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import read_routing
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
-from moeprof.ingest.sources.sessions import apart
 from moeprof.ingest.sources.stored import open_stored
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -50,7 +49,7 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
     read[0].record.damage.extend(meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=())
-    source = Source(str(path), str(found.run or ""), found.notes, processes, apart(found.files))
+    source = Source(str(path), str(found.run or ""), found.notes, processes)
     return assemble(source, read, *read_routing(found.run))
 
 

@@ -47,7 +47,7 @@ def test_the_largest_ordinal_that_is_read(tmp_path):
 def test_other_planes_are_of_no_device(tmp_path):
     trace = opened(tmp_path, host(line("t", event("x", 1, 2))), Plane("/device:CUSTOM:1"))
     assert trace.devices.empty
-    assert [gpu_ordinal(p) or tpu_ordinal(p) for p in (Plane("/device:GPU:3x"),)] == [3]
+    assert [gpu_ordinal(n) or tpu_ordinal(n) for n in ("/device:GPU:3x",)] == [3]
 
 
 def test_numbers_of_thousands_of_digits_in_names_of_steps_and_programs(tmp_path):

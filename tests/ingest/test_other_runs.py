@@ -196,3 +196,19 @@ def test_deep_nesting_is_called_so(tmp_path):
     (tmp_path / "a.trace.json").write_text(f'{{"traceEvents": [], "x": {deep}}}')
     with pytest.raises(TraceError, match="nested too deeply"):
         open_run(tmp_path)
+
+
+def test_a_host_whose_file_may_not_be_read_does_not_take_the_others_along(tmp_path, monkeypatch):
+    write(tmp_path / "a.xplane.pb", profile((0, 10**9)))
+    write(tmp_path / "b.xplane.pb", profile((0, 10**9)))
+    usual = Path.open
+
+    def refuse(file, *arguments, **named):
+        if file.name == "b.xplane.pb":
+            raise PermissionError(13, "Permission denied", str(file))
+        return usual(file, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    trace = open_run(tmp_path)
+    assert trace.meta.hosts == ("a",)
+    assert "Permission denied" in check(trace, "truncated").detail

@@ -7,7 +7,6 @@ arguments on which.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +16,12 @@ import pandas as pd
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
 from moeprof.ingest.chrome_json.late_ends import END, done_ns
 from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
+from moeprof.ingest.planes.device_planes import gpu_ordinal
 from moeprof.ingest.planes.gpu_plane import kind_of
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
 
-_GPU = re.compile(r"^/device:GPU:(\d{1,9})(?!\d)")
 _DEVICES = "/device:"
 _KINETO = {
     "kernel": "kernel",
@@ -141,15 +140,13 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
     nameless = _nameless(gathered)
     for code in np.unique(process[tpu.core < 0]).tolist():
         name = gathered.names.get(texts[code], "")
-        found = _GPU.match(name)
+        ordinal = gpu_ordinal(name)
         mine = process == code
-        if found:
-            device[mine] = int(found.group(1))
+        if ordinal is not None:
+            device[mine] = ordinal
             kind[mine] = _kinds(named[mine], texts, labels.code)
             derived |= mine & _is_derived(gathered, texts[code])
-        elif (
-            not name.startswith(_DEVICES) and code not in nameless
-        ):  # an ordinal of ten digits is of no device
+        elif code not in nameless and not name.startswith(_DEVICES):  # it may be of no device
             is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():

@@ -289,8 +289,9 @@ def _models(others: Mapping[str, object], found: DeviceWork, *, is_a_rank: bool)
     return {
         int(device["id"]): encodable(str(device.get("name", "")))
         for device in devices
-        if isinstance(device.get("id"), int) and (device["id"] in worked or not is_a_rank)
-        if 0 <= device["id"] < DEVICES
+        if isinstance(device.get("id"), int)
+        and 0 <= device["id"] < DEVICES
+        and (device["id"] in worked or not is_a_rank)
     }
 
 

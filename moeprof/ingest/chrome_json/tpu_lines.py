@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.planes.device_planes import tpu_ordinal
 from moeprof.ingest.planes.record import MADE_UP_RUN
 from moeprof.ingest.planes.tpu_plane import MODULES, STEPS, is_in_flight, nests, op_name
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
 
-_CORE = re.compile(r"^/device:TPU:(\d{1,9})( SparseCore \d+)?$")
+_SPARSE = " SparseCore "
 _NUMBER = re.compile(r"\(\d+\)$")
 
 
@@ -53,17 +54,17 @@ def tpu_lines(gathered: Gathered, keep: Flags) -> TpuLines:
     core = np.full(len(process), -1, np.int64)
     flags = {name: np.zeros(len(process), bool) for name in ("op", "module", "step")}
     for owner, name in gathered.names.items():
-        found = _CORE.match(name)
-        if found is None:
+        ordinal = tpu_ordinal(name)
+        if ordinal is None:
             continue
         mine = process == gathered.labels.code(owner)
-        core[mine] = int(found.group(1))
+        core[mine] = ordinal
         for (other, number), line in gathered.threads.items():
             if other != owner:
                 continue
             is_on = keep & mine & (thread == gathered.labels.code(number))
             flags["op"] |= is_on & (nests(line) or is_in_flight(line))
-            if not found.group(2):  # a SparseCore works in the executions of its device
+            if _SPARSE not in name:  # a SparseCore works in the executions of its device
                 flags["module"] |= is_on & (line in MODULES)
                 flags["step"] |= is_on & (line == STEPS)
     places = np.flatnonzero(flags["module"])

@@ -103,7 +103,7 @@ def read_tpu_work(space: Space, plane: PlaneHead, zero_ns: int, record: Record) 
     labels = record.labels
     work = work_frame(
         len(places),
-        device=tpu_ordinal(plane) or 0,
+        device=tpu_ordinal(plane.name) or 0,
         line=labels.codes(_line_names(plane), columns.line[places]),
         name=_named(plane, columns.line[places], name, labels),
         kind=labels.code("op"),
@@ -199,5 +199,5 @@ def _add_steps(
         record.markers.append(Marker(STEPS, number, start_ns, end_ns))
     if record.markers:
         pairs = zip(executions.run_id.tolist(), executions.start_ns.tolist(), strict=True)
-        device = tpu_ordinal(plane) or 0
+        device = tpu_ordinal(plane.name) or 0
         record.launches[:] = [Launch(run, start, device) for run, start in pairs]

@@ -17,6 +17,7 @@ from moeprof.ingest.xspace.python_space import open_python_space
 from moeprof.ingest.xspace.wire import BYTES, CutError, WireError, fields, text, varint
 
 ENVIRONMENT_PLANE = "Task Environment"
+STARTED, STOPPED = "profile_start_time", "profile_stop_time"
 _HEAD_BYTES = 128  # a plane begins with its id and its name
 _MOST_BYTES = 1 << 20  # of the plane looked for; real ones hold a few hundred bytes
 _MOST_STEPPED = 1 << 62  # of a plane stepped over: files are shorter, and seeking stops there
@@ -84,7 +85,7 @@ def _name(head: bytes) -> str:
 
 def _window(space: bytes) -> Window | None:
     for plane in open_python_space(space).head.planes:
-        start, stop = plane.stats.get("profile_start_time"), plane.stats.get("profile_stop_time")
+        start, stop = plane.stats.get(STARTED), plane.stats.get(STOPPED)
         if isinstance(start, int) and isinstance(stop, int) and 0 < start <= stop:
             return Window(start, stop)
     return None

@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 
 from moeprof.ingest.sources.profile_window import Window, recorded_window
-from moeprof.units import format_ns, format_percent
+from moeprof.units import format_percent
 
 LEAST_OVERLAP = 0.5
 """Share of the shorter window that must lie in the other one."""
@@ -95,25 +95,6 @@ def sessions_of(folders: Sequence[SessionFolder]) -> list[Session]:
             found.remove(home)
         found.append(Session((*(home.folders if home else ()), folder)))
     return found
-
-
-def apart(files: Sequence[Path]) -> str:
-    """Which of the files were not recorded at one time, where all say when; else empty.
-
-    Raises:
-        OSError: a file may not be read.
-    """
-    windows = {file: recorded_window(file) for file in files if ".xplane.pb" in file.name}
-    known = {file: window for file, window in windows.items() if window is not None}
-    if len(files) < 2 or len(known) < len(files):
-        return ""
-    first = min(known, key=lambda file: known[file].stop_ns)
-    last = max(known, key=lambda file: known[file].start_ns)
-    gap_ns = known[last].start_ns - known[first].stop_ns
-    if gap_ns < NEAR_S * 1e9:
-        return ""
-    names = f"{host_name(first)} and {host_name(last)}"
-    return f"{names} were recorded {format_ns(gap_ns)} apart"
 
 
 def joined_note(session: Session) -> str:

@@ -28,8 +28,9 @@ class Evidence:
     the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
     else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
     streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
-    could not be, ``apart`` which files were not recorded at one time; ``found`` are checks that a
-    reader of another format made itself.
+    could not be. ``windows`` has the name of each host and when its capture began and ended, in ns
+    since 1970, 0 where that is not known; ``found`` are checks that a reader of another format made
+    itself.
     """
 
     events: pd.DataFrame
@@ -49,7 +50,7 @@ class Evidence:
     clocks: Sequence[HostClock]
     not_aligned: str
     processes: Processes
-    apart: str
+    windows: Sequence[tuple[str, int, int]]
     found: Sequence[TrustCheck] = ()
 
     @cached_property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from moeprof.ingest.sources.sessions import NEAR_S
 from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.tables.trace import TrustCheck
-from moeprof.units import format_count, format_percent
+from moeprof.units import format_count, format_ns, format_percent
 
 _DROPPED = re.compile(r"\b(dropped|lost|discarded|overflow\w*)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d,]*")
+_NEAR_NS = NEAR_S * 1e9
 _FEW_DROPPED = 0.01
 """With a smaller share of device events missing, figures per step still hold to their digits."""
 
@@ -135,8 +137,8 @@ def profiler(evidence: Evidence) -> TrustCheck:
 
 def one_run(evidence: Evidence) -> TrustCheck:
     """Whether the files are of one run: recorded at one time, with programs in common."""
-    if evidence.apart:
-        detail = f"{evidence.apart}: they are no hosts of one run; give one of them, or --host"
+    if apart := _recorded_apart(evidence):
+        detail = f"{apart}: they are no hosts of one run; give one of them, or --host"
         return TrustCheck("one_run", "fail", detail, TIMED)
     pairs = evidence.events[["host", "module"]].drop_duplicates()
     ran = {
@@ -152,3 +154,16 @@ def one_run(evidence: Evidence) -> TrustCheck:
         "ran: if these are not hosts of one run, figures over all of them mean nothing; see --host"
     )
     return TrustCheck("one_run", "warn", detail)
+
+
+def _recorded_apart(evidence: Evidence) -> str:
+    """Which hosts were not recorded at one time, where all say when; else empty."""
+    windows = evidence.windows
+    if len(windows) < 2 or not all(0 < began <= ended for _, began, ended in windows):
+        return ""
+    first, _, ended_ns = min(windows, key=lambda window: window[2])
+    last, began_ns, _ = max(windows, key=lambda window: window[1])
+    gap_ns = began_ns - ended_ns
+    return (
+        f"{first} and {last} were recorded {format_ns(gap_ns)} apart" if gap_ns >= _NEAR_NS else ""
+    )
