@@ -13,18 +13,18 @@ from moeprof.tables.trace import Trace
 
 Analyzer = Callable[[Trace], Analysis]
 
-ALL = {
-    "step_time": "step_time",
-    "breakdown": "breakdown",
-    "timeline": "timeline",
-    "ops": "ops",
-    "collectives": "collectives",
-    "stragglers": "collectives_ranks",
-    "receive_buffers": "receive_buffers",
-    "pipeline": "pipeline",
-}
-"""Analyzer by name, in the order in which findings are shown, and the module that has the function
-of this name. A module is imported when its question is asked: that takes as long as an answer."""
+ALL = (
+    "step_time",
+    "breakdown",
+    "timeline",
+    "ops",
+    "collectives",
+    "stragglers",
+    "receive_buffers",
+    "pipeline",
+)
+"""Analyzers in the order in which findings are shown. Each is a function in the module of its name,
+which is imported when its question is asked: that takes as long as an answer."""
 
 
 def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
@@ -47,6 +47,6 @@ def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
 
 
 def analyzer(name: str) -> Analyzer:
-    """The function that answers the question of this name, a key of `ALL`."""
-    run: Analyzer = getattr(importlib.import_module(f"moeprof.analyzers.{ALL[name]}"), name)
+    """The function that answers the question of this name, one of `ALL`."""
+    run: Analyzer = getattr(importlib.import_module(f"moeprof.analyzers.{name}"), name)
     return run

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import CLASSES, classify
+from moeprof.analyzers.classify.program import Program, programs_in
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 
 _NONE = {"component": "unattributed", "phase": "other", "evidence": "none", "source": ""}
 
 
 @functools.lru_cache(maxsize=1)
+def programs_of(trace: Trace) -> Mapping[int, Program]:
+    """The programs that ran, by id. Kept for the last trace, as several questions ask."""
+    return programs_in(trace.hlo_ops, trace.events["module"].unique())
+
+
+@functools.lru_cache(maxsize=1)
 def classes_of(trace: Trace) -> pd.DataFrame:
     """`CLASSES` of the programs that ran. Kept for the last trace, as several questions ask."""
-    return classify(trace.hlo_ops, trace.events["module"].unique())
+    return classify(programs_of(trace))
+
+
+@functools.lru_cache(maxsize=1)
+def work_in_steps(trace: Trace) -> pd.DataFrame:
+    """The events of `window(trace)` with the columns of `CLASSES`. Kept for the last trace."""
+    return attribute(trace, window(trace).events)
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -45,7 +45,7 @@ WORTH_A_NOTE = 0.005
 def breakdown(trace: Trace) -> Analysis:
     """Device time of the used steps by component and phase; what is unattributed has its row."""
     view = window(trace)
-    work = attribute(trace, view.events)
+    work = work_in_steps(trace)
     table = _table(work, view)
     spans = spans_of_steps(trace) if view.steps else None
     busy = int(busy_ns(view.events, spans).sum())

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.collectives_bandwidth import bus_factor, gb_per_s, links_of, with_flags
-from moeprof.analyzers.collectives_calls import Calls, calls_of
-from moeprof.analyzers.collectives_notes import notes
-from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site
-from moeprof.analyzers.collectives_waits import transfers_of, waits_of
+from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
+from moeprof.analyzers.communication.calls import Calls, calls_of
+from moeprof.analyzers.communication.notes import notes
+from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
+from moeprof.analyzers.communication.waits import transfers_of, waits_of
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema

@@ -6,7 +6,7 @@ Returns: one row per HLO instruction that ran, the most expensive first.
 
 from __future__ import annotations
 
-from moeprof.analyzers.attribution import attribute, is_guess
+from moeprof.analyzers.attribution import is_guess, work_in_steps
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -36,9 +36,9 @@ MOST_ROWS = 50
 def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
-    work = attribute(trace, view.events)
+    work = work_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
-    work["op"] = work["op"].astype("str").where(is_known, work["name"].astype("str"))
+    work = work.assign(op=work["op"].astype("str").where(is_known, work["name"].astype("str")))
     keys = ["module", "op", "component", "phase", "evidence", "source"]
     sums = (
         work.groupby(keys, sort=False, observed=True)["self_ns"].agg(["sum", "size"]).reset_index()

@@ -1,18 +1,18 @@
 """Question: how long do pipeline stages wait, and how much of it must be?
 
 Reads:   events, hlo_ops, devices, steps; or the record that a pipeline's ranks wrote.
-Returns: one row per stage (`STAGES`), beside the bubble that the schedule cannot avoid.
+Returns: one row per pipeline stage.
 """
 
 from __future__ import annotations
 
-from moeprof.analyzers.pipeline_stages import (
-    STAGES,
+from moeprof.analyzers.stages.recorded import pipeline_of
+from moeprof.analyzers.stages.schedule import STAGES as SCHEMA
+from moeprof.analyzers.stages.schedule import (
     schedule_of,
     stage_table,
     typical_iteration,
 )
-from moeprof.analyzers.pipeline_trace import pipeline_of
 from moeprof.errors import SpecError
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import PipelineWork
@@ -25,7 +25,7 @@ def pipeline(trace: Trace) -> Analysis:
     """The pipeline of a trace, where one is found; a note says why where none is."""
     found = pipeline_of(trace)
     if isinstance(found, str):
-        return Analysis("pipeline", QUESTION, (), STAGES, STAGES.frame(), (found,))
+        return Analysis("pipeline", QUESTION, (), SCHEMA, SCHEMA.frame(), (found,))
     return pipeline_stages(found)
 
 
@@ -39,7 +39,7 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
     number = typical_iteration(found.times) if iteration is None else iteration
     if number is None:
         said = ("none in this record: no iteration", *found.notes)
-        return Analysis("pipeline", QUESTION, (), STAGES, STAGES.frame(), said)
+        return Analysis("pipeline", QUESTION, (), SCHEMA, SCHEMA.frame(), said)
     if number not in known:
         raise SpecError(
             f"{found.source}: expected an iteration from {known[0]} to {known[-1]}, found {number}."
@@ -64,4 +64,4 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
         *found.notes,
         "what a stage waits for inside its work (experts, tensor-parallel peers) counts as work",
     )
-    return Analysis("pipeline", QUESTION, headline, STAGES, table, notes)
+    return Analysis("pipeline", QUESTION, headline, SCHEMA, table, notes)

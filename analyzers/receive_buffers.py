@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute, classes_of
-from moeprof.analyzers.buffer_roles import BufferUse, buffer_uses
+from moeprof.analyzers.attribution import classes_of, programs_of, work_in_steps
+from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -49,10 +49,8 @@ QUESTION = "How large are the receive buffers, and how much of them is used?"
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
-    uses = buffer_uses(trace.hlo_ops, classes_of(trace))
-    calls = (
-        attribute(trace, view.events).groupby(["module", "op"], observed=True).size() / view.shares
-    )
+    uses = buffer_uses(programs_of(trace), classes_of(trace))
+    calls = work_in_steps(trace).groupby(["module", "op"], observed=True).size() / view.shares
     kept = _without_small(uses)
     filled, notes = _filled(trace, view)
     notes += view.notes

@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.timeline_spans import joined, places_of, step_spans
-from moeprof.analyzers.timeline_unions import Spans, laid_out, shares_of_time
-from moeprof.analyzers.timeline_work import NEITHER, work_classes
+from moeprof.analyzers.activity.spans import joined, places_of, step_spans
+from moeprof.analyzers.activity.unions import Spans, laid_out, shares_of_time
+from moeprof.analyzers.activity.work import NEITHER, work_classes
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,8 +57,12 @@ class Window:
         return max(self.steps, 1) * max(self.devices, 1)
 
 
+@functools.lru_cache(maxsize=1)
 def window(trace: Trace) -> Window:
-    """The used steps of a trace, else all its device work with a note that says so."""
+    """The used steps of a trace, else all its device work with a note that says so.
+
+    Kept for the last trace, as every question asks.
+    """
     used = trace.steps["step"][trace.steps["used"]]
     work = work_of(trace.events)
     events = work[work["step"].isin(used)]

@@ -7,15 +7,10 @@ Prints docs/tables.md from the schemas themselves:
 
 from __future__ import annotations
 
-from moeprof.analyzers.breakdown import SCHEMA as BREAKDOWN
+import importlib
+
+from moeprof.analyzers import ALL
 from moeprof.analyzers.classify import CLASSES
-from moeprof.analyzers.collectives import SCHEMA as COLLECTIVES
-from moeprof.analyzers.collectives_ranks import SCHEMA as STRAGGLERS
-from moeprof.analyzers.ops import SCHEMA as OPS
-from moeprof.analyzers.pipeline_stages import STAGES
-from moeprof.analyzers.receive_buffers import SCHEMA as RECEIVE_BUFFERS
-from moeprof.analyzers.step_time import SCHEMA as STEP_TIME
-from moeprof.analyzers.timeline import SCHEMA as TIMELINE
 from moeprof.tables import routing, trace
 from moeprof.tables.schema import Column, Schema
 
@@ -51,17 +46,6 @@ ROUTING = (
     (routing.ROUTING, "One row per step, layer and expert; an expert without a token has 0."),
     (routing.RECEIVED, "One row per step, layer, exchange group and rank."),
 )
-FINDINGS = (
-    (STEP_TIME, "One row per step found."),
-    (BREAKDOWN, "One row per component and phase."),
-    (TIMELINE, "One row per device and used step."),
-    (OPS, "One row per HLO instruction that ran, the most expensive first."),
-    (COLLECTIVES, "One row per call site, the most expensive first."),
-    (STRAGGLERS, "One row per rank, the most waited-for first."),
-    (RECEIVE_BUFFERS, "One row per op that makes or fills such a buffer."),
-    (STAGES, "One row per pipeline stage."),
-    (CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
-)
 
 
 def document() -> str:
@@ -74,9 +58,18 @@ def document() -> str:
         "## Recorded routing: `RUN/routing/*.parquet`",
         *(_section(schema, rows) for schema, rows in ROUTING),
         "## Findings: `moeprof analyze`",
-        *(_section(schema, rows) for schema, rows in FINDINGS),
+        *map(_finding, ALL),
+        _section(CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
     ]
     return "\n\n".join(parts)
+
+
+def _finding(name: str) -> str:
+    """Section of an analyzer: its module's `SCHEMA`, and the rows that its docstring promises."""
+    module = importlib.import_module(f"moeprof.analyzers.{name}")
+    rows = str(module.__doc__).partition("Returns: ")[2].partition("\n\n")[0]
+    text = " ".join(rows.split())
+    return _section(module.SCHEMA, text[:1].upper() + text[1:])
 
 
 def _section(schema: Schema, rows: str) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -70,13 +70,11 @@ class Finding:
     evidence: str
 
 
-def classify(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> pd.DataFrame:
-    """`CLASSES` of every instruction of the named modules."""
-    rows: list[dict[str, object]] = []
-    wanted = set(modules)
-    for module, part in hlo_ops.groupby("module", sort=True):
-        if module in wanted:
-            rows += _classify_module(int(str(module)), Program(part))
+def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
+    """`CLASSES` of every instruction of the programs, which are given by their ids."""
+    rows = [
+        row for module in sorted(programs) for row in _classify_module(module, programs[module])
+    ]
     return CLASSES.frame(rows)
 
 

@@ -6,7 +6,7 @@ Graph, call chain and source frames of a module, built once from its rows of `HL
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -208,6 +208,13 @@ class Program:
             else:
                 return name
         return name
+
+
+def programs_in(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> dict[int, Program]:
+    """The named modules among the rows of `HLO_OPS`, by id."""
+    wanted = set(modules)
+    by_module = hlo_ops.groupby("module", sort=True)
+    return {int(str(m)): Program(rows) for m, rows in by_module if m in wanted}
 
 
 def _frames(text: str) -> tuple[Frame, ...]:

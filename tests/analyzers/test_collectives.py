@@ -4,8 +4,8 @@ import pytest
 from builders.work import MODULE, hlo, kernel, traced
 
 from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.collectives_bandwidth import bus_factor
-from moeprof.analyzers.collectives_sites import groups_of, sites_of
+from moeprof.analyzers.communication.bandwidth import bus_factor
+from moeprof.analyzers.communication.sites import groups_of, sites_of
 from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES, TrustCheck
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"

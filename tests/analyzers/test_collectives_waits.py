@@ -5,9 +5,9 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.collectives_calls import calls_of
-from moeprof.analyzers.collectives_ranks import stragglers
-from moeprof.analyzers.collectives_waits import waits_of
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.waits import waits_of
+from moeprof.analyzers.stragglers import stragglers
 from moeprof.tables.trace import HostClock
 
 US = 1000

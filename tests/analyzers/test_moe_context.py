@@ -5,6 +5,7 @@ from builders.hlo import computation, dot, hlo_proto, op
 from builders.trace import trace_of
 
 from moeprof.analyzers.classify import classify
+from moeprof.analyzers.classify.program import programs_in
 
 LAYER = [
     ("layers/moe.py", 30, "RoutedMoE.dense_matmul"),
@@ -25,7 +26,7 @@ def component(tmp_path, instruction):
             instruction,
         )
     )
-    classes = classify(trace_of(tmp_path, program).hlo_ops, [7]).set_index("op")
+    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
     return classes.loc[instruction.name, "component"]
 
 

@@ -4,6 +4,7 @@ from builders.hlo import computation, dot, hlo_proto, op
 from builders.trace import trace_of
 
 from moeprof.analyzers.classify import classify
+from moeprof.analyzers.classify.program import programs_in
 
 FILE = "prog.py"
 
@@ -81,7 +82,7 @@ PROGRAM = hlo_proto(
 
 
 def found(tmp_path):
-    classes = classify(trace_of(tmp_path, PROGRAM).hlo_ops, [7])
+    classes = classify(programs_in(trace_of(tmp_path, PROGRAM).hlo_ops, [7]))
     return dict(zip(classes["op"], classes["component"], strict=True))
 
 
@@ -139,7 +140,7 @@ NAMELESS = hlo_proto(
 
 
 def test_an_exchange_without_a_name_is_told_by_what_it_sends(tmp_path):
-    classes = classify(trace_of(tmp_path, NAMELESS).hlo_ops, [7]).set_index("op")
+    classes = classify(programs_in(trace_of(tmp_path, NAMELESS).hlo_ops, [7])).set_index("op")
     assert classes.loc["send", ["component", "phase"]].tolist() == ["dispatch", "forward"]
     assert classes["component"]["back"] == "combine"
     assert classes["component"]["far"] == "collectives"
@@ -153,5 +154,5 @@ def test_an_op_wrapped_to_run_at_once_with_others_has_its_wrapper_s_name(tmp_pat
             op("start", "async-start", "f32[4]", called=("wrapped",), **at(5, "moe/router/psum")),
         ),
     )
-    classes = classify(trace_of(tmp_path, program).hlo_ops, [7]).set_index("op")
+    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
     assert classes["component"]["sum"] == "router"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.collectives_ranks import stragglers
 from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.timeline import timeline
 from moeprof.ingest.sources.pp_dump import read_pp_dump
 

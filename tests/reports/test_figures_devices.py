@@ -5,8 +5,8 @@ from plotly.graph_objects import Figure
 from report_cases import trace
 
 from moeprof.analyzers.collectives import SCHEMA as COLLECTIVES
-from moeprof.analyzers.collectives_ranks import SCHEMA as STRAGGLERS
-from moeprof.analyzers.pipeline_stages import STAGES
+from moeprof.analyzers.stages.schedule import STAGES
+from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.timeline import SCHEMA as TIMELINE
 from moeprof.reports import figures_devices
 from moeprof.reports.document import build

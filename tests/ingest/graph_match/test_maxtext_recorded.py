@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from moeprof.analyzers.classify import classify
+from moeprof.analyzers.classify.program import programs_in
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.placing.graph_match import match_graphs
@@ -88,7 +89,7 @@ def answered(recorded, step):
     places = numbered(work).join(found)
     key = numbered(key)[["device", "alike", "place", "op"]].rename(columns={"op": "key"})
     both = places.merge(key, on=["device", "alike", "place"], how="left", validate="1:1")
-    parts = classify(ops, ops["module"].unique()).set_index("op")["component"]
+    parts = classify(programs_in(ops, ops["module"].unique())).set_index("op")["component"]
     both["found_part"], both["key_part"] = both["found"].map(parts), both["key"].map(parts)
     return both
 

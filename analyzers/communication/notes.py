@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.collectives_calls import Calls
+from moeprof.analyzers.communication.calls import Calls
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
 from moeprof.analyzers.attribution import sure_rows
-from moeprof.analyzers.collectives_sites import NOT_KNOWN, Site, sites_of
-from moeprof.analyzers.timeline_work import COMMUNICATION, work_classes
+from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.collectives_calls import Calls
-from moeprof.analyzers.collectives_sites import Site
+from moeprof.analyzers.communication.calls import Calls
+from moeprof.analyzers.communication.sites import Site
 from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import HostClock, TraceMeta

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.collectives_calls import calls_of
-from moeprof.analyzers.collectives_notes import NONE, clock_notes
-from moeprof.analyzers.collectives_waits import waits_of
-from moeprof.analyzers.timeline_spans import step_spans
+from moeprof.analyzers.activity.spans import step_spans
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.notes import NONE, clock_notes
+from moeprof.analyzers.communication.waits import waits_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

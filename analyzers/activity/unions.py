@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeprof.analyzers.timeline_work import COMMUNICATION, COMPUTE, COPY
+from moeprof.analyzers.activity.work import COMMUNICATION, COMPUTE, COPY
 
 
 @dataclass(frozen=True)

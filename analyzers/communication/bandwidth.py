@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.collectives_sites import Site
+from moeprof.analyzers.communication.sites import Site
 from moeprof.specs.links import link_of
 from moeprof.units import format_percent
 

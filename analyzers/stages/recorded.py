@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
-from moeprof.analyzers.collectives_calls import calls_of
-from moeprof.analyzers.collectives_sites import Site
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import window
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.trace import Trace

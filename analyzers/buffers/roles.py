@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -35,7 +35,7 @@ class BufferUse:
     source: str
 
 
-def buffer_uses(hlo_ops: pd.DataFrame, classes: pd.DataFrame) -> list[BufferUse]:
+def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:
     """Receive buffers of the classified programs, in order of the instructions.
 
     dispatch  the rows that a ``moe_dispatch`` call returns
@@ -46,7 +46,7 @@ def buffer_uses(hlo_ops: pd.DataFrame, classes: pd.DataFrame) -> list[BufferUse]
     """
     found: dict[tuple[str, str, str], BufferUse] = {}
     for module, named in classes.groupby("module"):
-        program = Program(hlo_ops[hlo_ops["module"] == module])
+        program = programs[int(str(module))]
         columns = (named["op"], named["component"], named["phase"], named["source"])
         for name, component, phase, source in zip(*map(list, columns), strict=True):
             op = program.ops[name]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.timeline_unions import Pieces, covered_ns
+from moeprof.analyzers.activity.unions import Pieces, covered_ns
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema

@@ -1,0 +1,1 @@
+"""What devices do during the used steps: spans, unions of intervals, kinds of work."""

@@ -1,0 +1,1 @@
+"""Which buffers of a program hold tokens of the MoE layer."""

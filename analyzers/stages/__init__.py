@@ -1,0 +1,1 @@
+"""Which pipeline stage worked when, and the bubble that a schedule cannot avoid."""
