@@ -11,7 +11,7 @@ import importlib
 
 from moeprof.analyzers import ALL
 from moeprof.analyzers.classify import CLASSES
-from moeprof.tables import routing, trace
+from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Column, Schema
 
 INTRODUCTION = """\
@@ -42,6 +42,22 @@ TRACE = (
     (trace.MARKERS, "One row per step annotation that the user's program made."),
     (trace.DROPPED, "One row per kind of event that was read and left out."),
 )
+HOST_SIDE = (
+    (
+        host_side.LAUNCHES,
+        "One row per call of the GPU runtime that put work on a device, by host and start.",
+    ),
+    (
+        host_side.HOST_EVENTS,
+        "One row per call, wait or annotation on a host whose kind is known. Calls that another "
+        "calls are rows too, so times of a kind are unions, not sums.",
+    ),
+    (
+        host_side.ALLOCATIONS,
+        "One row per block that a device's memory pool gave or took back in the capture.",
+    ),
+    (host_side.HOST_FACTS, "One row per fact that capture wrote down about a host process."),
+)
 ROUTING = (
     (routing.ROUTING, "One row per step, layer and expert; an expert without a token has 0."),
     (routing.RECEIVED, "One row per step, layer, exchange group and rank."),
@@ -55,6 +71,8 @@ def document() -> str:
         "## A profile: `moeprof.ingest.open_run`",
         STORED,
         *(_section(schema, rows) for schema, rows in TRACE),
+        "## The host of a profile, read when looked at",
+        *(_section(schema, rows) for schema, rows in HOST_SIDE),
         "## Recorded routing: `RUN/routing/*.parquet`",
         *(_section(schema, rows) for schema, rows in ROUTING),
         "## Findings: `moeprof analyze`",

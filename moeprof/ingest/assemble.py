@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from moeprof.ingest.frames.of_host_side import HostSides
 from moeprof.ingest.frames.of_hosts import (
     devices_frame,
     dropped_frame,
@@ -70,6 +71,7 @@ def assemble(
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks)
     steps = steps_frame(tables, meta)
+    sides = HostSides([table.host for table in tables], source.run_folder)
     return Trace(
         meta=meta,
         trust=judge(_evidence(source, tables, events, ops, steps, clocks, not_aligned)),
@@ -85,6 +87,10 @@ def assemble(
         dropped=dropped_frame(_dropped(tables)),
         routing=routing,
         received=received,
+        launches=sides.launches,
+        host_events=sides.events,
+        allocations=sides.allocations,
+        host_facts=sides.facts,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.planes.record import Record
@@ -17,7 +18,8 @@ class Host:
     ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
     process in the run, -1 where it is not known. ``started_ns`` and ``stopped_ns`` are when its
     capture began and ended, in ns since 1970 on the host's own clock, 0 where the file does not
-    say.
+    say. ``file`` is where the host plane can be read again, None where the format has none, and
+    ``zero_ns`` what is taken off its stamps.
     """
 
     name: str
@@ -31,3 +33,5 @@ class Host:
     process: int = -1
     started_ns: int = 0
     stopped_ns: int = 0
+    file: Path | None = None
+    zero_ns: int = 0

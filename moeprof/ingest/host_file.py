@@ -70,6 +70,8 @@ def _read_space(file: Path, space: Space) -> Host:
         counting=None,
         started_ns=started_ns,
         stopped_ns=stopped_ns,
+        file=file,
+        zero_ns=zero_ns,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.lazy import LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
@@ -276,6 +277,10 @@ class Trace:
     dropped: LazyFrame = LazyFrame()
     routing: LazyFrame = LazyFrame()
     received: LazyFrame = LazyFrame()
+    launches: LazyFrame = LazyFrame()
+    host_events: LazyFrame = LazyFrame()
+    allocations: LazyFrame = LazyFrame()
+    host_facts: LazyFrame = LazyFrame()
 
     def __repr__(self) -> str:
         """Short, and reads no frame."""
@@ -295,5 +300,9 @@ FRAMES: dict[str, Schema] = {
     "dropped": DROPPED,
     "routing": ROUTING,
     "received": RECEIVED,
+    "launches": LAUNCHES,
+    "host_events": HOST_EVENTS,
+    "allocations": ALLOCATIONS,
+    "host_facts": HOST_FACTS,
 }
 """Schema of each frame of a `Trace`, in the order of its fields."""

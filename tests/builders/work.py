@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from moeprof.tables import host_side
 from moeprof.tables import trace as tables
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
@@ -39,6 +40,8 @@ def traced(
     clocks: tuple[HostClock, ...] = (),
     models: Mapping[str, str] | None = None,
     devices: int = 0,
+    launches: Sequence[Row] = (),
+    host_events: Sequence[Row] = (),
 ) -> Trace:
     """`steps` are (start, duration) by number; without them step 0 spans all work of each host.
 
@@ -77,6 +80,10 @@ def traced(
         dropped=tables.DROPPED.frame(),
         routing=pd.DataFrame(),
         received=pd.DataFrame(),
+        launches=_frame(host_side.LAUNCHES, launches),
+        host_events=_frame(host_side.HOST_EVENTS, host_events),
+        allocations=host_side.ALLOCATIONS.frame(),
+        host_facts=host_side.HOST_FACTS.frame(),
     )
 
 

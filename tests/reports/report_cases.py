@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from moeprof.reports.document import Document, build
+from moeprof.tables import host_side
 from moeprof.tables import trace as tables
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -141,6 +142,10 @@ def trace(
         dropped=tables.DROPPED.frame(),
         routing=pd.DataFrame(),
         received=pd.DataFrame(),
+        launches=host_side.LAUNCHES.frame(),
+        host_events=host_side.HOST_EVENTS.frame(),
+        allocations=host_side.ALLOCATIONS.frame(),
+        host_facts=host_side.HOST_FACTS.frame(),
     )
 
 

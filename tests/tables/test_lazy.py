@@ -33,7 +33,7 @@ def test_a_trace_shows_itself_without_reading(trace, looks):
 
 
 def test_a_frame_that_is_left_out_is_an_error():
-    with pytest.raises(TypeError, match="missing 12 required positional arguments: 'events'"):
+    with pytest.raises(TypeError, match="missing 16 required positional arguments: 'events'"):
         Trace(trace_with().meta, ())
 
 

@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 
 from moeprof.analyzers import ALL
-from moeprof.tables import routing, trace
+from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Schema
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,6 +19,8 @@ def test_the_committed_document_is_current():
 
 def test_every_table_has_a_section():
     text = (DOCS / "tables.md").read_text(encoding="utf-8")
-    schemas = [s for m in (trace, routing) for s in vars(m).values() if isinstance(s, Schema)]
+    schemas = [
+        s for m in (trace, host_side, routing) for s in vars(m).values() if isinstance(s, Schema)
+    ]
     for name in [*(schema.name for schema in schemas), *ALL]:
         assert f"### {name}\n" in text
