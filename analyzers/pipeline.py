@@ -6,6 +6,8 @@ Returns: one row per pipeline stage.
 
 from __future__ import annotations
 
+import pandas as pd
+
 from moeprof.analyzers.stages.recorded import pipeline_of
 from moeprof.analyzers.stages.schedule import STAGES as SCHEMA
 from moeprof.analyzers.stages.schedule import (
@@ -50,6 +52,7 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
         Metric("bubble_share", mean, "share"),
         Metric("schedule_share", schedule.bubble, "share"),
         Metric("beyond_schedule", mean - schedule.bubble, "share"),
+        *_causes(table),
         Metric(
             "worst_stage", int(table["stage"].iloc[table["bubble_share"].to_numpy().argmax()]), ""
         ),
@@ -65,3 +68,13 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
         "what a stage waits for inside its work (experts, tensor-parallel peers) counts as work",
     )
     return Analysis("pipeline", QUESTION, headline, SCHEMA, table, notes)
+
+
+def _causes(table: pd.DataFrame) -> tuple[Metric, ...]:
+    """Why the stages idle, as shares of their iterations; together they are the bubble."""
+    whole = float((table["work_ns"] + table["idle_ns"]).sum())
+    idle = {cause: float(table[f"{cause}_ns"].sum()) for cause in ("fill", "imbalance", "wait")}
+    return tuple(
+        Metric(f"{cause}_share", part / whole if whole else None, "share")
+        for cause, part in idle.items()
+    )

@@ -120,7 +120,7 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
             for t in trace.trust
         ],
         "steps": _steps(trace),
-        "analyses": {name: _finding(analysis) for name, analysis in analyses.items()},
+        "analyses": {name: finding_of(analysis) for name, analysis in analyses.items()},
     }
 
 
@@ -194,7 +194,8 @@ def _column(column: Column) -> ColumnInfo:
     return info | {"heading": column.heading} if column.heading else info
 
 
-def _finding(analysis: Analysis) -> Finding:
+def finding_of(analysis: Analysis) -> Finding:
+    """One analysis as plain values, as `build` puts it into the document."""
     return {
         "question": analysis.question,
         "headline": [

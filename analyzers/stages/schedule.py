@@ -3,9 +3,10 @@
 Reads:   stage_work, stage_time.
 Returns: one row per stage.
 
-bubble = (iteration − work) / iteration, where the iteration is that of the slowest stage. It is
-divided into the ramp, before a stage's first work and after its last, and gaps between. Waiting
-for experts or tensor-parallel peers inside a piece of work counts as work.
+bubble = (iteration − work) / iteration, where the iteration is that of the slowest stage. Where it
+lies: in the ramp, before a stage's first work and after its last, and in gaps between. Why it is
+there: `moeprof.analyzers.stages.causes`. Waiting for experts or tensor-parallel peers inside a
+piece of work counts as work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.activity.unions import Pieces, covered_ns
+from moeprof.analyzers.stages.causes import causes_of_idle
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema
@@ -25,6 +27,9 @@ STAGES = Schema(
         Column("idle_ns", "int64", "ns", "the rest of the iteration of the slowest stage"),
         Column("bubble_share", "float64", "share", "idle of the iteration", "bubble"),
         Column("schedule_share", "float64", "share", "what the schedule demands", "in theory"),
+        Column("fill_ns", "int64", "ns", "of idle: the schedule fills and drains, unavoidable"),
+        Column("imbalance_ns", "int64", "ns", "of idle: stages of unequal length"),
+        Column("wait_ns", "int64", "ns", "of idle: the rest, transfers and waits for neighbours"),
         Column("ramp_ns", "int64", "ns", "idle before its first and after its last work"),
         Column("gaps_ns", "int64", "ns", "idle between: waits for a neighbour, imbalance"),
         Column("forward_ns", "int64", "ns", "forward work"),
@@ -65,6 +70,8 @@ def stage_table(pipeline: PipelineWork, iteration: int) -> pd.DataFrame:
         schedule_share=schedule_of(pipeline).bubble,
         memory_bytes=times["memory_bytes"].reindex(stages).to_numpy(),
     )
+    rounds = schedule_of(pipeline).rounds
+    table = table.assign(**causes_of_idle(table["work_ns"].to_numpy(), whole_ns, rounds))
     return STAGES.frame({name: table[name] for name in STAGES.names})
 
 

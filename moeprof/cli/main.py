@@ -20,6 +20,7 @@ COMMANDS = {
     "analyze": "Where the step of a captured run goes.",
     "report": "Write one self-contained HTML page about one or more runs.",
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
+    "pipeline": "The bubble of a pipeline: projected, measured, drawn.",
     "doctor": "What this machine can do, and why not.",
 }
 

@@ -1,0 +1,146 @@
+"""`moeprof pipeline`: the bubble of a pipeline, projected from its schedule and as measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.selection import selects
+
+if TYPE_CHECKING:
+    from moeprof.reports.pipeline_view import Shown
+
+_NS_PER_MS = 1_000_000
+_SCHEDULES = ("gpipe", "1f1b", "interleaved", "circular")
+
+
+@click.command("pipeline")
+@click.option("--stages", type=click.IntRange(1), help="Stages of the projected pipeline.")
+@click.option("--microbatches", type=click.IntRange(1), help="Microbatches per iteration.")
+@click.option(
+    "--virtual",
+    "chunks",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Chunks of layers per stage (virtual stages, circular repeats).",
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(_SCHEDULES),
+    help="Default: 1f1b, or interleaved where --virtual is above 1.",
+)
+@click.option(
+    "--microbatch-ms",
+    type=click.FloatRange(1e-3, 1e9),
+    default=1.0,
+    show_default=True,
+    help="Assumed work of one stage for one microbatch, forward and backward.",
+)
+@click.option("--forward-only", "is_forward_only", is_flag=True, help="Project no backward work.")
+@click.option(
+    "--run", "path", type=click.Path(exists=True, path_type=Path), help="What was measured."
+)
+@click.option(
+    "--iteration", type=click.IntRange(0), help="Of the run; default: that of median length."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.pipeline/1.")
+@selects
+@click.pass_context
+def command(
+    ctx: click.Context,
+    stages: int | None,
+    microbatches: int | None,
+    chunks: int,
+    schedule: str | None,
+    microbatch_ms: float,
+    is_forward_only: bool,
+    path: Path | None,
+    iteration: int | None,
+    as_json: bool,
+    session: str | None,
+    hosts: tuple[str, ...],
+) -> None:
+    """The bubble of a pipeline: projected from its schedule, measured from a run, drawn.
+
+    --stages and --microbatches project an iteration of equal stages. --run takes what `analyze`
+    takes, or the folder that Primus' dump_pp_data writes (config.json, pp_rank_N.json). Why stages
+    idle is told in three parts that add up to the bubble: the schedule fills and drains, stages
+    are unequal, and the rest: transfers and waits.
+
+    Exit code 3: the run is damaged or partial.
+
+    Example:
+
+        moeprof pipeline --stages 4 --microbatches 8 --schedule gpipe
+    """
+    if (stages is None) != (microbatches is None):
+        raise click.UsageError("--stages and --microbatches belong together.")
+    if stages is None and path is None:
+        raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
+    from rich.console import Console
+
+    from moeprof.reports import pipeline_view as view
+
+    projection = None
+    if stages is not None and microbatches is not None:
+        name = schedule or ("interleaved" if chunks > 1 else "1f1b")
+        work_ns = round(microbatch_ms * _NS_PER_MS)
+        projection = _projected((name, stages, microbatches, chunks), work_ns, is_forward_only)
+    measured, is_cut = (None, False) if path is None else _measured(path, iteration, session, hosts)
+    document: view.PipelineDocument = {
+        "schema": view.SCHEMA,
+        "projected": projection,
+        "measured": measured,
+    }
+    if as_json:
+        click.echo(json.dumps(document, allow_nan=False))
+    else:
+        Console(highlight=False).print(view.drawn(document), soft_wrap=True)
+    if is_cut:
+        ctx.exit(EXIT_PARTIAL)
+
+
+def _projected(
+    schedule: tuple[str, int, int, int], microbatch_ns: int, is_forward_only: bool
+) -> Shown:
+    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.stages.projected import projected
+    from moeprof.reports.pipeline_view import shown
+    from moeprof.specs.schedule import Schedule
+
+    work = projected(Schedule(*schedule), microbatch_ns, is_forward_only=is_forward_only)
+    source = f"{microbatch_ns / _NS_PER_MS:g} ms of work per microbatch and stage, assumed"
+    return shown(source, pipeline_stages(work), work.work)
+
+
+def _measured(
+    path: Path, iteration: int | None, session: str | None, hosts: tuple[str, ...]
+) -> tuple[Shown, bool]:
+    """What a run shows, and whether it is damaged or partial."""
+    from moeprof.analyzers import analyze
+    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.stages.recorded import pipeline_of
+    from moeprof.ingest import open_run
+    from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
+    from moeprof.reports.document import build
+    from moeprof.reports.pipeline_view import shown
+    from moeprof.tables.pipeline import STAGE_WORK
+
+    if is_pp_dump(path):
+        found, is_cut = read_pp_dump(path), False
+    else:
+        trace = open_run(path, session, hosts)
+        answer = analyze(trace, ["pipeline"])
+        is_cut = is_partial(build(trace, answer))
+        work = pipeline_of(trace)
+        if isinstance(work, str) or answer["pipeline"].table.empty:  # none, or withheld
+            return shown(str(path), answer["pipeline"], STAGE_WORK.frame()), is_cut
+        found = work
+    analysis = pipeline_stages(found, iteration)
+    number = next((m.value for m in analysis.headline if m.metric == "iteration"), None)
+    return shown(str(path), analysis, found.work[found.work["iteration"] == number]), is_cut

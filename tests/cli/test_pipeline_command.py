@@ -1,0 +1,76 @@
+import json
+
+import pytest
+from builders.sessions import two_hosts
+from click.testing import CliRunner, Result
+
+from moeprof.cli.main import group
+from moeprof.reports.pipeline_view import grid
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(group, ["pipeline", *map(str, arguments)])
+
+
+def dump(folder):
+    """2 ranks, 2 microbatches: rank 0 works 0–2 and 4–8 ms, rank 1 1–7 ms, of 8 ms."""
+    (folder / "config.json").write_text('{"pp_size": 2, "vp_size": 1, "num_mbs": 2}')
+    ranks = [
+        {"fwd_start": [0, 1], "fwd_end": [1, 2], "bwd_start": [4, 6], "bwd_end": [6, 8]},
+        {"fwd_start": [1, 4], "fwd_end": [2, 5], "bwd_start": [2, 5], "bwd_end": [4, 7]},
+    ]
+    for number, rank in enumerate(ranks):
+        record = {"3": rank | {"total": 8.0, "memory": 1.0}}
+        (folder / f"pp_rank_{number}.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_a_projection_is_drawn_within_80_columns():
+    done = run("--stages", 4, "--microbatches", 8, "--schedule", "gpipe", "--forward-only")
+    assert done.exit_code == 0
+    assert "Iteration 0: 11.00 ms." in done.stdout
+    assert "Bubble 27.3 %, 27.3 % by the schedule." in done.stdout
+    assert "stage 3 ····················00000011" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_dump_is_measured(tmp_path):
+    done = run("--run", dump(tmp_path), "--json")
+    assert done.exit_code == 0
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert (document["schema"], document["projected"]) == ("moeprof.pipeline/1", None)
+    headline = {m["metric"]: m["value"] for m in document["measured"]["finding"]["headline"]}
+    assert headline["bubble_share"] == 0.25  # 6 of 8 ms
+    assert (headline["iteration"], headline["schedule"]) == (3, "1f1b")
+    assert len(document["measured"]["work"]) == 8
+
+
+def test_both_are_shown_where_both_are_asked_for(tmp_path):
+    done = run("--stages", 2, "--microbatches", 2, "--run", dump(tmp_path))
+    assert done.stdout.index("Projected") < done.stdout.index("Measured")
+
+
+def test_a_run_without_a_pipeline_says_so(tmp_path):
+    done = run("--run", two_hosts(tmp_path / "run"))
+    assert done.exit_code == 0
+    assert " - none in this trace: no transfer between neighbouring devices" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "Say what to show"), (["--stages", "4"], "belong together"), (["--stages", "0"], "0")],
+)
+def test_what_is_missing_is_wrong_usage(arguments, said):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_a_letter_is_what_runs_in_the_middle_of_its_time():
+    """Of 8 ms in 4 letters: middles at 1, 3, 5 and 7 ms."""
+    work = [
+        {"stage": 0, "kind": "forward", "slot": 11, "start_ns": 0, "duration_ns": 2},
+        {"stage": 0, "kind": "backward", "slot": 0, "start_ns": 4, "duration_ns": 2},
+        {"stage": 1, "kind": "weight_gradient", "slot": 0, "start_ns": 7, "duration_ns": 1},
+    ]
+    assert grid(work, 8, 3, 4) == ["1·a·", "···w", "····"]
