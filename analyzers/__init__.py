@@ -22,6 +22,7 @@ ALL = (
     "stragglers",
     "receive_buffers",
     "pipeline",
+    "hints",
 )
 """Analyzers in the order in which findings are shown. Each is a function in the module of its name,
 which is imported when its question is asked: that takes as long as an answer."""

@@ -70,3 +70,15 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
     component[is_copy] = "copies"
     return events.assign(**{**found, "component": component})
+
+
+def graph_share(events: pd.DataFrame) -> float:
+    """Share of the self time of `events` that ran in GPU graphs and has no sure op."""
+    is_of_graph = (
+        events["evidence"].eq("graph")
+        | events["graph_node"].ne(-1)
+        | events["op"].str.startswith("command_buffer")
+    )
+    is_hidden = is_of_graph & events["confidence"].lt(LOW_CONFIDENCE)
+    total_ns = int(events["self_ns"].sum())
+    return int(events["self_ns"][is_hidden].sum()) / total_ns if total_ns else 0.0

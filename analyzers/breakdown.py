@@ -13,12 +13,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import work_in_steps
+from moeprof.analyzers.attribution import graph_share, work_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import LOW_CONFIDENCE, Trace
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -124,15 +124,7 @@ def _headline(table: pd.DataFrame, view: Window, busy: int) -> tuple[Metric, ...
 
 def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     notes = list(view.notes)
-    events = view.events
-    is_of_graph = (
-        events["evidence"].eq("graph")
-        | events["graph_node"].ne(-1)
-        | events["op"].str.startswith("command_buffer")
-    )
-    in_graphs = is_of_graph & events["confidence"].lt(LOW_CONFIDENCE)
-    total_ns = int(events["self_ns"].sum())
-    share = int(events["self_ns"][in_graphs].sum()) / total_ns if total_ns else 0.0
+    share = graph_share(view.events)
     if share >= WORTH_A_NOTE:
         notes.append(
             f"{format_percent(share)} of device time is inside command buffers and has no sure op; "

@@ -1,0 +1,82 @@
+"""Question: which known patterns make this run slow or large, and what would changing them gain?
+
+Reads:   what the findings named in ``look`` read.
+Returns: one row per pattern that the trace shows, the largest gain of time first.
+
+Gains are the most that a change can save: what a pattern costs may be hidden under other work, and
+what replaces it takes time too. They overlap, and must not be added up.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from moeprof.analyzers.patterns import ALL
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.window import PER_STEP, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "hints",
+    (
+        Column("hint", "text", "", "name of the pattern"),
+        Column("gain_ns", "float64", "ns", f"most that the change saves, {PER_STEP}", "saves"),
+        Column("gain_share", "float64", "share", "that of the step", "of step"),
+        Column("gain_bytes", "float64", "bytes", "most that it saves on one device", "memory"),
+        Column("evidence", "text", "", "what shows it in this trace"),
+        Column("change", "text", "", "what to change"),
+        Column("look", "text", "", "finding with the details"),
+        Column("source", "text", "", "where the limit behind it is documented; empty if nowhere"),
+    ),
+)
+QUESTION = "What should be changed, and what would it gain at most?"
+WORTH_IT = 0.005
+"""A pattern that costs less than this share of a step, and no memory, is passed over."""
+
+
+def hints(trace: Trace) -> Analysis:
+    """All known patterns that the trace shows."""
+    step_ns = _step_ns(trace)
+    shown = [hint for name in ALL if (hint := _find(name, trace)) is not None]
+    found = [hint for hint in shown if _is_worth_it(hint, step_ns)]
+    found.sort(key=lambda hint: -(hint.gain_ns or 0.0))  # stable: else in the order of `ALL`
+    table = SCHEMA.frame([_row(hint, step_ns) for hint in found])
+    most = table["gain_ns"].max()
+    headline = (
+        Metric("hints", len(found), "count"),
+        Metric("largest_gain", float(most) if most == most else None, "ns"),
+    )
+    notes = (f"looked for: {', '.join(ALL)}", *window(trace).notes)
+    return Analysis("hints", QUESTION, headline, window(trace).stated(SCHEMA), table, notes)
+
+
+def _find(name: str, trace: Trace) -> Hint | None:
+    found: Hint | None = importlib.import_module(f"moeprof.analyzers.patterns.{name}").find(trace)
+    return found
+
+
+def _step_ns(trace: Trace) -> float:
+    """Mean length of the used steps; NaN where there is none."""
+    steps = trace.steps
+    return float(steps["duration_ns"][steps["used"]].mean())
+
+
+def _is_worth_it(hint: Hint, step_ns: float) -> bool:
+    is_small = hint.gain_ns is not None and hint.gain_ns < WORTH_IT * step_ns
+    return hint.gain_bytes is not None or not is_small
+
+
+def _row(hint: Hint, step_ns: float) -> dict[str, object]:
+    gain_ns = float("nan") if hint.gain_ns is None else hint.gain_ns
+    return {
+        "hint": hint.name,
+        "gain_ns": gain_ns,
+        "gain_share": gain_ns / step_ns if step_ns else float("nan"),
+        "gain_bytes": float("nan") if hint.gain_bytes is None else float(hint.gain_bytes),
+        "evidence": hint.evidence,
+        "change": hint.change,
+        "look": hint.look,
+        "source": hint.source,
+    }

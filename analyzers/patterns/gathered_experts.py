@@ -1,0 +1,82 @@
+"""Pattern: expert weights are gathered over the expert axis instead of sending tokens to them.
+
+With capacity-factor routing written as einsums, a sharding constraint or XLA's partitioner may
+gather every expert's weights on every rank and keep the tokens where they are. Expert parallelism
+then saves memory for the stored weights alone, and moves weights in every layer. Found where an
+all-gather makes the experts' dimension of a weight larger and grouped products read the result.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.classify.program import VIEWS, Op, Program
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.tables.trace import Trace
+from moeprof.units import format_bytes, format_ns
+
+_DEEPEST = 12
+
+
+def find(trace: Trace) -> Hint | None:
+    """All-gathers over the experts of weights that the experts' products read."""
+    gathers = [r for r in ran(trace) if "all-gather" in r.program.opcodes(r.op)]
+    if not gathers:
+        return None
+    classes = classes_of(trace)
+    products = classes[classes["component"].eq("grouped_gemm")]
+    readers = set(zip(products["module"], products["op"], strict=True))
+    found = [run for run in gathers if _gathers_experts(run, readers)]
+    if not found:
+        return None
+    cost_ns = sum(run.per_step_ns for run in found)
+    size = max(run.op.size_bytes for run in found)
+    return Hint(
+        "gathered_experts",
+        f"{len(found)} all-gather(s) bring the weights of all experts to every rank, up to "
+        f"{format_bytes(size)} each: {format_ns(cost_ns)} a step, their gradients' "
+        "reduce-scatters aside; tokens stay where they are",
+        "send tokens instead: write dispatch and combine as explicit all-to-alls (shard_map, "
+        "ragged_all_to_all or DeepEP), or constrain the dispatched tokens to the expert axis",
+        "collectives",
+        gain_ns=cost_ns,
+        source="MaxText 0.2.5 does so with EP and a capacity factor",
+    )
+
+
+def _gathers_experts(run: RunOp, readers: set[tuple[int, str]]) -> bool:
+    inside = [op for op in run.program.interior(run.op) if op.base_opcode == "all-gather"]
+    return any(_grows_experts(run.program, op) for op in inside or [run.op]) and _is_read_by(
+        run.program, run.op, run.module, readers
+    )
+
+
+def _grows_experts(program: Program, op: Op) -> bool:
+    """Whether the third dimension from the end, the experts of a weight, is what grows."""
+    for name in op.operands:
+        operand = program.ops.get(name)
+        if operand is None or len(operand.dims) < 3 or len(op.dims) != len(operand.dims):
+            continue
+        grown = [i for i, (a, b) in enumerate(zip(operand.dims, op.dims, strict=True)) if a != b]
+        if grown == [len(op.dims) - 3] and op.dims[-2] > 1:
+            return True
+    return False
+
+
+def _is_read_by(program: Program, op: Op, module: int, readers: set[tuple[int, str]]) -> bool:
+    """Whether one of `readers` uses the result, through views of it and loops' tuples alone."""
+    wrapper = program.callers.get(op.computation, "")  # of an asynchronous op its start
+    seen, front = {op.name, wrapper}, [op.name, wrapper]
+    for _ in range(_DEEPEST):
+        users = {user for name in front for user in program.users[name]} - seen
+        if any((module, user) in readers for user in users):
+            return True
+        seen |= users
+        front = [user for user in users if _passes_on(program, program.ops[user])]
+    return False
+
+
+def _passes_on(program: Program, op: Op) -> bool:
+    if op.opcode == "fusion":
+        return program.only_moves(op)
+    return op.opcode in VIEWS or op.opcode == "async-done"

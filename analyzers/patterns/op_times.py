@@ -1,0 +1,46 @@
+"""Question: how long does each instruction run in a step, and what part of the model is it?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from moeprof.analyzers.attribution import is_guess, programs_of, work_in_steps
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.window import window
+from moeprof.tables.trace import Trace
+
+
+class RunOp(NamedTuple):
+    """An instruction that ran in the used steps.
+
+    ``per_step_ns`` is self time, mean over devices and used steps.
+    """
+
+    program: Program
+    op: Op
+    module: int
+    component: str
+    phase: str
+    per_step_ns: float
+
+
+def ran(trace: Trace) -> Iterator[RunOp]:
+    """The instructions that ran, those alone whose op is sure, the most expensive first."""
+    return iter(_ran(trace))
+
+
+@functools.lru_cache(maxsize=1)
+def _ran(trace: Trace) -> tuple[RunOp, ...]:
+    programs, shares = programs_of(trace), window(trace).shares
+    work = work_in_steps(trace)
+    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
+    keys = ["module", "op", "component", "phase"]
+    sums = work.groupby(keys, observed=True)["self_ns"].sum().reset_index()
+    sums = sums.sort_values("self_ns", ascending=False, kind="stable")
+    columns = (sums[name].tolist() for name in (*keys, "self_ns"))
+    return tuple(
+        RunOp(programs[module], programs[module].ops[op], module, component, phase, ns / shares)
+        for module, op, component, phase, ns in zip(*columns, strict=True)
+    )

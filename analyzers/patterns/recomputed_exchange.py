@@ -1,0 +1,41 @@
+"""Pattern: rematerialisation sends the tokens a second time.
+
+With a policy that saves only layer inputs the backward runs the MoE layer again, its dispatch and
+combine included: exchanges that no faster kernel shortens below the link.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.classify.components import COLLECTIVES
+from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
+
+
+def find(trace: Trace) -> Hint | None:
+    """Collectives and exchange kernels of dispatch and combine that run as recompute."""
+    found = [
+        run
+        for run in ran(trace)
+        if run.phase == "recompute" and run.component in ("dispatch", "combine") and _exchanges(run)
+    ]
+    cost_ns = sum(run.per_step_ns for run in found)
+    if not cost_ns:
+        return None
+    return Hint(
+        "recomputed_exchange",
+        f"dispatch and combine run again in the backward's recomputation: {len(found)} op(s), "
+        f"{format_ns(cost_ns)} a step",
+        "save what the exchanges return: name it with jax.ad_checkpoint.checkpoint_name and let "
+        "the policy keep it (save_only_these_names; in MaxText a custom remat_policy), which costs "
+        "their buffers in every layer",
+        "dispatch_combine",
+        gain_ns=cost_ns,
+    )
+
+
+def _exchanges(run: RunOp) -> bool:
+    """Whether tokens move between devices, rather than within one."""
+    return bool(run.program.opcodes(run.op) & COLLECTIVES) or exchange_of(run.op.target) is not None

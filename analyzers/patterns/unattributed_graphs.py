@@ -1,0 +1,27 @@
+"""Pattern: XLA's command buffers (GPU graphs) hide which op each kernel belongs to."""
+
+from __future__ import annotations
+
+from moeprof.analyzers.attribution import graph_share
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.window import window
+from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
+
+WORTH_A_HINT = 0.005
+"""Share of device time from which on capturing again is worth while."""
+
+
+def find(trace: Trace) -> Hint | None:
+    """Device time in graphs whose op is not sure."""
+    share = graph_share(window(trace).events)
+    if share < WORTH_A_HINT:
+        return None
+    return Hint(
+        "unattributed_graphs",
+        f"{format_percent(share)} of device time is inside command buffers and has no sure op",
+        "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it (steps are then "
+        "slower where many small kernels run)",
+        "breakdown",
+        source="openxla/xprof#3070",
+    )

@@ -1,0 +1,266 @@
+"""Each pattern: a trace that shows it, with its cost by hand, and the nearest that does not."""
+
+import dataclasses
+
+import pytest
+from builders.work import hlo, kernel, traced
+
+from moeprof.analyzers.hints import hints
+from moeprof.analyzers.patterns import (
+    ALL,
+    atomic_scatter,
+    fp32_logits,
+    gathered_experts,
+    late_rank,
+    recomputed_exchange,
+    slow_ragged_exchange,
+    unattributed_graphs,
+    worst_case_buffers,
+)
+from moeprof.tables.routing import RECEIVED, ROUTING
+
+FORWARD = "jit(step)/jvp()/moe/"
+BACKWARD = "jit(step)/transpose(jvp())/moe/"
+RECOMPUTED = "jit(step)/transpose(jvp())/checkpoint/rematted_computation/moe/"
+
+
+def on_cpu(trace):
+    return dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, platform="cpu"))
+
+
+def scattered(combine="add", shape="bf16[64,8]"):
+    """A fusion of 300 ns that scatters rows; how two rows of one place combine is asked."""
+    return traced(
+        [kernel("scatter_fusion", 0, 300)],
+        [
+            hlo("scatter_fusion", "fusion", called="inside", shape=shape,
+                op_name=BACKWARD + "permute/scatter-add"),
+            hlo("into", "scatter", computation="inside", shape=shape, called="both"),
+            hlo("sum", combine, computation="both", shape="bf16[]", is_root=True),
+        ],
+    )  # fmt: skip
+
+
+def test_a_scatter_add_of_rows_is_atomic():
+    hint = atomic_scatter.find(scattered())
+    assert hint.gain_ns == 300
+    assert "scatter_fusion, 300 ns in permute, backward" in hint.evidence
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        scattered(combine="parameter"),  # the later of two rows stands: no atomics
+        scattered(shape="s32[64]"),  # counts, not rows
+        on_cpu(scattered()),
+    ],
+)
+def test_other_scatters_are_not(trace):
+    assert atomic_scatter.find(trace) is None
+
+
+def gathered(shape, reader="product"):
+    """Weights [4, 16, 32] of 4 experts per rank are gathered in 500 ns and multiplied in 100."""
+    return traced(
+        [kernel("all-gather.1", 0, 500), kernel("product", 500, 100), kernel("other", 600, 100)],
+        [
+            hlo("weights", "parameter", shape="bf16[4,16,32]", parameter=0),
+            hlo("x", "parameter", shape="bf16[8,64,16]", parameter=1),
+            hlo("all-gather.1", "all-gather", "weights", 8192, shape=shape,
+                replica_groups="{{0,1}}"),
+            hlo("view", "bitcast", "all-gather.1", shape=shape),
+            hlo("product", "dot", "x view" if reader == "product" else "x x",
+                shape="bf16[8,64,32]", op_name=FORWARD + "experts/dot_general",
+                details="lhs_contracting=2 rhs_contracting=1 lhs_batch=0 rhs_batch=0"),
+            hlo("other", "negate", "view", shape=shape, op_name="jit(step)/optimizer/neg"),
+        ],
+    )  # fmt: skip
+
+
+def test_weights_gathered_over_the_experts():
+    hint = gathered_experts.find(gathered("bf16[8,16,32]"))
+    assert hint.gain_ns == 500
+    assert "1 all-gather(s)" in hint.evidence
+    assert "8.000 KiB" in hint.evidence
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        gathered("bf16[4,32,32]"),  # FSDP: a rank's own experts become whole
+        gathered("bf16[8,16,32]", reader="other"),  # for something else
+    ],
+)
+def test_weights_gathered_for_fsdp_are_not(trace):
+    assert gathered_experts.find(trace) is None
+
+
+def headed(dtype, rows=4096, name="head/dot_general", writer="dot"):
+    shape = f"{dtype}[{rows},32768]"
+    return traced(
+        [kernel("logits", 0, 800)],
+        [
+            hlo("kernel", "parameter", shape="bf16[2048,32768]", parameter=0),
+            hlo("logits", writer, "kernel", shape=shape, op_name=f"jit(step)/jvp()/{name}"),
+        ],
+    )
+
+
+def test_float32_logits_cost_half_of_their_bytes():
+    hint = fp32_logits.find(headed("f32"))
+    assert hint.gain_bytes == 4096 * 32768 * 4 // 2
+    assert hint.gain_ns == 400
+    assert "512.0 MiB" in hint.evidence
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        headed("bf16"),
+        headed("f32", rows=64),  # 8 MiB
+        headed("f32", rows=2048),  # the gradient of the head's weight, which has its shape
+        headed("f32", name="optimizer/mul", writer="multiply"),
+    ],
+)
+def test_other_arrays_of_the_head_are_no_float32_logits(trace):
+    assert fp32_logits.find(trace) is None
+
+
+def exchanged(scope, opcode="all-to-all"):
+    return traced(
+        [kernel("x", 0, 700), kernel("y", 700, 300)],
+        [
+            hlo("x", opcode, "y", 64, shape="bf16[4,8]", op_name=scope + "dispatch/a2a"),
+            hlo("y", "add", shape="bf16[4,8]", op_name=FORWARD + "router/add"),
+        ],
+    )
+
+
+def test_an_exchange_that_runs_as_recompute():
+    assert recomputed_exchange.find(exchanged(RECOMPUTED)).gain_ns == 700
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [exchanged(FORWARD), exchanged(BACKWARD), exchanged(RECOMPUTED, opcode="transpose")],
+)
+def test_an_exchange_once_each_way_is_none(trace):
+    assert recomputed_exchange.find(trace) is None
+
+
+def ragged(updates, name="void stream_executor::gpu::RaggedAllToAllKernelImpl<long>()"):
+    """Two devices exchange rows of 1 MiB at most in 2,000,000 ns."""
+    offsets = f"s64[{updates}]"
+    return traced(
+        [kernel("ragged", 0, 2_000_000, name, device=device) for device in (0, 1)],
+        [
+            hlo("rows", "parameter", shape="bf16[1024,512]", size_bytes=1 << 20, parameter=0),
+            hlo("room", "parameter", shape="bf16[2048,512]", size_bytes=1 << 21, parameter=1),
+            hlo("at", "parameter", shape=offsets, size_bytes=8 * updates, parameter=2),
+            hlo("ragged", "ragged-all-to-all", "rows room at at at at", 1 << 21,
+                shape="bf16[2048,512]", replica_groups="{{0,1}}",
+                op_name=FORWARD + "dispatch/ragged_all_to_all"),
+        ],
+    )  # fmt: skip
+
+
+def test_few_updates_per_peer_starve_the_one_shot_kernel():
+    hint = slow_ragged_exchange.find(ragged(updates=2))
+    assert hint.gain_ns == 2_000_000
+    assert "1 update(s) per peer" in hint.evidence
+    assert "at most 1.000 MiB, so at most 0.5 GB/s" in hint.evidence  # 1,048,576 B in 2 ms
+
+
+@pytest.mark.parametrize(
+    "trace", [ragged(updates=256), ragged(updates=2, name="ncclDevKernel_SendRecv")]
+)
+def test_many_updates_or_nccl_do_not(trace):
+    assert slow_ragged_exchange.find(trace) is None
+
+
+def late(by_ns):
+    """Rank 1 enters every all-to-all `by_ns` after rank 0; both leave together; 4 steps."""
+    events = []
+    for step in range(4):
+        start = 10_000 * step
+        for device, late_ns in ((0, 0), (1, by_ns)):
+            length = 1000 - late_ns
+            at = start + late_ns
+            events += [kernel("a2a", at, length, device=device, step=step)]
+            events += [kernel("k", start + 1000, 1000, device=device, step=step)]
+    ops = [
+        hlo("a2a", "all-to-all", "k", 64, shape="f32[8]", replica_groups="{{0,1}}"),
+        hlo("k", "add", shape="f32[8]", size_bytes=32),
+    ]
+    return traced(events, ops)
+
+
+def test_a_rank_that_all_others_wait_for():
+    hint = late_rank.find(late(400))
+    assert hint.gain_ns == 400
+    assert hint.evidence.startswith("rank 1 comes last to 100.0 % of its collectives")
+
+
+def test_ranks_that_arrive_together():
+    assert late_rank.find(late(0)) is None
+
+
+def buffered(rows):
+    """A receive buffer of 64 rows × 8 bf16 = 1024 bytes, in which `rows` hold tokens."""
+    trace = traced(
+        [kernel("recv", 0, 100)],
+        [
+            hlo("x", "parameter", shape="bf16[16,8]", parameter=0),
+            hlo("recv", "custom-call", "x", shape="bf16[64,8]", op_name=FORWARD + "dispatch/c",
+                custom_call_target="moeprof_moe_dispatch_inproc"),
+        ],
+    )  # fmt: skip
+    received = [
+        {"step": 0, "layer": 0, "group": 0, "rank": rank, "rows": rows} for rank in range(4)
+    ]
+    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
+    return dataclasses.replace(
+        trace, meta=meta, received=RECEIVED.frame(received), routing=ROUTING.frame()
+    )
+
+
+def test_buffers_that_are_mostly_empty():
+    hint = worst_case_buffers.find(buffered(rows=16))
+    assert hint.gain_bytes == 1024 - 256
+    assert "25.0 % used" in hint.evidence
+
+
+def test_buffers_that_are_filled():
+    assert worst_case_buffers.find(buffered(rows=48)) is None
+
+
+def in_graphs(hidden_ns):
+    return traced(
+        [
+            kernel("", 0, hidden_ns, "k", evidence="none", graph_node=3, confidence=0.0),
+            kernel("add.1", 1000, 1000 - hidden_ns, evidence="recorded", confidence=1.0),
+        ],
+        [hlo("add.1", "add", shape="f32[8]")],
+    )
+
+
+def test_graphs_that_hide_ops():
+    assert "60.0 % of device time" in unattributed_graphs.find(in_graphs(600)).evidence
+
+
+def test_graphs_that_hide_next_to_nothing():
+    assert unattributed_graphs.find(in_graphs(4)) is None
+
+
+def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
+    found = hints(exchanged(RECOMPUTED))
+    assert found.table["hint"].tolist() == ["recomputed_exchange"]
+    assert found.table["gain_share"].tolist() == [0.7]
+    assert [(m.metric, m.value) for m in found.headline] == [("hints", 1), ("largest_gain", 700)]
+    assert all(name in found.notes[0] for name in ALL)
+
+
+def test_nothing_to_say_of_a_trace_without_work():
+    found = hints(traced(()))
+    assert found.table.empty
+    assert found.headline[0].value == 0
