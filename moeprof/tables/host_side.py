@@ -44,7 +44,7 @@ HOST_EVENTS = Schema(
         Column("step", "int64", "", "number of the step annotation that it starts in; -1 for none"),
         _START,
         _DURATION,
-        Column("bytes", "int64", "bytes", "size of a transfer; -1 where it is not told"),
+        Column("size_bytes", "int64", "bytes", "size of a transfer; -1 where it is not told"),
     ),
 )
 """One row per call, wait or annotation on a host whose kind is known, by host and start. Calls

@@ -93,7 +93,7 @@ def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) ->
 def _row(host: str, kind: str, dated: Dated, started_ns: int) -> dict[str, object]:
     known = {"host": host, "line": _CAPTURE, "kind": kind, "name": dated.name, "step": -1}
     start_ns = dated.start_ns - started_ns
-    return {**known, "start_ns": start_ns, "duration_ns": dated.duration_ns, "bytes": -1}
+    return {**known, "start_ns": start_ns, "duration_ns": dated.duration_ns, "size_bytes": -1}
 
 
 def _stacked(

@@ -176,7 +176,7 @@ def _events(
             "step": _steps(columns, order, start_ns),
             "start_ns": start_ns - source.zero_ns,
             "duration_ns": columns.end_ns[at] - start_ns,
-            "bytes": _bytes(columns, at),
+            "size_bytes": _bytes(columns, at),
         }
     )
 

@@ -15,7 +15,7 @@ from moeprof.tables.waits import work_of
 
 TIMED = (
     *("step_time", "breakdown", "ops", "timeline", "collectives", "stragglers", "pipeline"),
-    *("grouped_gemm", "dispatch_combine", "sync_gaps", "roofline", "launch"),
+    *("grouped_gemm", "dispatch_combine", "sync_gaps", "roofline", "launch", "hints"),
 )
 """Analyses whose figures are times of device work."""
 
