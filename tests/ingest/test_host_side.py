@@ -89,7 +89,7 @@ def test_kinds_by_name(name, kind):
 def test_a_transfer_tells_its_size(tmp_path):
     copy = event("MemcpyD2H", 5, 3, correlation_id=1, memcpy_details="kind_src:x size:4096 async:1")
     trace = opened(tmp_path, host(line("main", copy)))
-    assert rows(trace.host_events, "kind", "bytes") == [("transfer", 4096)]
+    assert rows(trace.host_events, "kind", "size_bytes") == [("transfer", 4096)]
     assert len(trace.launches) == 1
 
 

@@ -53,7 +53,8 @@ _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 
 _RUNTIME = re.compile(
     r"::|^(?:cu|hip|nccl|rccl)[A-Z]|^PJRT_|^Pjit|^(?:Wait for|Handle|Build|Resolve) "
-    r"|^ParseArguments|^Allocate|^Memory(?:All|Deall)ocation|^ComputeSemaphore|^Memcpy|^Memset|XLA GPU module$"
+    r"|^ParseArguments|^Allocate|^Memory(?:All|Deall)ocation|^ComputeSemaphore|^Memcpy|^Memset"
+    r"|XLA GPU module$"
 )
 """Names of the runtime on a thread of the user's program, which no annotation has."""
 
