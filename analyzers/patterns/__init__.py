@@ -7,6 +7,7 @@ does not show the pattern.
 from __future__ import annotations
 
 ALL = (
+    "unfinished_collective",
     "late_rank",
     "slow_ragged_exchange",
     "gathered_experts",
@@ -14,6 +15,9 @@ ALL = (
     "worst_case_buffers",
     "atomic_scatter",
     "fp32_logits",
+    "small_kernels",
+    "numa_binding",
+    "garbage_pauses",
     "unattributed_graphs",
 )
 """In the order in which hints of equal gain are shown."""

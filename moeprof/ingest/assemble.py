@@ -154,4 +154,5 @@ def _meta(
         run_folder=source.run_folder,
         are_steps_numbered_by_script=all(table.cut.is_as_in_script for table in tables),
         clocks=clocks,
+        recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

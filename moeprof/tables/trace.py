@@ -227,6 +227,7 @@ class TraceMeta:
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
     ``clocks`` has one entry per host where their clocks could be aligned, else none.
+    ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
     """
 
     path: str
@@ -239,6 +240,7 @@ class TraceMeta:
     run_folder: str = ""
     are_steps_numbered_by_script: bool = False
     clocks: tuple[HostClock, ...] = ()
+    recorded_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,18 @@ from moeprof.analyzers.patterns import (
     ALL,
     atomic_scatter,
     fp32_logits,
+    garbage_pauses,
     gathered_experts,
     late_rank,
+    numa_binding,
     recomputed_exchange,
     slow_ragged_exchange,
+    small_kernels,
     unattributed_graphs,
+    unfinished_collective,
     worst_case_buffers,
 )
+from moeprof.tables.host_side import HOST_EVENTS, HOST_FACTS
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 FORWARD = "jit(step)/jvp()/moe/"
@@ -250,6 +255,101 @@ def test_graphs_that_hide_ops():
 
 def test_graphs_that_hide_next_to_nothing():
     assert unattributed_graphs.find(in_graphs(4)) is None
+
+
+def silent(*, opcode="ragged-all-to-all", used=False, recorded_s=60):
+    """Work until 1 us after the start of a capture of a minute, in a step that was cut."""
+    trace = traced(
+        [kernel("add.1", 0, 1000)],
+        [
+            hlo("add.1", "add", shape="f32[8]"),
+            hlo("x", opcode, "add.1 add.1 add.1 add.1 add.1 add.1", shape="f32[8]"),
+        ],
+    )
+    meta = dataclasses.replace(trace.meta, recorded_ns=recorded_s * 1_000_000_000)
+    return dataclasses.replace(
+        trace, meta=meta, steps=trace.steps.assign(used=used, module=7, reason="cut")
+    )
+
+
+def test_devices_that_fall_silent_before_a_ragged_exchange():
+    hint = unfinished_collective.find(silent())
+    assert "do nothing for 60.00 s" in hint.evidence
+    assert "last work to end is add.1" in hint.evidence
+    assert "ragged_all_to_all_decomposer=true" in hint.change
+
+
+@pytest.mark.parametrize(
+    "trace", [silent(opcode="add"), silent(used=True), silent(recorded_s=5), silent(recorded_s=0)]
+)
+def test_devices_that_are_done_have_not_hung(trace):
+    assert unfinished_collective.find(trace) is None
+
+
+def test_a_hang_in_a_plain_exchange_names_no_flag():
+    assert "decomposer" not in unfinished_collective.find(silent(opcode="all-to-all")).change
+
+
+def collected(*pauses):
+    """Two steps [0, 1000) and [2000, 3000); collections of host a as (start, length)."""
+    events = [kernel("k", 0, 1000), kernel("k", 2000, 1000, step=1)]
+    trace = traced(events, [hlo("k", "add", shape="f32[8]")])
+    rows = [
+        {"host": "a", "line": "gc", "kind": "garbage_collection", "name": "generation 2",
+         "step": -1, "start_ns": start, "duration_ns": length, "size_bytes": -1}
+        for start, length in pauses
+    ]  # fmt: skip
+    return dataclasses.replace(trace, host_events=HOST_EVENTS.frame(rows))
+
+
+def test_garbage_collections_within_steps():
+    # of [900, 1300) 100 ns are in a step, of [2100, 2400) all 300: 200 ns per step
+    hint = garbage_pauses.find(collected((900, 400), (2100, 300)))
+    assert hint.gain_ns == 200
+    assert "longest pause of the capture lasts 400 ns" in hint.evidence
+
+
+@pytest.mark.parametrize("trace", [collected(), collected((1200, 500))])
+def test_garbage_collections_between_steps_cost_none(trace):
+    assert garbage_pauses.find(trace) is None
+
+
+def placed(nodes, platform="gpu"):
+    trace = traced([kernel("k", 0, 10)], [hlo("k", "add", shape="f32[8]")])
+    facts = HOST_FACTS.frame([{"host": "a", "key": "numa_nodes", "value": nodes}])
+    meta = dataclasses.replace(trace.meta, platform=platform)
+    return dataclasses.replace(trace, meta=meta, host_facts=facts)
+
+
+def test_a_process_on_two_sockets():
+    assert "host a: nodes 0,1" in numa_binding.find(placed("0,1")).evidence
+
+
+@pytest.mark.parametrize("trace", [placed("1"), placed(""), placed("0,1", platform="cpu")])
+def test_a_process_on_one_socket(trace):
+    assert numa_binding.find(trace) is None
+
+
+def launched_often(count=1200, gap_ns=1000, node=-1, models=None):
+    """Kernels of 9 us with a gap after each."""
+    work = [kernel("k", at * (9000 + gap_ns), 9000, graph_node=node) for at in range(count)]
+    return traced(work, [hlo("k", "add", shape="f32[8]")], models=models)
+
+
+def test_many_short_kernels_on_a_device_that_runs_dry():
+    hint = small_kernels.find(launched_often())
+    assert hint.gain_ns == 1199 * 1000
+    assert "1,200 kernels a step" in hint.evidence
+    assert "KERNARG" not in hint.change
+    amd = small_kernels.find(launched_often(models={"a": "AMD Instinct MI300X"}))
+    assert "HSA_KERNARG_POOL_SIZE" in amd.change
+
+
+@pytest.mark.parametrize(
+    "trace", [launched_often(count=900), launched_often(gap_ns=0), launched_often(node=1)]
+)
+def test_short_kernels_that_cost_no_idle_time(trace):
+    assert small_kernels.find(trace) is None
 
 
 def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():

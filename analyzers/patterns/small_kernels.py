@@ -1,0 +1,48 @@
+"""Pattern: a step is thousands of kernels that end before the host has launched the next.
+
+A kernel of less than 10 us costs the host about as long to launch as the device to run. XLA's
+command buffers (GPU graphs) launch many at once. On ROCm each launch takes its arguments from a
+pool, whose size HSA_KERNARG_POOL_SIZE sets; when it is used up launches wait.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.window import window
+from moeprof.tables.trace import Trace
+from moeprof.units import format_count, format_ns, format_percent
+
+SHORT_NS = 10_000
+MANY = 1000
+"""Short kernels per device and step from which on they are a pattern."""
+_IDLE = 0.05
+"""Share of the step that the device must idle: where it never runs dry, launches cost nothing."""
+
+
+def find(trace: Trace) -> Hint | None:
+    """Many short kernels that are launched one by one, on a device that runs dry."""
+    if trace.meta.platform != "gpu":
+        return None
+    view = window(trace)
+    kernels = view.events[view.events["kind"].eq("kernel")]
+    is_short = kernels["duration_ns"].lt(SHORT_NS) & kernels["graph_node"].eq(-1)
+    count = int(is_short.sum()) / view.shares
+    idle = next((m.value for m in timeline(trace).headline if m.metric == "idle_share"), None)
+    if count < MANY or not isinstance(idle, float) or idle < _IDLE:
+        return None
+    per_device = timeline(trace).table["idle_ns"].sum() / view.shares
+    share = float(kernels["duration_ns"][is_short].sum() / max(kernels["duration_ns"].sum(), 1))
+    is_amd = trace.devices["model"].str.contains(r"AMD|MI\d|gfx", regex=True).any()
+    return Hint(
+        "small_kernels",
+        f"{format_count(count)} kernels a step are shorter than {format_ns(SHORT_NS)}, outside "
+        f"any command buffer: {format_percent(share)} of kernel time, while the device idles "
+        f"{format_percent(idle)} of the step",
+        "leave XLA's command buffers on (no --xla_gpu_enable_command_buffer= in XLA_FLAGS) and "
+        "fuse elementwise work"
+        + "; a larger HSA_KERNARG_POOL_SIZE for their arguments"
+        * bool(is_amd),
+        "launch",
+        gain_ns=float(per_device),
+    )

@@ -1,0 +1,56 @@
+"""Pattern: a step hangs in a collective, and the profile ends in silence.
+
+The profiler writes a kernel down when it has ended, so one that never ends is not there: what the
+profile shows is that the devices work, stop in the middle of a step, and do nothing until the
+capture is given up. MaxText with ragged_all_to_all (sparse_matmul, EP = 2) does this in its first
+step on 2 × H100 (jax 0.11.2); with XLA's decomposer of the op it runs.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.classify.components import EXCHANGES
+from moeprof.analyzers.patterns.hint import Hint
+from moeprof.tables.trace import Trace
+from moeprof.tables.waits import work_of
+from moeprof.units import format_ns
+
+LEAST_NS = 10_000_000_000
+"""Silence that is no pause between steps: XLA warns of a stuck rendezvous after as long."""
+_STEPS = 20
+"""The same in lengths of a step."""
+
+
+def find(trace: Trace) -> Hint | None:
+    """Silence from the last device work to the end of the recording, after a step that was cut."""
+    events, steps = work_of(trace.events), trace.steps
+    if not trace.meta.recorded_ns or events.empty or steps.empty:
+        return None
+    ends = events["start_ns"] + events["duration_ns"]
+    silence_ns = trace.meta.recorded_ns - int(ends.max())
+    used = steps["duration_ns"][steps["used"]]
+    least_ns = max(LEAST_NS, _STEPS * float(used.median()) if len(used) else 0)
+    last = steps.iloc[int(steps["start_ns"].argmax())]
+    if silence_ns < least_ns or bool(last["used"]):
+        return None
+    ran = trace.hlo_ops[trace.hlo_ops["module"].eq(last["module"])]
+    exchanges = ran[ran["opcode"].str.removesuffix("-start").isin(EXCHANGES)]
+    if exchanges.empty:
+        return None
+    final = events.iloc[int(ends.argmax())]
+    is_ragged = bool(exchanges["opcode"].str.startswith("ragged").any())
+    return Hint(
+        "unfinished_collective",
+        f"devices fall silent in step {last['step']} and do nothing for {format_ns(silence_ns)} "
+        f"until the recording ends; the last work to end is {final['op'] or final['name']}, and "
+        f"the program has {len(exchanges)} "
+        + ("ragged all-to-all or all-to-all op(s)" if is_ragged else "all-to-all op(s)"),
+        (
+            "try XLA_FLAGS=--xla_gpu_unsupported_enable_ragged_all_to_all_decomposer=true: "
+            "ragged_all_to_all hangs in MaxText with EP on one host; "
+            if is_ragged
+            else ""
+        )
+        + "look for a rank that never came (XLA's log names a rendezvous that waits)",
+        "step_time",
+        source="seen with MaxText 0.2.5, jax 0.11.2 on 2 × H100; cause not established",
+    )
