@@ -18,9 +18,11 @@ ALL = (
     "breakdown",
     "timeline",
     "ops",
+    "dispatch_combine",
     "collectives",
     "stragglers",
     "receive_buffers",
+    "expert_load",
     "pipeline",
     "hints",
 )

@@ -11,14 +11,13 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of, work_in_steps
+from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
-from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -52,13 +51,13 @@ def receive_buffers(trace: Trace) -> Analysis:
     uses = buffer_uses(programs_of(trace), classes_of(trace))
     calls = work_in_steps(trace).groupby(["module", "op"], observed=True).size() / view.shares
     kept = _without_small(uses)
-    filled, notes = _filled(trace, view)
-    notes += view.notes
+    counts, told = filled(trace)
+    notes = [*told, *view.notes]
     has_tokens = any(use.role == "dispatch" for use in uses)
     rows = [
         {
             **_size(use),
-            **_use(use, filled.pairs if use.role == "fan_out" and has_tokens else filled.rows),
+            **_use(use, counts.pairs if use.role == "fan_out" and has_tokens else counts.rows),
             "calls": float(calls.get((use.module, use.op), 0.0)),
             "allocation": _allocation(trace.buffers, use),
         }
@@ -70,22 +69,6 @@ def receive_buffers(trace: Trace) -> Analysis:
         notes.append(f"{len(uses) - len(kept)} small exchange(s) (counts, weights) left out")
     schema = view.stated(SCHEMA)
     return Analysis("receive_buffers", QUESTION, _headline(table), schema, table, tuple(notes))
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """One count per step, layer and rank; ``is_mean`` where each is a mean over several groups."""
-
-    values: pd.Series
-    is_mean: bool = False
-
-
-@dataclass(frozen=True)
-class _Filled:
-    """Buffer rows that held data, and (token, expert) pairs; empty where not recorded."""
-
-    rows: _Counts
-    pairs: _Counts
 
 
 def _without_small(uses: list[BufferUse]) -> list[BufferUse]:
@@ -112,52 +95,25 @@ def _size(use: BufferUse) -> dict[str, object]:
     }
 
 
-def _use(use: BufferUse, counts: _Counts) -> dict[str, object]:
+def _use(use: BufferUse, counts: Counts) -> dict[str, object]:
     """Used rows, where they were recorded and the buffer can have held them.
 
     On the way back a rank receives what it sent: over all ranks that is the mean of what was
     dispatched, while the fullest rank is not known; nor is it where the counts are means over
     exchange groups. A gather brings rows nobody here asked for.
     """
-    filled = counts.values
-    known = len(filled) > 0 and filled.max() <= use.rows and use.role != "gather"
+    rows = counts.values
+    known = counts.fit(use)
     is_way_back = use.role == "exchange" and use.component == "combine"
     is_most_known = known and not is_way_back and not counts.is_mean
-    mean = float(filled.mean()) if known else np.nan
+    mean = float(rows.mean()) if known else np.nan
     row_bytes = use.size_bytes / use.rows if use.rows else np.nan
     return {
         "used_rows": mean,
-        "most_used_rows": float(filled.max()) if is_most_known else np.nan,
+        "most_used_rows": float(rows.max()) if is_most_known else np.nan,
         "used_bytes": mean * row_bytes,
         "utilisation": mean / use.rows if use.rows else np.nan,
     }
-
-
-def _filled(trace: Trace, view: Window) -> tuple[_Filled, list[str]]:
-    """What the run recorded for the steps in `view`, and what to know about it."""
-    received, routing = trace.received, trace.routing
-    if received.empty:
-        none = _Counts(pd.Series(dtype="float64"))
-        return _Filled(none, none), [
-            "rows really used are not known: the run recorded no routing (moeprof.routing)"
-        ]
-    steps = view.events["step"].unique()
-    notes = ["used rows are means over layers and ranks; the program's loops hide which layer"]
-    if not trace.meta.are_steps_numbered_by_script:
-        notes.append(
-            "the trace numbers its steps by their place, the routing as the script does: used rows "
-            "are taken from all recorded steps"
-        )
-    elif received["step"].isin(steps).any():
-        received, routing = (
-            received[received["step"].isin(steps)],
-            routing[routing["step"].isin(steps)],
-        )
-    else:
-        notes.append("routing was recorded for other steps than those of the trace")
-    groups = max(int(received["group"].nunique()), 1)
-    pairs = routing.groupby(["step", "layer", "rank"])["tokens"].sum() / groups
-    return _Filled(_Counts(received["rows"]), _Counts(pairs, is_mean=groups > 1)), notes
 
 
 def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.spans import joined, places_of, step_spans
-from moeprof.analyzers.activity.unions import Spans, laid_out, shares_of_time
-from moeprof.analyzers.activity.work import NEITHER, work_classes
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.unions import laid_out, shares_of_time
+from moeprof.analyzers.activity.work import NEITHER
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -65,19 +65,9 @@ def timeline(trace: Trace) -> Analysis:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    events, steps = trace.events, step_spans(trace)
-    place, places = places_of(trace)
-    spans = steps.reset_index(names="span").merge(places, on="host")
+    spans, inside, rows, segment, start, end, work = device_steps(trace)
     if spans.empty:
         return SCHEMA.frame()
-    segments = np.full((len(places), len(steps)), -1)
-    segments[spans["place"], spans["span"]] = spans.index
-    rows, span = joined(steps, events)
-    segment = segments[place[rows], span]
-    inside = Spans(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
-    start = events["start_ns"].to_numpy()[rows]
-    end = start + events["duration_ns"].to_numpy()[rows]
-    work = work_classes(trace, events)[rows]
     lengths = inside.end_ns - inside.start_ns
     parts = shares_of_time(laid_out(inside, segment, start, end, work), lengths)
     first, last = inside.start_ns[segment], inside.end_ns[segment]

@@ -20,7 +20,7 @@ _GAP = 2
 _LEAST_TEXT = 12
 _SHORT_TEXT = 18
 _KEYS = 2
-_MEASURES = ("ns", "bytes", "share", "ratio")
+_MEASURES = ("ns", "bytes", "GB/s", "share", "ratio")
 
 
 def drawn_grid(

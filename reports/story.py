@@ -26,7 +26,9 @@ _SPELLED = {"gemm": "GEMM", "mlp": "MLP", "moe": "MoE"}
 TITLES = {
     "step_time": "Step time",
     "breakdown": "Where the step goes",
+    "dispatch_combine": "Dispatch and combine",
     "receive_buffers": "Receive buffers",
+    "expert_load": "Expert load",
     "ops": "Costliest operations",
     "timeline": "What each device does",
     "collectives": "Collectives",

@@ -43,13 +43,19 @@ def laid_out(
         end_ns: int64, the same.
         work: class of each interval.
     """
+    start, end = on_one_axis(spans, segment, start_ns, end_ns)
+    order = np.argsort(start, kind="stable")
+    return Pieces(segment[order], start[order], end[order], work[order])
+
+
+def on_one_axis(
+    spans: Spans, segment: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of what of each interval falls into its segment, segments end to end."""
     first, last = spans.start_ns[segment], spans.end_ns[segment]
     lengths = spans.end_ns - spans.start_ns
     origin = (np.cumsum(lengths) - lengths)[segment] - first
-    start = np.clip(start_ns, first, last) + origin
-    end = np.clip(end_ns, first, last) + origin
-    order = np.argsort(start, kind="stable")
-    return Pieces(segment[order], start[order], end[order], work[order])
+    return np.clip(start_ns, first, last) + origin, np.clip(end_ns, first, last) + origin
 
 
 def covered_ns(pieces: Pieces, wanted: tuple[int, ...], segments: int) -> np.ndarray:

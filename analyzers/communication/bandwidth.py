@@ -23,7 +23,10 @@ SLOW = 4.0
 
 _LEAST_REFERENCE_BYTES = 2**20
 _ONE_MACHINE = 8
-_ONCE = frozenset({"all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
+_ONCE = frozenset(
+    {"all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "custom-call"}
+)
+"""Custom calls are token exchanges here, all-to-alls of their own making."""
 
 
 def bus_factor(opcode: str, group_size: int) -> float:

@@ -57,10 +57,14 @@ _PLACE = ["site", "host", "device", "step"]
 
 @dataclass(frozen=True)
 class Calls:
-    """`CALLS`, and the sites that their ``site`` column counts."""
+    """`CALLS`, the sites that their ``site`` column counts, and the site of each piece.
+
+    ``site_of`` is indexed by the rows of `EVENTS` that the calls are made of.
+    """
 
     table: pd.DataFrame
     sites: tuple[Site, ...]
+    site_of: pd.Series
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +78,7 @@ def calls_of(trace: Trace) -> Calls:
     placed, sites = _with_sites(trace, work)
     pieces = placed[placed["site"] >= 0].sort_values("start_ns", kind="stable")
     if pieces.empty:
-        return Calls(CALLS.frame(), tuple(sites))
+        return Calls(CALLS.frame(), tuple(sites), placed["site"].iloc[:0])
     places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
     pieces["call"] = _call_numbers(places, _kernels(pieces["name"]))
     pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
@@ -88,7 +92,8 @@ def calls_of(trace: Trace) -> Calls:
         .astype({"rank": "int64"})
     )
     order = ["site", "rank", "step", "call"]
-    return Calls(CALLS.check(calls.sort_values(order, ignore_index=True)), tuple(sites))
+    table = CALLS.check(calls.sort_values(order, ignore_index=True))
+    return Calls(table, tuple(sites), pieces["site"])
 
 
 def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:

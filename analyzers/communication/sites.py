@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES
@@ -24,6 +25,10 @@ _POINT_TO_POINT = frozenset({"send", "recv"})
 _GROUPED = COLLECTIVES - {"collective-permute"}
 _RECEIVED = re.compile(r", ?u32\[\](?:\{[^}]*\})?, ?token\[\]\)$")
 _CONTEXT_BYTES = 4
+_EP_SIZE = re.compile(r"\bep_size = (\d+)")
+_EP_GROUPS = re.compile(
+    r"\bep_groups = dense<(?:\"0x(?P<bytes>(?:[0-9A-Fa-f]{16})+)\"|(?P<list>[\d\s,\[\]]+))>"
+)
 _DEEPEST = 4
 
 
@@ -34,7 +39,7 @@ class Site:
     ``bytes`` is S, `NOT_KNOWN` where the shapes do not say it; ``bytes_bound`` is the most that
     it can be, equal to ``bytes`` where those are known. ``groups`` holds ranks; it is empty for
     point-to-point transfers, which know pairs and no groups, and where nothing tells how many
-    devices the one group of all has.
+    devices take part.
     """
 
     row: int
@@ -53,7 +58,7 @@ class Site:
     @property
     def is_grouped(self) -> bool:
         """Whether all devices of a group take part together, be the groups known or not."""
-        return self.opcode in _GROUPED
+        return self.opcode in _GROUPED or bool(self.groups)
 
 
 def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: Mapping[int, int]) -> list[Site]:
@@ -96,6 +101,29 @@ def groups_of(text: str, ranks: int) -> Groups:
     return named or ((tuple(range(ranks)),) if ranks else ())
 
 
+def groups_of_call(backend_config: str, ranks: int) -> Groups:
+    """Groups of a token exchange by custom call; none where its attributes do not tell them.
+
+    They do where they name each of the `ranks` devices of the program once: with several
+    processes a call numbers those of its own.
+
+    ``ep_groups`` lists the ranks of all groups, ``ep_size`` of them in each, as in
+    ``{ep_groups = dense<[0, 2, 1, 3]> : tensor<4xi64>, ep_size = 2 : i64}``: {0,2} and {1,3}.
+    MLIR prints long lists as bytes in hexadecimal.
+    """
+    size, listed = _EP_SIZE.search(backend_config), _EP_GROUPS.search(backend_config)
+    if size is None or listed is None:
+        return ()
+    if listed["bytes"]:
+        members = np.frombuffer(bytes.fromhex(listed["bytes"]), "<i8").tolist()
+    else:
+        members = [int(rank) for rank in re.findall(r"\d+", listed["list"])]
+    each = int(size[1])
+    if not each or len(members) % each or sorted(members) != list(range(ranks)):
+        return ()
+    return tuple(tuple(members[at : at + each]) for at in range(0, len(members), each))
+
+
 class _Program:
     """The instructions of one module, to find operands and wrapped collectives by name."""
 
@@ -111,6 +139,8 @@ class _Program:
         opcode = str(self._rows["opcode"].at[inner]).removesuffix("-start")
         text = str(self._rows["replica_groups"].at[inner])
         groups = groups_of(text, ranks) if opcode in _GROUPED else ()
+        if opcode == "custom-call":
+            groups = groups_of_call(str(self._rows["backend_config"].at[inner]), ranks)
         size = max(map(len, groups), default=0)
         bound = message_bytes(opcode, self._operand_bytes(inner, opcode), size)
         is_known = opcode not in ("ragged-all-to-all", "custom-call")

@@ -1,0 +1,52 @@
+"""Question: what does each device do within each used step, piece by piece?"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.spans import joined, places_of, step_spans
+from moeprof.analyzers.activity.unions import Spans
+from moeprof.analyzers.activity.work import work_classes
+from moeprof.tables.trace import Trace
+
+
+class DeviceSteps(NamedTuple):
+    """Used steps of devices, and the pieces of work in them.
+
+    ``spans`` has a row per segment, a device during one step (host, step, device, rank, start_ns,
+    end_ns); ``inside`` holds their stamps. The arrays have an entry per piece and step that it
+    shares time with: row of `EVENTS`, segment, start and end on the host's clock, class of work.
+    """
+
+    spans: pd.DataFrame
+    inside: Spans
+    rows: np.ndarray
+    segment: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    work: np.ndarray
+
+
+@functools.lru_cache(maxsize=1)
+def device_steps(trace: Trace) -> DeviceSteps:
+    """All pieces in the used steps. Kept for the last trace, as several questions ask."""
+    events, steps = trace.events, step_spans(trace)
+    place, places = places_of(trace)
+    spans = steps.reset_index(names="span").merge(places, on="host")
+    segments = np.full((len(places), len(steps)), -1)
+    segments[spans["place"], spans["span"]] = spans.index
+    rows, span = joined(steps, events)
+    start = events["start_ns"].to_numpy()[rows]
+    return DeviceSteps(
+        spans=spans,
+        inside=Spans(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()),
+        rows=rows,
+        segment=segments[place[rows], span],
+        start_ns=start,
+        end_ns=start + events["duration_ns"].to_numpy()[rows],
+        work=work_classes(trace, events)[rows],
+    )

@@ -1,0 +1,35 @@
+"""Question: how much of each piece of communication does no compute hide?"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.unions import on_one_axis
+from moeprof.analyzers.activity.work import COMMUNICATION, COMPUTE
+from moeprof.tables.intervals import cover
+from moeprof.tables.trace import Trace
+
+
+@functools.lru_cache(maxsize=1)
+def exposed_ns(trace: Trace) -> pd.Series:
+    """Exposed time of the communication in used steps, int64 ns by row of `EVENTS`.
+
+    Where pieces overlap, the time is of the one that began first: all together are what the
+    timeline calls exposed communication, to the nanosecond. Kept for the last trace.
+    """
+    parts = device_steps(trace)
+    start, end = on_one_axis(parts.inside, parts.segment, parts.start_ns, parts.end_ns)
+    computes = parts.work == COMPUTE
+    hidden = cover(start[computes], end[computes])
+    sends = np.flatnonzero(parts.work == COMMUNICATION)
+    sends = sends[np.argsort(start[sends], kind="stable")]
+    start, end = start[sends], end[sends]
+    reached = np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
+    begin = np.minimum(np.maximum(start, reached), end)
+    alone = (end - begin) - (hidden.until(end) - hidden.until(begin))
+    by_row = pd.Series(alone, index=parts.rows[sends], dtype="int64")
+    return by_row.groupby(level=0).sum()

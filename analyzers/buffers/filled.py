@@ -1,0 +1,49 @@
+"""Question: how many rows of a receive buffer held data, as the run recorded it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from moeprof.analyzers.buffers.roles import BufferUse
+from moeprof.analyzers.load.recorded import recorded
+from moeprof.tables.trace import Trace
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One count per step, layer and rank; ``is_mean`` where each is a mean over several groups."""
+
+    values: pd.Series
+    is_mean: bool = False
+
+    def fit(self, use: BufferUse) -> bool:
+        """Whether the buffer can have held them. A gather brings rows nobody here asked for."""
+        has_any = len(self.values) > 0 and use.role != "gather"
+        return bool(has_any and self.values.max() <= use.rows)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Buffer rows that held data, and (token, expert) pairs; empty where not recorded."""
+
+    rows: Counts
+    pairs: Counts
+
+
+def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
+    """What the run recorded for the used steps, and what to know about it."""
+    if trace.received.empty:
+        none = Counts(pd.Series(dtype="float64"))
+        return Filled(none, none), (
+            "rows really used are not known: the run recorded no routing (moeprof.routing)",
+        )
+    known = recorded(trace)
+    note = "used rows are means over layers and ranks; the program's loops hide which layer"
+    if known.routing.empty:
+        pairs = pd.Series(dtype="float64")
+    else:
+        pairs = known.routing.groupby(["step", "layer", "rank"])["tokens"].sum() / known.groups
+    counts = Filled(Counts(known.received["rows"]), Counts(pairs, is_mean=known.groups > 1))
+    return counts, (note, *known.notes)

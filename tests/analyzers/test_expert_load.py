@@ -1,0 +1,174 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from builders.work import hlo, kernel, traced
+
+from moeprof.analyzers.expert_load import expert_load
+from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
+from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.trace import TrustCheck
+
+GEMM = hlo("up", "custom-call", custom_call_target="moeprof_grouped_gemm")
+
+
+def routed(tokens, ranks, steps=(0,), work=None, ops=(GEMM,), first_layer=0):
+    """`tokens` [layers][experts] in each of `steps`, or [steps][layers][experts]."""
+    array = np.array(tokens)
+    array = array if array.ndim == 3 else np.stack([array] * len(steps))
+    rows = [
+        {
+            "step": step,
+            "layer": layer + first_layer,
+            "expert": expert,
+            "rank": expert * ranks // array.shape[2],
+            "tokens": int(array[at, layer, expert]),
+        }
+        for at, step in enumerate(steps)
+        for layer, expert in np.ndindex(array.shape[1:])
+    ]
+    trace = traced([kernel("up", 0, 100)] if work is None else work, ops)
+    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
+    return dataclasses.replace(
+        trace, meta=meta, routing=ROUTING.frame(rows), received=RECEIVED.frame()
+    )
+
+
+def values(analysis):
+    return {m.metric: m.value for m in analysis.headline}
+
+
+def overloaded():
+    """4 layers × 8 ranks, 8000 tokens a layer: layer 2 gives rank 3 2500, others 1300."""
+    loads = np.full((4, 8), 6700 / 7)
+    loads[:, 3] = 1300
+    loads[2] = 5500 / 7
+    loads[2, 3] = 2500
+    return loads
+
+
+def test_overload_of_a_layer_and_of_all_layers_together():
+    by_layer, whole = overload(overloaded())
+    assert np.unravel_index(by_layer.argmax(), by_layer.shape) == (2, 3)
+    assert by_layer.max() == pytest.approx(2.5)
+    assert whole.argmax() == 3
+    assert whole[3] == pytest.approx(1.6)  # 6400 of 4 × 1000
+
+
+def test_the_overload_stands_in_the_headline():
+    tokens = [[957, 957, 957, 1300, 957, 957, 957, 958]] * 4
+    tokens[2] = [786, 786, 786, 2500, 786, 785, 785, 786]
+    found = expert_load(routed(tokens, ranks=8))
+    head = values(found)
+    assert (head["worst_layer"], head["worst_rank"]) == (2, 3)
+    assert head["worst_rank_imbalance"] == 2.5
+    assert (head["cumulative_overload"], head["cumulative_rank"]) == (1.6, 3)
+
+
+def of_nodes():
+    """32 ranks on 4 hosts of 8: in each host rank 0 gets 14 tokens, the others 6; mean 7."""
+    work = [
+        kernel("up", 0, 100, host=host, device=device) for host in "abcd" for device in range(8)
+    ]
+    return routed([[14, 6, 6, 6, 6, 6, 6, 6] * 4], ranks=32, work=work)
+
+
+def test_nodes_that_are_even_do_not_hide_ranks_that_are_not():
+    found = expert_load(of_nodes())
+    row = found.table.iloc[0]
+    assert row["node_imbalance"] == 1.0
+    assert row["rank_imbalance"] == 2.0
+    assert row["level"] == "rank"
+    assert (
+        "nodes are even (1.00), ranks are not (2.00): the imbalance is inside the nodes"
+        in found.notes
+    )
+
+
+def test_nodes_that_are_uneven_are_the_level():
+    trace = of_nodes()
+    tokens = [30] * 8 + [10] * 24
+    routing = trace.routing.assign(tokens=np.array(tokens, dtype="int64"))
+    row = expert_load(dataclasses.replace(trace, routing=routing)).table.iloc[0]
+    assert (row["node_imbalance"], row["rank_imbalance"], row["level"]) == (2.0, 2.0, "node")
+
+
+def test_busiest_and_dead_experts_of_each_layer():
+    found = expert_load(routed([[10, 10, 10, 10], [0, 5, 30, 5]], ranks=2, first_layer=3))
+    table = found.table
+    assert table["layer"].tolist() == [3, 4]
+    assert table["busiest_expert"].tolist() == [0, 2]
+    assert table["expert_imbalance"].tolist() == [1.0, 3.0]
+    assert table["busiest_rank"].tolist() == [0, 1]
+    assert table["rank_imbalance"].tolist() == [1.0, 1.75]  # 35 of a mean of 20
+    assert table["dead_experts"].tolist() == [0, 1]
+    assert table["level"].tolist() == ["none", "rank"]
+    assert values(found)["dead_experts"] == 1
+
+
+def test_the_worst_step_of_a_layer_is_kept_beside_the_mean():
+    steps = [[[20, 20]], [[30, 10]]]
+    work = [kernel("up", 100 * step, 50, step=step) for step in (0, 1)]
+    row = expert_load(routed(steps, ranks=2, steps=(0, 1), work=work)).table.iloc[0]
+    assert row["rank_imbalance"] == 1.25  # 25 of a mean of 20
+    assert (row["peak_overload"], row["peak_step"]) == (1.5, 1)
+    assert row["drift"] == 0.25  # from 1/2, 1/2 to 3/4, 1/4
+
+
+def test_the_tax_is_the_share_of_the_products_above_the_mean():
+    """Means 20 and 20 rows: 100 ns of products are 2.5 ns a row; layer 1 has 35 − 20 more."""
+    found = expert_load(routed([[10, 10, 10, 10], [0, 5, 30, 5]], ranks=2))
+    assert found.table["tax_ns"].tolist() == [0.0, 37.5]
+    assert values(found)["tax_most"] == 37.5
+    assert tax(np.array([[20.0, 20.0], [5.0, 35.0]]), 100.0).tolist() == [0.0, 37.5]
+
+
+def test_what_the_slowest_device_takes_longer_is_the_least_tax():
+    work = [kernel("up", 0, 90), kernel("up", 0, 110, device=1)]
+    head = values(expert_load(routed([[5, 5, 30, 0]], ranks=2, work=work)))
+    assert head["tax_least"] == 10.0  # 110 against a mean of 100
+    assert head["tax_most"] == 50.0  # 30 of a mean of 20 rows, 5 ns each
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"steps": (9,)}, "the tax is not known: times and routing are of other steps"),
+        (
+            {"ops": (hlo("up", "dot", op_name="jit(s)/moe/experts/dot_general"),)},
+            "the tax is not known: ",
+        ),
+    ],
+)
+def test_without_times_of_the_same_rows_there_is_no_tax(change, why):
+    found = expert_load(routed([[10, 30]], ranks=2, **change))
+    assert found.table["tax_ns"].isna().all()
+    assert found.table["rank_imbalance"].tolist() == [1.5]
+    assert values(found)["tax_most"] is None
+    assert any(note.startswith(why) for note in found.notes)
+
+
+def test_doubted_times_leave_the_loads_and_take_the_tax():
+    check = TrustCheck("durations", "fail", "stamps cannot be", ("breakdown",))
+    trace = dataclasses.replace(routed([[10, 30]], ranks=2), trust=(check,))
+    found = expert_load(trace)
+    assert found.table["rank_imbalance"].tolist() == [1.5]
+    assert found.table["tax_ns"].isna().all()
+    assert "the tax is not known: times fail the check durations" in found.notes
+
+
+def test_a_layer_without_tokens_has_no_ratio():
+    found = expert_load(routed([[0, 0], [4, 4]], ranks=2))
+    assert np.isnan(found.table["rank_imbalance"][0])
+    assert np.isnan(found.table["peak_overload"][0])
+    assert np.isnan(imbalance(np.zeros((1, 2)))).all()
+    assert np.isnan(drift(np.zeros((1, 2)), np.ones((1, 2)))).all()
+    none = expert_load(routed([[0, 0]], ranks=2))
+    assert "no token was routed in these steps" in none.notes
+    assert values(none)["cumulative_overload"] is None
+
+
+def test_a_run_without_recorded_routing_says_how_to_record_it():
+    found = expert_load(traced([kernel("up", 0, 5)], (GEMM,)))
+    assert found.table.empty
+    assert "moeprof.routing.record(step, tokens_per_expert)" in found.notes[0]
