@@ -34,6 +34,7 @@ TITLES = {
     "collectives": "Collectives",
     "stragglers": "Who the others wait for",
     "pipeline": "Pipeline stages",
+    "hints": "What to do",
 }
 
 

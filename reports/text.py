@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.reports import story
+from moeprof.reports.advice import FEW, advice
 from moeprof.reports.document import Document
 from moeprof.reports.grid import drawn_grid
 from moeprof.reports.names import printable, shortened
@@ -41,8 +42,10 @@ def summary(document: Document) -> Text:
 
 
 def overview(document: Document) -> Text:
-    """Run, trust, step and a bar per component, in lines of at most 80 columns."""
-    return _joined([_heading(document), _bars(document)])
+    """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns."""
+    hints = advice(document, WIDTH, FEW)
+    heading = Text("What to do, largest gain first\n", style="bold") if hints.plain else Text("")
+    return _joined([_heading(document), _bars(document), heading + hints])
 
 
 def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> Text:
@@ -144,10 +147,12 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
     lines = [Text(story.title(name), style="bold"), *map(Text, _wrapped(finding["question"], 80))]
     lines += [Text(line) for line in _wrapped(sentence(document, name), WIDTH)]
-    if rows:
+    if rows and name == "hints":  # sentences, which no column holds
+        lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
+    elif rows:
         lines += [Text(""), *drawn_grid(finding["columns"], rows, width)]
     left = len(finding["rows"]) - len(rows)
-    if left:
+    if left and name != "hints":
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
     if finding["notes"] and not story.withheld_by(document, name):  # why stands under Trust
         lines += [Text(""), _notes(finding["notes"])]
