@@ -29,7 +29,7 @@ def advice(document: Document, width: int, most: int | None = None) -> Text:
     shown = hints[:most]
     lines = [line for place, hint in enumerate(shown, 1) for line in _lines(place, hint, width)]
     if len(shown) < len(hints):
-        lines.append(Text(f"… and {story.count_of(len(hints) - len(shown))} more: --only hints"))
+        lines.append(Text(f"… and {len(hints) - len(shown)} more: --only hints"))
     return Text("\n").join(lines)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 ALL = (
     "unfinished_collective",
     "late_rank",
+    "unbalanced_experts",
+    "exposed_exchange",
     "slow_ragged_exchange",
     "gathered_experts",
     "recomputed_exchange",

@@ -7,9 +7,10 @@ import pytest
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 from rich.console import Console
 
+from moeprof.analyzers.hints import SCHEMA as HINTS
 from moeprof.reports import text
 from moeprof.reports.document import build
-from moeprof.tables.analysis import Metric
+from moeprof.tables.analysis import Analysis, Metric
 
 DOCUMENTS = {"usual": document, "hostile": hostile_document}
 
@@ -89,3 +90,24 @@ def test_a_column_with_a_heading_of_its_own_shows_it():
     made = document()
     made["analyses"]["breakdown"]["columns"][2]["heading"] = "in capture"
     assert "in capture" in text.tables(made).plain
+
+
+def hinted(*gains):
+    table = HINTS.frame(
+        [
+            {"hint": f"late_rank_{place}", "gain_ns": gain, "gain_share": 0.25,
+             "look": "stragglers", "gain_bytes": float("nan"), "evidence": "others wait " * 12, "change": "do " * 40,
+             "source": ""}
+            for place, gain in enumerate(gains)
+        ]
+    )  # fmt: skip
+    return build(trace(), {"hints": Analysis("hints", "What?", (), HINTS, table)})
+
+
+def test_the_overview_says_what_to_do_in_three_points():
+    said = text.overview(hinted(2e6, 1e6, float("nan"), 5e5)).plain
+    assert " 1. Late rank 0: saves at most 2.000 ms a step (25.0 %)\n" in said
+    assert " 3. Late rank 2\n" in said  # what it saves is not known
+    assert "… and 1 more: --only hints" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert " 4. Late rank 3" in text.tables(hinted(2e6, 1e6, 7e5, 5e5), ["hints"]).plain

@@ -9,6 +9,7 @@ from moeprof.analyzers.hints import hints
 from moeprof.analyzers.patterns import (
     ALL,
     atomic_scatter,
+    exposed_exchange,
     fp32_logits,
     garbage_pauses,
     gathered_experts,
@@ -18,6 +19,7 @@ from moeprof.analyzers.patterns import (
     slow_ragged_exchange,
     small_kernels,
     unattributed_graphs,
+    unbalanced_experts,
     unfinished_collective,
     worst_case_buffers,
 )
@@ -131,9 +133,10 @@ def test_other_arrays_of_the_head_are_no_float32_logits(trace):
     assert fp32_logits.find(trace) is None
 
 
-def exchanged(scope, opcode="all-to-all"):
+def exchanged(scope, opcode="all-to-all", other=(700, 300)):
+    """700 ns of dispatch, and other work from a start for a time."""
     return traced(
-        [kernel("x", 0, 700), kernel("y", 700, 300)],
+        [kernel("x", 0, 700), kernel("y", *other, line="2")],
         [
             hlo("x", opcode, "y", 64, shape="bf16[4,8]", op_name=scope + "dispatch/a2a"),
             hlo("y", "add", shape="bf16[4,8]", op_name=FORWARD + "router/add"),
@@ -208,6 +211,44 @@ def test_a_rank_that_all_others_wait_for():
 
 def test_ranks_that_arrive_together():
     assert late_rank.find(late(0)) is None
+
+
+def test_an_exchange_that_runs_alone():
+    hint = exposed_exchange.find(exchanged(FORWARD))
+    assert hint.gain_ns == 700
+    assert "700 ns of the step (70.0 %)" in hint.evidence
+
+
+@pytest.mark.parametrize("trace", [exchanged(FORWARD, other=(0, 1000)), on_cpu(exchanged(FORWARD))])
+def test_an_exchange_that_hides_or_shares_its_cores(trace):
+    assert exposed_exchange.find(trace) is None
+
+
+def routed(*tokens):
+    """One layer, 4 experts on 2 ranks, 100 ns of grouped products."""
+    trace = traced(
+        [kernel("up", 0, 100)],
+        [hlo("up", "custom-call", shape="bf16[64,8]", custom_call_target="moeprof_grouped_gemm",
+             op_name=FORWARD + "experts/c")],
+    )  # fmt: skip
+    rows = [
+        {"step": 0, "layer": 5, "expert": expert, "rank": expert // 2, "tokens": count}
+        for expert, count in enumerate(tokens)
+    ]
+    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
+    recorded = {"routing": ROUTING.frame(rows), "received": RECEIVED.frame()}
+    return dataclasses.replace(trace, meta=meta, **recorded)
+
+
+def test_a_rank_with_most_of_the_tokens():
+    hint = unbalanced_experts.find(routed(50, 10, 10, 10))
+    assert "in layer 5 rank 0 gets 1.50 × the mean" in hint.evidence  # 60 of a mean of 40
+    assert "expert 0 2.50 × the mean" in hint.evidence  # 50 of a mean of 20
+    assert hint.gain_ns == pytest.approx(100 * (60 - 40) / 40)
+
+
+def test_ranks_that_are_even():
+    assert unbalanced_experts.find(routed(30, 10, 10, 30)) is None
 
 
 def buffered(rows):
@@ -354,9 +395,9 @@ def test_short_kernels_that_cost_no_idle_time(trace):
 
 def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
     found = hints(exchanged(RECOMPUTED))
-    assert found.table["hint"].tolist() == ["recomputed_exchange"]
-    assert found.table["gain_share"].tolist() == [0.7]
-    assert [(m.metric, m.value) for m in found.headline] == [("hints", 1), ("largest_gain", 700)]
+    assert found.table["hint"].tolist() == ["exposed_exchange", "recomputed_exchange"]
+    assert found.table["gain_share"].tolist() == [0.7, 0.7]
+    assert [(m.metric, m.value) for m in found.headline] == [("hints", 2), ("largest_gain", 700)]
     assert all(name in found.notes[0] for name in ALL)
 
 
