@@ -11,16 +11,23 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of, work_in_steps
+from moeprof.analyzers.buffers.bounds import capped_bytes
 from moeprof.analyzers.buffers.filled import Counts, filled
+from moeprof.analyzers.buffers.live import copies_alive
 from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
+from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+from moeprof.units import format_bytes
 
 SCHEMA = Schema(
     "receive_buffers",
@@ -38,6 +45,18 @@ SCHEMA = Schema(
         Column("most_used_rows", "float64", "rows", "the same for the fullest rank and layer"),
         Column("used_bytes", "float64", "bytes", "used rows × width; none if not recorded"),
         Column("utilisation", "float64", "ratio", "used rows / worst rows; none if not recorded"),
+        Column(
+            "balanced_rows", "float64", "rows", "rows if all ranks received the same", "balanced"
+        ),
+        Column("balanced_bytes", "float64", "bytes", "balanced rows × width"),
+        Column("copies_alive", "float64", "count", "most buffers of this size alive at once"),
+        Column("alive_bytes", "float64", "bytes", "size of these together"),
+        Column(
+            "cap_saves_bytes",
+            "float64",
+            "bytes",
+            "at most saved by a cap at what the fullest rank used in the recorded steps",
+        ),
         Column("allocation", "int64", "", "compiler's allocation it lies in; -1 where not stated"),
         Column("source", "text", "", "file:line of the user's program"),
     ),
@@ -49,7 +68,7 @@ def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
     uses = buffer_uses(programs_of(trace), classes_of(trace))
-    calls = work_in_steps(trace).groupby(["module", "op"], observed=True).size() / view.shares
+    calls = _calls(trace) / view.shares
     kept = _without_small(uses)
     counts, told = filled(trace)
     notes = [*told, *view.notes]
@@ -60,15 +79,29 @@ def receive_buffers(trace: Trace) -> Analysis:
             **_use(use, counts.pairs if use.role == "fan_out" and has_tokens else counts.rows),
             "calls": float(calls.get((use.module, use.op), 0.0)),
             "allocation": _allocation(trace.buffers, use),
+            "copies_alive": np.nan if copies is None else float(copies),
         }
-        for use in kept
+        for use, copies in ((use, copies_alive(trace.buffers, use)) for use in kept)
     ]
+    rows = [{**row, **_kept(row)} for row in rows]
     table = SCHEMA.frame(rows).sort_values(["worst_bytes", "op"], ascending=[False, True])
     table = table.reset_index(drop=True)
     if len(kept) < len(uses):
         notes.append(f"{len(uses) - len(kept)} small exchange(s) (counts, weights) left out")
+    notes += _caps(table)
     schema = view.stated(SCHEMA)
     return Analysis("receive_buffers", QUESTION, _headline(table), schema, table, tuple(notes))
+
+
+def _calls(trace: Trace) -> pd.Series:
+    """Calls of each (module, op): an exchange may be several pieces, another op is one."""
+    exchanges = calls_of(trace)
+    names = pd.DataFrame(
+        [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
+    )
+    made = exchanges.table.join(names, on="site").groupby(["module", "op"]).size()
+    pieces = work_in_steps(trace).groupby(["module", "op"], observed=True).size()
+    return made.combine_first(pieces)
 
 
 def _without_small(uses: list[BufferUse]) -> list[BufferUse]:
@@ -113,7 +146,52 @@ def _use(use: BufferUse, counts: Counts) -> dict[str, object]:
         "most_used_rows": float(rows.max()) if is_most_known else np.nan,
         "used_bytes": mean * row_bytes,
         "utilisation": mean / use.rows if use.rows else np.nan,
+        "balanced_rows": _balanced_rows(use, mean),
     }
+
+
+def _balanced_rows(use: BufferUse, mean: float) -> float:
+    """The mean of what ranks received, where recorded: with balance all receive that.
+
+    A ragged exchange sends from a buffer of T · K rows, and brings back as many into one.
+    """
+    if pd.notna(mean) or use.sent_rows < 0:
+        return mean
+    return float(min(use.sent_rows, use.rows))
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by rows and copies; NaN stays that."""
+    row_bytes = row["worst_bytes"] / row["worst_rows"] if row["worst_rows"] else np.nan
+    alive = row["copies_alive"] * row["worst_bytes"]
+    return {
+        "balanced_bytes": row["balanced_rows"] * row_bytes,
+        "alive_bytes": alive,
+        "cap_saves_bytes": alive - row["copies_alive"] * row["most_used_rows"] * row_bytes,
+    }
+
+
+CAPS = (1.25, 2.0)
+"""Factors over balanced rows for which the saving is told: MaxText's usual one, and a wide one."""
+
+
+def _caps(table: pd.DataFrame) -> list[str]:
+    """What a cap would save of the largest buffer whose balanced rows are known."""
+    known = table[table["balanced_bytes"].lt(table["worst_bytes"]) & table["copies_alive"].gt(0)]
+    if known.empty:
+        return []
+    row = known.iloc[0]
+    worst, balanced, copies = (
+        float(row[name]) for name in ("worst_bytes", "balanced_bytes", "copies_alive")
+    )
+    saved = ", ".join(
+        f"at {factor:g} × {format_bytes(copies * (worst - capped_bytes(balanced, worst, factor)))}"
+        for factor in CAPS
+    )
+    return [
+        f"{row['op']}: {copies:.0f} buffer(s) of {format_bytes(worst)} alive at once; a cap over "
+        f"the balanced {format_bytes(balanced)} would save at most {saved}, and drop rows beyond it"
+    ]
 
 
 def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:
@@ -127,8 +205,10 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     known = table[table["utilisation"].notna()]
     used = known["used_bytes"].sum() / known["worst_bytes"].sum() if len(known) else None
     largest = table["worst_bytes"].max() if len(table) else None
+    alive = table["alive_bytes"].max() if len(table) else np.nan
     return (
         Metric("buffers", len(table), "count"),
         Metric("largest_buffer", int(largest) if largest is not None else None, "bytes"),
         Metric("utilisation", float(used) if used is not None else None, "share"),
+        Metric("largest_alive", int(alive) if pd.notna(alive) else None, "bytes"),
     )

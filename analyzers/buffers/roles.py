@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import pandas as pd
@@ -20,7 +20,10 @@ _FLOATS = re.compile(r"^(f|bf)\d+")
 
 @dataclass(frozen=True)
 class BufferUse:
-    """A receive buffer and the op that makes it (dispatch, exchange) or reads it."""
+    """A receive buffer and the op that makes it (dispatch, exchange) or reads it.
+
+    ``sent_rows`` are those that a ragged exchange sends from; -1 for the other kinds.
+    """
 
     module: int
     op: str
@@ -33,6 +36,7 @@ class BufferUse:
     width: int
     size_bytes: int
     source: str
+    sent_rows: int = -1
 
 
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:
@@ -53,6 +57,8 @@ def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[
             for role, buffer in _roles(program, op, component):
                 label = {"component": component, "phase": phase, "source": source}
                 use = _use(int(str(module)), op, role, buffer, label)
+                if use is not None and op.base_opcode == "ragged-all-to-all" and op.operands:
+                    use = replace(use, sent_rows=prod(program.ops[op.operands[0]].dims[:-1]))
                 if use is not None:  # several products may read one buffer: it is one row
                     found.setdefault((str(module), use.buffer_op, role), use)
     return list(found.values())

@@ -5,8 +5,18 @@ from builders.hlo import LogicalBuffer, computation, hlo_proto, op
 from builders.trace import trace_of
 from builders.xspace import thunk
 
+from moeprof.analyzers.buffers.bounds import (
+    balanced_pair_rows,
+    capped_bytes,
+    largest_factor,
+    worst_pair_rows,
+    worst_token_rows,
+)
+from moeprof.analyzers.buffers.live import copies_alive
+from moeprof.analyzers.buffers.roles import BufferUse
 from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.trace import BUFFERS
 
 IN = "jit(s)/jvp()/moe/"
 # 4 ranks × 16 tokens; ids and weights of top-2 come along
@@ -183,3 +193,64 @@ def test_pairs_over_several_groups_have_a_mean_but_no_fullest_rank(tmp_path):
 @pytest.mark.parametrize("program", [DEEPEP, PADDED])
 def test_programs_that_did_not_run_have_no_row(tmp_path, program):
     assert receive_buffers(trace_of(tmp_path, program)).table.empty
+
+
+def test_worst_rows_of_many_ranks_with_few_experts_each():
+    """4096 tokens, EP 64, 256 experts, top-8, width 7168 in bf16."""
+    row_bytes = 7168 * 2
+    pairs = worst_pair_rows(4096, 64, 256, 8)
+    assert (pairs, pairs * row_bytes) == (1_048_576, 14 * 2**30)
+    tokens = worst_token_rows(4096, 64)
+    assert (tokens, tokens * row_bytes) == (262_144, 3.5 * 2**30)
+    balanced = balanced_pair_rows(4096, 8)
+    assert (balanced, balanced * row_bytes) == (32_768, 448 * 2**20)
+
+
+def test_a_cap_is_as_large_as_its_factor_until_the_worst_case():
+    assert capped_bytes(448, 14_336, 1.25) == 560
+    assert capped_bytes(448, 14_336, 40) == 14_336  # the worst is 32 times the balanced
+    assert largest_factor(5600, 448) == 12.5
+    assert largest_factor(5600, 448, copies=5) == 2.5
+
+
+def test_balance_and_what_a_cap_saves_are_known_where_routing_is(tmp_path):
+    """Rank 0 receives 16 rows, rank 1 48 of 64: 32 with balance; one buffer is alive."""
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 48), (10, 10, 40, 4))
+    row = BUFFERS.frame(
+        [
+            {
+                **{c.name: "" if c.kind == "text" else 0 for c in BUFFERS.columns},
+                **{"module": 7, "op": "recv", "size_bytes": 1024, "live_from": 1, "live_to": 5},
+                "is_at_peak": False,
+            }
+        ]
+    )
+    table = receive_buffers(dataclasses.replace(trace, buffers=row)).table.set_index("role")
+    assert table["balanced_rows"]["dispatch"] == 32.0
+    assert table["balanced_bytes"]["dispatch"] == 512.0
+    assert table["copies_alive"]["dispatch"] == 1.0
+    assert table["cap_saves_bytes"]["dispatch"] == 16 * 16  # 64 − 48 rows of 8 bf16
+    assert table["copies_alive"].isna()["fan_out"]
+
+
+def use_of(op="a", size_bytes=64):
+    return BufferUse(7, op, op, "dispatch", "dispatch", "forward", "f32", 4, 4, size_bytes, "")
+
+
+def test_buffers_alive_at_once_are_places_in_memory():
+    """a [0, 4), b [2, 6) elsewhere, c [3, 5) in the place of a, d [6, 9), e of another size."""
+    rows = [
+        {"op": "a", "offset_bytes": 0, "live_from": 0, "live_to": 4},
+        {"op": "b", "offset_bytes": 64, "live_from": 2, "live_to": 6},
+        {"op": "c", "offset_bytes": 0, "live_from": 3, "live_to": 5},
+        {"op": "d", "offset_bytes": 0, "live_from": 6, "live_to": 9},
+        {"op": "e", "offset_bytes": 128, "live_from": 0, "live_to": 9, "size_bytes": 32},
+        {"op": "f", "offset_bytes": 256, "live_from": -1, "live_to": -1},
+    ]
+    none = {c.name: "" if c.kind == "text" else 0 for c in BUFFERS.columns}
+    frame = BUFFERS.frame(
+        [{**none, "module": 7, "size_bytes": 64, "is_at_peak": False, **row} for row in rows]
+    )
+    assert copies_alive(frame, use_of("a")) == 2
+    assert copies_alive(frame, use_of("f")) is None
+    assert copies_alive(frame, use_of("e", 32)) == 1

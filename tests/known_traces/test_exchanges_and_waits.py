@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from moeprof.analyzers.buffers.bounds import balanced_pair_rows, worst_pair_rows
 from moeprof.analyzers.collectives import collectives
+from moeprof.analyzers.dispatch_combine import dispatch_combine
 from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.timeline import timeline
 from moeprof.ingest.sources.pp_dump import read_pp_dump
@@ -40,6 +43,28 @@ def test_ragged_exchanges_are_slow_even_by_their_upper_bound(ragged):
     assert sorted(set(slow["bound_bytes"])) == [2.0**25, 2.0**26]  # rows × 1024 × bf16
     assert slow["flag"].str.startswith("slow: at most ").all()
     assert slow["calls"].tolist() == [4.0] * 6  # once per layer
+
+
+def test_token_exchanges_are_what_the_step_waits_for(ragged):
+    found = dispatch_combine(ragged)
+    headline = {m.metric: m.value for m in found.headline}
+    assert headline["exchange_time"] == pytest.approx(169.43e6, abs=5e3)
+    assert headline["worst_bus_bandwidth"] is None  # nothing tells how many rows were sent
+    tokens = found.table[found.table["form"] == "ragged all-to-all"]
+    assert len(tokens) == 6
+    exposed = timeline(ragged).table["exposed_communication_ns"].mean()
+    assert 0.99 * exposed < headline["exposed_exchange_time"] <= exposed
+
+
+def test_receive_buffers_of_the_ragged_exchange(ragged):
+    """4096 tokens, top-4, EP 2 with 16 experts each: at worst 2 · 4096 · 4 rows, evenly half."""
+    table = receive_buffers(ragged).table
+    assert set(table["calls"]) == {4.0}
+    received = table[table["worst_rows"] > table["balanced_rows"]]
+    assert set(received["worst_rows"]) == {worst_pair_rows(4096, 2, 32, 4)} == {32_768}
+    assert set(received["balanced_rows"]) == {balanced_pair_rows(4096, 4)} == {16_384}
+    assert set(received["worst_bytes"]) == {32_768 * 1024 * 2}
+    assert set(received["copies_alive"]) == {2.0}
 
 
 def test_sums_of_gradients_reach_half_of_the_link(ragged):
