@@ -21,6 +21,8 @@ ALL = (
     "dispatch_combine",
     "collectives",
     "stragglers",
+    "sync_gaps",
+    "launch",
     "receive_buffers",
     "expert_load",
     "pipeline",

@@ -51,6 +51,15 @@ def is_guess(events: pd.DataFrame) -> pd.Series:
     return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
 
 
+def is_of_graph(events: pd.DataFrame) -> pd.Series:
+    """Whether each piece was launched by a command buffer, as a node of a GPU graph."""
+    return (
+        events["evidence"].eq("graph")
+        | events["graph_node"].ne(-1)
+        | events["op"].str.startswith("command_buffer")
+    )
+
+
 def sure_rows(events: pd.DataFrame) -> np.ndarray:
     """The row of `HLO_OPS` of each piece, int64; -1 where it has none or a guessed one."""
     rows: np.ndarray = np.where(is_guess(events), -1, events["instruction"].to_numpy())
@@ -74,11 +83,6 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
 
 def graph_share(events: pd.DataFrame) -> float:
     """Share of the self time of `events` that ran in GPU graphs and has no sure op."""
-    is_of_graph = (
-        events["evidence"].eq("graph")
-        | events["graph_node"].ne(-1)
-        | events["op"].str.startswith("command_buffer")
-    )
-    is_hidden = is_of_graph & events["confidence"].lt(LOW_CONFIDENCE)
+    is_hidden = is_of_graph(events) & events["confidence"].lt(LOW_CONFIDENCE)
     total_ns = int(events["self_ns"].sum())
     return int(events["self_ns"][is_hidden].sum()) / total_ns if total_ns else 0.0

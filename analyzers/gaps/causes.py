@@ -1,0 +1,137 @@
+"""Question: why did a device have nothing to do in a gap?
+
+The launch of the work that ends the gap decides. It may begin only after the device ran dry: then
+the host was late, and what the host did until then is the cause. Within an execution the runtime's
+own thread launches, which a copy to the host, a callback or a rendezvous of threads holds up;
+before an execution the user's program does. A launch in time leaves the device: nodes of one graph
+follow each other, or streams wait for each other. No collective is the cause of a gap, as a
+device that waits for its peers in one is not idle; that its thread waited for theirs is a
+rendezvous.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.gaps.launched import launch_times
+from moeprof.tables.host_side import (
+    CALLBACK,
+    COMPILE,
+    GARBAGE,
+    INPUT,
+    RENDEZVOUS,
+    TRANSFER,
+    WAIT,
+)
+from moeprof.tables.intervals import Int64s, cover
+from moeprof.tables.trace import Trace
+
+COPY_TO_HOST = "copy to host"
+LATE = "host launch late"
+CALL = "launch call"
+GRAPH = "inside a command buffer"
+IN_TIME = "launched in time"
+EDGE = "edge of the step"
+UNKNOWN = "unknown"
+
+HOST_CAUSES = {
+    GARBAGE: "garbage collection",
+    COMPILE: "compilation",
+    CALLBACK: "host callback",
+    RENDEZVOUS: "host waits for peers",
+    INPUT: "input pipeline",
+    TRANSFER: "host transfer",
+    WAIT: "host waits for device",
+}
+"""Name of the cause by kind of host event, in order: of those that explain a gap the first does."""
+
+_WITHIN = (CALLBACK, RENDEZVOUS)
+"""Kinds that hold up the thread which launches an execution that has begun."""
+_ENOUGH = 0.5
+"""Share of the time until the launch that a kind must fill to be its cause: more than all else."""
+_TO_HOST = r"D2H|DtoH|DeviceToHost|CopyDeviceToHost"
+
+
+def is_copy_to_host(events: pd.DataFrame) -> np.ndarray:
+    """Whether each of `events` is a copy that the host has to wait for."""
+    names = events["name"].astype("str").str.contains(_TO_HOST, regex=True)
+    flags: np.ndarray = (events["kind"].eq("copy") & names).to_numpy(dtype=bool)
+    return flags
+
+
+def same_execution(events: pd.DataFrame, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether pieces at places `one` and `other` of `events` are of one execution.
+
+    By the run id; a copy may name no program.
+    """
+    runs, modules = events["run_id"].to_numpy(), events["module"].to_numpy()
+    is_one_program = modules[one] == modules[other]
+    is_one_program |= (modules[one] == -1) | (modules[other] == -1)
+    same: np.ndarray = is_one_program & (runs[one] == runs[other]) & (runs[one] != -1)
+    return same
+
+
+def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """`gaps` (of `GAPS`) with cause, and late_ns: from running dry to the launch, NaN if in time.
+
+    Without a launch the whole gap is compared with what the host did.
+    """
+    launch = launch_times(trace, gaps["after"].to_numpy())
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    is_known = launch["start_ns"].notna().to_numpy()
+    # a call that began and ended after the device's start is of another clock: the gap bounds it
+    began = np.minimum(launch["start_ns"].fillna(0).to_numpy(), end).astype(np.int64)
+    is_late = is_known & (began > start)
+    is_in_call = is_known & ~is_late & (launch["end_ns"].fillna(0).to_numpy() > start)
+    until = np.where(is_late, began, np.where(is_known, start, end))
+    within = _is_within(trace, gaps)
+    found = np.full(len(gaps), UNKNOWN, dtype=object)
+    found[is_known] = IN_TIME
+    found[is_in_call] = CALL
+    found[_is_same_graph(trace, gaps)] = GRAPH
+    found[is_late] = LATE
+    is_edge = gaps["after"].lt(0).to_numpy() | (gaps["before"].lt(0).to_numpy() & ~is_late)
+    found[is_edge] = EDGE
+    for kind in reversed(HOST_CAUSES):
+        share = _share_of(trace, kind, gaps["host"], start, until)
+        may_be = ~within | (kind in _WITHIN)
+        found[(share >= _ENOUGH) & may_be & (is_late | ~is_known) & ~is_edge] = HOST_CAUSES[kind]
+    before = gaps["before"].to_numpy()
+    copied = is_copy_to_host(trace.events.iloc[np.maximum(before, 0)]) & (before >= 0)
+    found[copied & within & (is_late | ~is_known)] = COPY_TO_HOST
+    late = np.where(is_late, began - start, np.nan)
+    return gaps.assign(cause=pd.Series(found, index=gaps.index, dtype="str"), late_ns=late)
+
+
+def _share_of(
+    trace: Trace, kind: str, hosts: pd.Series, start: Int64s, until: Int64s
+) -> np.ndarray:
+    """Share of each span that events of a kind on its host fill, whatever the thread."""
+    shares = np.zeros(len(start))
+    events = trace.host_events[trace.host_events["kind"].eq(kind)]
+    for host, mine in events.groupby("host", observed=True):
+        is_mine = hosts.eq(str(host)).to_numpy() & (until > start)
+        begins = mine["start_ns"].to_numpy()
+        filled = cover(begins, begins + mine["duration_ns"].to_numpy())
+        inside = filled.until(until[is_mine]) - filled.until(start[is_mine])
+        shares[is_mine] = inside / (until - start)[is_mine]
+    return shares
+
+
+def _is_within(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+    """Whether the work on both sides of each gap is of one execution."""
+    same: np.ndarray = (gaps["before"].ge(0) & gaps["after"].ge(0)).to_numpy()
+    before, after = (np.maximum(gaps[side].to_numpy(), 0) for side in ("before", "after"))
+    return same & same_execution(trace.events, before, after) if len(trace.events) else same
+
+
+def _is_same_graph(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+    """Whether one launch brought the work on both sides of each gap."""
+    if trace.events.empty:
+        return np.zeros(len(gaps), dtype=bool)
+    ids = trace.events["correlation_id"].to_numpy()
+    before, after = (gaps[side].to_numpy() for side in ("before", "after"))
+    is_between = (before >= 0) & (after >= 0) & (ids[after] != -1)
+    found: np.ndarray = is_between & (ids[before] == ids[after])
+    return found

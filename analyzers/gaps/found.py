@@ -1,0 +1,63 @@
+"""Question: when does each device do nothing within a used step, and between which pieces of work?
+
+The gaps of a device in a step add up to the idle time that `timeline` gives it, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.unions import on_one_axis
+from moeprof.analyzers.activity.work import NEITHER
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+NONE = -1
+
+GAPS = Schema(
+    "gaps",
+    (
+        Column("host", "text", "", "host of the device"),
+        Column("device", "int64", "", "ordinal of the device on its host"),
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("step", "int64", "", "step; -1 for the whole capture"),
+        Column("start_ns", "int64", "ns", "when the last stream ran dry"),
+        Column("end_ns", "int64", "ns", "when the next piece of work began"),
+        Column("before", "int64", "", "row of `events` that ended last; -1 at the step's start"),
+        Column("after", "int64", "", "row of `events` that began; -1 at the step's end"),
+    ),
+)
+
+
+def gaps_of(trace: Trace) -> pd.DataFrame:
+    """`GAPS` of all devices in the used steps, by device and time."""
+    segments, inside, rows, place, start_ns, end_ns, work = device_steps(trace)
+    if segments.empty:
+        return GAPS.frame()
+    origins = np.concatenate([[0], np.cumsum(inside.end_ns - inside.start_ns)])
+    begin, finish = on_one_axis(inside, place, start_ns, end_ns)
+    is_work = (work != NEITHER) & (finish > begin)
+    # an empty interval at each border keeps a gap from reaching into the next segment
+    start = np.concatenate([origins, begin[is_work]])
+    end = np.concatenate([origins, finish[is_work]])
+    row = np.concatenate([np.full(len(origins), NONE), rows[is_work]])
+    order = np.argsort(start, kind="stable")
+    start, end, row = start[order], end[order], row[order]
+    reached = np.maximum.accumulate(end)
+    is_last = np.concatenate([[True], end[1:] >= reached[:-1]])
+    last = np.maximum.accumulate(np.where(is_last, np.arange(len(end)), 0))
+    at = np.flatnonzero(start[1:] > reached[:-1]) + 1
+    begins = reached[at - 1]
+    segment = np.searchsorted(origins[:-1], begins, "right") - 1
+    shift = segments["start_ns"].to_numpy()[segment] - origins[segment]
+    found = segments[["host", "device", "rank", "step"]].iloc[segment].reset_index(drop=True)
+    return GAPS.check(
+        found.assign(
+            start_ns=begins + shift,
+            end_ns=start[at] + shift,
+            before=row[last[at - 1]],
+            after=row[at],
+        ).astype({"step": "int64"})
+    )

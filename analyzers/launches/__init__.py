@@ -1,0 +1,1 @@
+"""Launch calls of the host and the device work that they brought."""
