@@ -3,8 +3,9 @@
 The launch of the work that ends the gap decides. It may begin only after the device ran dry: then
 the host was late, and what the host did until then is the cause. Within an execution the runtime's
 own thread launches, which a copy to the host, a callback or a rendezvous of threads holds up;
-before an execution the user's program does. A launch in time leaves the device: nodes of one graph
-follow each other, or streams wait for each other. No collective is the cause of a gap, as a
+before an execution the user's program does. A call that began in time and reaches into the gap may
+still have been handing over its work. A launch in time leaves the device: nodes of one graph follow
+each other, or streams wait for each other. No collective is the cause of a gap, as a
 device that waits for its peers in one is not idle; that its thread waited for theirs is a
 rendezvous.
 """
@@ -88,8 +89,8 @@ def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     within = _is_within(trace, gaps)
     found = np.full(len(gaps), UNKNOWN, dtype=object)
     found[is_known] = IN_TIME
-    found[is_in_call] = CALL
     found[_is_same_graph(trace, gaps)] = GRAPH
+    found[is_in_call] = CALL
     found[is_late] = LATE
     is_edge = gaps["after"].lt(0).to_numpy() | (gaps["before"].lt(0).to_numpy() & ~is_late)
     found[is_edge] = EDGE
