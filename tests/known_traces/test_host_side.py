@@ -1,6 +1,6 @@
 """Gaps and launches of two H100.
 
-Counts, the longest gap and its launch were checked once against protobuf's own reading of the files.
+Counts, the longest gap and its launch were checked once against protobuf's own reading.
 """
 
 from __future__ import annotations
