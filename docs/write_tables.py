@@ -11,6 +11,9 @@ import importlib
 
 from moeprof.analyzers import ALL
 from moeprof.analyzers.classify import CLASSES
+from moeprof.analyzers.comparison.changes import CHANGES
+from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
+from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Column, Schema
 
@@ -62,6 +65,11 @@ ROUTING = (
     (routing.ROUTING, "One row per step, layer and expert; an expert without a token has 0."),
     (routing.RECEIVED, "One row per step, layer, exchange group and rank."),
 )
+COMPARED = (
+    (STEP_CHANGES, "The step, then the four times that add up to it."),
+    (CHANGES, "One row for all op time, one per component, one per op that both runs have or one."),
+    (MEMORY_CHANGES, "The peak of the step's program, then its parts."),
+)
 
 
 def document() -> str:
@@ -78,6 +86,8 @@ def document() -> str:
         "## Findings: `moeprof analyze`",
         *map(_finding, ALL),
         _section(CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
+        "## What changed: `moeprof compare`",
+        *(_section(schema, rows) for schema, rows in COMPARED),
     ]
     return "\n\n".join(parts)
 

@@ -189,7 +189,8 @@ def _steps(trace: Trace) -> list[StepInfo]:
     ]
 
 
-def _column(column: Column) -> ColumnInfo:
+def column_info(column: Column) -> ColumnInfo:
+    """What a document says of a column."""
     info: ColumnInfo = {"name": column.name, "unit": column.unit, "meaning": column.meaning}
     return info | {"heading": column.heading} if column.heading else info
 
@@ -202,7 +203,7 @@ def finding_of(analysis: Analysis) -> Finding:
             {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
             for m in analysis.headline
         ],
-        "columns": [_column(column) for column in analysis.schema.columns],
+        "columns": [column_info(column) for column in analysis.schema.columns],
         "rows": [
             {str(name): plain(value) for name, value in row.items()}
             for row in analysis.table[analysis.schema.names].to_dict("records")

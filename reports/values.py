@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import printable
 from moeprof.units import format_bytes, format_count, format_ns, format_percent
@@ -48,6 +50,12 @@ def cell_text(value: Value, name: str, unit: str) -> str:
     """
     is_said = unit not in (*SCALED_UNITS, *_FRACTIONS) and name.endswith(f"_{unit}")
     return written(value, "count" if is_said and isinstance(value, int | float) else unit)
+
+
+def signed(change: float, write: Callable[[float], str]) -> str:
+    """A change with its sign, as ``−38.1 ms`` or ``+5.0 %``; nothing has none."""
+    sign = "+" if change > 0 else "−" if change < 0 else ""
+    return f"{sign}{write(abs(change))}"
 
 
 def is_number(value: Value) -> bool:

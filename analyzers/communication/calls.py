@@ -102,7 +102,7 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
     Both halves of a pair are of the site of the first: a call lasts from the start of the one to
     the end of the other, in which a device blocks until the data has come.
     """
-    rows = _first_halves(trace.hlo_ops, sure_rows(work))
+    rows = first_halves(trace.hlo_ops, sure_rows(work))
     sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
@@ -113,7 +113,7 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
     return work.assign(site=place), sites
 
 
-def _first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:
+def first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:
     """`rows` of `HLO_OPS`, where an op that ends work gives way to the one that began it."""
     ends = [row for row in np.unique(rows[rows >= 0]) if _is_end(str(hlo_ops["opcode"].iat[row]))]
     modules = hlo_ops["module"].to_numpy()

@@ -18,6 +18,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMMANDS = {
     "capture": "Run a training script under the JAX profiler and analyse its steps.",
     "analyze": "Where the step of a captured run goes.",
+    "compare": "What changed between two runs.",
     "report": "Write one self-contained HTML page about one or more runs.",
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
     "pipeline": "The bubble of a pipeline: projected, measured, drawn.",

@@ -1,0 +1,84 @@
+"""Question: what changed between two runs?
+
+Reads:   two traces.
+Returns: changes of the step, of each component and op, and of the memory of the step's program.
+
+A figure that a failed check of either run would falsify is left out, and a note says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.comparison.changes import CHANGES, changes
+from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_changes
+from moeprof.analyzers.comparison.notes import notes_on_runs
+from moeprof.analyzers.comparison.side import side_of
+from moeprof.analyzers.comparison.step_change import STEP_CHANGES, step_changes
+from moeprof.analyzers.timeline import timeline
+from moeprof.tables.trace import Trace
+
+_NEEDED = {
+    "step": ("step_time", "timeline"),
+    "rows": ("breakdown", "ops"),
+    "waits": ("collectives",),
+    "memory": ("memory",),
+}
+"""Part of a comparison -> the analyses whose failed checks falsify it."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed, with times per device and step. A table without a row is not known.
+
+    ``step`` has `STEP_CHANGES`, ``rows`` `CHANGES`, ``memory`` `MEMORY_CHANGES`.
+    """
+
+    step: pd.DataFrame
+    rows: pd.DataFrame
+    memory: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def compare(base: Trace, new: Trace) -> Comparison:
+    """What changed from `base` to `new`."""
+    notes = [*notes_on_runs(base, new)]
+    why = {part: _reason(base, new, part) for part in _NEEDED}
+    notes += dict.fromkeys(text for text in why.values() if text)
+    step, rows = STEP_CHANGES.frame(), CHANGES.frame()
+    if not why["step"]:
+        tables = [timeline(trace).table for trace in (base, new)]
+        step = step_changes(*tables)
+    if not why["rows"]:
+        rows = changes(*(side_of(trace) for trace in (base, new)))
+        if why["waits"]:
+            rows = _without_waits(rows)
+    memory = MEMORY_CHANGES.frame() if why["memory"] else memory_changes(base, new)
+    return Comparison(step, rows, memory, tuple(notes))
+
+
+def _reason(base: Trace, new: Trace, part: str) -> str:
+    """Why a part of the comparison cannot be known; empty where it can."""
+    for name, trace in (("base", base), ("new", new)):
+        for check in trace.trust:
+            if set(check.withholds) & set(_NEEDED[part]):
+                return f"{part} withheld: {name}: {check.check}: {check.detail}"
+    has_steps = [bool(trace.steps["used"].any()) for trace in (base, new)]
+    if part in ("step", "rows") and not all(has_steps):
+        missing = " and ".join(
+            n for n, has in zip(("base", "new"), has_steps, strict=True) if not has
+        )
+        return (
+            f"times are not compared: no whole step to measure in {missing}, and captures of "
+            "different length say nothing about each other; capture a few steps of both"
+        )
+    return ""
+
+
+def _without_waits(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` whose waits count to what a call costs."""
+    waits = rows["wait_change_ns"].fillna(0.0)
+    return rows.assign(per_call_change_ns=rows["per_call_change_ns"] + waits, wait_change_ns=np.nan)

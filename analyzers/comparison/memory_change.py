@@ -1,0 +1,65 @@
+"""Question: does the program of the step need more memory than before?
+
+The compiler's own account of one execution on one device: arguments + results that reuse none +
+temporary buffers. What the allocator, collectives and other programs hold besides is not in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+MEMORY_CHANGES = Schema(
+    "memory_changes",
+    (
+        Column("part", "text", "", "peak = argument + temp + output − alias"),
+        Column("base_bytes", "float64", "bytes", "of the step's program in base; none unknown"),
+        Column("new_bytes", "float64", "bytes", "of the step's program in new; none unknown"),
+        Column("change_bytes", "float64", "bytes", "new less base"),
+        Column("change_share", "float64", "share", "change of base"),
+    ),
+)
+_PARTS = ("argument", "temp", "output", "alias")
+
+
+def memory_changes(base: Trace, new: Trace) -> pd.DataFrame:
+    """`MEMORY_CHANGES` of the programs of the step; NaN where sizes are missing."""
+    sides = [np.array(_sizes(trace)) for trace in (base, new)]
+    change = sides[1] - sides[0]
+    share = np.divide(change, sides[0], out=np.full(len(change), np.nan), where=sides[0] > 0)
+    return MEMORY_CHANGES.frame(
+        {
+            "part": ["peak", *_PARTS],
+            "base_bytes": sides[0],
+            "new_bytes": sides[1],
+            "change_bytes": change,
+            "change_share": share,
+        }
+    )
+
+
+def step_module(trace: Trace) -> int:
+    """The program that most used steps run, of several the one with the most work; -1 for none."""
+    steps = trace.steps
+    ran = steps["module"][steps["used"] & (steps["module"] != -1)]
+    known = trace.modules[trace.modules["module"].isin(ran)]
+    if known.empty:
+        return -1
+    counts = known["module"].map(ran.value_counts())
+    ordered = known.assign(steps=counts).sort_values(["steps", "device_ns"], ascending=False)
+    return int(ordered["module"].iloc[0])
+
+
+def _sizes(trace: Trace) -> list[float]:
+    """Peak and its parts in bytes, NaN unknown."""
+    modules = trace.modules
+    rows = modules[modules["module"] == step_module(trace)]
+    if rows.empty:
+        return [np.nan] * (len(_PARTS) + 1)
+    found = {part: float(rows[f"{part}_bytes"].iloc[0]) for part in _PARTS}
+    found = {part: size if size >= 0 else np.nan for part, size in found.items()}
+    peak = found["argument"] + found["temp"] + found["output"] - found["alias"]
+    return [peak, *found.values()]

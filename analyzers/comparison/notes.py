@@ -1,0 +1,83 @@
+"""Question: what else differs between two runs, so that their times may differ for it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from moeprof.analyzers.comparison.memory_change import step_module
+from moeprof.analyzers.window import window
+from moeprof.tables.trace import Trace
+
+_FEW_STEPS = 3
+
+
+def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
+    """Differences in machine, software, mesh and model, and what the noise cannot tell."""
+    told = [
+        f"{name}: {first or 'not known'} in base, {second or 'not known'} in new"
+        for name, first, second in ((name, fact(base), fact(new)) for name, fact in _FACTS.items())
+        if first != second
+    ]
+    return (*told, *_noise_notes(base, new))
+
+
+def _noise_notes(base: Trace, new: Trace) -> list[str]:
+    steps = [window(trace).steps for trace in (base, new)]
+    if not all(steps):
+        return []
+    counts = f"{steps[0]} step{'s' * (steps[0] > 1)} of base and {steps[1]} of new"
+    if min(steps) < 2:
+        return [f"noise is not known: {counts}; capture at least 5 of each"]
+    notes = ["noise is what steps of one capture differ by; two captures of one program may more"]
+    if min(steps) <= _FEW_STEPS:
+        notes.append(
+            f"{counts}: few, so that only large changes are beyond noise; capture 5 or more"
+        )
+    return notes
+
+
+def _platform(trace: Trace) -> str:
+    return trace.meta.platform
+
+
+def _devices(trace: Trace) -> str:
+    """Devices with work: figures are per device, so that another count is no fault."""
+    return str(trace.meta.devices)
+
+
+def _models(trace: Trace) -> str:
+    return ", ".join(sorted(set(trace.devices["model"]) - {""}))
+
+
+def _groups(trace: Trace) -> str:
+    """Sizes of the groups of the step's collectives, by kind: they follow the mesh."""
+    ops = trace.hlo_ops[trace.hlo_ops["module"] == step_module(trace)]
+    named = ops[ops["replica_groups"] != ""]
+    opcodes = named["opcode"].str.removesuffix("-start")
+    sizes = (
+        named["replica_groups"].str.extract(r"\{\{?([\d, ]+)\}", expand=False).str.count(",") + 1
+    )
+    pairs = pd.DataFrame({"opcode": opcodes, "size": sizes}).dropna().drop_duplicates()
+    pairs = pairs.sort_values(["opcode", "size"])
+    return ", ".join(f"{row.opcode} over {row.size:.0f}" for row in pairs.itertuples())
+
+
+def _loops(trace: Trace) -> str:
+    """Rounds of the loops that run: a scan over layers has one per layer."""
+    ops = trace.hlo_ops[trace.hlo_ops["module"] == step_module(trace)]
+    loops = ops[(ops["opcode"] == "while") & (ops["trip_count"] > 1)]
+    rows = set(trace.events["instruction"])
+    ran = loops[loops.index.isin(rows)] if loops.index.isin(rows).any() else loops
+    return ", ".join(map(str, sorted(set(ran["trip_count"].tolist()))))
+
+
+_FACTS: dict[str, Callable[[Trace], str]] = {
+    "platform": _platform,
+    "device": _models,
+    "jax": lambda trace: trace.meta.jax_version,
+    "devices with work (figures are per device)": _devices,
+    "groups of collectives": _groups,
+    "rounds of loops (layers, microbatches)": _loops,
+}

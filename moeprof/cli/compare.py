@@ -1,0 +1,101 @@
+"""`moeprof compare`: what changed between two runs, as text or JSON, and gates on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.errors import SpecError
+
+if TYPE_CHECKING:
+    from moeprof.analyzers.comparison.gates import Gate
+    from moeprof.reports.comparison import ComparisonDocument
+
+EXIT_GATE = 4
+"""Exit code where a gate failed."""
+
+
+def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[Gate, ...]:
+    if not texts:
+        return ()
+    from moeprof.analyzers.comparison.gates import parse_gate
+
+    try:
+        return tuple(parse_gate(text) for text in texts)
+    except SpecError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("compare")
+@click.argument("base", type=click.Path(exists=True, path_type=Path))
+@click.argument("new", type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.comparison/1.")
+@click.option(
+    "--fail-on",
+    "gates",
+    multiple=True,
+    metavar="EXPR",
+    callback=_gates,
+    help="Exit with 4 where NEW less BASE is above EXPR, as 'grouped_gemm>+5%'. Repeatable.",
+)
+@click.option("--base-session", metavar="NAME", help="Session of BASE. Default: the newest.")
+@click.option("--new-session", metavar="NAME", help="Session of NEW. Default: the newest.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    base: Path,
+    new: Path,
+    as_json: bool,
+    gates: tuple[Gate, ...],
+    base_session: str | None,
+    new_session: str | None,
+) -> None:
+    """What changed between two runs, per device and step, against the noise of their steps.
+
+    BASE and NEW are what `moeprof analyze` takes. Ops are matched by their place in the model
+    (component, phase, scope) and by what they do, never by the number of a fusion. Devices and
+    steps may differ in number.
+
+    EXPR is NAME>+NUMBER or NAME>-NUMBER with a unit: step>+2%, idle>+1ms, memory>+0.5GiB. NAME is
+    step, compute, exposed_communication, exposed_copy, idle, a component of `moeprof analyze
+    --only breakdown`, or memory. Units are %, ns, us, ms, s; for memory %, B, KiB, MiB, GiB, TiB.
+    A gate looks at the change alone; whether that is beyond the noise is printed beside it.
+
+    Exit codes, the first that holds: 2 wrong usage; 4 a gate failed; 3 an input is damaged or
+    partial, figures were withheld, or the figure of a gate is not known; 0.
+
+    Example:
+
+        moeprof compare runs/base runs/new --fail-on 'step>+2%' --fail-on 'memory>+1GiB'
+    """
+    from moeprof.analyzers.comparison.compare import compare
+    from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
+    from moeprof.ingest import open_run
+    from moeprof.reports.comparison import build_comparison, comparison_json
+    from moeprof.reports.document import build
+
+    traces = [open_run(base, base_session), open_run(new, new_session)]
+    comparison = compare(*traces)
+    outcomes = [outcome(gate, comparison) for gate in gates]
+    sides = [build(trace, {}) for trace in traces]
+    document = build_comparison(sides[0], sides[1], comparison, outcomes)
+    if as_json:
+        click.echo(comparison_json(document))
+    else:
+        _show(document)
+    verdicts = {found.verdict for found in outcomes}
+    if FAILED in verdicts:
+        ctx.exit(EXIT_GATE)
+    if NOT_KNOWN in verdicts or any(is_partial(side) for side in sides):
+        ctx.exit(EXIT_PARTIAL)
+
+
+def _show(document: ComparisonDocument) -> None:
+    from rich.console import Console
+
+    from moeprof.reports.comparison_text import comparison_text
+
+    Console(highlight=False).print(comparison_text(document), soft_wrap=True)

@@ -1,0 +1,101 @@
+"""`moeprof compare`: what is printed, the JSON, and the exit codes in their order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders.hlo import computation, hlo_proto, op
+from builders.xspace import host, line, metadata, thunk, xspace
+
+from moeprof.cli import main as command_line
+
+PROGRAM = hlo_proto(
+    computation("main", op("add", "add", "f32[8]", op_name="jit(f)/jvp()/attention/add"))
+)
+
+
+def profile(folder, name: str, length: int, cut: float = 1.0):
+    """Four steps of one op that takes `length` ns."""
+    work = [thunk("add", 10_000 * i + 10, length, run_id=i) for i in range(4)]
+    data = xspace(metadata(p7=PROGRAM), host(line("pool", *work)))
+    file = folder / f"{name}.xplane.pb"
+    file.write_bytes(data[: int(cut * len(data))])
+    return file
+
+
+@pytest.fixture
+def ran(monkeypatch, capsys):
+    """Run a command as a shell would: exit code, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["moeprof", "compare", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return profile(tmp_path, "base", 1000), profile(tmp_path, "new", 1300)
+
+
+def test_the_verdict_comes_first_and_lines_fit(ran, pair):
+    code, out, _ = ran(*pair)
+    assert code == 0
+    assert out.startswith("step 1.000 → 1.300 µs  (+30.0 %, noise ±0.0 %: beyond it)\n")
+    assert "+300 ns  attention" in out
+    assert "the same calls take longer +300 ns" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_strict_and_says_the_same(ran, pair):
+    code, out, _ = ran(*pair, "--json", "--fail-on", "step>+50%")
+    document = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0
+    assert document["schema"] == "moeprof.comparison/1"
+    assert document["step"]["rows"][0]["change_ns"] == 300.0
+    assert {row["level"] for row in document["rows"]["rows"]} == {"total", "component", "op"}
+    assert document["gates"][0]["verdict"] == "passed"
+    assert document["base"]["run"]["devices"] == 1
+    assert set(document) >= {"base", "new", "memory", "noise", "notes"}
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        (["step>+29%"], 4),
+        (["step>+31%", "attention>+299ns"], 4),
+        (["step>+30%", "router>+1%"], 0),
+        (["memory>+1GiB", "step>+1%"], 4),
+    ],
+)
+def test_a_failed_gate_has_an_exit_code_of_its_own(ran, pair, gates, expected):
+    options = [text for gate in gates for text in ("--fail-on", gate)]
+    code, out, _ = ran(*pair, *options)
+    assert code == expected
+    assert "Gates" in out
+
+
+def test_a_gate_on_a_figure_that_is_not_known_is_told(ran, tmp_path, pair):
+    idle = tmp_path / "idle.xplane.pb"
+    idle.write_bytes(xspace(metadata(p7=PROGRAM), host(line("pool"))))
+    code, out, _ = ran(pair[0], idle, "--fail-on", "step>+1%")
+    assert code == 3
+    assert "not known step>+1%" in out
+
+
+@pytest.mark.parametrize("gate", ["grouped_gem>+5%", "step>5", "step>+5GiB"])
+def test_a_wrong_gate_is_wrong_usage_and_says_what_there_is(ran, pair, gate):
+    code, _, err = ran(*pair, "--fail-on", gate)
+    assert code == 2
+    assert "there are" in err or "expected" in err
+
+
+def test_a_damaged_side_is_told_by_the_exit_code(ran, tmp_path, pair):
+    damaged = profile(tmp_path, "cut", 1000, cut=0.9)
+    code, out, _ = ran(pair[0], damaged)
+    assert code == 3
+    assert "fail" in out or "warn" in out

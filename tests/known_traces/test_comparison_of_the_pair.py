@@ -1,0 +1,71 @@
+"""One MaxText program without and with XLA's command buffers: every figure worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from moeprof.analyzers import analyze
+from moeprof.analyzers.comparison.compare import Comparison, compare
+
+WITH, WITHOUT = (f"maxtext_h100x2_ds_ep2_cf125{kind}.xplane.pb.gz" for kind in ("", "_nocmdbuf"))
+
+
+@pytest.fixture(scope="module")
+def found(opened) -> Comparison:
+    return compare(opened(WITHOUT), opened(WITH))
+
+
+def test_the_step_is_the_mean_of_both_steps_and_only_idle_time_changed_by_much(found):
+    """(59,796,939 + 58,042,744) / 2 and (57,883,809 + 53,865,938) / 2 ns."""
+    step = found.step.set_index("part")
+    assert step.loc["step", "base_ns"] == 58_919_841.5
+    assert step.loc["step", "new_ns"] == 55_874_873.5
+    assert step.loc["step", "change_ns"] == -3_044_968.0
+    # idle with command buffers: 5,494,077, 1,389,602, 5,558,748 and 1,626,723 ns
+    assert step.loc["idle", "new_ns"] == 3_517_287.5
+    # compute with them: 47,466,080, 47,516,488, 47,360,048 and 47,423,047 ns
+    assert step.loc["compute", "new_ns"] == 47_441_415.75
+    assert step["change_ns"].iloc[1:].sum() == -3_044_968.0
+
+
+def test_two_steps_of_each_cannot_tell_the_change_from_noise(found):
+    """Steps differ by 1,754,195 and 4,017,871 ns: s²/n are d²/4, together (2,192,057 ns)²; 1.37
+    degrees of freedom, so that t is 12.706.
+    """
+    step = found.step.set_index("part").loc["step"]
+    assert step["noise_ns"] == pytest.approx(12.706 * 2_192_057, rel=1e-5)
+    assert step["verdict"] == "within noise"
+
+
+def test_memory_is_the_published_one(found):
+    memory = found.memory.set_index("part")
+    assert memory.loc["peak", "base_bytes"] == memory.loc["peak", "new_bytes"] == 5_907_350_522
+    assert memory.loc["argument", "base_bytes"] == 2_009_196_532
+    assert memory.loc["temp", "base_bytes"] == 3_898_152_944
+
+
+def test_every_op_of_the_program_is_found_in_the_other(found):
+    """What is only in one are copies of the runtime, and small programs between the steps."""
+    ops = found.rows[found.rows["level"] == "op"]
+    alone = ops[ops["match"].isin(["only in base", "only in new"])]
+    assert alone["change_ns"].abs().sum() < 4_000
+    parts = found.rows[found.rows["level"] == "component"].set_index("component")
+    # 53 all-gathers, 8 all-reduces, 2 all-to-alls and 28 reduce-scatters, 4 of them the router's
+    exchanges = ops[ops["op"].isin(["all-gather", "all-reduce", "all-to-all", "reduce-scatter"])]
+    assert exchanges["base_calls"].sum() == exchanges["new_calls"].sum() == 91
+    assert parts.loc["collectives", "base_calls"] == 87
+
+
+@pytest.mark.parametrize(("name", "column"), [(WITHOUT, "base_ns"), (WITH, "new_ns")])
+def test_components_take_what_the_breakdown_says(opened, found, name, column):
+    told = analyze(opened(name), ["breakdown"])["breakdown"].table
+    sums = told.groupby("component")["per_step_ns"].sum()
+    parts = found.rows[found.rows["level"] == "component"].set_index("component")[column]
+    assert parts.to_dict() == pytest.approx(sums[parts.index].to_dict(), abs=1)
+
+
+def test_the_same_run_twice_has_no_change(opened):
+    same = compare(opened(WITH), opened(WITH))
+    assert (same.rows["change_ns"] == 0.0).all()
+    assert (same.step["change_ns"] == 0.0).all()
+    assert set(same.rows["match"]) == {"same", ""}
