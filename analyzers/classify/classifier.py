@@ -7,7 +7,8 @@ The evidence, strongest first; the first that speaks decides:
 3. function   functions, classes and files of the source frames, innermost first
 4. parameter  the name of the weight that a product reads
 5. structure  what the program computes there (`structure`)
-6. neighbour  for ops without a name: the ops that read and write the same values
+6. primitive  the JAX primitive at the end of the op_name, where it serves one purpose alone
+7. neighbour  where nothing above speaks: the ops that read and write the same values
 
 A name that says "MoE layer" only is refined by structure, and what encloses the layer (a block
 called "mlp", say) no longer counts. Collectives outside the MoE layer's
@@ -25,7 +26,14 @@ from pathlib import PurePath
 import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
-from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, innermost, scopes
+from moeprof.analyzers.classify.flow import Flow
+from moeprof.analyzers.classify.names import (
+    MOE_CONTEXT,
+    component_of,
+    component_of_primitive,
+    innermost,
+    scopes,
+)
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.program import Frame, Op, Program
@@ -54,6 +62,10 @@ CLASSES = Schema(
 _LIBRARY = re.compile(r"(site|dist)-packages/")
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
+_VAGUE = ("other", "moe_other")
+_IN_LAYER = MOE | {"shared_expert"}
+_EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
+"""Scopes of a MoE layer in which its experts multiply or apply their activation."""
 _MATMUL_CALLS = ("__cublas$gemm", "__cublas$lt$matmul")
 _STEM = re.compile(
     r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
@@ -79,15 +91,17 @@ def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
 
 
 def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
-    structure = find_structure(program)
+    structure, flow = find_structure(program), Flow(program)
     findings = {op.name: _finding(program, structure, op) for op in program.ops.values()}
     labels = {
         name: (found.component, phase_of(_best_name(program, program.ops[name])))
         for name, found in findings.items()
-        if found is not None and found.component not in ("other", "loop_gaps")
+        if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
-    voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
-    voted = spread(program, labels, voters)
+    voters = [
+        op for op in program.ops.values() if op.name not in labels and op.opcode not in LOOPS
+    ]
+    voted = spread(program, flow, labels, voters)
     for op in voters:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
@@ -97,19 +111,15 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     ]
 
 
-def _may_vote(program: Program, op: Op) -> bool:
-    """Nameless ops, and those that only move what their neighbours compute (a loop's slices)."""
-    if not (_best_name(program, op) or op.frames or _interior_frames(program, op)):
-        return True
-    return program.only_moves(op)
-
-
 def _row(
     module: int, program: Program, op: Op, found: Finding | None, vote: tuple[str, str] | None
 ) -> dict[str, object]:
     phase = phase_of(_best_name(program, op))
-    if found is None or (found.component == "other" and vote):
-        if op.opcode in COPIES:
+    is_in_layer = found is not None and found.component == "moe_other"
+    if is_in_layer and (vote is None or vote[0] not in _IN_LAYER):
+        vote = None
+    if found is None or (found.component in _VAGUE and vote):
+        if op.opcode in COPIES and not is_in_layer:
             found = Finding("copies", "opcode")
         elif vote:
             found = Finding(_refined(program, op, vote[0]), "neighbour")
@@ -187,6 +197,11 @@ def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
         return Finding(by_structure, "structure")
     if is_moe and _is_batched_product(program, op):
         return Finding("grouped_gemm", "structure")
+    if is_moe and any(_EXPERT_SCOPE.fullmatch(s) for path in scopes(name) for s in path):
+        return Finding(_refined(program, op, "grouped_gemm"), "scope")
+    by_primitive = component_of_primitive(name)
+    if by_primitive:
+        return Finding(_refined(program, op, by_primitive), "primitive")
     return Finding("moe_other" if is_moe else "other", "function" if is_moe else "none")
 
 

@@ -21,7 +21,8 @@ _PATTERNS = tuple(
     (re.compile(pattern), component)
     for pattern, component in (
         (r"_shared_(experts?|mlp|ffn)_", "shared_expert"),
-        (r"_(weight_gather|grad_sync|grads?_sync|sync_grad\w*|psum_grads?)_", "collectives"),
+        (r"_(weights?_gather|gather_weights?|(all_)?gather_params?)_", "weight_gather"),
+        (r"_(grad_sync|grads?_(sync|reduce)|sync_grad\w*|psum_grads?)_", "gradient_reduce"),
         (r"_(un_?permute|un_?sort|weight_sum|inverse_permute|ragged_unsort)", "unpermute"),
         (r"_(combine|un_?dispatch)_", "combine"),
         (r"_dispatch_", "dispatch"),
@@ -50,6 +51,10 @@ _PATTERNS = tuple(
         (r"_(mlp|ffn|feed_?forward|swiglu|geglu|dense_mlp)_", "dense_mlp"),
     )
 )
+_PRIMITIVES = {
+    **dict.fromkeys(("ragged_dot_general", "ragged_dot", "ragged_dot_general_p"), "grouped_gemm"),
+    "conv_general_dilated": "convolution",
+}
 _PARTS_OF_LAYER = MOE | {"shared_expert"}
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
@@ -91,6 +96,12 @@ def scopes(op_name: str) -> list[list[str]]:
     Derivative wrappers are taken off: ``transpose(jvp(moe))/dispatch`` gives moe, dispatch.
     """
     return [_path(part) for part in op_name_parts(op_name)]
+
+
+def component_of_primitive(op_name: str) -> str | None:
+    """Component of the JAX primitive at the end of an op_name, of the few that have one use."""
+    found = (_PRIMITIVES.get(part.rpartition("/")[2].rstrip(")")) for part in op_name_parts(op_name))
+    return next((component for component in found if component), None)
 
 
 def _path(op_name: str) -> list[str]:

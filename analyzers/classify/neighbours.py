@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from moeprof.analyzers.classify.flow import CARRIERS, Flow
 from moeprof.analyzers.classify.program import Op, Program
 
 Label = tuple[str, str]  # (component, phase)
@@ -22,21 +23,22 @@ _WAY = {
     "combine": "combine",
     "unpermute": "combine",
 }
-_PASS = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "while", "constant"})
+_PASS = CARRIERS | {"constant"}
 
 
 def spread(
-    program: Program, labels: Mapping[str, Label], open_ops: Iterable[Op]
+    program: Program, flow: Flow, labels: Mapping[str, Label], open_ops: Iterable[Op]
 ) -> dict[str, Label]:
     """Labels for `open_ops` by vote of their neighbours, nearest first.
 
-    Readers and writers vote once each; on a draw the readers decide. Each round uses the labels
+    Readers and writers vote once each; on a draw the readers decide. A slice that is stored into
+    a stack belongs to who made it, be the stack read by whom it may. Each round uses the labels
     of the round before, so a chain of nameless ops is labelled from its ends.
     """
     known = dict(labels)
     todo = [op for op in open_ops if op.opcode not in _PASS]
     for _ in range(_ROUNDS):
-        found = {op.name: label for op in todo if (label := _vote(program, op, known))}
+        found = {op.name: label for op in todo if (label := _vote(program, flow, op, known))}
         if not found:
             break
         known.update(found)
@@ -67,24 +69,13 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
     return "collectives", known.get(op.name, ("", "other"))[1]
 
 
-def _vote(program: Program, op: Op, known: Mapping[str, Label]) -> Label | None:
-    readers = [known[name] for name in _readers(program, op) if name in known]
-    writers = [known[name] for name in op.operands if name in known]
+def _vote(program: Program, flow: Flow, op: Op, known: Mapping[str, Label]) -> Label | None:
+    readers = [known[name] for name in flow.readers.get(op.name, ()) if name in known]
+    writers = [known[name] for name in flow.makers(op) if name in known and name != op.name]
+    if writers and "dynamic-update-slice" in program.opcodes(op):
+        readers = []
     votes = Counter([*readers, *writers])
     if not votes:
         return None
     most = max(votes.values())
     return next(label for label in [*readers, *writers] if votes[label] == most)
-
-
-def _readers(program: Program, op: Op) -> list[str]:
-    """Users, looking through the parts of tuples."""
-    found = []
-    for name in program.users.get(op.name, ()):
-        user = program.ops[name]
-        found += (
-            program.users.get(name, [])
-            if user.opcode in ("bitcast", "get-tuple-element")
-            else [name]
-        )
-    return found
