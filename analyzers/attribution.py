@@ -9,11 +9,19 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import CLASSES, classify
+from moeprof.analyzers.classify.kernels import kind_of_kernel
 from moeprof.analyzers.classify.program import Program, programs_in
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 
-_NONE = {"component": "unattributed", "phase": "other", "evidence": "none", "source": ""}
+_NONE = {
+    "component": "unattributed",
+    "phase": "other",
+    "evidence": "none",
+    "op_kind": "kernel",
+    "layer_kind": "outside",
+    "source": "",
+}
 
 
 @functools.lru_cache(maxsize=1)
@@ -69,16 +77,26 @@ def sure_rows(events: pd.DataFrame) -> np.ndarray:
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
-    So is work whose op is a guess. Copies and memory sets that the GPU ran outside any op are
+    So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and memory sets that the GPU ran outside any op are
     copies. Text comes as categories.
     """
     classes = _labels(trace)
     rows = sure_rows(events)
     found = {name: classes[name].array.take(rows) for name in CLASSES.names if name in classes}
-    component = found["component"].add_categories({"copies"} - set(found["component"].categories))
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
-    component[is_copy] = "copies"
-    return events.assign(**{**found, "component": component})
+    found["component"] = _replaced(found["component"], is_copy, np.full(len(events), "copies"))
+    names = events["name"].cat
+    by_name = np.array([kind_of_kernel(name) for name in names.categories], dtype=object)
+    kinds = by_name.take(names.codes.to_numpy()) if len(events) else by_name
+    found["op_kind"] = _replaced(found["op_kind"], rows < 0, kinds)
+    return events.assign(**found)
+
+
+def _replaced(known: pd.Categorical, where: np.ndarray, values: np.ndarray) -> pd.Categorical:
+    """`known` with `values` at `where`."""
+    wider = known.add_categories(sorted(set(values[where]) - set(known.categories)))
+    wider[where] = values[where]
+    return wider
 
 
 def graph_share(events: pd.DataFrame) -> float:

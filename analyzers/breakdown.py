@@ -1,7 +1,7 @@
 """Question: where does a training step go?
 
 Reads:   events, hlo_ops, steps, rendezvous.
-Returns: one row per component and phase.
+Returns: one row per kind of layer, component and phase.
 
 Times are self times: a loop gives up the time of its body. Ops of one device may run at once
 (several streams or threads), so the parts add up to the device's op time, which may exceed the
@@ -24,6 +24,7 @@ from moeprof.units import format_percent
 SCHEMA = Schema(
     "breakdown",
     (
+        Column("layer_kind", "text", "", "kind of layer: moe_layer, dense_layer, head, …"),
         Column("component", "text", "", "part of the step"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
@@ -43,7 +44,7 @@ WORTH_A_NOTE = 0.005
 
 
 def breakdown(trace: Trace) -> Analysis:
-    """Device time of the used steps by component and phase; what is unattributed has its row."""
+    """Device time of the used steps by layer, component and phase; what is unattributed has its row."""
     view = window(trace)
     work = work_in_steps(trace)
     table = _table(work, view)
@@ -54,7 +55,7 @@ def breakdown(trace: Trace) -> Analysis:
 
 
 def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
-    keys = ["component", "phase"]
+    keys = ["layer_kind", "component", "phase"]
     total_ns = int(work["self_ns"].sum())
     work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
     groups = work.groupby(keys, sort=False, observed=True)
@@ -69,7 +70,7 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     table["step_spread_ns"] = _spread(work, ["step"], table[keys], view.devices)
     table["device_spread_ns"] = _spread(work, ["host", "device"], table[keys], max(view.steps, 1))
     table["meaning"] = [MEANINGS[name] for name in table["component"]]
-    table = table.sort_values(["per_step_ns", *keys], ascending=[False, True, True])
+    table = table.sort_values(["per_step_ns", *keys], ascending=[False, *(True for _ in keys)])
     return SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
 
 
@@ -77,7 +78,7 @@ def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:
     """What could not be attributed is always told, be it nothing."""
     if table.empty or (table["component"] == "unattributed").any():
         return table
-    row = {"component": "unattributed", "phase": "other"}
+    row = {"layer_kind": "outside", "component": "unattributed", "phase": "other"}
     none = {name: 0 for name in table.columns if name not in row}
     return pd.concat([table, pd.DataFrame([row | none])], ignore_index=True)
 

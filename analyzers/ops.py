@@ -6,6 +6,8 @@ Returns: one row per HLO instruction that ran, the most expensive first.
 
 from __future__ import annotations
 
+import pandas as pd
+
 from moeprof.analyzers.attribution import is_guess, work_in_steps
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -19,6 +21,9 @@ SCHEMA = Schema(
         Column("module", "int64", "", "program id"),
         Column("opcode", "text", "", "HLO opcode"),
         Column("shape", "text", "", "result"),
+        Column("kernel", "text", "", "its costliest kernel, and how many more it has"),
+        Column("op_kind", "text", "", "kind of operation: gemm, sort, all_gather, …"),
+        Column("layer_kind", "text", "", "kind of layer: moe_layer, dense_layer, head, …"),
         Column("component", "text", "", "part of the step"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
@@ -39,16 +44,15 @@ def ops(trace: Trace) -> Analysis:
     work = work_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
     work = work.assign(op=work["op"].astype("str").where(is_known, work["name"].astype("str")))
-    keys = ["module", "op", "component", "phase", "evidence", "source"]
+    keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
     sums = (
         work.groupby(keys, sort=False, observed=True)["self_ns"].agg(["sum", "size"]).reset_index()
     )
     sums = sums.astype({name: "str" for name in keys if name != "module"})
     total_ns = int(sums["sum"].sum())
     largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])
-    table = largest.head(MOST_ROWS).merge(
-        trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]], how="left"
-    )
+    table = largest.head(MOST_ROWS).merge(_kernels(work), how="left")
+    table = table.merge(trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]], how="left")
     table = table.fillna({"opcode": "", "shape": "", "op_name": ""})
     table["per_step_ns"] = table["sum"] / view.shares
     table["share"] = table["sum"] / total_ns if total_ns else 0.0
@@ -60,3 +64,14 @@ def ops(trace: Trace) -> Analysis:
         Metric("basis", view.basis, ""),
     )
     return Analysis("ops", QUESTION, headline, view.stated(SCHEMA), shown, view.notes)
+
+
+def _kernels(work: pd.DataFrame) -> pd.DataFrame:
+    """Rows (module, op, kernel): the costliest kernel of each op, and how many others it has."""
+    names = work[["module", "op", "name", "self_ns"]].astype({"op": "str"})
+    costs = names.groupby(["module", "op", "name"], observed=True)["self_ns"].sum().reset_index()
+    costs = costs.astype({"name": "str"}).sort_values(["self_ns", "name"], ascending=[False, True])
+    by_op = costs.groupby(["module", "op"])["name"].agg(["first", "size"]).reset_index()
+    others = by_op["size"] - 1
+    more = others.map(lambda count: f" (+{count} more)" if count else "").astype("str")
+    return by_op[["module", "op"]].assign(kernel=by_op["first"] + more)

@@ -27,6 +27,8 @@ import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
 from moeprof.analyzers.classify.flow import Flow
+from moeprof.analyzers.classify.kinds import kind_of
+from moeprof.analyzers.classify.layers import layer_kinds
 from moeprof.analyzers.classify.names import (
     MOE_CONTEXT,
     component_of,
@@ -36,7 +38,7 @@ from moeprof.analyzers.classify.names import (
 )
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.program import Frame, Op, Program
+from moeprof.analyzers.classify.program import FLOATS, Frame, Op, Program, array_dims
 from moeprof.analyzers.classify.structure import (
     Structure,
     find_structure,
@@ -54,12 +56,17 @@ CLASSES = Schema(
         Column("component", "text", "", "part of the step"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("evidence", "text", "", "what decided: target, scope, function, …"),
+        Column("op_kind", "text", "", "kind of operation: gemm, sort, all_gather, …"),
+        Column("layer_kind", "text", "", "kind of layer: moe_layer, dense_layer, head, …"),
         Column("is_collective", "bool", "", "whether it moves data between devices"),
         Column("source", "text", "", "file:line of the user's program; empty where unknown"),
     ),
 )
 
-_LIBRARY = re.compile(r"(site|dist)-packages/")
+_LIBRARY = re.compile(
+    r"(site|dist)-packages/(jax|jaxlib|flax|optax|haiku|equinox|chex|numpy|absl|orbax|qwix)/|^<"
+)
+"""Files that no model is written in: frameworks, and what Python names ``<frozen runpy>``."""
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
 _VAGUE = ("other", "moe_other")
@@ -98,17 +105,34 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
         for name, found in findings.items()
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
-    voters = [
-        op for op in program.ops.values() if op.name not in labels and op.opcode not in LOOPS
-    ]
+    voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
     voted = spread(program, flow, labels, voters)
     for op in voters:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
-    return [
+    rows = [
         _row(module, program, op, findings[op.name], voted.get(op.name))
         for op in program.ops.values()
     ]
+    known = {str(row["op"]): (str(row["component"]), "") for row in rows}
+    kinds = layer_kinds(program, flow, known)
+    for row, op in zip(rows, program.ops.values(), strict=True):
+        row["op_kind"] = kind_of(program, op, str(row["component"]))
+        row["layer_kind"] = kinds.get(op.name, "outside")
+    return rows
+
+
+def _may_vote(program: Program, op: Op) -> bool:
+    """Whether an op without a part belongs to its neighbours: no name of its own says otherwise.
+
+    So do ops that only move what neighbours compute (a loop's slices), and arithmetic between the
+    parts of the differentiated function (the addition of a residual).
+    """
+    if op.opcode in LOOPS:
+        return False
+    if not (op.op_name or op.frames):
+        return True  # made by the compiler, be a part of it named
+    return program.only_moves(op) or phase_of(_best_name(program, op)) != "other"
 
 
 def _row(
@@ -162,17 +186,52 @@ def _collective(program: Program, op: Op, found: Finding | None) -> Finding | No
 
     None for an all-to-all that lost its name: what it exchanges tells (`neighbours.exchanged`).
     """
-    if found is None and program.opcodes(op) & EXCHANGES:
+    opcodes = program.opcodes(op)
+    if found is None and opcodes & EXCHANGES:
         return None
+    is_named = found is not None and found.evidence == "scope"
+    if found is not None and is_named and found.component in ("weight_gather", "gradient_reduce"):
+        return found
+    if _reads_weights(program, op):
+        return Finding("weight_gather" if "all-gather" in opcodes else "collectives", "parameter")
+    is_way = found is not None and is_named and found.component in ("dispatch", "combine")
+    if not is_way and _sums_gradients(program, op):
+        return Finding("gradient_reduce", "structure")
     is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
-    moves_weights = any(program.origin(name) is not None for name in op.operands)
     is_exchange = found is not None and (
         found.component in MOE - _EXPERTS_WORK
-        or (found.component in _EXPERTS_WORK and bool(program.opcodes(op) & EXCHANGES))
+        or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
     )
-    if is_exchange and not is_mixed and not moves_weights:
+    if is_exchange and not is_mixed:
         return found
     return Finding("collectives", "opcode")
+
+
+def _reads_weights(program: Program, op: Op) -> bool:
+    origins = [program.origin(name) for name in op.operands]
+    return any(origin is not None and origin.dtype in FLOATS for origin in origins)
+
+
+def _sums_gradients(program: Program, op: Op) -> bool:
+    """A sum over devices in the backward pass of arrays with the shape of the program's weights.
+
+    The weights may be sharded over the same devices: then one dimension is that many times longer,
+    as in an all-reduce of which each device keeps its share.
+    """
+    if not program.opcodes(op) & {"all-reduce", "reduce-scatter"}:
+        return False
+    if phase_of(_best_name(program, op)) != "backward":
+        return False
+    longer = op.group_size
+    for dims in array_dims(op.shape):
+        shards = [
+            tuple(sorted([*dims[:at], d // longer, *dims[at + 1 :]]))
+            for at, d in enumerate(dims)
+            if longer and d % longer == 0
+        ]
+        if any(tuple(n for n in one if n != 1) in program.weight_dims for one in (dims, *shards)):
+            return True
+    return False
 
 
 def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
@@ -184,11 +243,15 @@ def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
     by_function = _by_frames(frames, phase_of(name), in_moe=by_scope == MOE_CONTEXT)
     if by_scope == "dense_mlp" and by_function in (MOE_CONTEXT, *MOE):
         by_scope = MOE_CONTEXT  # experts are feed-forward layers too: "ffn_act" in class RoutedMoE
+    if by_function == "dense_mlp" and structure.is_shared_expert(frames):
+        by_function = "shared_expert"
     if by_scope not in (None, MOE_CONTEXT):
         return Finding(_refined(program, op, str(by_scope)), "scope")
     if by_function not in (None, MOE_CONTEXT):
         return Finding(_refined(program, op, str(by_function)), "function")
     is_moe = MOE_CONTEXT in (by_scope, by_function)
+    if is_moe and any(_EXPERT_SCOPE.fullmatch(s) for path in scopes(name) for s in path):
+        return Finding(_refined(program, op, "grouped_gemm"), "scope")
     by_parameter = _by_parameter(program, structure, op, in_moe=is_moe)
     if by_parameter:
         return Finding(by_parameter, "parameter")
@@ -197,8 +260,6 @@ def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
         return Finding(by_structure, "structure")
     if is_moe and _is_batched_product(program, op):
         return Finding("grouped_gemm", "structure")
-    if is_moe and any(_EXPERT_SCOPE.fullmatch(s) for path in scopes(name) for s in path):
-        return Finding(_refined(program, op, "grouped_gemm"), "scope")
     by_primitive = component_of_primitive(name)
     if by_primitive:
         return Finding(_refined(program, op, by_primitive), "primitive")

@@ -12,7 +12,9 @@ from functools import cached_property
 from moeprof.analyzers.classify.program import Op, Program
 
 _State = tuple[str, tuple[int, ...]]  # a value: an op, and which part of its tuple
-_SAME = frozenset({"bitcast", "optimization-barrier", "async-update", "async-done", "add-dependency"})
+_SAME = frozenset(
+    {"bitcast", "optimization-barrier", "async-update", "async-done", "add-dependency"}
+)
 _CALLS = frozenset({"call", "async-start"})
 CARRIERS = _SAME | _CALLS | {"tuple", "get-tuple-element", "parameter", "while"}
 """Opcodes that hand values on."""
@@ -22,6 +24,7 @@ class Flow:
     """Makers and readers of the values of one program, by name of op."""
 
     def __init__(self, program: Program) -> None:
+        """`program` is looked at when asked."""
         self._program = program
         self._made: dict[_State, tuple[str, ...]] = {}
         self._roots = {op.computation: op.name for op in program.ops.values() if op.is_root}

@@ -36,7 +36,8 @@ _PATTERNS = tuple(
             MOE_CONTEXT,
         ),
         (
-            r"_(global_norm|clip_by\w*|clip_grads?|optimi[sz]ers?|adamw?|sgd|adafactor|lion|muon)_",
+            r"_l_2_norm_pytree_|_(global|grads?|gradients?|params?|updates?|tree)_norms?_"
+            r"|_(clip_by\w*|clip_grads?|optimi[sz]ers?|adamw?|sgd|adafactor|lion|muon)_",
             "optimizer",
         ),
         (r"_(apply_updates|apply_gradients|update_params|opt_state|weight_decay)_", "optimizer"),
@@ -45,7 +46,7 @@ _PATTERNS = tuple(
             r"_(attn|attentions?|mha|mqa|gqa|mla|sdpa|flash|multi_?head|rope|rotary|qkv)_",
             "attention",
         ),
-        (r"_(lm_head|output_head|logits(_dense)?|unembed\w*)_|^_head_$", "head"),
+        (r"_(lm_head|output_head|(?<!_to_)logits(_dense)?|unembed\w*)_|^_head_$", "head"),
         (r"_(embed|embeddings?|embedder|wte|wpe|embedding_lookup)_", "embedding"),
         (r"_(loss\w*|cross_entropy|xent|nll)_", "loss"),
         (r"_(mlp|ffn|feed_?forward|swiglu|geglu|dense_mlp)_", "dense_mlp"),
@@ -100,7 +101,9 @@ def scopes(op_name: str) -> list[list[str]]:
 
 def component_of_primitive(op_name: str) -> str | None:
     """Component of the JAX primitive at the end of an op_name, of the few that have one use."""
-    found = (_PRIMITIVES.get(part.rpartition("/")[2].rstrip(")")) for part in op_name_parts(op_name))
+    found = (
+        _PRIMITIVES.get(part.rpartition("/")[2].rstrip(")")) for part in op_name_parts(op_name)
+    )
     return next((component for component in found if component), None)
 
 

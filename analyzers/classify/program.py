@@ -5,6 +5,7 @@ Graph, call chain and source frames of a module, built once from its rows of `HL
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ VIEWS = frozenset(
     {"copy", "copy-start", "copy-done", "bitcast", "bitcast-convert", "convert", "reshape"}
     | {"transpose", "get-tuple-element", "tuple", "slice", "dynamic-slice", "broadcast"}
     | {"all-gather", "all-gather-start", "all-gather-done"}
-    | {"optimization-barrier", "parameter", "constant"}
+    | {"optimization-barrier", "parameter", "constant", "async-update", "async-done"}
 )
 _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "clamp"})
 _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
+FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
+_ARRAY = re.compile(r"[a-z]\w*\[([\d,]*)\]")
 
 
 class Frame(NamedTuple):
@@ -50,6 +53,7 @@ class Op:
     frames: tuple[Frame, ...]
     parameter: int
     details: dict[str, str]
+    replica_groups: str = ""
 
     @cached_property
     def dims(self) -> tuple[int, ...]:
@@ -66,6 +70,11 @@ class Op:
     def primitive(self) -> str:
         """Last element of the op_name: the JAX primitive, as far as it survived."""
         return self.op_name.rpartition("/")[2].rstrip(")")
+
+    @property
+    def group_size(self) -> int:
+        """Devices in the first group of a collective; 0 where it names none."""
+        return len([d for d in self.replica_groups.partition("}")[0].split(",") if d.strip("{ ")])
 
     @property
     def base_opcode(self) -> str:
@@ -98,12 +107,27 @@ class Program:
         self.users: dict[str, list[str]] = defaultdict(list)
         self.callers: dict[str, str] = {}
         self._opcodes: dict[str, frozenset[str]] = {}
+        self._roots: dict[str, str] = {}
         for op in self.ops.values():
             self.members[op.computation].append(op)
+            if op.is_root:
+                self._roots[op.computation] = op.name
             for operand in op.operands:
                 self.users[operand].append(op.name)
             for computation in op.called:
                 self.callers[computation] = op.name
+
+    @cached_property
+    def weight_dims(self) -> frozenset[tuple[int, ...]]:
+        """Dimensions of the program's weights, and of one layer of a stack, as `array_dims`."""
+        found: set[tuple[int, ...]] = set()
+        for op in self.ops.values():
+            is_entry = op.opcode == "parameter" and op.computation not in self.callers
+            if is_entry and op.dtype in FLOATS:
+                whole = array_dims(op.shape)[0]
+                layers = (op.dims[:at] + op.dims[at + 1 :] for at in range(min(len(op.dims), 2)))
+                found |= {whole, *(_plain_dims(dims) for dims in layers)}
+        return frozenset(found - {()})
 
     def interior(self, op: Op) -> list[Op]:
         """The op's own instructions: of a fusion those inside it, else the op alone."""
@@ -122,6 +146,14 @@ class Program:
             known = frozenset(member.base_opcode for member in self.interior(op))
             self._opcodes[op.name] = known
         return known
+
+    def started(self, op: Op) -> Op | None:
+        """The op that an asynchronous wrapper or a call runs: the root of its computation."""
+        if op.opcode in ("async-done", "async-update"):
+            op = self.ops.get(op.operands[0], op) if op.operands else op
+        if op.opcode not in ("async-start", "call") or not op.called:
+            return None
+        return self.ops.get(self._roots.get(op.called[0], ""))
 
     def only_moves(self, op: Op) -> bool:
         """Whether the op computes nothing but places: slices, updates of slices, copies."""
@@ -168,6 +200,8 @@ class Program:
             if not self._consists_of(op, VIEWS):
                 return None
             return max(op.operands, key=lambda n: self.ops[n].size_bytes)
+        if op.opcode in ("async-start", "call"):
+            return self._roots.get(op.called[0]) if op.called else None
         return op.operands[0] if op.opcode in VIEWS else None
 
     def _tuple_part(self, op: Op) -> str | None:
@@ -191,8 +225,17 @@ class Program:
             elif source.opcode == "get-tuple-element":
                 return source.name
             else:
-                return source.name if source.opcode.endswith("-done") else None
+                return self._gathered_part(source, index)
         return None
+
+    def _gathered_part(self, source: Op, index: int) -> str | None:
+        """The operand that a part of a combined all-gather shows; None for any other op."""
+        if source.opcode.endswith("-done") and source.operands:
+            source = self.ops.get(source.operands[0], source)
+        source = self.started(source) or source
+        if source.base_opcode not in ("all-gather", "copy") or index >= len(source.operands):
+            return None
+        return source.operands[index]
 
     def _outer(self, op: Op, name: str) -> str:
         """The outer operand that an interior value is a view of; itself where it is none."""
@@ -208,6 +251,15 @@ class Program:
             else:
                 return name
         return name
+
+
+def array_dims(shape: str) -> list[tuple[int, ...]]:
+    """Dimensions of each array of a shape in order of size, ones left out: layouts may differ."""
+    return [_plain_dims(int(d) for d in inside.split(",") if d) for inside in _ARRAY.findall(shape)]
+
+
+def _plain_dims(dims: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(d for d in dims if d != 1))
 
 
 def programs_in(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> dict[int, Program]:
@@ -243,4 +295,5 @@ def _op(row: object, frames: tuple[Frame, ...]) -> Op:
         frames=frames,
         parameter=int(str(values["parameter"])),
         details=details,
+        replica_groups=str(values["replica_groups"]),
     )

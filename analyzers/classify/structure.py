@@ -14,11 +14,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from moeprof.analyzers.classify.components import COLLECTIVES
-from moeprof.analyzers.classify.program import Frame, Op, Program
+from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of
+from moeprof.analyzers.classify.program import FLOATS, Frame, Op, Program
 
 Function = tuple[str, str]  # (file, function)
 _LOG_SOFTMAX = re.compile(r"log_softmax|logsumexp|cross_entropy")
-_FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
 _MOVES = frozenset({"gather", "scatter", "sort", "dynamic-update-slice", "iota", "reduce-window"})
 
 
@@ -45,6 +45,15 @@ class Structure:
     moe: dict[Function, _Lines]
     whole: dict[Function, str]
     vocabulary: int
+    choosing: frozenset[Function]
+
+    def is_shared_expert(self, frames: tuple[Frame, ...]) -> bool:
+        """Whether a feed-forward op stands in a MoE layer.
+
+        It does if the first function around it in which experts are chosen is a MoE layer's.
+        """
+        around = next((f for f in frames if (f.file, f.function) in self.choosing), None)
+        return around is not None and MOE_CONTEXT in map(component_of, around.function.split("."))
 
     def component(self, program: Program, op: Op, frames: tuple[Frame, ...]) -> str | None:
         """Component of an op by its place in a function, innermost function first."""
@@ -77,7 +86,9 @@ def find_structure(program: Program) -> Structure:
     products = [op for op in program.ops.values() if is_expert_product(program, op, experts)]
     moe = _layers(top_k, products)
     _find_moves(program, moe)
-    return Structure(experts, moe, _whole_functions(program, set(moe)), _vocabulary(program))
+    choosing = frozenset((frame.file, frame.function) for op in top_k for frame in op.frames)
+    whole = _whole_functions(program, set(moe))
+    return Structure(experts, moe, whole, _vocabulary(program), choosing)
 
 
 def is_top_k(op: Op) -> bool:
@@ -109,7 +120,7 @@ def _vocabulary(program: Program) -> int:
         if op.opcode in ("gather", "fusion") and "gather" in program.opcodes(op)
         for name in op.operands
         if (table := program.origin(name)) is not None and len(table.dims) == 2
-        if table.dtype in _FLOATS
+        if table.dtype in FLOATS
     ]
     return max((table.dims[0] for table in tables), default=0)
 

@@ -66,7 +66,7 @@ def test_parts_are_means_over_devices_and_steps(trace):
     assert table["per_step_ns"].to_dict() == {
         ("grouped_gemm", "forward"): 600.0,  # (400 + 800) / 2
         ("dispatch", "backward"): 300.0,
-        ("collectives", "other"): 180.0,  # psum 150 and the cast 30 that only it feeds
+        ("gradient_reduce", "other"): 180.0,  # psum 150 and the cast 30 that only it feeds
         ("optimizer", "other"): 120.0,
         ("other", "other"): 90.0,
         ("copies", "other"): 90.0,
@@ -87,7 +87,7 @@ def test_spreads_are_over_steps_and_over_devices(trace):
 def test_time_in_collectives_is_told(trace):
     table = breakdown(trace).table.set_index("component")
     assert table["collective_ns"]["dispatch"] == 300.0
-    assert table["collective_ns"]["collectives"] == 150.0
+    assert table["collective_ns"]["gradient_reduce"] == 150.0
     assert table["collective_ns"]["grouped_gemm"] == 0.0
 
 

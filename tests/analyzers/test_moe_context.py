@@ -52,15 +52,15 @@ def test_the_same_as_a_library_call_is_a_grouped_gemm(tmp_path):
     assert component(tmp_path, call) == "grouped_gemm"
 
 
-def test_gathering_the_experts_weights_is_a_collective(tmp_path):
+def test_gathering_the_experts_weights_is_a_weight_gather(tmp_path):
     gather = op("g", "all-gather", WEIGHT, "x", op_name="jit(s)/jvp()/moe/add", frames=LAYER)
-    assert component(tmp_path, gather) == "collectives"
+    assert component(tmp_path, gather) == "weight_gather"
 
 
 def test_an_activation_named_ffn_in_a_moe_class_is_no_dense_layer(tmp_path):
     frames = [("layers/moe.py", 40, "RoutedMoE.apply_ffn_activation"), *LAYER]
     act = op("a", "multiply", TOKENS, "x", "x", op_name="jit(s)/jvp()/ffn_act/mul", frames=frames)
-    assert component(tmp_path, act) == "moe_other"
+    assert component(tmp_path, act) == "expert_elementwise"
 
 
 def test_a_dense_layer_beside_the_moe_layer_stays_dense(tmp_path):

@@ -1,0 +1,133 @@
+"""Question: what kind of operation is an HLO instruction, whichever part of the model it serves?
+
+The opcode tells, of a fusion the most telling of those inside it, of a custom call its target.
+"""
+
+from __future__ import annotations
+
+import re
+
+from moeprof.analyzers.classify.components import LOOPS
+from moeprof.analyzers.classify.kernels import kind_of_kernel
+from moeprof.analyzers.classify.program import VIEWS, Op, Program
+from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+
+KINDS = {
+    "gemm": "matrix product",
+    "grouped_gemm": "products of several matrices, one per expert",
+    "attention": "fused attention",
+    "convolution": "convolution",
+    "all_to_all": "exchange of equal shares, or a library's token exchange",
+    "ragged_all_to_all": "exchange of shares of any length",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "permute": "transfer from device to device by pairs",
+    "broadcast": "from one device to all",
+    "send_recv": "send or receive",
+    "barrier": "waiting for the other devices of a collective",
+    "communication": "a communication library's kernel whose name says no more",
+    "sort": "sort",
+    "top_k": "choice of the largest",
+    "gather": "reads by index",
+    "scatter": "writes by index",
+    "atomic_scatter": "sums by index: rows of one index meet, in atomic operations on a GPU",
+    "reduce": "reduction or scan",
+    "elementwise": "arithmetic per element",
+    "copy": "moves without arithmetic: copies, slices, transposes",
+    "memset": "fills with a constant",
+    "host_transfer": "to or from the host",
+    "loop": "loop, branch or call",
+    "custom_call": "a custom call that no rule knows",
+    "kernel": "a kernel without an op, whose name no rule knows",
+}
+"""Kind of operation -> what it is, in the order in which a report lists them."""
+
+_COLLECTIVE = {
+    "ragged-all-to-all": "ragged_all_to_all",
+    "all-to-all": "all_to_all",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-reduce": "all_reduce",
+    "collective-permute": "permute",
+    "collective-broadcast": "broadcast",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+_HOST = frozenset({"infeed", "outfeed", "send-to-host", "recv-from-host"})
+_FILLS = frozenset({"broadcast", "constant", "bitcast", "iota", "tuple", "parameter", "reshape"})
+_GROUPED = frozenset({"grouped_gemm"})
+_GEMM_TARGET = re.compile(r"^__cublas\$|^__onednn\$(lt_)?matmul|hipblaslt|matmul", re.IGNORECASE)
+_CONV_TARGET = re.compile(r"^__cudnn\$conv|convolution", re.IGNORECASE)
+
+
+def kind_of(program: Program, op: Op, component: str) -> str:
+    """Kind of operation, one of `KINDS`.
+
+    A product in the experts' part is a grouped one, however XLA expanded it.
+    """
+    opcodes = program.opcodes(op)
+    if op.opcode in LOOPS:
+        return "loop"
+    for opcode, kind in _COLLECTIVE.items():
+        if opcode in opcodes:
+            return kind
+    wrapped = program.started(op)
+    if wrapped is not None and wrapped.name != op.name:
+        return kind_of(program, wrapped, component)
+    if op.opcode == "custom-call":
+        return _kind_of_call(op, component)
+    if opcodes & _HOST:
+        return "host_transfer"
+    if "dot" in opcodes or "ragged-dot" in opcodes:
+        return "grouped_gemm" if component in _GROUPED else "gemm"
+    for opcode in ("convolution", "sort", "topk"):
+        if opcode in opcodes:
+            return {"topk": "top_k"}.get(opcode, opcode)
+    if "scatter" in opcodes:
+        return "atomic_scatter" if _adds(program, op) else "scatter"
+    if "gather" in opcodes:
+        return "gather"
+    if opcodes & {"reduce", "reduce-window"}:
+        return "reduce"
+    return _kind_of_moves(program, op, opcodes)
+
+
+def _kind_of_call(op: Op, component: str) -> str:
+    target = op.target
+    if exchange_of(target):
+        return "all_to_all"
+    if is_grouped_gemm(target):
+        return "grouped_gemm"
+    if _GEMM_TARGET.search(target):
+        return "grouped_gemm" if component in _GROUPED and len(op.dims) > 2 else "gemm"
+    if _CONV_TARGET.search(target):
+        return "convolution"
+    if target == "TopK":
+        return "top_k"
+    by_name = kind_of_kernel(target)
+    return "custom_call" if by_name in ("kernel", "elementwise") else by_name
+
+
+def _kind_of_moves(program: Program, op: Op, opcodes: frozenset[str]) -> str:
+    if "broadcast" in opcodes and opcodes <= _FILLS and not op.operands:
+        return "memset"
+    if program.only_moves(op) and not opcodes <= {"convert", "bitcast", "parameter"}:
+        is_fill = op.opcode == "broadcast" or opcodes <= _FILLS
+        return "memset" if is_fill and not any(_is_big(program, n) for n in op.operands) else "copy"
+    return "copy" if op.base_opcode in VIEWS - {"convert"} else "elementwise"
+
+
+def _is_big(program: Program, name: str) -> bool:
+    operand = program.ops.get(name)
+    return operand is not None and bool(operand.dims)
+
+
+def _adds(program: Program, op: Op) -> bool:
+    """Whether a scatter sums what meets at one index, rather than overwriting it."""
+    for member in program.interior(op):
+        if member.opcode == "scatter":
+            inside = {m.opcode for name in member.called for m in program.members[name]}
+            if inside & {"add", "multiply"}:
+                return True
+    return False

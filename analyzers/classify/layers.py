@@ -1,0 +1,102 @@
+"""Question: in which kind of layer does an op work?
+
+Some parts stand in one place only: experts in a MoE layer, a feed-forward network in a dense one,
+the table of tokens before all layers. What stands in every layer, such as attention, belongs to
+the layer whose scope, loop or function it shares: contexts in which the ops of one kind of layer
+stand and those of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from moeprof.analyzers.classify.components import MOE
+from moeprof.analyzers.classify.flow import Flow
+from moeprof.analyzers.classify.names import scopes
+from moeprof.analyzers.classify.neighbours import spread
+from moeprof.analyzers.classify.program import Op, Program
+
+LAYER_KINDS = {
+    "embedding": "before the layers: token embedding",
+    "dense_layer": "layers with a feed-forward network without experts",
+    "moe_layer": "layers with experts",
+    "layer": "a layer; whether it has experts could not be told",
+    "head": "after the layers: output projection and loss",
+    "optimizer": "optimizer, clipping, gradient norm",
+    "outside": "in none of these, as far as can be told",
+}
+"""Kind of layer -> what it holds, in the order in which a step runs them."""
+
+_OF_COMPONENT = {
+    **dict.fromkeys(MOE | {"shared_expert"}, "moe_layer"),
+    "dense_mlp": "dense_layer",
+    "embedding": "embedding",
+    "head": "head",
+    "loss": "head",
+    "optimizer": "optimizer",
+}
+_Context = tuple[str, ...]
+
+
+class _Seen(NamedTuple):
+    """Contexts that lead to one kind of layer alone; which kinds of layers there are."""
+
+    kind_of: Mapping[_Context, str]
+    layers: frozenset[str]
+
+
+def layer_kinds(
+    program: Program, flow: Flow, labels: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
+    """Kind of layer by op; `labels` are (component, phase) of the ops that have a component."""
+    contexts = {op.name: list(_contexts(program, op)) for op in program.ops.values()}
+    seen = _seen(contexts, labels)
+    found: dict[str, str] = {}
+    for name, own in contexts.items():
+        component = labels[name][0] if name in labels else ""
+        kind = _OF_COMPONENT.get(component) or _nearest(own, seen)
+        if kind is None and component == "attention":
+            kind = next(iter(seen.layers)) if len(seen.layers) == 1 else "layer"
+        if kind is not None:
+            found[name] = kind
+    decided = {name: (kind, "") for name, kind in found.items()}
+    open_ops = [op for op in program.ops.values() if op.name not in decided]
+    voted = spread(program, flow, decided, open_ops)
+    return found | {name: kind for name, (kind, _) in voted.items()}
+
+
+def _seen(contexts: Mapping[str, list[_Context]], labels: Mapping[str, tuple[str, str]]) -> _Seen:
+    """Contexts of the ops whose component has one place, less those that several kinds share."""
+    kind_of: dict[_Context, str | None] = {}
+    layers: set[str] = set()
+    for name, (component, _) in labels.items():
+        kind = _OF_COMPONENT.get(component)
+        if kind is None:
+            continue
+        if kind in ("moe_layer", "dense_layer"):
+            layers.add(kind)
+        for context in contexts[name]:
+            if kind_of.setdefault(context, kind) != kind:
+                kind_of[context] = None
+    own = {c: kind for c, kind in kind_of.items() if kind in ("moe_layer", "dense_layer")}
+    return _Seen(own, frozenset(layers))
+
+
+def _nearest(contexts: list[_Context], seen: _Seen) -> str | None:
+    return next((seen.kind_of[c] for c in contexts if c in seen.kind_of), None)
+
+
+def _contexts(program: Program, op: Op) -> Iterator[_Context]:
+    """Where an op stands: its scopes, then its loops, then its functions, innermost first."""
+    for path in scopes(op.op_name):
+        for at in range(len(path), 0, -1):
+            if path[at - 1] not in ("body", "cond"):
+                yield ("scope", path[at - 1])
+    computation = op.computation
+    while (caller := program.ops.get(program.callers.get(computation, ""))) is not None:
+        if caller.opcode == "while":
+            yield ("loop", computation)
+        computation = caller.computation
+    for frame in op.frames:
+        yield ("function", frame.file, frame.function)
