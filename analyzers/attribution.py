@@ -77,8 +77,8 @@ def sure_rows(events: pd.DataFrame) -> np.ndarray:
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
-    So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and memory sets that the GPU ran outside any op are
-    copies. Text comes as categories.
+    So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and
+    memory sets that the GPU ran outside any op are copies. Text comes as categories.
     """
     classes = _labels(trace)
     rows = sure_rows(events)

@@ -44,7 +44,7 @@ WORTH_A_NOTE = 0.005
 
 
 def breakdown(trace: Trace) -> Analysis:
-    """Device time of the used steps by layer, component and phase; what is unattributed has its row."""
+    """Device time of the used steps by layer, component and phase, with a row for no part."""
     view = window(trace)
     work = work_in_steps(trace)
     table = _table(work, view)
