@@ -15,6 +15,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
 from moeprof.analyzers.communication.calls import Calls, calls_of
+from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.notes import notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import transfers_of, waits_of
@@ -91,7 +92,7 @@ def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.
     parts = classes_of(trace)[["module", "op", "component"]]
     sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
     sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
-    return sites.assign(axis=_axes(sites))
+    return sites.assign(axis=_axes(sites, carried_by_site(trace, calls.sites)))
 
 
 def _described(site: Site) -> tuple[object, ...]:
@@ -101,15 +102,12 @@ def _described(site: Site) -> tuple[object, ...]:
     return (site.module, site.op, site.opcode, site.group_size, groups, *sizes, factor)
 
 
-def _axes(sites: pd.DataFrame) -> pd.Series:
+def _axes(sites: pd.DataFrame, kinds: pd.Series) -> pd.Series:
     """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients."""
     carried = pd.Series("", index=sites.index, dtype="str")
-    is_token = sites["component"].isin(["dispatch", "combine"])
-    is_gather = sites["opcode"].isin(["all-gather", "reduce-scatter"]) & ~is_token
-    is_sum = sites["opcode"].eq("all-reduce") & ~is_token
-    kinds = (("tokens", is_token), ("weights", is_gather), ("sums", is_sum))
-    for groups, part in sites.groupby("groups"):
-        found = [kind for kind, mask in kinds if mask[part.index].any()]
+    mine = sites["site"].map(kinds)
+    for groups, part in mine.groupby(sites["groups"]):
+        found = [kind for kind in AXES if part.eq(kind).any()]
         carried[part.index] = ", ".join(found) if groups else ""
     return carried
 

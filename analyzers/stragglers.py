@@ -13,12 +13,13 @@ import pandas as pd
 
 from moeprof.analyzers.activity.spans import step_spans
 from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.notes import NONE, clock_notes
 from moeprof.analyzers.communication.waits import waits_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.units import format_percent
+from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
     "stragglers",
@@ -34,6 +35,7 @@ SCHEMA = Schema(
         Column("waits_ns", "float64", "ns", "it waits for others, mean over used steps"),
         Column("worst_steps", "int64", "count", "used steps in which it is the most waited-for"),
         Column("last_share", "float64", "share", "calls in which it comes last"),
+        Column("mostly", "text", "", "what those collectives carry in which it is waited for most"),
         Column("host", "text", "", "host of the device"),
         Column("device", "int64", "", "ordinal of the device on its host"),
     ),
@@ -47,20 +49,24 @@ FIXED = 2 / 3
 
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
-    waits = waits_of(calls_of(trace), trace.meta)
+    calls = calls_of(trace)
+    waits = waits_of(calls, trace.meta)
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)
         return Analysis("stragglers", QUESTION, (), SCHEMA, SCHEMA.frame(), said)
     by_step = _waited_for(known)
-    table = _table(trace, known, by_step)
+    by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
+    table = _table(trace, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
+    table = SCHEMA.check(table.fillna({"mostly": ""}).astype({"mostly": "str"}))
     verdict, notes = _verdict(table, known["step"].nunique())
     headline = (
         Metric("straggler", verdict, ""),
         Metric("waited_for", float(table["waited_for_ns"].iloc[0]), "ns"),
         Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
     )
-    said = (*notes, *clock_notes(trace, waits), _HIDDEN)
+    told = _kinds_told(by_kind, known["step"].nunique()) if notes else ()
+    said = (*notes, *told, *clock_notes(trace, waits), _HIDDEN)
     return Analysis("stragglers", QUESTION, headline, SCHEMA, table, said)
 
 
@@ -96,7 +102,40 @@ def _table(trace: Trace, known: pd.DataFrame, by_step: pd.DataFrame) -> pd.DataF
     )
     table = table.rename_axis("rank").reset_index().merge(trace.devices, on="rank")
     order = table.sort_values(["waited_for_ns", "rank"], ascending=[False, True], ignore_index=True)
-    return SCHEMA.check(order.astype({"worst_steps": "int64", "waited_for_ns": "float64"}))
+    return order.astype({"worst_steps": "int64", "waited_for_ns": "float64"})
+
+
+def _by_kind(known: pd.DataFrame, kinds: pd.Series) -> pd.DataFrame:
+    """Rows (kind, rank, waited_ns, calls, of): waited for, over all used steps, and how often last.
+
+    ``of`` counts the calls of the kind that have a last rank.
+    """
+    late = known[known["last_rank"] >= 0]
+    late = late.assign(kind=late["site"].map(kinds))
+    others = late[late["rank"] != late["last_rank"]]
+    keys = ["kind", "step", "site", "group", "call", "last_rank"]
+    by_call = others.groupby(keys)["wait_ns"].mean().reset_index()
+    table = by_call.groupby(["kind", "last_rank"])["wait_ns"].agg(["sum", "size"]).reset_index()
+    table.columns = pd.Index(["kind", "rank", "waited_ns", "calls"])
+    return table.assign(of=table.groupby("kind")["calls"].transform("sum"))
+
+
+def _mostly(by_kind: pd.DataFrame) -> pd.DataFrame:
+    """Rows (rank, mostly): the kind in which each rank is waited for longest."""
+    longest = by_kind.sort_values("waited_ns", ascending=False).drop_duplicates("rank")
+    return longest[["rank", "kind"]].rename(columns={"kind": "mostly"})
+
+
+def _kinds_told(by_kind: pd.DataFrame, steps: int) -> tuple[str, ...]:
+    """The rank that is waited for most, by what is carried."""
+    first = by_kind.sort_values("waited_ns", ascending=False).drop_duplicates("kind")
+    columns = (first[name].tolist() for name in ("kind", "rank", "waited_ns", "calls", "of"))
+    return tuple(
+        f"{kind} ({AXES[kind]}): rank {rank} is waited for most, {format_ns(waited / steps)} per "
+        f"step; last in {calls} of {of} calls"
+        for kind, rank, waited, calls, of in zip(*columns, strict=True)
+        if kind in AXES and waited > 0
+    )
 
 
 def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:

@@ -144,6 +144,36 @@ def test_a_slow_rank_that_changes_is_no_fixed_straggler():
     assert "none is it in more than 1 of 6 steps" in analysis.notes[0]
 
 
+def test_stragglers_are_told_by_what_their_groups_carry():
+    """Rank 0 is 30 ns late for the sum, in both calls; rank 1 40 ns for the tokens, in one of 2."""
+    ops = (
+        *(OPS[0], hlo("y", "multiply", "x x", op_name="jit(s)/jvp()/moe/dispatch/mul")),
+        hlo("tokens", "all-to-all", "y", op_name="jit(s)/jvp()/moe/dispatch/all"),
+        hlo("sum", "all-reduce", "x"),
+    )
+    late = {
+        ("tokens", 0): (0, 40),
+        ("tokens", 1): (10, 0),
+        ("sum", 0): (30, 0),
+        ("sum", 1): (30, 0),
+    }
+    work = [
+        kernel(op, 1000 * call + at + after, 100 - after, device=device)
+        for (op, call), times in late.items()
+        for at in (0 if op == "tokens" else 500,)
+        for device, after in enumerate(times)
+    ]
+    found = stragglers(traced(work, ops, {0: (0, 2000)}))
+    said = [note for note in found.notes if "is waited for most" in note]
+    assert said == [
+        "sums (DP: sums over replicas): rank 0 is waited for most, 60 ns per step; last in 2 of 2 "
+        "calls",
+        "tokens (EP: dispatch and combine): rank 1 is waited for most, 40 ns per step; last in 1 "
+        "of 2 calls",
+    ]
+    assert found.table.set_index("rank")["mostly"].to_dict() == {0: "sums", 1: "tokens"}
+
+
 def test_ranks_that_arrive_together_have_no_straggler():
     assert stragglers(eight_ranks(lambda step: -1)).headline[0].value == (
         "none: ranks arrive together"
