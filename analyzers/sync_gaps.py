@@ -61,18 +61,28 @@ def sync_gaps(trace: Trace) -> Analysis:
 
 
 def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
-    """Gaps with length, cause and the component that ran next."""
-    length = gaps["end_ns"] - gaps["start_ns"]
-    named = gaps.assign(length_ns=length, cause=SHORT, component="", late_ns=np.nan)
-    is_long = (length > SHORT_NS).to_numpy()
-    if is_long.any():
-        caused = with_causes(trace, gaps[is_long])
-        named.loc[is_long, "cause"] = caused["cause"]
-        named.loc[is_long, "late_ns"] = caused["late_ns"]
-        after = caused["after"].to_numpy()
+    """Long gaps with cause and the component that ran next; of the short ones the longest.
+
+    ``total_ns`` and ``count`` are what a row stands for.
+    """
+    length = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    is_long = length > SHORT_NS
+    caused = with_causes(trace, gaps[is_long])
+    after = caused["after"].to_numpy()
+    named = caused.assign(length_ns=length[is_long], total_ns=length[is_long], count=1)
+    if len(named):
         parts = attribute(trace, trace.events.iloc[np.maximum(after, 0)])["component"]
-        named.loc[is_long, "component"] = np.where(after >= 0, parts.astype("str"), "")
-    return named.astype({"cause": "str", "component": "str", "late_ns": "float64"})
+        named["component"] = np.where(after >= 0, parts.astype("str"), "")
+    if not is_long.all():
+        short = length[~is_long]
+        longest = gaps[~is_long].iloc[[int(short.argmax())]]
+        told = {"length_ns": short.max(), "total_ns": short.sum(), "count": len(short)}
+        row = longest.assign(cause=SHORT, component="", late_ns=np.nan, **told)
+        named = pd.concat([named, row]) if len(named) else row
+    named = named.reset_index(drop=True)
+    return named.assign(component=named.get("component", "")).astype(
+        {"cause": "str", "component": "str", "late_ns": "float64"}
+    )
 
 
 def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -81,12 +91,12 @@ def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
     keys = ["cause", "component"]
     groups = named.groupby(keys)
     longest = named.loc[groups["length_ns"].idxmax()].set_index(keys)
-    sums = groups["length_ns"].sum()
+    sums = groups["total_ns"].sum()
     table = pd.DataFrame(
         {
             "per_step_ns": sums / view.shares,
-            "share": sums / int(named["length_ns"].sum()),
-            "gaps": groups.size() / view.shares,
+            "share": sums / int(named["total_ns"].sum()),
+            "gaps": groups["count"].sum() / view.shares,
             "late_ns": groups["late_ns"].median(),
             "longest_ns": longest["length_ns"],
             "before": _names(trace, longest["before"]),
@@ -124,11 +134,11 @@ def _headline(
     def per_step(total: float) -> float | None:
         return float(total) / view.shares if has_work else None
 
-    late_ns = per_step(named["length_ns"][is_late].sum()) if has_launches else None
+    late_ns = per_step(named["total_ns"][is_late].sum()) if has_launches else None
     top = table[table["cause"] != SHORT]["cause"]
     longest = int(named["length_ns"].max()) if len(named) else None
     return (
-        Metric("idle_time", per_step(named["length_ns"].sum()), "ns"),
+        Metric("idle_time", per_step(named["total_ns"].sum()), "ns"),
         Metric("host_late_time", late_ns, "ns"),
         Metric("long_gaps", per_step(int(is_long.sum())), "count"),
         Metric("longest_gap", longest, "ns"),

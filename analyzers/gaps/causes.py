@@ -56,8 +56,9 @@ _TO_HOST = r"D2H|DtoH|DeviceToHost|CopyDeviceToHost"
 
 def is_copy_to_host(events: pd.DataFrame) -> np.ndarray:
     """Whether each of `events` is a copy that the host has to wait for."""
-    names = events["name"].astype("str").str.contains(_TO_HOST, regex=True)
-    flags: np.ndarray = (events["kind"].eq("copy") & names).to_numpy(dtype=bool)
+    names = events["name"].cat
+    is_named = np.append(names.categories.str.contains(_TO_HOST, regex=True), False).astype(bool)
+    flags: np.ndarray = events["kind"].eq("copy").to_numpy() & is_named[names.codes.to_numpy()]
     return flags
 
 

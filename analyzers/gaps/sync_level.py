@@ -45,27 +45,26 @@ def host_syncs(trace: Trace) -> pd.DataFrame | None:
     is_copy = is_copy_to_host(work)
     targets = trace.hlo_ops["custom_call_target"].str.contains(_CALLBACK, case=False)
     is_call = np.append(targets.to_numpy(dtype=bool), False).take(sure_rows(work))
-    component = work["component"].astype("str").to_numpy()
-    owner = _owners(work, component)
-    wanted = np.flatnonzero((is_copy | is_call) & np.isin(owner, list(MOE)))
+    owner = _owners(work)
+    wanted = np.flatnonzero((is_copy | is_call) & is_moe[owner])
     return pd.DataFrame(
         {
             "row": work.index.to_numpy()[wanted],
-            "component": owner[wanted],
-            "op": work["op"].astype("str").to_numpy()[wanted],
+            "component": work["component"].iloc[owner[wanted]].astype("str").to_numpy(),
+            "op": work["op"].iloc[wanted].astype("str").to_numpy(),
         }
     )
 
 
-def _owners(work: pd.DataFrame, component: np.ndarray) -> np.ndarray:
-    """Component of each piece, of one without a sure op that of the last with one before it."""
+def _owners(work: pd.DataFrame) -> np.ndarray:
+    """Place of the piece whose component counts: its own, or the last before it with a sure op."""
     has_op = sure_rows(work) >= 0
     last = np.maximum.accumulate(np.where(has_op, np.arange(len(work)), -1))
     at = np.maximum(last, 0)
     same = (last >= 0) & same_execution(work, at, np.arange(len(work)))
     for place in (work["device"].to_numpy(), work["host"].cat.codes.to_numpy()):
         same &= place[at] == place
-    owners: np.ndarray = np.where(has_op | ~same, component, component[at])
+    owners: np.ndarray = np.where(has_op | ~same, np.arange(len(work)), at)
     return owners
 
 
