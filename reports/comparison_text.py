@@ -100,6 +100,8 @@ def _components(document: ComparisonDocument) -> list[Text]:
     ops = [row for row in rows if row["level"] == OP]
     shown = [row for row in parts if row["verdict"] != WITHIN and _is_worth(row, total)]
     lines = _wrapped(_sentence("op time", total), "", "bold")
+    if not parts:
+        return lines + _wrapped("components are not compared: see the notes", "  ")
     dearest = max(shown, key=lambda row: _number(row["change_ns"]), default=None)
     for row in shown:
         told = reasons(row, ops)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.comparison.changes import CHANGES, changes
+from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, TOTAL, changes
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_changes
-from moeprof.analyzers.comparison.notes import notes_on_runs
+from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
 from moeprof.analyzers.comparison.side import side_of
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES, step_changes
 from moeprof.analyzers.timeline import timeline
@@ -42,6 +42,11 @@ class Comparison:
     memory: pd.DataFrame
     notes: tuple[str, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the step and the components could be compared."""
+        return len(self.step) > 0 and bool(self.rows["level"].eq(COMPONENT).any())
+
 
 def compare(base: Trace, new: Trace) -> Comparison:
     """What changed from `base` to `new`."""
@@ -54,6 +59,9 @@ def compare(base: Trace, new: Trace) -> Comparison:
         step = step_changes(*tables)
     if not why["rows"]:
         rows = changes(*(side_of(trace) for trace in (base, new)))
+        if unlike := unlike_attribution(base, new):
+            notes.append(unlike)
+            rows = rows[rows["level"] == TOTAL]
         if why["waits"]:
             rows = _without_waits(rows)
     memory = MEMORY_CHANGES.frame() if why["memory"] else memory_changes(base, new)

@@ -93,7 +93,7 @@ def _row(name: str, comparison: Comparison) -> pd.Series | None:
     if name not in MEANINGS:
         return _first(comparison.step, comparison.step["part"] == name)
     rows = comparison.rows
-    if rows.empty:
+    if not rows["level"].eq(COMPONENT).any():
         return None
     found = _first(rows, (rows["level"] == COMPONENT) & (rows["component"] == name))
     nothing = pd.Series({"base_ns": 0.0, "change_ns": 0.0, "verdict": "in neither run"})

@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from moeprof.analyzers.attribution import sure_rows, work_in_steps
 from moeprof.analyzers.comparison.memory_change import step_module
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
 
 _FEW_STEPS = 3
+_UNLIKE = 0.05
+"""Shares of op time with known ops that differ by more than this are not compared by component."""
 
 
 def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
@@ -21,6 +25,31 @@ def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
         if first != second
     ]
     return (*told, *_noise_notes(base, new))
+
+
+def unlike_attribution(base: Trace, new: Trace) -> str:
+    """Why components cannot be compared, where more is known of one run's ops; else empty.
+
+    Work that is unattributed in one run alone would look like work that came or went.
+    """
+    shares = [_attributed_share(trace) for trace in (base, new)]
+    if abs(shares[0] - shares[1]) <= _UNLIKE:
+        return ""
+    told = [format_percent(share) for share in shares]
+    return (
+        f"components are not compared: the program's ops are known for {told[0]} of op time in "
+        f"base and {told[1]} in new: changes would be of what is known, not of what is done; "
+        "compare .xplane.pb files that hold their programs"
+    )
+
+
+def _attributed_share(trace: Trace) -> float:
+    """Share of op time in ops of programs that the profile keeps, known for sure."""
+    work = work_in_steps(trace)
+    kept = trace.modules["module"][trace.modules["instructions"] > 0]
+    is_known = (sure_rows(work) >= 0) & work["module"].isin(kept).to_numpy()
+    total = int(work["self_ns"].sum())
+    return int(work["self_ns"][is_known].sum()) / total if total else 0.0
 
 
 def _noise_notes(base: Trace, new: Trace) -> list[str]:

@@ -120,7 +120,8 @@ def _waits_ns(trace: Trace, keyed: pd.DataFrame, names: pd.Series, ops: pd.DataF
     waits = waits_of(calls, trace.meta)
     waited = waits["wait_ns"].clip(upper=waits["busy_ns"])
     by_site = waited.groupby(waits["site"]).agg(lambda known: known.sum(skipna=False))
-    sent = keyed.assign(name=names.astype("str"))[keyed["is_exchange"]]
+    is_sent = keyed["is_exchange"]
+    sent = keyed[is_sent].assign(name=names[is_sent].astype("str"))
     of_row = sent.drop_duplicates("row").set_index("row")["key"]
     of_name = sent[sent["row"] < 0].drop_duplicates("name").set_index("name")["key"]
     found = np.where(ops["is_exchange"], np.nan, 0.0)

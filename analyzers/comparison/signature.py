@@ -116,7 +116,9 @@ def _done(op: Op, program: Program) -> str:
     named = _COUNTED.sub("", op.primitive)
     if named and named not in _ADDED:
         return named
-    return _root_opcode(op, program) if op.opcode == "fusion" else op.base_opcode
+    if op.opcode == "fusion":
+        return _root_opcode(op, program)
+    return op.base_opcode or _COUNTED.sub("", op.name)
 
 
 def _root_opcode(op: Op, program: Program) -> str:

@@ -89,7 +89,8 @@ def command(
     verdicts = {found.verdict for found in outcomes}
     if FAILED in verdicts:
         ctx.exit(EXIT_GATE)
-    if NOT_KNOWN in verdicts or any(is_partial(side) for side in sides):
+    is_partly = not comparison.is_whole or any(is_partial(side) for side in sides)
+    if NOT_KNOWN in verdicts or is_partly:
         ctx.exit(EXIT_PARTIAL)
 
 

@@ -69,3 +69,13 @@ def test_the_same_run_twice_has_no_change(opened):
     assert (same.rows["change_ns"] == 0.0).all()
     assert (same.step["change_ns"] == 0.0).all()
     assert set(same.rows["match"]) == {"same", ""}
+
+
+def test_a_copy_without_its_program_is_not_compared_by_component(opened):
+    """In JSON no op has a program: its time would look like work that went."""
+    names = [f"h100x2_moe_ragged.{ending}" for ending in ("xplane.pb", "trace.json.gz")]
+    half = compare(*map(opened, names))
+    assert half.rows["level"].tolist() == ["total"]
+    assert not half.is_whole
+    assert any("components are not compared" in note for note in half.notes)
+    assert abs(half.step.set_index("part").loc["step", "change_share"]) < 1e-4
