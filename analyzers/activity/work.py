@@ -14,18 +14,13 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
+from moeprof.analyzers.classify.kernels import COMMUNICATION as KERNELS_OF_COMMUNICATION
+from moeprof.analyzers.classify.kernels import kind_of_kernel
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import is_work
 
 COMPUTE, COMMUNICATION, COPY, NEITHER = range(4)
-
-_COMMUNICATION_NAMES = (
-    r"nccl|rccl|nvshmem|rocshmem|deep_ep|mscclpp"
-    r"|AllReduceKernel|AllToAllKernel|MultiGpuBarrier|cross_device_reduce"
-    r"|MemcpyP2P|MemcpyPeer"
-)
-"""NCCL and RCCL, SHMEM libraries, DeepEP; XLA's and vLLM's own kernels; copies between devices."""
 
 _IN_FLIGHT = r"Async XLA Ops$"
 """Line of a TPU core on which transfers lie from their start to their end."""
@@ -68,7 +63,9 @@ def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     sends = {target for target in targets.unique() if exchange_of(target)}
     is_sent = _is_one_of(targets, sends, sure_rows(events))
     is_like_one = _is_unknown_op(events) & _is_named(events["op"], _COLLECTIVE_OP)
-    is_kernel = _is_named(events["name"], _COMMUNICATION_NAMES)
+    names = events["name"].cat
+    hits = np.array([kind_of_kernel(n) in KERNELS_OF_COMMUNICATION for n in names.categories], bool)
+    is_kernel = hits.take(names.codes.to_numpy()) if len(events) else hits[:0]
     is_communication: np.ndarray = is_collective | is_sent | is_kernel | is_like_one
     return is_communication
 
