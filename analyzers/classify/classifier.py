@@ -107,6 +107,13 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     }
     voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
     voted = spread(program, flow, labels, voters)
+    vague = {op.name for op in voters if _is_moe_other(findings[op.name])}
+    in_layer = {
+        name: label
+        for name, label in {**voted, **labels}.items()
+        if label[0] in _IN_LAYER and name not in vague
+    }
+    voted |= spread(program, flow, in_layer, [program.ops[name] for name in sorted(vague)])
     for op in voters:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
@@ -120,6 +127,10 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
         row["op_kind"] = kind_of(program, op, str(row["component"]))
         row["layer_kind"] = kinds.get(op.name, "outside")
     return rows
+
+
+def _is_moe_other(found: Finding | None) -> bool:
+    return found is not None and found.component == "moe_other"
 
 
 def _may_vote(program: Program, op: Op) -> bool:
@@ -139,7 +150,7 @@ def _row(
     module: int, program: Program, op: Op, found: Finding | None, vote: tuple[str, str] | None
 ) -> dict[str, object]:
     phase = phase_of(_best_name(program, op))
-    is_in_layer = found is not None and found.component == "moe_other"
+    is_in_layer = _is_moe_other(found)
     if is_in_layer and (vote is None or vote[0] not in _IN_LAYER):
         vote = None
     if found is None or (found.component in _VAGUE and vote):
@@ -258,6 +269,8 @@ def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
     by_structure = _by_structure(program, structure, op, (name, frames))
     if by_structure:
         return Finding(by_structure, "structure")
+    if is_moe and is_top_k(op):
+        return Finding("router", "primitive")
     if is_moe and _is_batched_product(program, op):
         return Finding("grouped_gemm", "structure")
     by_primitive = component_of_primitive(name)
