@@ -5,6 +5,7 @@ MoeprofError
 ├── TraceError    a profile that cannot be read
 ├── SelectionError  a session, host or question asked for by a name that there is none of
 ├── TableError    a table that lacks what its schema promises
+├── ReplayError   an op that cannot be run again as it was
 ├── CaptureError  a capture that cannot start
 └── NativeError   the native library is absent or refuses to load
 
@@ -32,6 +33,10 @@ class SelectionError(MoeprofError):
 
 class TableError(MoeprofError):
     """A table that lacks what its schema promises."""
+
+
+class ReplayError(MoeprofError):
+    """An op that cannot be run again as it was; the message names what has no translation."""
 
 
 class CaptureError(MoeprofError):

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "Write one self-contained HTML page about one or more runs.",
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
     "pipeline": "The bubble of a pipeline: projected, measured, drawn.",
+    "replay": "One op of a run as a script that runs it again, and its time.",
     "doctor": "What this machine can do, and why not.",
 }
 

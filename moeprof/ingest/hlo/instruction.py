@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from moeprof.ingest.hlo import attributes
 from moeprof.ingest.hlo.details import SCALAR_DETAILS, details_text
 from moeprof.ingest.hlo.literal import scalar_value
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
@@ -26,7 +27,7 @@ _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _PARAMETER, _FUSION_KIND = 1, 2, 3,
 _TUPLE_INDEX, _CHANNEL, _TARGET, _ID, _OPERANDS, _CALLED, _CONFIG = 13, 26, 28, 35, 36, 38, 43
 _PAIRS, _DIRECTION, _GLOBAL_IDS, _API, _PAYLOAD = 52, 63, 71, 77, 99
 _DIMENSIONS = 14
-_REPEATED = frozenset({_DIMENSIONS, _OPERANDS, _CALLED, GROUPS, _PAIRS})
+_REPEATED = frozenset({_DIMENSIONS, _OPERANDS, _CALLED, GROUPS, _PAIRS}) | attributes.REPEATED
 _OP_NAME, _SOURCE_FILE, _SOURCE_LINE, _FRAME = 2, 3, 4, 15
 
 _MOST_CONFIG = 4096
@@ -36,6 +37,8 @@ _MORE = frozenset(
     {_LITERAL, _FUSION_KIND, _DIMENSIONS, _CHANNEL, _TARGET, _CONFIG, _PAIRS, _GLOBAL_IDS, _PAYLOAD}
     | {GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST}
     | SCALAR_DETAILS
+    | attributes.REPEATED
+    | attributes.SCALAR
 )
 _NUMBERED = ("parameter", "get-tuple-element")  # of which number 0 goes without saying
 NO_CONFIG = _NO_FIELD
@@ -81,6 +84,7 @@ class Instruction(NamedTuple):
     async_pair: str = ""
     async_opcode: str = ""
     trip_count: int = -1
+    attributes: str = ""
 
 
 class Raw(NamedTuple):
@@ -108,6 +112,7 @@ class Raw(NamedTuple):
     pairs: Groups = ()
     api_version: str = ""
     config: Stretch = NO_CONFIG
+    attributes: str = ""
 
 
 class InstructionReader:
@@ -144,7 +149,11 @@ class InstructionReader:
         )
         is_plain = _MORE.isdisjoint(stretches) and _MORE.isdisjoint(numbers)
         if is_plain and _MORE.isdisjoint(lists) and opcode not in _NUMBERED:
-            return raw
+            if not raw.shape.layout:
+                return raw
+            return raw._replace(
+                attributes=attributes.attributes_text(data, message, opcode, raw.shape)
+            )
         return self._with_more(raw, message)
 
     def _with_more(self, raw: Raw, message: Message) -> Raw:
@@ -171,6 +180,7 @@ class InstructionReader:
             pairs=self._pairs(lists.get(_PAIRS)),
             api_version=_api(numbers.get(_API, 0)) if target else "",
             config=self._config(stretches),
+            attributes=attributes.attributes_text(data, message, raw.opcode, raw.shape),
         )
 
     def config_text(self, where: Stretch, most: int = _MOST_CONFIG) -> str:

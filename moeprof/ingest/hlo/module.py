@@ -112,6 +112,7 @@ def _named(
             raw.api_version,
             reader.config_text(raw.config) if raw.config != NO_CONFIG else "",
             schedule.get(raw.id, -1),
+            attributes=raw.attributes,
         )
         for part in parts
         for raw in part.instructions

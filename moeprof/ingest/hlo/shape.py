@@ -29,7 +29,7 @@ _UNBOUNDED = -(1 << 63)  # a dimension without any bound
 _MOST_BYTES = 1 << 60
 _DEEPEST, _MOST_DIMS = 64, 64
 _TYPE, _DIMS, _PARTS, _LAYOUT, _DYNAMIC = 2, 3, 4, 5, 6
-_ELEMENT_BITS = 7
+_ELEMENT_BITS, _MINOR_TO_MAJOR = 7, 1
 _REPEATED = frozenset({_DIMS, _PARTS, _DYNAMIC})
 
 UNKNOWN_SIZE = -1
@@ -40,7 +40,8 @@ class Shape:
     """An array, or a tuple or buffer of shapes (``parts``).
 
     ``size_bytes`` counts a dynamic dimension at its bound and is -1 where it cannot be known;
-    ``dynamic`` has the places in ``dims`` of dynamic dimensions.
+    ``dynamic`` has the places in ``dims`` of dynamic dimensions. ``layout`` names the dimensions
+    from the one whose neighbours lie side by side outwards; empty where they lie row by row.
     """
 
     dtype: str
@@ -48,6 +49,7 @@ class Shape:
     size_bytes: int
     parts: tuple[Shape, ...] = ()
     dynamic: frozenset[int] = frozenset()
+    layout: tuple[int, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -83,8 +85,11 @@ def parse_shape(data: bytes, start: int, end: int, depth: int = 0) -> Shape:
     flags = whole_numbers(data, message.lists.get(_DYNAMIC))
     name, bits = _TYPES.get(element, (f"type{element}", 0))
     packed = 0
+    order: tuple[int, ...] = ()
     if layout := message.stretches.get(_LAYOUT):
-        packed = read_message(data, *layout).numbers.get(_ELEMENT_BITS, 0)
+        told = read_message(data, *layout, (_MINOR_TO_MAJOR,))
+        packed = told.numbers.get(_ELEMENT_BITS, 0)
+        order = whole_numbers(data, told.lists.get(_MINOR_TO_MAJOR))
     if element not in _TYPES or _UNBOUNDED in dims:
         size_bytes = UNKNOWN_SIZE
     elif not 0 <= packed <= 128 or len(dims) > _MOST_DIMS or any(dim < 0 for dim in dims):
@@ -93,7 +98,8 @@ def parse_shape(data: bytes, start: int, end: int, depth: int = 0) -> Shape:
         width = bits and (packed or (bits + 7) // 8 * 8)  # tokens take nothing in any layout
         size_bytes = _total(start, [(prod(dims) * width + 7) // 8])
     dynamic = frozenset(i for i, flag in enumerate(flags) if flag and i < len(dims))
-    return Shape(name, dims, size_bytes, (), dynamic)
+    is_by_row = order == tuple(range(len(dims)))[::-1]
+    return Shape(name, dims, size_bytes, (), dynamic, () if is_by_row else order)
 
 
 def _total(start: int, sizes: list[int]) -> int:

@@ -1,0 +1,141 @@
+"""`moeprof replay`: one op of a trace as a script that runs it again."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moeprof.cli.selection import selects
+
+if TYPE_CHECKING:
+    from moeprof.replay.result import Replayed
+    from moeprof.replay.script import Script
+    from moeprof.replay.target import Target
+    from moeprof.tables.trace import Trace
+
+SCHEMA = "moeprof.replay/1"
+_MOST_ELSEWHERE = 4 * 2**30  # bytes of inputs: more would fill a machine that is not the trace's
+
+
+@click.command("replay")
+@click.argument("path", metavar="RUN", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--op", "wanted", required=True, metavar="NAME", help="An HLO op, a component, or a scope."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The script; replaced if it is there. Default: only run it.",
+)
+@click.option("--run/--no-run", "is_run", default=True, help="Whether to run it here.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.replay/1.")
+@selects
+def command(
+    path: Path,
+    wanted: str,
+    output: Path | None,
+    is_run: bool,
+    as_json: bool,
+    session: str | None,
+    hosts: tuple[str, ...],
+) -> None:
+    """Write a script that runs one op of a trace again, and compare its time.
+
+    The script needs JAX alone: shapes, types, order in memory and flags are those of the trace,
+    numbers are random. Of a component or scope the costliest op is taken. What has no faithful
+    translation is refused by name.
+
+    Example:
+
+        moeprof replay runs/train-2026-12-01T10-22-07 --op fusion.12 -o fusion.py
+    """
+    if output is None and not is_run:
+        raise click.UsageError("Nothing to do: -o FILE.py, --run, or both.")
+    from moeprof.ingest import open_run
+    from moeprof.replay.target import target_of
+
+    trace = open_run(path, session, hosts)
+    target = target_of(trace, wanted)
+    script = _script(trace, target)
+    if output is not None:
+        output.write_text(script.text, encoding="utf-8")
+    result = _result(script, target, output) if is_run else "not asked for"
+    if as_json:
+        click.echo(json.dumps(_document(target, script, output, result), allow_nan=False))
+    else:
+        click.echo("\n".join(_lines(target, script, output, result)))
+
+
+def _script(trace: Trace, target: Target) -> Script:
+    from moeprof.ingest.sources.run_record import read_meta
+    from moeprof.replay.ops import ops_of
+    from moeprof.replay.script import script_of
+
+    module = trace.modules[trace.modules["module"] == target.module]
+    devices = trace.meta.devices
+    if len(module) and int(module["partitions"].iloc[0]) > 0:
+        devices = int(module["partitions"].iloc[0]) * max(int(module["replicas"].iloc[0]), 1)
+    meta = read_meta(Path(trace.meta.run_folder)) if trace.meta.run_folder else None
+    flags = meta.get("xla_flags") if meta else None
+    text = flags if isinstance(flags, str) else ""
+    return script_of(ops_of(trace.hlo_ops, target.module), target, devices, text)
+
+
+def _result(script: Script, target: Target, output: Path | None) -> Replayed | str:
+    from moeprof.replay.result import replayed
+
+    if target.platform != "gpu" or script.input_bytes <= _MOST_ELSEWHERE:
+        if output is not None:
+            return replayed(output)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "replay.py"
+            file.write_text(script.text, encoding="utf-8")
+            return replayed(file)
+    return f"its inputs take {script.input_bytes / 2**30:.1f} GiB: run the script on the GPU"
+
+
+def _document(
+    target: Target, script: Script, output: Path | None, result: Replayed | str
+) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "op": asdict(target) | {"notes": list(script.notes)},
+        "script": str(output) if output is not None else None,
+        "devices": script.devices,
+        "input_bytes": script.input_bytes,
+        "replayed": None if isinstance(result, str) else asdict(result),
+        "why_not": result if isinstance(result, str) else None,
+    }
+
+
+def _lines(
+    target: Target, script: Script, output: Path | None, result: Replayed | str
+) -> list[str]:
+    from moeprof.units import format_ns
+
+    where = target.device or target.platform
+    known = (
+        f"not known, of {target.calls} pieces of work"
+        if target.median_ns is None
+        else f"{format_ns(target.median_ns)}, median of {target.calls} calls"
+    )
+    lines = [f"Op        {target.op}"]
+    lines += [f"          {target.op_name}"] if target.op_name else []
+    lines.append(f"Traced    {known} · {where}")
+    if isinstance(result, str):
+        lines.append(f"Replayed  no: {result}")
+    else:
+        time = format_ns(result.median_ns)
+        lines.append(f"Replayed  {time}, median of {result.calls} calls · {result.device}")
+        if result.ratio is None:
+            lines.append("          other devices, or no traced time: the two do not compare")
+        else:
+            lines.append(f"Ratio     {result.ratio:.3f}")
+    lines += [f"Script    {output}"] if output is not None else []
+    return [*lines, *(f" - {note}" for note in script.notes)]

@@ -1,0 +1,71 @@
+"""Question: which JAX code computes what a call into a vendor's library, or ours, computes?
+
+The configuration is GemmBackendConfig (xla/service/gpu/backend_configs.proto) as JSON, for
+``__cublas$gemm`` and ``__cublas$lt$matmul``: out = alpha · lhs · rhs + beta · bias, and then
+a workspace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from moeprof.errors import ReplayError
+from moeprof.replay.ops import Op
+from moeprof.replay.shapes import Array, array_of, parts_of
+
+_GEMMS = ("__cublas$gemm", "__cublas$lt$matmul")
+_LISTS = {
+    "lhs_contracting": "lhs_contracting_dimensions",
+    "rhs_contracting": "rhs_contracting_dimensions",
+    "lhs_batch": "lhs_batch_dimensions",
+    "rhs_batch": "rhs_batch_dimensions",
+}
+
+
+def custom_call(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
+    """The expression of a custom call; a tuple where the call returns one.
+
+    Raises:
+        ReplayError: the library's function, or how it is called, has no translation.
+    """
+    if op.target in _GEMMS:
+        return _gemm(op, names, operands)
+    raise ReplayError(f"{op.name} calls {op.target!r}, which has no translation")
+
+
+def _gemm(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
+    config = _config(op)
+    alpha, beta = (float(config.get(key, 0)) for key in ("alpha_real", "beta"))
+    epilogue = config.get("epilogue", "DEFAULT")
+    if len(names) != 2 or alpha != 1 or beta != 0 or epilogue != "DEFAULT":
+        raise ReplayError(
+            f"{op.name} calls {op.target!r} with {len(names)} operands, alpha {alpha:g}, beta "
+            f"{beta:g}, epilogue {epilogue}: only a plain product has a translation"
+        )
+    if not operands[0].is_float or not operands[1].is_float:
+        raise ReplayError(f"{op.name} calls {op.target!r} on {operands[0].dtype}: not translated")
+    dims = config.get("dot_dimension_numbers", {})
+    lists = {key: tuple(int(d) for d in dims.get(name, ())) for key, name in _LISTS.items()}
+    numbers = (
+        (lists["lhs_contracting"], lists["rhs_contracting"]),
+        (lists["lhs_batch"], lists["rhs_batch"]),
+    )
+    parts = parts_of(op.shape)
+    out = array_of(parts[0])
+    product = (
+        f"lax.dot_general({names[0]}, {names[1]}, {numbers}, preferred_element_type={out.jnp})"
+    )
+    return product if not op.shape.startswith("(") else f"({product},)"
+
+
+def _config(op: Op) -> Mapping[str, Any]:
+    try:
+        found = json.loads(op.config)
+    except ValueError as error:
+        raise ReplayError(f"{op.name} calls {op.target!r}: its configuration is cut") from error
+    inner = found.get("gemm_backend_config", found) if isinstance(found, dict) else {}
+    if not isinstance(inner, dict) or "dot_dimension_numbers" not in inner:
+        raise ReplayError(f"{op.name} calls {op.target!r}: its dimensions are not told")
+    return inner

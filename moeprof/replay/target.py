@@ -1,0 +1,97 @@
+"""Question: which op of a trace is meant, and how long does one call of it take?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from moeprof.analyzers.attribution import classes_of, sure_rows
+from moeprof.analyzers.window import window
+from moeprof.errors import ReplayError, SelectionError
+from moeprof.tables.trace import Trace
+
+_LISTED = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """An op, the time of one call on one device, and where that was measured.
+
+    ``median_ns`` is None where its calls cannot be told apart; ``notes`` say why, and how it was
+    chosen.
+    """
+
+    module: int
+    op: str
+    op_name: str
+    median_ns: int | None
+    calls: int
+    platform: str
+    device: str
+    jax_version: str
+    notes: tuple[str, ...]
+
+
+def target_of(trace: Trace, wanted: str) -> Target:
+    """The op named `wanted`, else the costliest of a component or scope of that name.
+
+    Raises:
+        SelectionError: there is none, or the name begins those of several ops.
+        ReplayError: the trace has no programs.
+    """
+    if trace.hlo_ops.empty:
+        raise ReplayError(f"{trace.meta.path} has no programs: an .xplane.pb of the run has them")
+    events = window(trace).events
+    events = events.assign(row=sure_rows(events))
+    spent = events[events["row"] >= 0].groupby("row")["self_ns"].sum()
+    ran = (
+        trace.hlo_ops.loc[spent.index]
+        .assign(spent_ns=spent)
+        .sort_values("spent_ns", ascending=False, kind="stable")
+    )
+    row, note = _chosen(trace, ran, wanted)
+    calls = events[events["row"] == row]
+    return _measured(trace, row, calls, (note,) if note else ())
+
+
+def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
+    """Row of `HLO_OPS`, and how it was chosen where the name alone does not say it."""
+    exact = ran[ran["op"] == wanted]
+    if len(exact):
+        more = f"of {len(exact)} programs that have it, the one where it costs most"
+        return int(exact.index[0]), more if len(exact) > 1 else ""
+    classes = classes_of(trace)
+    named = classes[classes["component"] == wanted][["module", "op"]]
+    is_part = pd.MultiIndex.from_frame(ran[["module", "op"]]).isin(pd.MultiIndex.from_frame(named))
+    for found in (ran[is_part], ran[ran["op_name"].str.contains(wanted, regex=False)]):
+        if len(found):
+            return int(found.index[0]), f"the costliest of {len(found)} ops of '{wanted}'"
+    found = ran[ran["op"].str.contains(wanted, regex=False)]
+    if len(found) == 1:
+        return int(found.index[0]), ""
+    listed = ", ".join((found if len(found) else ran)["op"].head(_LISTED))
+    if len(found):
+        raise SelectionError(f"{len(found)} ops have '{wanted}' in their name, such as: {listed}")
+    raise SelectionError(f"no op that ran is called '{wanted}'; the costliest are: {listed}")
+
+
+def _measured(trace: Trace, row: int, calls: pd.DataFrame, notes: tuple[str, ...]) -> Target:
+    """A call may be several kernels: each runs once per call where all ran equally often."""
+    op = trace.hlo_ops.loc[row].to_dict()
+    kernels = calls.groupby("name", observed=True)["self_ns"].agg(["median", "size"])
+    is_told = kernels["size"].nunique() == 1
+    if not is_told:
+        notes = (*notes, "its kernels did not run equally often: the time of a call is not known")
+    models = trace.devices["model"]
+    return Target(
+        module=int(op["module"]),
+        op=str(op["op"]),
+        op_name=str(op["op_name"]),
+        median_ns=round(float(kernels["median"].sum())) if is_told else None,
+        calls=int(kernels["size"].min()) if is_told else len(calls),
+        platform=trace.meta.platform,
+        device=str(models.iloc[0]) if len(models) else "",
+        jax_version=trace.meta.jax_version,
+        notes=notes,
+    )

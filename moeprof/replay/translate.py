@@ -1,0 +1,397 @@
+"""Question: which JAX code computes what an HLO instruction computes?
+
+Each computation becomes a function, each instruction a line of it, in terms of jax.lax, whose
+functions are HLO's operations. What has no such line is refused by name: code that computes
+something else would time something else.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass, field
+
+from moeprof.errors import ReplayError
+from moeprof.replay.elementwise import COMPARE, SAME
+from moeprof.replay.library_calls import custom_call
+from moeprof.replay.ops import Op, Ops
+from moeprof.replay.shapes import Array, array_of, parts_of
+
+_PASSES_ON = frozenset(
+    {"bitcast", "reshape", "convert", "copy", "broadcast", "slice", "transpose", "concatenate"}
+    | {"select", "add", "clamp", "maximum", "minimum", "get-tuple-element", "tuple", "call"}
+)
+_SCATTERS = {
+    **{"add": "scatter_add", "multiply": "scatter_mul"},
+    **{"minimum": "scatter_min", "maximum": "scatter_max"},
+}
+_RESERVED = frozenset({"jax", "jnp", "lax", "np", "run", "inputs", "main", "tuple", "iter"})
+
+
+@dataclass
+class Translation:
+    """Functions written so far; `bounds` are the index limits that a computation sets its inputs.
+
+    An input of whole numbers that is used as an index must stay below its bound.
+    """
+
+    ops: Ops
+    functions: dict[str, list[str]] = field(default_factory=dict)
+    bounds: dict[str, dict[int, int]] = field(default_factory=dict)
+    opcodes: set[str] = field(default_factory=set)
+
+    def function(self, computation: str) -> str:
+        """Name of the function of a computation, written when it is first asked for.
+
+        Raises:
+            ReplayError: some instruction in it has no translation.
+        """
+        name = f"f_{identifier(computation)}"
+        if name in self.functions:
+            return name
+        inside = self.ops.inside(computation)
+        parameters = sorted((o for o in inside if o.opcode == "parameter"), key=_number)
+        origin = {o.name: {o.parameter} for o in parameters}
+        bounds: dict[int, int] = {}
+        lines = [f"def {name}({', '.join(identifier(o.name) for o in parameters)}):"]
+        for op in inside:
+            if op.opcode != "parameter":
+                lines.append(f"    {identifier(op.name)} = {self.expression(op)}")
+                self._note_bounds(op, origin, bounds)
+        (root,) = (o for o in inside if o.is_root)
+        self.functions[name] = [*lines, f"    return {identifier(root.name)}"]
+        self.bounds[name] = bounds
+        return name
+
+    def expression(self, op: Op) -> str:
+        """The right-hand side of an instruction's line.
+
+        Raises:
+            ReplayError: it has no translation.
+        """
+        self.opcodes.add(op.opcode)
+        names = [identifier(name) for name in op.operands]
+        if op.opcode in SAME:
+            return f"lax.{SAME[op.opcode]}({', '.join(names)})"
+        written = _WRITERS.get(op.opcode)
+        if written is None:
+            raise ReplayError(f"{op.name} has opcode {op.opcode}, which has no translation")
+        return written(self, op, names)
+
+    def operand(self, op: Op, place: int) -> Array:
+        """The array that an operand is."""
+        return self.ops.by_name[op.operands[place]].array
+
+    def bounds_of(self, op: Op) -> dict[int, int]:
+        """Place of an operand that holds indices -> what they must stay below."""
+        if op.opcode in ("gather", "scatter"):
+            operand = self.operand(op, 0)
+            mapped = op.dims("start_map" if op.opcode == "gather" else "to_operand")
+            if op.opcode == "gather":
+                sizes = op.dims("sizes")
+            else:
+                sizes = tuple(_update_sizes(op, operand, self.operand(op, 2)))
+            room = [operand.dims[d] - sizes[d] + 1 for d in mapped]
+            return {1: min(room, default=1)}
+        if op.opcode == "dynamic-slice":
+            whole, part = self.operand(op, 0).dims, op.array.dims
+            return {1 + d: whole[d] - part[d] + 1 for d in range(len(whole))}
+        if op.opcode == "dynamic-update-slice":
+            whole, part = self.operand(op, 0).dims, self.operand(op, 1).dims
+            return {2 + d: whole[d] - part[d] + 1 for d in range(len(whole))}
+        if op.opcode in ("fusion", "call"):
+            return self.bounds[self.function(op.called[0])]
+        return {}
+
+    def _note_bounds(self, op: Op, origin: dict[str, set[int]], bounds: dict[int, int]) -> None:
+        if op.opcode in _PASSES_ON:
+            origin[op.name] = set().union(*(origin.get(name, set()) for name in op.operands))
+        for place, bound in self.bounds_of(op).items():
+            for parameter in origin.get(op.operands[place], ()):
+                bounds[parameter] = min(bound, bounds.get(parameter, bound))
+
+
+def identifier(name: str) -> str:
+    """An HLO name as a name of Python. Distinct names of one program stay distinct."""
+    found = re.sub(r"\W", lambda m: "_" if m[0] in ".-" else f"_x{ord(m[0]):x}_", name)
+    is_taken = keyword.iskeyword(found) or keyword.issoftkeyword(found) or found in _RESERVED
+    return f"v_{found}" if is_taken or not found[:1].isalpha() else found
+
+
+def _number(op: Op) -> int:
+    return op.parameter
+
+
+def _update_sizes(op: Op, operand: Array, updates: Array) -> list[int]:
+    """Size of a scatter's window in each dimension of the operand."""
+    hidden = {*op.dims("inserted"), *op.dims("input_batching")}
+    window = iter(op.dims("update_window"))
+    return [1 if d in hidden else updates.dims[next(window)] for d in range(len(operand.dims))]
+
+
+def _fusion(t: Translation, op: Op, names: list[str]) -> str:
+    return f"{t.function(op.called[0])}({', '.join(names)})"
+
+
+def _while(t: Translation, op: Op, names: list[str]) -> str:
+    inside = [t.ops.inside(name) for name in op.called]
+    roots = [next(o for o in part if o.is_root) for part in inside]
+    condition = next(n for n, root in enumerate(roots) if root.shape == "pred[]")
+    body = t.function(op.called[1 - condition])
+    return f"lax.while_loop({t.function(op.called[condition])}, {body}, {names[0]})"
+
+
+def _tuple(t: Translation, op: Op, names: list[str]) -> str:
+    return f"({''.join(f'{name}, ' for name in names).strip()})"
+
+
+def _element(t: Translation, op: Op, names: list[str]) -> str:
+    return f"{names[0]}[{op.said['index']}]"
+
+
+def _constant(t: Translation, op: Op, names: list[str]) -> str:
+    value = op.said.get("literal", op.said.get("value"))
+    if value is None:
+        raise ReplayError(f"{op.name} is a constant {op.shape}: the trace keeps only scalars")
+    text = f'float("{value}")' if value in ("inf", "-inf", "nan") else value
+    return f"jnp.asarray({text}, {op.array.jnp})"
+
+
+def _broadcast(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.broadcast_in_dim({names[0]}, {op.array.dims}, {op.dims('dimensions')})"
+
+
+def _transpose(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.transpose({names[0]}, {op.dims('dimensions')})"
+
+
+def _reshape(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.reshape({names[0]}, {op.array.dims})"
+
+
+def _bitcast(t: Translation, op: Op, names: list[str]) -> str:
+    """The same memory under another shape: out of one order of dimensions into the other."""
+    before, after = t.operand(op, 0), op.array
+    if before.dtype != after.dtype:
+        return (
+            f"lax.bitcast_convert_type({names[0]}, {after.jnp})"
+            if (before.dims == after.dims and before.is_by_row and after.is_by_row)
+            else _refused(op, f"casts {before.dtype} to {after.dtype} and its shape")
+        )
+    text = names[0] if before.is_by_row else f"lax.transpose({names[0]}, {before.stored_order})"
+    if before.stored_dims != after.stored_dims:
+        text = f"lax.reshape({text}, {after.stored_dims})"
+    return text if after.is_by_row else f"lax.transpose({text}, {inverse(after.stored_order)})"
+
+
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation that undoes `order`."""
+    return tuple(order.index(place) for place in range(len(order)))
+
+
+def _refused(op: Op, why: str) -> str:
+    raise ReplayError(f"{op.name} ({op.opcode}) {why}, which has no translation")
+
+
+def _convert(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.convert_element_type({names[0]}, {op.array.jnp})"
+
+
+def _bitcast_convert(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.bitcast_convert_type({names[0]}, {op.array.jnp})"
+
+
+def _compare(t: Translation, op: Op, names: list[str]) -> str:
+    if op.said.get("comparison") == "TOTALORDER" and not t.operand(op, 0).is_whole:
+        _refused(op, "orders all bit patterns of floats")
+    return f"lax.{COMPARE[op.said['direction']]}({', '.join(names)})"
+
+
+def _round(t: Translation, op: Op, names: list[str]) -> str:
+    how = {"round-nearest-even": "TO_NEAREST_EVEN", "round-nearest-afz": "AWAY_FROM_ZERO"}
+    return f"lax.round({names[0]}, lax.RoundingMethod.{how[op.opcode]})"
+
+
+def _reduce_precision(t: Translation, op: Op, names: list[str]) -> str:
+    bits = (op.said.get("exponent_bits", "0"), op.said.get("mantissa_bits", "0"))
+    return f"lax.reduce_precision({names[0]}, {', '.join(bits)})"
+
+
+def _iota(t: Translation, op: Op, names: list[str]) -> str:
+    dimension = (op.dims("dimensions") or (0,))[0]
+    return f"lax.broadcasted_iota({op.array.jnp}, {op.array.dims}, {dimension})"
+
+
+def _concatenate(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.concatenate([{', '.join(names)}], {(op.dims('dimensions') or (0,))[0]})"
+
+
+def _reverse(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.rev({names[0]}, {op.dims('dimensions')})"
+
+
+def _slice(t: Translation, op: Op, names: list[str]) -> str:
+    starts, limits, strides = zip(*op.rows("slice"), strict=True)
+    return f"lax.slice({names[0]}, {starts}, {limits}, {tuple(s or 1 for s in strides)})"
+
+
+def _dynamic_slice(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.dynamic_slice({names[0]}, [{', '.join(names[1:])}], {op.array.dims})"
+
+
+def _dynamic_update_slice(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.dynamic_update_slice({names[0]}, {names[1]}, [{', '.join(names[2:])}])"
+
+
+def _pad(t: Translation, op: Op, names: list[str]) -> str:
+    return f"lax.pad({names[0]}, {names[1]}, {op.rows('padding')})"
+
+
+def _dot(t: Translation, op: Op, names: list[str]) -> str:
+    if "algorithm" in op.said:
+        _refused(op, f"uses algorithm {op.said['algorithm']}")
+    contracted = (op.dims("lhs_contracting"), op.dims("rhs_contracting"))
+    batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
+    how = ("DEFAULT", "HIGH", "HIGHEST")
+    wanted = [f"lax.Precision.{how[n]}" for n in op.dims("precision")]
+    precision = f", precision=({', '.join(wanted)})" if wanted else ""
+    return (
+        f"lax.dot_general({names[0]}, {names[1]}, ({contracted}, {batch}){precision}, "
+        f"preferred_element_type={op.array.jnp})"
+    )
+
+
+def _ragged_dot(t: Translation, op: Op, names: list[str]) -> str:
+    contracted = (op.dims("lhs_contracting"), op.dims("rhs_contracting"))
+    batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
+    return (
+        f"lax.ragged_dot_general({', '.join(names)}, lax.RaggedDotDimensionNumbers("
+        f"({contracted}, {batch}), {list(op.dims('lhs_ragged'))}, {list(op.dims('rhs_group'))}), "
+        f"preferred_element_type={op.array.jnp})"
+    )
+
+
+def _indices(t: Translation, op: Op, name: str) -> str:
+    """Indices with their vectors along the last axis, as jax.lax wants them."""
+    dims, axis = t.operand(op, 1).dims, int(op.said["index_vector"])
+    if axis == len(dims):
+        return f"jnp.expand_dims({name}, -1)"
+    return name if axis == len(dims) - 1 else f"jnp.moveaxis({name}, {axis}, -1)"
+
+
+def _flags(op: Op) -> str:
+    said = {"sorted": "indices_are_sorted", "unique": "unique_indices"}
+    given = "".join(f", {name}=True" for key, name in said.items() if key in op.said)
+    return f"{given}, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS"
+
+
+def _gather(t: Translation, op: Op, names: list[str]) -> str:
+    numbers = (
+        f"lax.GatherDimensionNumbers({op.dims('offset_dims')}, {op.dims('collapsed')}, "
+        f"{op.dims('start_map')}, {op.dims('operand_batching')}, {op.dims('indices_batching')})"
+    )
+    return (
+        f"lax.gather({names[0]}, {_indices(t, op, names[1])}, {numbers}, {op.dims('sizes')}"
+        f"{_flags(op)})"
+    )
+
+
+def _scatter(t: Translation, op: Op, names: list[str]) -> str:
+    if len(names) != 3:
+        _refused(op, "updates several arrays at once")
+    inside = t.ops.inside(op.called[0])
+    root = next(o for o in inside if o.is_root)
+    if root.opcode == "parameter" and root.parameter == 1:
+        function = "scatter"
+    elif root.opcode in _SCATTERS and len(inside) == 3:
+        function = _SCATTERS[root.opcode]
+    else:
+        _refused(op, f"combines by {root.opcode} and more")
+    numbers = (
+        f"lax.ScatterDimensionNumbers({op.dims('update_window')}, {op.dims('inserted')}, "
+        f"{op.dims('to_operand')}, {op.dims('input_batching')}, {op.dims('indices_batching')})"
+    )
+    index = _indices(t, op, names[1])
+    return f"lax.{function}({names[0]}, {index}, {names[2]}, {numbers}{_flags(op)})"
+
+
+def _reduce(t: Translation, op: Op, names: list[str]) -> str:
+    half = len(names) // 2
+    function, dimensions = t.function(op.called[0]), op.dims("dimensions")
+    if half == 1:
+        return f"lax.reduce({names[0]}, {names[1]}, {function}, {dimensions})"
+    values, starts = (", ".join(part) for part in (names[:half], names[half:]))
+    step = f"lambda a, b: {function}(*a, *b)"
+    return f"lax.reduce(({values}), ({starts}), {step}, {dimensions})"
+
+
+def _reduce_window(t: Translation, op: Op, names: list[str]) -> str:
+    if len(names) != 2:
+        _refused(op, "reduces several arrays at once")
+    size, stride, low, high, dilation, base, is_reversed = zip(*op.rows("window"), strict=True)
+    if any(is_reversed):
+        _refused(op, "reverses its window")
+    padding = list(zip(low, high, strict=True))
+    return (
+        f"lax.reduce_window({names[0]}, {names[1]}, {t.function(op.called[0])}, {size}, {stride}, "
+        f"{padding}, base_dilation={base}, window_dilation={dilation})"
+    )
+
+
+def _sort(t: Translation, op: Op, names: list[str]) -> str:
+    if not _is_ascending(t.ops.inside(op.called[0])):
+        _refused(op, "compares by more than its first array, ascending")
+    dimension, is_stable = (op.dims("dimensions") or (0,))[0], "stable" in op.said
+    how = f"dimension={dimension}, is_stable={is_stable}, num_keys=1"
+    if len(names) == 1:
+        return f"lax.sort({names[0]}, dimension={dimension}, is_stable={is_stable})"
+    return f"lax.sort(({', '.join(names)}), {how})"
+
+
+def _is_ascending(comparator: list[Op]) -> bool:
+    """Whether it is a < b of the first array, or what JAX makes of it for floats.
+
+    JAX replaces −0 by 0 and every NaN by one, with selects, before it compares.
+    """
+    by_name = {o.name: o for o in comparator}
+    root = next(o for o in comparator if o.is_root)
+
+    def parameters(name: str) -> set[int]:
+        op = by_name[name]
+        if op.opcode == "parameter":
+            return {op.parameter}
+        return set().union(*(parameters(n) for n in op.operands))
+
+    plain = {"parameter", "constant", "select", "compare"}
+    if root.opcode != "compare" or root.said.get("direction") != "LT":
+        return False
+    is_plain = all(o.opcode in plain for o in comparator)
+    return is_plain and [parameters(name) for name in root.operands] == [{0}, {1}]
+
+
+def _top_k(t: Translation, op: Op, names: list[str]) -> str:
+    return f"tuple(lax.top_k({names[0]}, {array_of(parts_of(op.shape)[0]).dims[-1]}))"
+
+
+def _copy(t: Translation, op: Op, names: list[str]) -> str:
+    return names[0]
+
+
+def _custom_call(t: Translation, op: Op, names: list[str]) -> str:
+    if op.target == "TopK":
+        return _top_k(t, op, names)
+    return custom_call(op, names, [t.operand(op, n) for n in range(len(names))])
+
+
+_WRITERS = {
+    **{"fusion": _fusion, "call": _fusion, "while": _while, "tuple": _tuple},
+    **{"get-tuple-element": _element, "constant": _constant, "broadcast": _broadcast},
+    **{"transpose": _transpose, "reshape": _reshape, "bitcast": _bitcast, "convert": _convert},
+    **{"bitcast-convert": _bitcast_convert, "compare": _compare, "iota": _iota, "copy": _copy},
+    **{"round-nearest-even": _round, "round-nearest-afz": _round, "reverse": _reverse},
+    **{"reduce-precision": _reduce_precision, "concatenate": _concatenate, "slice": _slice},
+    **{"dynamic-slice": _dynamic_slice, "dynamic-update-slice": _dynamic_update_slice},
+    **{"pad": _pad, "dot": _dot, "ragged-dot": _ragged_dot, "gather": _gather},
+    **{"scatter": _scatter, "reduce": _reduce, "reduce-window": _reduce_window, "sort": _sort},
+    "custom-call": _custom_call,
+}

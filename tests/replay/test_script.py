@@ -1,0 +1,140 @@
+"""The script as a whole: what it holds, and that it runs."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from builders.translated import program
+from builders.work import hlo, kernel, traced
+
+from moeprof.errors import ReplayError, SelectionError
+from moeprof.replay.ops import ops_of
+from moeprof.replay.result import replayed
+from moeprof.replay.script import script_of
+from moeprof.replay.shapes import Array, array_of, parts_of
+from moeprof.replay.target import Target, target_of
+
+
+def target(op, **more):
+    said = {"platform": "cpu", "device": "", "jax_version": "0.1", "notes": ()}
+    given = {"module": 1, "op_name": "", "median_ns": 1000, "calls": 3} | said | more
+    return Target(op=op, **given)
+
+
+def loaded(text):
+    names = {"__name__": "script"}
+    exec(text, names)
+    return names
+
+
+def lowered(function, *args):
+    return jax.jit(function).lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
+def test_a_script_runs_and_reports_its_time(tmp_path):
+    _, ops = program(lowered(lambda x, w: x @ w, jnp.ones((8, 16)), jnp.ones((16, 4))))
+    (dot,) = (op.name for op in ops.by_name.values() if op.opcode == "dot")
+    script = script_of(ops, target(dot), 1, "--xla_dump_to=/x")
+    assert script.input_bytes == 4 * (8 * 16 + 16 * 4)
+    assert "xla_dump" not in script.text
+    file = tmp_path / "again.py"
+    file.write_text(script.text)
+    found = replayed(file)
+    assert found.platform == "cpu"
+    assert found.ratio == pytest.approx(found.median_ns / 1000)
+
+
+def test_other_devices_have_no_ratio(tmp_path):
+    _, ops = program(lowered(lambda x: jnp.exp(x), jnp.ones(8)))
+    (op,) = (op.name for op in ops.by_name.values() if op.opcode == "exponential")
+    file = tmp_path / "again.py"
+    file.write_text(script_of(ops, target(op, platform="gpu", device="H100"), 1, "").text)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["ratio"] is None
+    assert "the two do not compare" in done.stdout
+
+
+def test_indices_stay_within_their_arrays():
+    """Rows of a [5, 3] array: indices below 5, also through the wrapping of negative ones."""
+    _, ops = program(lowered(lambda x, i: x[i], jnp.ones((5, 3)), jnp.zeros(64, jnp.int32)))
+    (gather,) = (op.name for op in ops.by_name.values() if op.opcode == "gather")
+    names = loaded(script_of(ops, target(gather), 1, "").text)
+    indices = next(a for a in names["inputs"](0) if a.dtype == jnp.int32)
+    assert int(indices.max()) == 4
+
+
+def test_inputs_and_results_lie_in_memory_as_in_the_program():
+    """A copy of f32[2,3] stored by column into one stored by row turns [3, 2] into [2, 3]."""
+    shape = {"shape": "f32[2,3]", "size_bytes": 24}
+    trace = traced(
+        [kernel("copied", 0, 1)],
+        [
+            hlo("x", "parameter", **shape, attributes="layout=0,1"),
+            hlo("copied", "copy", "x", **shape),
+        ],
+        {0: (0, 1)},
+    )
+    module = int(trace.hlo_ops["module"].iloc[0])
+    names = loaded(script_of(ops_of(trace.hlo_ops, module), target("copied"), 1, "").text)
+    (x,) = names["inputs"](0)
+    assert x.shape == (3, 2)
+    np.testing.assert_array_equal(names["run"](x), x.T)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "more", "out"),
+    [
+        ("all-gather", {"shape": "f32[8]", "details": "dimensions=0"}, (8,)),
+        ("all-to-all", {"shape": "f32[4]", "details": "dimensions=0"}, (4,)),
+        ("collective-permute", {"shape": "f32[4]", "source_target_pairs": "{{0,1},{1,0}}"}, (4,)),
+    ],
+)
+def test_a_collective_runs_on_a_group_of_devices(tmp_path, opcode, more, out):
+    ops = [
+        hlo("x", "parameter", shape="f32[4]", size_bytes=16),
+        hlo("moved", opcode, "x", size_bytes=16, replica_groups="{{0,1}}", **more),
+    ]
+    trace = traced([kernel("moved", 0, 1)], ops, {0: (0, 1)})
+    module = int(trace.hlo_ops["module"].iloc[0])
+    script = script_of(ops_of(trace.hlo_ops, module), target("moved"), 2, "")
+    assert script.devices == 2
+    check = "call, operands, devices = prepared(); print(len(devices), call(*operands).shape)"
+    file = tmp_path / "again.py"
+    file.write_text(script.text.replace("    sys.exit(main())", f"    {check}"))
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"2 {(2, *out)}"
+
+
+def test_the_costliest_op_of_a_scope_is_taken():
+    ops = [
+        hlo("a.1", "dot", op_name="jit(f)/moe/experts/dot"),
+        hlo("a.2", "dot", op_name="jit(f)/moe/experts/dot"),
+    ]
+    trace = traced(
+        [kernel("a.1", 0, 2), kernel("a.2", 2, 5), kernel("a.2", 7, 3)], ops, {0: (0, 9)}
+    )
+    found = target_of(trace, "moe/experts")
+    assert (found.op, found.median_ns, found.calls) == ("a.2", 4, 2)
+    assert found.notes == ("the costliest of 2 ops of 'moe/experts'",)
+    assert target_of(trace, "a.1").median_ns == 2
+    with pytest.raises(SelectionError, match=r"2 ops have 'a\.' in their name, such as: a.2, a.1"):
+        target_of(trace, "a.")
+    with pytest.raises(SelectionError, match=r"is called 'b'; the costliest are: a\.2, a\.1"):
+        target_of(trace, "b")
+
+
+def test_shapes_are_read():
+    assert array_of("bf16[2,3]") == Array("bf16", (2, 3), (1, 0))
+    assert array_of("f32[2,3,4]", "0,2,1").stored_dims == (3, 4, 2)
+    assert parts_of("(f32[2,3], (s32[], pred[1]), u8[])") == [
+        "f32[2,3]",
+        "(s32[], pred[1])",
+        "u8[]",
+    ]
+    for shape in ("f32[<=8]", "token[]", "(f32[2])"):
+        with pytest.raises(ReplayError, match="an array of a shape that a script can make"):
+            array_of(shape)
