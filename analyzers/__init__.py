@@ -17,6 +17,7 @@ ALL = (
     "step_time",
     "breakdown",
     "timeline",
+    "grouped_gemm",
     "ops",
     "dispatch_combine",
     "collectives",
@@ -25,6 +26,7 @@ ALL = (
     "launch",
     "receive_buffers",
     "expert_load",
+    "roofline",
     "pipeline",
     "hints",
 )

@@ -70,7 +70,7 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     calls = calls_of(trace)
     waits = waits_of(calls, trace.meta)
     table = _table(calls, waits, view, trace)
-    links = links_of(trace.devices, calls.sites, link_bytes_per_s)
+    links = links_of(trace, calls.sites, link_bytes_per_s)
     table = with_flags(table, links, has_links=trace.meta.platform != "cpu")
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
     said = notes(trace, calls, waits, table) + view.notes

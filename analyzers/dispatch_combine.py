@@ -103,7 +103,7 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
         )
     waits = waits_of(calls, trace.meta)
     waits = waits[waits["site"].isin(sites.index)]
-    links = links_of(trace.devices, calls.sites, link_bytes_per_s)
+    links = links_of(trace, calls.sites, link_bytes_per_s)
     table, notes = _with_bytes(_timed(trace, sites, calls, waits, view), trace)
     table["link_share"] = table["bus_gb_per_s"] / links.reindex(table.index)
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)

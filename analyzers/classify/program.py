@@ -54,6 +54,8 @@ class Op:
     parameter: int
     details: dict[str, str]
     replica_groups: str = ""
+    trip_count: int = -1
+    config: str = ""
 
     @cached_property
     def dims(self) -> tuple[int, ...]:
@@ -296,4 +298,6 @@ def _op(row: object, frames: tuple[Frame, ...]) -> Op:
         parameter=int(str(values["parameter"])),
         details=details,
         replica_groups=str(values["replica_groups"]),
+        trip_count=int(str(values["trip_count"])),
+        config=str(values["backend_config"]),
     )

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.sites import Site
-from moeprof.specs.links import link_of
+from moeprof.analyzers.hardware import hardware_by_rank
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 LATENCY_NS = 20_000
@@ -46,25 +47,25 @@ def gb_per_s(size_bytes: pd.Series, duration_ns: pd.Series) -> pd.Series:
     return size_bytes / duration_ns.where(duration_ns > 0)
 
 
-def links_of(devices: pd.DataFrame, sites: Sequence[Site], given: float | None) -> pd.Series:
+def links_of(trace: Trace, sites: Sequence[Site], given: float | None) -> pd.Series:
     """GB/s of the link that the groups of each site use, by place; NaN where it is not known.
 
     Within a host that is `given` bytes/s, else what the vendor states for the device's model.
     Groups with one member per host use the network; of others a part stays within the host, so
     that no one speed is theirs.
     """
-    models = devices.set_index("rank")["model"].to_dict()
-    hosts = devices.set_index("rank")["host"].to_dict()
+    devices = hardware_by_rank(trace)
+    hosts = trace.devices.set_index("rank")["host"].to_dict()
     found = []
     for site in sites:
-        members = [rank for group in site.groups[:1] for rank in group if rank in models]
-        link = link_of(models[members[0]]) if members else None
+        members = [rank for group in site.groups[:1] for rank in group if rank in devices]
+        link = devices[members[0]] if members else None
         spread = len({hosts[rank] for rank in members})
         speed = np.nan
         if spread == 1:
             speed = given if given is not None else link.peer_bytes_per_s if link else np.nan
         elif link and spread == len(members) and link.domain <= _ONE_MACHINE:
-            speed = link.network_bytes_per_s
+            speed = link.network_bytes_per_s or np.nan
         found.append(speed / 1e9)
     return pd.Series(found, dtype="float64")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
-from moeprof.cli.selection import selects
+from moeprof.cli.selection import names_hardware, selects
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
+@names_hardware
 @selects
 @click.pass_context
 def command(
@@ -29,6 +30,7 @@ def command(
     as_json: bool,
     session: str | None,
     hosts: tuple[str, ...],
+    hardware: str,
 ) -> None:
     """Where the step of a captured run goes.
 
@@ -46,7 +48,7 @@ def command(
     """
     from moeprof.reports.document import to_json
 
-    document = read_document(run, only, session, hosts)
+    document = read_document(run, only, session, hosts, hardware)
     if as_json:
         click.echo(to_json(document))
     else:

@@ -19,20 +19,31 @@ EXIT_PARTIAL = 3
 
 
 def read_document(
-    run: Path, only: Sequence[str] = (), session: str | None = None, hosts: Sequence[str] = ()
+    run: Path,
+    only: Sequence[str] = (),
+    session: str | None = None,
+    hosts: Sequence[str] = (),
+    hardware: str = "",
 ) -> Document:
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
+    ``hardware`` is the key of the device it ran on, by default what the profile says.
+
     Raises:
-        SelectionError: there is no such session, host or question.
+        SelectionError: there is no such session, host, question or hardware.
         TraceError: the run cannot be read.
     """
     with _no_collection():
         from moeprof.analyzers import analyze
         from moeprof.ingest import open_run
         from moeprof.reports.document import build
+        from moeprof.specs.hardware import load_hardware
+        from moeprof.tables.trace import with_hardware
 
+    if hardware:
+        load_hardware(hardware)  # a wrong key is told before a long read
     trace = open_run(run, session, hosts)
+    trace = with_hardware(trace, hardware) if hardware else trace
     return build(trace, analyze(trace, only))
 
 

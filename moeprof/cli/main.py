@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
     "pipeline": "The bubble of a pipeline: projected, measured, drawn.",
     "replay": "One op of a run as a script that runs it again, and its time.",
+    "hardware": "Devices that moeprof knows: peaks, memory, links, and where that is from.",
     "doctor": "What this machine can do, and why not.",
 }
 

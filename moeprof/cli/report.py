@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
-from moeprof.cli.selection import selects
+from moeprof.cli.selection import names_hardware, selects
 
 
 @click.command("report")
@@ -19,6 +19,7 @@ from moeprof.cli.selection import selects
     help="The file to write. Default: report.html in a run folder that `moeprof capture` made, "
     "else moeprof-report.html in the current folder.",
 )
+@names_hardware
 @selects
 @click.pass_context
 def command(
@@ -27,6 +28,7 @@ def command(
     out: Path | None,
     session: str | None,
     hosts: tuple[str, ...],
+    hardware: str,
 ) -> None:
     """Write one self-contained HTML page about one or more runs.
 
@@ -43,7 +45,7 @@ def command(
 
     path = out or _default_path(runs)
     _refuse_to_overwrite_a_profile(path)
-    documents = [read_document(run, (), session, hosts) for run in runs]
+    documents = [read_document(run, (), session, hosts, hardware) for run in runs]
     write_page(documents, path)
     click.echo(path)
     if any(is_partial(document) for document in documents):

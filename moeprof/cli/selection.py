@@ -1,4 +1,4 @@
-"""Question: which session and hosts of a run does a command read? Options that all share."""
+"""Question: which session and hosts of a run does a command read, on which hardware did it run?"""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def selects(command: _Function) -> _Function:
         help="Of several hosts one to read. Repeatable. Default: all.",
     )
     return session(host(command))
+
+
+def names_hardware(command: _Function) -> _Function:
+    """Add ``--hardware``; it arrives as ``hardware``, empty where it is not given."""
+    return click.option(
+        "--hardware",
+        metavar="KEY",
+        default="",
+        help="The device that the run was on, as `moeprof hardware` lists it. Default: what the "
+        "profile says.",
+    )(command)

@@ -9,7 +9,7 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
@@ -229,6 +229,7 @@ class TraceMeta:
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
     ``clocks`` has one entry per host where their clocks could be aligned, else none.
     ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
+    ``hardware`` is the key of the device that the user named; empty where the profile tells.
     """
 
     path: str
@@ -242,6 +243,7 @@ class TraceMeta:
     are_steps_numbered_by_script: bool = False
     clocks: tuple[HostClock, ...] = ()
     recorded_ns: int = 0
+    hardware: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,11 @@ class Trace:
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"
+
+
+def with_hardware(trace: Trace, key: str) -> Trace:
+    """`trace` on the device that `key` names; no frame is read for that."""
+    return Trace(**{**vars(trace), "meta": replace(trace.meta, hardware=key)})
 
 
 FRAMES: dict[str, Schema] = {

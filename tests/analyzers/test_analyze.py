@@ -17,7 +17,7 @@ def trace(tmp_path):
 def test_all_questions_are_answered_in_order(trace):
     found = analyze(trace)
     assert list(found) == list(ALL)
-    assert list(ALL)[:4] == ["step_time", "breakdown", "timeline", "ops"]
+    assert list(ALL)[:4] == ["step_time", "breakdown", "timeline", "grouped_gemm"]
     assert all(name == analysis.name for name, analysis in found.items())
 
 

@@ -1,7 +1,7 @@
 """Question: what else does an instruction say, in one line of ``key=value``?
 
-Field numbers are those of HloInstructionProto (xla/service/hlo.proto), DotDimensionNumbers and
-RaggedDotDimensionNumbers (xla/xla_data.proto).
+Field numbers are those of HloInstructionProto (xla/service/hlo.proto), DotDimensionNumbers,
+RaggedDotDimensionNumbers and ConvolutionDimensionNumbers (xla/xla_data.proto).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from moeprof.ingest.hlo.messages import Message, read_message, whole_numbers
 from moeprof.ingest.xspace.wire import text
 
-_FUSION_KIND, _DIMENSIONS, _DOT, _DIRECTION, _RAGGED_DOT = 11, 14, 30, 63, 90
+_FUSION_KIND, _DIMENSIONS, _CONVOLUTION, _DOT, _DIRECTION, _RAGGED_DOT = 11, 14, 16, 30, 63, 90
 _DOT_NAMES = {1: "lhs_contracting", 2: "rhs_contracting", 3: "lhs_batch", 4: "rhs_batch"}
 _RAGGED_NAMES = {2: "lhs_ragged", 3: "rhs_group"}
 _DOT_OF_RAGGED = 1
+_KERNEL_OUTPUT = 4
 
-SCALAR_DETAILS = frozenset({_FUSION_KIND, _DOT, _DIRECTION, _RAGGED_DOT})
+SCALAR_DETAILS = frozenset({_FUSION_KIND, _CONVOLUTION, _DOT, _DIRECTION, _RAGGED_DOT})
 """Fields that occur once and are told here."""
 
 
@@ -22,7 +23,8 @@ def details_text(data: bytes, message: Message, tuple_index: int, constant: int 
     """``kind=kLoop``, ``index=1``, ``value=4``, ``dimensions=0,1``, ``direction=LT``, dot's dims.
 
     What the instruction does not say is left out; ``lhs_contracting=2 rhs_contracting=1
-    lhs_batch=0 rhs_batch=0`` and for a ragged dot ``lhs_ragged=0 rhs_group=0``.
+    lhs_batch=0 rhs_batch=0`` and for a ragged dot ``lhs_ragged=0 rhs_group=0``; of a convolution
+    ``kernel_output=3``, the dimension of its kernel that counts the output's features.
 
     Raises:
         WireError: the bytes are damaged.
@@ -41,6 +43,9 @@ def details_text(data: bytes, message: Message, tuple_index: int, constant: int 
         parts.append(f"direction={text(data, *direction)}")
     if dot := stretches.get(_DOT):
         parts += _named_lists(data, dot, _DOT_NAMES)
+    if convolution := stretches.get(_CONVOLUTION):
+        output = read_message(data, *convolution).numbers.get(_KERNEL_OUTPUT, 0)
+        parts.append(f"kernel_output={output}")
     if ragged := stretches.get(_RAGGED_DOT):
         if dot := read_message(data, *ragged).stretches.get(_DOT_OF_RAGGED):
             parts += _named_lists(data, dot, _DOT_NAMES)

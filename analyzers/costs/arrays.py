@@ -1,0 +1,51 @@
+"""Question: which arrays does a shape name, and how large are they?"""
+
+from __future__ import annotations
+
+import functools
+import re
+from math import prod
+from typing import NamedTuple
+
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+_BITS = re.compile(r"\d+")
+_FLOAT = re.compile(r"(?:bf|f)\d")
+
+
+class Array(NamedTuple):
+    """An array of an HLO element type."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.dims)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size as XLA lays it out, elements of less than a byte packed."""
+        return (self.elements * _bits(self.dtype) + 7) // 8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its elements are floating-point numbers."""
+        return bool(_FLOAT.match(self.dtype))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def arrays_of(shape: str) -> tuple[Array, ...]:
+    """The arrays of a shape as `HLO_OPS` writes it; of a tuple all parts, in order."""
+    return tuple(
+        Array(dtype, tuple(int(d) for d in dims.split(",") if d))
+        for dtype, dims in _ARRAY.findall(shape)
+    )
+
+
+def _bits(dtype: str) -> int:
+    """pred counts 8 bits, f8e4m3fn 8, bf16 16, c64 64; token and opaque 0."""
+    if dtype == "pred":
+        return 8
+    found = _BITS.search(dtype)
+    return int(found.group()) if found else 0

@@ -1,0 +1,223 @@
+"""Question: what do the products of the experts compute, and how much of that is asked for?
+
+Forms: ``custom call`` and ``ragged_dot`` multiply each row by its group's matrix. ``dense
+fallback`` is how XLA runs `jax.lax.ragged_dot` where it has no kernel: rows masked once per group,
+[G, M, K], and one product over all groups, so that G times the FLOPs run that are needed.
+``batched dense`` gives every expert the same number of rows, its capacity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.buffers.filled import filled
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.costs.arrays import arrays_of
+from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
+from moeprof.analyzers.costs.table import costs_of
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+CUSTOM_CALL, RAGGED, FALLBACK, BATCHED = (
+    *("custom call", "ragged_dot", "dense fallback", "batched dense"),
+)
+_DEEPEST = 6
+
+SITES = Schema(
+    "expert_products",
+    (
+        Column("module", "int64", "", "program id"),
+        Column("op", "text", "", "HLO instruction"),
+        Column("form", "text", "", "custom call, ragged_dot, dense fallback, batched dense"),
+        Column("groups", "int64", "count", "experts whose matrices are here; -1 where not known"),
+        Column("rows", "int64", "rows", "of all groups, that there is room for; -1 unknown"),
+        Column("k", "int64", "elements", "width of a row; -1 unknown"),
+        Column("n", "int64", "elements", "width of a row of the result; -1 unknown"),
+        Column("is_weight_gradient", "bool", "", "whether the product sums over rows"),
+        Column("needed", "float64", "FLOP", "2 · rows · K · N; none where not known"),
+        Column("dtype", "text", "", "element type of the operands"),
+        Column("out_dtype", "text", "", "element type of the result"),
+    ),
+)
+
+
+class _Seen(NamedTuple):
+    """One product of the experts before its dimensions have names.
+
+    ``together`` is what all products of the op cost by the cost of this one, its largest.
+    """
+
+    module: int
+    op: str
+    form: str
+    phase: str
+    product: Product | None
+    groups: int
+    k: int
+    together: float
+
+
+@functools.lru_cache(maxsize=1)
+def expert_products(trace: Trace) -> pd.DataFrame:
+    """`SITES`: the products of the routed experts that ran. Kept for the last trace.
+
+    Of an op with several products the largest names the dimensions; ``needed`` counts them all.
+    """
+    costs, programs = costs_of(trace), programs_of(trace)
+    costs = costs[costs["component"].eq("grouped_gemm") & costs["kind"].ne("other")]
+    seen = []
+    for module, name, phase in zip(costs["module"], costs["op"], costs["phase"], strict=True):
+        op = programs[int(module)].ops[str(name)]
+        seen.append(_seen(programs[int(module)], int(module), op, str(phase)))
+    counts = {module: _row_counts(seen, module) for module in {site.module for site in seen}}
+    return SITES.frame([_named(site, counts[site.module]) for site in seen])
+
+
+def used_rows(trace: Trace) -> pd.Series:
+    """Rows of each of `expert_products` that held a (token, expert) pair, mean; NaN if not known.
+
+    They are known where the run recorded its routing and the product makes room for as many. How
+    many of an expert's tokens its capacity cuts off is not recorded.
+    """
+    sites = expert_products(trace)
+    pairs = filled(trace)[0].pairs.values
+    if pairs.empty:
+        return pd.Series(np.nan, index=sites.index)
+    can_hold = sites["form"].ne(BATCHED) & sites["rows"].ge(pairs.max())
+    return pd.Series(float(pairs.mean()), index=sites.index).where(can_hold)
+
+
+class ModelFlops(NamedTuple):
+    """FLOPs of all used steps and devices; ``is_exact`` unless rows are those of the worst case."""
+
+    flops: float
+    is_exact: bool
+
+
+def model_flops(trace: Trace) -> ModelFlops:
+    """FLOPs that the model asks for; NaN where something that ran does not tell its own.
+
+    Recomputed products are not asked for, nor are rows of the experts that held no token, or that
+    a dense fallback multiplies by other experts' matrices.
+    """
+    costs, sites, used = costs_of(trace), expert_products(trace), used_rows(trace)
+    filled = (used / sites["rows"]).fillna(1.0)
+    asked = sites.assign(asked=sites["needed"] * filled).set_index(["module", "op"])["asked"]
+    places = pd.MultiIndex.from_frame(costs[["module", "op"]])
+    per_run = costs["flops"].mask(places.isin(asked.index), asked.reindex(places).to_numpy())
+    is_asked = costs["phase"] != "recompute"
+    total = float((per_run * costs["runs"])[is_asked].sum(skipna=False))
+    return ModelFlops(total, bool(used.notna().all()))
+
+
+def _seen(program: Program, module: int, op: Op, phase: str) -> _Seen:
+    form = _form(program, op)
+    products = products_of(program, op)
+    if not products:
+        return _Seen(module, op.name, form, phase, None, -1, -1, 1.0)
+    product = max(products, key=lambda product: product.flops)
+    groups, k = product.groups, product.k
+    if form == FALLBACK and groups == 1:
+        groups = _groups_in_k(program, op, product)
+        k = k // groups if groups > 0 else k
+    together = sum(each.flops for each in products) / product.flops
+    return _Seen(module, op.name, form, phase, product, groups, k, together)
+
+
+def _form(program: Program, op: Op) -> str:
+    if is_grouped_call(op):
+        return CUSTOM_CALL
+    inside = program.interior(op)
+    if any(member.opcode == "ragged-dot" for member in inside):
+        return RAGGED
+    is_ragged = any("ragged_dot" in member.op_name for member in (op, *inside))
+    return FALLBACK if is_ragged else BATCHED
+
+
+def _groups_in_k(program: Program, op: Op, product: Product) -> int:
+    """Groups that a product sums over together with K; -1 where the program does not show them.
+
+    [M, G·K] is a view of [M, G, K] and [G·K, N] of [G, K, N]: what the operands are views of has
+    the groups as a dimension of its own.
+    """
+    for member in (m for m in (op, *program.interior(op)) if m.operands):
+        if member.opcode not in ("dot", "custom-call"):
+            continue
+        for name in member.operands[:2]:
+            found = _split_k(program, name, product)
+            if found > 0:
+                return found
+    return -1
+
+
+def _split_k(program: Program, name: str, product: Product) -> int:
+    for _ in range(_DEEPEST):
+        source = program.ops.get(name)
+        if source is None:
+            return -1
+        for array in arrays_of(source.shape)[:1]:
+            dims = tuple(d for d in array.dims if d != 1)
+            if len(dims) != 3:
+                continue
+            if dims[0] in (product.m, product.n) and dims[1] * dims[2] == product.k:
+                return dims[1]
+            if dims[0] * dims[1] == product.k and dims[2] in (product.m, product.n):
+                return dims[0]
+            if dims[0] * dims[2] == product.k and dims[1] in (product.m, product.n):
+                return dims[0]
+        if not source.operands:
+            return -1
+        name = source.operands[0]
+    return -1
+
+
+def _row_counts(seen: Sequence[_Seen], module: int) -> frozenset[int]:
+    """Numbers of rows that the experts' products of a program have.
+
+    Ahead of the backward pass rows are never summed over: they are the free dimension that all
+    products there share, as one of them ends in the experts' inner width, another in the tokens'.
+    Where that leaves two, rows are the left operand's, as JAX writes them.
+    """
+    mine = (s for s in seen if s.module == module and s.phase != "backward")
+    ahead = [s.product for s in mine if s.product is not None]
+    left = frozenset(product.m for product in ahead)
+    shared = [frozenset((product.m, product.n)) for product in ahead]
+    common = frozenset.intersection(*shared) if shared else frozenset()
+    return common if len(common) == 1 else common & left or left
+
+
+def _named(site: _Seen, row_counts: frozenset[int]) -> dict[str, object]:
+    """Which dimension is rows: the one of that size, else the largest, as rows outnumber widths."""
+    known: dict[str, object] = {"module": site.module, "op": site.op, "form": site.form}
+    if site.product is None:
+        sizes = dict.fromkeys(("groups", "rows", "k", "n"), -1)
+        none = {"is_weight_gradient": False, "needed": float("nan"), "dtype": "", "out_dtype": ""}
+        return {**known, **sizes, **none}
+    m, k, n = site.product.m, site.k, site.product.n
+    is_gradient = False
+    if m in row_counts or (site.phase != "backward" and n not in row_counts):
+        rows, width, out = m, k, n
+    elif n in row_counts:
+        rows, width, out = n, k, m
+    else:
+        is_gradient = k in row_counts or k == max(m, k, n)
+        rows, width, out = (k, m, n) if is_gradient else (m, k, n)
+    total = rows * site.groups if site.form == BATCHED else rows
+    is_told = site.form != FALLBACK or site.groups > 0
+    return {
+        **known,
+        "groups": site.groups,
+        "rows": total,
+        "k": width,
+        "n": out,
+        "is_weight_gradient": is_gradient,
+        "needed": 2 * total * width * out * site.together if is_told else float("nan"),
+        "dtype": site.product.dtype,
+        "out_dtype": site.product.out_dtype,
+    }

@@ -1,0 +1,155 @@
+"""Question: which matrix products does an op compute: how many, and of which M, K, N?
+
+A product [G, M, K] × [G, K, N] takes 2·G·M·K·N FLOPs, a multiplication and an addition each.
+Dimension numbers are those of the program: of a ``dot``, or in the backend config of a cuBLAS or
+hipBLASLt call. Of a grouped product's call nothing but the shapes of its operands is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.classify.targets import is_grouped_gemm
+from moeprof.analyzers.costs.arrays import Array, arrays_of
+
+_MATMUL_CALL = re.compile(r"^__cublas\$(gemm|lt\$matmul(\$f8|\$mx)?)$|^__triton_gemm")
+_SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
+
+
+class Product(NamedTuple):
+    """``groups`` products of [m, k] and [k, n]; ``is_ragged``: ``m`` rows of all groups together.
+
+    Of a ragged product whose result has one matrix per group, ``k`` counts the rows of all.
+    """
+
+    groups: int
+    m: int
+    k: int
+    n: int
+    dtype: str
+    out_dtype: str
+    is_ragged: bool = False
+
+    @property
+    def flops(self) -> int:
+        """2·G·M·K·N; of a ragged product each row meets one group's matrix alone."""
+        return 2 * (1 if self.is_ragged else self.groups) * self.m * self.k * self.n
+
+
+def products_of(program: Program, op: Op) -> list[Product]:
+    """All products inside an op, none where it has none or its shapes do not tell.
+
+    A fusion computes what stands inside it; loops and calls nothing themselves.
+    """
+    if op.opcode == "custom-call":
+        found = _of_call(program, op)
+        return [found] if found else []
+    products = (_of_dot(program, member) for member in program.interior(op))
+    return [product for product in products if product is not None]
+
+
+def is_grouped_call(op: Op) -> bool:
+    """Whether a custom call multiplies each group's rows by its own matrix."""
+    return op.opcode == "custom-call" and (
+        is_grouped_gemm(op.target) or ("ragged_dot" in op.primitive and not _is_matmul(op))
+    )
+
+
+def _is_matmul(op: Op) -> bool:
+    return bool(_MATMUL_CALL.match(op.target))
+
+
+def _of_call(program: Program, op: Op) -> Product | None:
+    if is_grouped_call(op):
+        return _grouped(_operands(program, op), arrays_of(op.shape))
+    if not _is_matmul(op):
+        return None
+    return _general(_operands(program, op), arrays_of(op.shape), _configured(op.config))
+
+
+def _of_dot(program: Program, op: Op) -> Product | None:
+    results = arrays_of(op.shape)
+    if op.opcode == "ragged-dot":
+        return _grouped(_operands(program, op), results)
+    if op.opcode != "dot":
+        return None
+    numbers = {side: _numbers(op.details.get(side, "")) for side in _SIDES}
+    return _general(_operands(program, op), results, numbers)
+
+
+def _operands(program: Program, op: Op) -> list[Array]:
+    found = (program.ops.get(name) for name in op.operands)
+    return [array for operand in found if operand for array in arrays_of(operand.shape)[:1]]
+
+
+def _configured(config: str) -> dict[str, tuple[int, ...]] | None:
+    """Dimension numbers of a library call's backend config; None where it has none."""
+    try:
+        told = json.loads(config)
+        dot = told.get("gemm_backend_config", told)["dot_dimension_numbers"]
+        return {side: tuple(int(d) for d in dot.get(f"{side}_dimensions", ())) for side in _SIDES}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(d) for d in text.split(",") if d.isdigit())
+
+
+def _general(
+    operands: Sequence[Array],
+    results: Sequence[Array],
+    numbers: dict[str, tuple[int, ...]] | None,
+) -> Product | None:
+    """The product that dimension numbers state; None where they do not fit the operands."""
+    if numbers is None or len(operands) < 2 or not results:
+        return None
+    lhs, rhs = operands[:2]
+    named = numbers["lhs_contracting"] + numbers["lhs_batch"]
+    others = numbers["rhs_contracting"] + numbers["rhs_batch"]
+    if max(named, default=-1) >= len(lhs.dims) or max(others, default=-1) >= len(rhs.dims):
+        return None
+    k = prod(lhs.dims[d] for d in numbers["lhs_contracting"])
+    groups = prod(lhs.dims[d] for d in numbers["lhs_batch"])
+    if k != prod(rhs.dims[d] for d in numbers["rhs_contracting"]) or not k * groups:
+        return None
+    m, n = lhs.elements // (k * groups), rhs.elements // (k * groups)
+    return Product(groups, m, k, n, _wider(lhs.dtype, rhs.dtype), results[0].dtype)
+
+
+def _grouped(operands: Sequence[Array], results: Sequence[Array]) -> Product | None:
+    """A grouped product by its shapes: [R, K] × [G, K, N] → [R, N], or the gradient of a weight.
+
+    That is [R, K] × [R, N] → [G, K, N]; matrices may be stored transposed, so that R comes from
+    the sizes: |lhs| = R·K, |rhs| = R·N and |result| = G·K·N.
+    """
+    floats = [array for array in operands if array.is_float and len(array.dims) > 1]
+    if len(floats) < 2 or not results or not results[0].elements:
+        return None
+    lhs, rhs, result = floats[0], floats[1], results[0]
+    dtype, out = _wider(lhs.dtype, rhs.dtype), result.dtype
+    if len(lhs.dims) == 2 and len(rhs.dims) == 3 and len(result.dims) == 2:
+        rows, n = result.dims
+        k = lhs.elements // rows
+        is_whole = lhs.elements == rows * k and rhs.elements == rhs.dims[0] * k * n
+        return Product(rhs.dims[0], rows, k, n, dtype, out, True) if is_whole else None
+    if len(lhs.dims) == 2 and len(rhs.dims) == 2 and len(result.dims) == 3:
+        groups, first, last = result.dims
+        rows = round(float(np.sqrt(lhs.elements * rhs.elements / (first * last))))
+        if not rows or rows**2 * first * last != lhs.elements * rhs.elements:
+            return None
+        k = lhs.elements // rows
+        return Product(groups, k, rows, first * last // k, dtype, out, True)
+    return None
+
+
+def _wider(lhs: str, rhs: str) -> str:
+    """Element type whose unit computes a product: the wider of its operands'."""
+    return max(lhs, rhs, key=lambda dtype: Array(dtype, (8,)).size_bytes)

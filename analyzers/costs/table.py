@@ -1,0 +1,45 @@
+"""Question: what did each op that ran cost, and how fast was it?"""
+
+from __future__ import annotations
+
+import functools
+
+import pandas as pd
+
+from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.costs.executions import RUNS, runs_of
+from moeprof.analyzers.costs.flops import Flops, flops_of
+from moeprof.analyzers.costs.traffic import bytes_of
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+COSTS = Schema(
+    "costs",
+    (
+        *RUNS.columns,
+        Column("flops", "float64", "FLOP", "matrix FLOPs of one execution; none if not known"),
+        Column("bytes", "float64", "bytes", "traffic of one execution; none if not known"),
+        Column("dtype", "text", "", "element type of what is multiplied; empty for no product"),
+        Column("kind", "text", "", "gemm, grouped gemm, convolution, attention, other, …"),
+    ),
+)
+
+
+_NOT_TOLD = Flops(None, "", "not known")
+"""Of an op of which a trace keeps its name and no program."""
+
+
+@functools.lru_cache(maxsize=1)
+def costs_of(trace: Trace) -> pd.DataFrame:
+    """`COSTS` of the ops of the used steps. Kept for the last trace, as two questions ask."""
+    runs, programs = runs_of(trace), programs_of(trace)
+    rows = []
+    for module, name in zip(runs["module"], runs["op"], strict=True):
+        program = programs[int(module)]
+        op = program.ops[str(name)]
+        is_told = op.size_bytes >= 0 and bool(op.shape)
+        flops = flops_of(program, op) if is_told else _NOT_TOLD
+        moved = bytes_of(program, op) if is_told else None
+        rows.append((flops.flops, moved, flops.dtype, flops.kind))
+    told = pd.DataFrame(rows, columns=["flops", "bytes", "dtype", "kind"], index=runs.index)
+    return COSTS.frame({**runs, **told})

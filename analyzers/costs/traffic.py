@@ -1,0 +1,116 @@
+"""Question: how many bytes of memory does one execution of an op read and write?
+
+Every operand is read once and every result written once, at best: caches hold what is read again.
+Views are free; what is sliced, gathered or updated in place counts only where it is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moeprof.analyzers.classify.components import LOOPS
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.costs.arrays import arrays_of
+
+_FREE = LOOPS | {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"}
+_READERS = frozenset({"slice", "dynamic-slice", "gather"})
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Ops that change their first operand in place, and which operand holds the new values."""
+_SEEN_THROUGH = frozenset({"bitcast", "reshape", "convert", "copy"})
+_ELEMENTWISE = frozenset(
+    {"add", "subtract", "multiply", "divide", "negate", "maximum", "minimum", "select", "compare"}
+    | {"exponential", "log", "rsqrt", "sqrt", "tanh", "logistic", "power", "and", "or", "not"}
+)
+"""What is read of their results alone is computed."""
+
+
+def bytes_of(program: Program, op: Op) -> int:
+    """Bytes that one execution moves; 0 for ops that compute nothing themselves.
+
+    Asynchronous work counts with its start. The workspace of a library call does not count.
+    """
+    if op.opcode in _FREE or op.opcode.endswith("-done"):
+        return 0
+    if op.opcode == "fusion":
+        return _of_fusion(program, op)
+    names = list(dict.fromkeys(op.operands))
+    if op.opcode in _READERS:
+        return 2 * op.size_bytes + sum(_size(program, name) for name in names[1:])
+    if op.opcode in _UPDATES:
+        return _updated(program, op) + sum(_size(program, name) for name in names[1:])
+    read = sum(_size(program, name) for name in names)
+    if op.opcode.endswith("-start") and op.shape.startswith("("):
+        return read + max(op.size_bytes - read, 0)  # its tuple names the operands as well
+    return read + _written(op)
+
+
+def _written(op: Op) -> int:
+    """Result of an op without the workspace, raw bytes at the end of a library call's tuple."""
+    if op.opcode != "custom-call" or not op.shape.startswith("("):
+        return op.size_bytes
+    parts = arrays_of(op.shape)
+    is_raw = len(parts) > 1 and parts[-1].dtype in ("s8", "u8") and len(parts[-1].dims) == 1
+    return sum(part.size_bytes for part in (parts[:-1] if is_raw else parts))
+
+
+def _of_fusion(program: Program, op: Op) -> int:
+    members = {m.name: m for name in op.called for m in program.members[name]}
+    read = 0
+    for member in members.values():
+        if member.opcode == "parameter":
+            touched = [_touched(program, user, via) for user, via in _users(program, member)]
+            known = [size for size in touched if size is not None]
+            # a parameter that is used whole anywhere is read whole, and once
+            is_whole = len(known) < len(touched)
+            read += member.size_bytes if is_whole else min(sum(known), member.size_bytes)
+    roots = [m for m in members.values() if m.is_root]
+    return read + sum(_result(program, members, root) for root in roots)
+
+
+def _users(program: Program, op: Op) -> Iterator[tuple[Op, str]]:
+    """Who uses a value inside a fusion, and under which name.
+
+    Views are seen through, and elementwise work up to what reads parts of its result.
+    """
+    waiting, seen = [op], {op.name}
+    while waiting:
+        value = waiting.pop()
+        for user in (program.ops[name] for name in program.users[value.name]):
+            is_passed = user.opcode in _SEEN_THROUGH or (
+                user.opcode in _ELEMENTWISE and user.dims == value.dims
+            )
+            if user.is_root or not is_passed:
+                yield user, value.name
+            elif user.name not in seen:
+                seen.add(user.name)
+                waiting.append(user)
+
+
+def _touched(program: Program, user: Op, name: str) -> int | None:
+    """Bytes that a user touches of an operand; None where it is all of it."""
+    is_first_alone = user.operands[:1] == (name,) and name not in user.operands[1:]
+    if user.opcode in _READERS and is_first_alone:
+        return user.size_bytes
+    if user.opcode in _UPDATES and is_first_alone:
+        # a scatter adds to what is there, an update of a slice only writes
+        return _updated(program, user) if user.opcode == "scatter" else 0
+    return None
+
+
+def _updated(program: Program, op: Op) -> int:
+    place = _UPDATES[op.opcode]
+    return _size(program, op.operands[place]) if place < len(op.operands) else op.size_bytes
+
+
+def _result(program: Program, members: dict[str, Op], root: Op) -> int:
+    if root.opcode == "tuple":
+        return sum(_result(program, members, members[n]) for n in root.operands if n in members)
+    seen = root
+    while seen.opcode in _SEEN_THROUGH and seen.operands and seen.operands[0] in members:
+        seen = members[seen.operands[0]]
+    return _updated(program, seen) if seen.opcode in _UPDATES else root.size_bytes
+
+
+def _size(program: Program, name: str) -> int:
+    op = program.ops.get(name)
+    return op.size_bytes if op else 0

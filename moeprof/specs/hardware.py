@@ -1,0 +1,112 @@
+"""Question: what can a device do at most, as its vendor states it?
+
+Figures are of one device as JAX counts it, a die or core where a package shows itself as two.
+FLOP/s are those of matrix units without sparsity. Memory is what the runtime reports: below the
+number on the box, since GB there are decimal, or the board keeps some for itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+from moeprof.errors import SelectionError
+
+_FP8 = re.compile(r"f8e\w+")
+_FP4 = re.compile(r"f4e\w+")
+_HALVES = frozenset({"bf16", "f16"})
+
+
+@dataclass(frozen=True)
+class HardwareSpec:
+    """Peaks of one device; None where the vendor states none.
+
+    ``peer_bytes_per_s`` is what it can send in one direction to all peers of the machine together,
+    ``network_bytes_per_s`` to other machines through its share of the network cards of the usual
+    server. ``domain`` counts the devices that the fast links join. ``confidence`` is high where
+    two sources agree or a log was seen, medium for one data sheet, low where figures differ.
+    """
+
+    key: str
+    name: str
+    vendor: str
+    devices_per_package: int
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    bf16_flops_per_s: float
+    fp8_flops_per_s: float | None
+    fp4_flops_per_s: float | None
+    peer_bytes_per_s: float
+    network_bytes_per_s: float | None
+    domain: int
+    confidence: str
+    source: str
+    note: str
+
+    def flops_per_s(self, dtype: str) -> float | None:
+        """Peak of matrix products whose operands have this HLO element type; None if not known.
+
+        f32 has none: whether a product ran in TF32 or f32 depends on flags that no trace records.
+        """
+        if dtype in _HALVES:
+            return self.bf16_flops_per_s
+        if _FP8.fullmatch(dtype):
+            return self.fp8_flops_per_s
+        return self.fp4_flops_per_s if _FP4.fullmatch(dtype) else None
+
+
+def hardware_keys() -> tuple[str, ...]:
+    """Keys that `load_hardware` knows, in the order of the table."""
+    return tuple(spec.key for _, spec in _table())
+
+
+def load_hardware(key: str) -> HardwareSpec:
+    """A device by its key.
+
+    Raises:
+        SelectionError: there is no such key.
+    """
+    for _, spec in _table():
+        if spec.key == key:
+            return spec
+    raise SelectionError(f"no hardware is named {key!r}; there are: {', '.join(hardware_keys())}")
+
+
+def hardware_of(model: str) -> HardwareSpec | None:
+    """A device by its model, as the profiler or JAX names it; None where it is not known."""
+    name = model.strip()
+    return next((spec for pattern, spec in _table() if pattern.fullmatch(name)), None)
+
+
+@functools.cache
+def _table() -> tuple[tuple[re.Pattern[str], HardwareSpec], ...]:
+    text = files("moeprof.specs").joinpath("hardware.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return tuple((re.compile(row["model"], re.IGNORECASE), _spec(row)) for row in rows)
+
+
+def _spec(row: dict[str, str]) -> HardwareSpec:
+    return HardwareSpec(
+        key=row["key"],
+        name=row["name"],
+        vendor=row["vendor"],
+        devices_per_package=int(row["devices_per_package"]),
+        hbm_bytes=round(float(row["hbm_GiB"]) * 2**30),
+        hbm_bytes_per_s=float(row["hbm_TB_per_s"]) * 1e12,
+        bf16_flops_per_s=float(row["bf16_TFLOPs"]) * 1e12,
+        fp8_flops_per_s=_scaled(row["fp8_TFLOPs"], 1e12),
+        fp4_flops_per_s=_scaled(row["fp4_TFLOPs"], 1e12),
+        peer_bytes_per_s=float(row["peer_GB_per_s"]) * 1e9,
+        network_bytes_per_s=_scaled(row["network_GB_per_s"], 1e9),
+        domain=int(row["domain"]),
+        confidence=row["confidence"],
+        source=row["source"],
+        note=row["note"],
+    )
+
+
+def _scaled(text: str, unit: float) -> float | None:
+    return float(text) * unit if text else None

@@ -1,0 +1,89 @@
+"""Bytes that ops move, each worked out by hand."""
+
+from builders.programs import call, dims, parameter, program
+from builders.work import hlo
+
+from moeprof.analyzers.costs.traffic import bytes_of
+
+
+def moved(*rows) -> int:
+    made = program(*rows)
+    return bytes_of(made, made.ops["out"])
+
+
+def test_operands_and_result_count_once_and_the_workspace_not():
+    """64 + 256 bytes read, 128 written; the 1024 bytes of scratch are no traffic."""
+    assert (
+        moved(
+            parameter("a", "bf16[4,8]", size_bytes=64),
+            parameter("b", "bf16[8,16]", size_bytes=256),
+            {
+                **call("__cublas$lt$matmul", "(bf16[4,16], s8[1024])", "a", "b", config=dims()),
+                "size_bytes": 1152,
+            },
+        )
+        == 448
+    )
+
+
+def test_an_operand_that_is_given_twice_is_read_once():
+    a = parameter("a", "f32[8]", size_bytes=32)
+    assert moved(a, hlo("out", "multiply", "a a", shape="f32[8]", size_bytes=32)) == 64
+
+
+def test_views_and_loops_and_second_halves_move_nothing():
+    a = parameter("a", "f32[8]", size_bytes=32)
+    for opcode in ("bitcast", "tuple", "get-tuple-element", "while", "all-gather-done"):
+        assert moved(a, hlo("out", opcode, "a", shape="f32[8]", size_bytes=32)) == 0
+
+
+def fusion(*inside, size_bytes: int, operands: str = "a i u"):
+    return moved(
+        parameter("a", "f32[100,8]", size_bytes=3200),
+        parameter("i", "s32[]", size_bytes=4),
+        parameter("u", "f32[1,8]", size_bytes=32),
+        parameter("pa", "f32[100,8]", computation="f", parameter=0, size_bytes=3200),
+        parameter("pi", "s32[]", computation="f", parameter=1, size_bytes=4),
+        parameter("pu", "f32[1,8]", computation="f", parameter=2, size_bytes=32),
+        *inside,
+        hlo("out", "fusion", operands, shape="f32[1,8]", called="f", size_bytes=size_bytes),
+    )
+
+
+def inner(name: str, opcode: str, operands: str, shape: str, size_bytes: int, root: bool = False):
+    return hlo(
+        *(name, opcode, operands),
+        shape=shape,
+        size_bytes=size_bytes,
+        computation="f",
+        is_root=root,
+    )
+
+
+def test_a_slice_reads_what_it_takes():
+    """32 bytes of 3200, the index of 4, 32 of the other operand, and 32 written."""
+    cut = inner("cut", "dynamic-slice", "pa pi", "f32[1,8]", 32)
+    root = inner("root", "add", "cut pu", "f32[1,8]", 32, root=True)
+    assert fusion(cut, root, size_bytes=32) == 32 + 4 + 32 + 32
+
+
+def test_an_update_in_place_writes_what_it_changes():
+    """The 3200 bytes stay where they are: 4 + 32 read, 32 written."""
+    root = inner("root", "dynamic-update-slice", "pa pu pi", "f32[100,8]", 3200, root=True)
+    assert fusion(root, size_bytes=3200) == 4 + 32 + 32
+
+
+def test_what_is_computed_and_then_gathered_is_read_where_it_is_gathered():
+    """The logarithm is taken of the 8 numbers asked for: 32 bytes, not 3200."""
+    log = inner("log", "log", "pa", "f32[100,8]", 3200)
+    cut = inner("cut", "gather", "log pi", "f32[1,8]", 32)
+    root = inner("root", "add", "cut pu", "f32[1,8]", 32, root=True)
+    assert fusion(log, cut, root, size_bytes=32) == 32 + 4 + 32 + 32
+
+
+def test_an_operand_that_is_also_read_whole_counts_whole():
+    """What no one uses is not read: 3200 and 4, and 64 written."""
+    cut = inner("cut", "dynamic-slice", "pa pi", "f32[1,8]", 32)
+    whole = inner("whole", "reduce", "pa", "f32[8]", 32)
+    root = inner("root", "tuple", "cut whole", "(f32[1,8], f32[8])", 64, root=True)
+    assert fusion(cut, whole, root, size_bytes=64) == 3200 + 4 + 64
