@@ -119,7 +119,7 @@ def exchange(wait: int, transfer: int) -> Trace:
 
 def test_waiting_for_the_last_device_stands_apart_from_the_transfer():
     """Device 0 waits 400, then 100: mean of two devices −150. Transfers take 60, then 80: +20."""
-    found = row(compare(exchange(400, 60), exchange(100, 80)), COMPONENT, "collectives")
+    found = row(compare(exchange(400, 60), exchange(100, 80)), COMPONENT, "weight_gather")
     assert parts(found) == [-150.0, 20.0, 0.0, 0.0, 0.0]
     assert (found["base_exposed_ns"], found["new_exposed_ns"]) == (260.0, 130.0)
 
@@ -127,7 +127,7 @@ def test_waiting_for_the_last_device_stands_apart_from_the_transfer():
 def test_waits_count_to_the_calls_where_a_check_withholds_them():
     check = TrustCheck("clocks", "fail", "two clocks", ("collectives",))
     found = compare(replace(exchange(400, 60), trust=(check,)), exchange(100, 80))
-    assert parts(row(found, COMPONENT, "collectives")) == [0.0, -130.0, 0.0, 0.0, 0.0]
+    assert parts(row(found, COMPONENT, "weight_gather")) == [0.0, -130.0, 0.0, 0.0, 0.0]
     assert any("waits withheld: base: clocks: two clocks" in note for note in found.notes)
 
 
