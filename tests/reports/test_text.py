@@ -96,8 +96,8 @@ def hinted(*gains):
     table = HINTS.frame(
         [
             {"hint": f"late_rank_{place}", "gain_ns": gain, "gain_share": 0.25,
-             "look": "stragglers", "gain_bytes": float("nan"), "evidence": "others wait " * 12, "change": "do " * 40,
-             "source": ""}
+             "look": "stragglers", "gain_bytes": float("nan"), "source": "",
+             "evidence": "others wait " * 12, "change": "do " * 40}
             for place, gain in enumerate(gains)
         ]
     )  # fmt: skip
