@@ -9,6 +9,8 @@ inside the same op, and their time is no measure of the link. Bandwidths are tak
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -18,7 +20,7 @@ from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.notes import notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
-from moeprof.analyzers.communication.waits import transfers_of, waits_of
+from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -58,6 +60,7 @@ _KINDS = dict.fromkeys(("op", "opcode", "groups", "component"), "str") | dict.fr
 _FLOATS = ("per_step_ns", "wait_ns", "calls", "transfer_ns", "bytes", "bound_bytes", "factor")
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Collectives of the used steps by call site.
 
@@ -68,7 +71,7 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     """
     view = window(trace)
     calls = calls_of(trace)
-    waits = waits_of(calls, trace.meta)
+    waits = waits_in_steps(trace)
     table = _table(calls, waits, view, trace)
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table = with_flags(table, links, has_links=trace.meta.platform != "cpu")

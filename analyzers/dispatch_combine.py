@@ -16,6 +16,7 @@ does not depend on the data. GB are 10**9.
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -29,7 +30,7 @@ from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, link
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.notes import clock_notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
-from moeprof.analyzers.communication.waits import transfers_of, waits_of
+from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -81,6 +82,7 @@ _FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
 _RAGGED = "ragged-all-to-all"
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Token exchanges of the used steps by call site.
 
@@ -101,7 +103,7 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
             SCHEMA.frame(),
             (NONE, *view.notes),
         )
-    waits = waits_of(calls, trace.meta)
+    waits = waits_in_steps(trace)
     waits = waits[waits["site"].isin(sites.index)]
     links = links_of(trace, calls.sites, link_bytes_per_s)
     table, notes = _with_bytes(_timed(trace, sites, calls, waits, view), trace)

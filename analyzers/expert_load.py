@@ -16,6 +16,8 @@ products take on the slowest rank than on the mean one, as if ranks met once per
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -64,6 +66,7 @@ NONE = (
 )
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)

@@ -11,6 +11,7 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,6 +65,7 @@ SCHEMA = Schema(
 QUESTION = "How large are the receive buffers, and how much of them is used?"
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)

@@ -9,13 +9,15 @@ others of its group had waited by then. The figures of a step are sums over its 
 
 from __future__ import annotations
 
+import functools
+
 import pandas as pd
 
 from moeprof.analyzers.activity.spans import step_spans
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.notes import NONE, clock_notes
-from moeprof.analyzers.communication.waits import waits_of
+from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -47,10 +49,11 @@ FIXED = 2 / 3
 """A straggler is fixed if it is the worst rank in at least this share of the steps."""
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)
-    waits = waits_of(calls, trace.meta)
+    waits = waits_in_steps(trace)
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)

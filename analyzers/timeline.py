@@ -13,6 +13,8 @@ copies − compute − communication. Waits of streams for each other are none o
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -58,6 +60,7 @@ QUESTION = "When does each device compute, communicate, copy or idle?"
 _PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
+@functools.lru_cache(maxsize=1)  # hints ask again
 def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)

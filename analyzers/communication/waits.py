@@ -7,14 +7,16 @@ rest. Devices of several hosts are compared on the common clock, or not at all.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.communication.calls import Calls
+from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
 from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import HostClock, TraceMeta
+from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 WAITS = Schema(
     "waits",
@@ -36,6 +38,12 @@ WAITS = Schema(
 
 _STEP = ["site", "step", "group"]
 _GROUP = [*_STEP, "call"]
+
+
+@functools.lru_cache(maxsize=1)
+def waits_in_steps(trace: Trace) -> pd.DataFrame:
+    """`waits_of` the calls of the used steps. Kept for the last trace, as several questions ask."""
+    return waits_of(calls_of(trace), trace.meta)
 
 
 def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
