@@ -24,25 +24,25 @@ _NONE = {
 }
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def programs_of(trace: Trace) -> Mapping[int, Program]:
-    """The programs that ran, by id. Kept for the last trace, as several questions ask."""
+    """The programs that ran, by id. Kept for two traces, as several questions ask."""
     return programs_in(trace.hlo_ops, trace.events["module"].unique())
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def classes_of(trace: Trace) -> pd.DataFrame:
-    """`CLASSES` of the programs that ran. Kept for the last trace, as several questions ask."""
+    """`CLASSES` of the programs that ran. Kept for two traces, as several questions ask."""
     return classify(programs_of(trace))
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def work_in_steps(trace: Trace) -> pd.DataFrame:
-    """The events of `window(trace)` with the columns of `CLASSES`. Kept for the last trace."""
+    """The events of `window(trace)` with the columns of `CLASSES`. Kept for the last two traces."""
     return attribute(trace, window(trace).events)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def _labels(trace: Trace) -> pd.DataFrame:
     """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
     rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")

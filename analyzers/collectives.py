@@ -60,7 +60,7 @@ _KINDS = dict.fromkeys(("op", "opcode", "groups", "component"), "str") | dict.fr
 _FLOATS = ("per_step_ns", "wait_ns", "calls", "transfer_ns", "bytes", "bound_bytes", "factor")
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Collectives of the used steps by call site.
 

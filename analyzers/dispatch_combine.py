@@ -82,7 +82,7 @@ _FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
 _RAGGED = "ragged-all-to-all"
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Token exchanges of the used steps by call site.
 

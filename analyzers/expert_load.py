@@ -66,7 +66,7 @@ NONE = (
 )
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)

@@ -65,7 +65,7 @@ SCHEMA = Schema(
 QUESTION = "How large are the receive buffers, and how much of them is used?"
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)

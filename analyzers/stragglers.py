@@ -49,7 +49,7 @@ FIXED = 2 / 3
 """A straggler is fixed if it is the worst rank in at least this share of the steps."""
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)

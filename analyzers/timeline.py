@@ -60,7 +60,7 @@ QUESTION = "When does each device compute, communicate, copy or idle?"
 _PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
-@functools.lru_cache(maxsize=1)  # hints ask again
+@functools.lru_cache(maxsize=2)  # hints ask again
 def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)

@@ -57,11 +57,11 @@ class Window:
         return max(self.steps, 1) * max(self.devices, 1)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def window(trace: Trace) -> Window:
     """The used steps of a trace, else all its device work with a note that says so.
 
-    Kept for the last trace, as every question asks.
+    Kept for the last two traces, as every question asks.
     """
     used = trace.steps["step"][trace.steps["used"]]
     work = work_of(trace.events)

@@ -17,6 +17,7 @@ from moeprof.analyzers.comparison.compare import Comparison
 from moeprof.analyzers.comparison.gates import Outcome
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
+from moeprof.analyzers.heap.difference import BUFFER_CHANGES
 from moeprof.reports.document import (
     ColumnInfo,
     Document,
@@ -79,6 +80,7 @@ class ComparisonDocument(TypedDict):
     step: Changes
     rows: Changes
     memory: Changes
+    buffers: Changes
     noise: NoiseInfo
     gates: list[GateInfo]
     notes: list[str]
@@ -95,6 +97,7 @@ def build_comparison(
         "step": _changes(STEP_CHANGES, comparison.step),
         "rows": _changes(CHANGES, comparison.rows),
         "memory": _changes(MEMORY_CHANGES, comparison.memory),
+        "buffers": _changes(BUFFER_CHANGES, comparison.buffers),
         "noise": {
             "method": "95 % half width of the change by Welch's t-test over used steps, each the "
             "mean of its devices",

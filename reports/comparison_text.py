@@ -30,6 +30,7 @@ WORTH_A_LINE = 0.001
 _CHANGE_WIDTH = 10
 _NAME_WIDTH = 20
 _INDENT = 7
+_MOST_BUFFERS = 5
 
 
 def comparison_text(document: ComparisonDocument) -> Text:
@@ -40,6 +41,7 @@ def comparison_text(document: ComparisonDocument) -> Text:
         _components(document),
         _gates(document["gates"]),
         _ops(document),
+        _buffers(document),
         _runs(document),
         _notes(document["notes"]),
     ]
@@ -60,6 +62,25 @@ def _verdict(document: ComparisonDocument) -> list[Text]:
         lines.append(Text(f"memory peak {sizes}  ({change}, {_signed_share(memory)})"))
     else:
         lines.append(Text("memory peak is not known for both runs"))
+    return lines
+
+
+def _buffers(document: ComparisonDocument) -> list[Text]:
+    """What lies in memory at the peak of one run and not of the other, the most new first."""
+    rows = [row for row in document["buffers"]["rows"] if row["change_bytes"]]
+    rows.sort(key=lambda row: -abs(_number(row["change_bytes"])))
+    if not rows:
+        return []
+    lines = [Text("In memory at the peak", style="bold")]
+    for row in rows[:_MOST_BUFFERS]:
+        change = signed(_number(row["change_bytes"]), format_bytes)
+        counts = f"{row['base_buffers']} → {row['new_buffers']} × {row['shape'] or 'all'}"
+        what = f"{row['content']}, {row['component']}" if row["component"] else str(row["content"])
+        first, *rest = textwrap.wrap(f"{printable(what)}: {printable(counts)}", WIDTH - 13)
+        lines.append(Text(f" {change:>10}  {first}"))
+        lines += [Text(f"{'':13}{line}") for line in rest]
+    if len(rows) > _MOST_BUFFERS:
+        lines.append(Text(f"… and {len(rows) - _MOST_BUFFERS} more kinds: --json has all"))
     return lines
 
 

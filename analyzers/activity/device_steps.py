@@ -31,9 +31,9 @@ class DeviceSteps(NamedTuple):
     work: np.ndarray
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def device_steps(trace: Trace) -> DeviceSteps:
-    """All pieces in the used steps. Kept for the last trace, as several questions ask."""
+    """All pieces in the used steps. Kept for the last two traces, as several questions ask."""
     events, steps = trace.events, step_spans(trace)
     place, places = places_of(trace)
     spans = steps.reset_index(names="span").merge(places, on="host")

@@ -14,12 +14,12 @@ from moeprof.tables.intervals import cover
 from moeprof.tables.trace import Trace
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def exposed_ns(trace: Trace) -> pd.Series:
     """Exposed time of the communication in used steps, int64 ns by row of `EVENTS`.
 
     Where pieces overlap, the time is of the one that began first: all together are what the
-    timeline calls exposed communication, to the nanosecond. Kept for the last trace.
+    timeline calls exposed communication, to the nanosecond. Kept for the last two traces.
     """
     parts = device_steps(trace)
     start, end = on_one_axis(parts.inside, parts.segment, parts.start_ns, parts.end_ns)

@@ -67,11 +67,11 @@ class Calls:
     site_of: pd.Series
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def calls_of(trace: Trace) -> Calls:
     """The calls of the used steps, by site, rank, step and call.
 
-    Kept for the last trace, as several questions ask.
+    Kept for the last two traces, as several questions ask.
     """
     events = window(trace).events
     work = events[work_classes(trace, events) == COMMUNICATION]

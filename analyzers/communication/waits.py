@@ -40,9 +40,9 @@ _STEP = ["site", "step", "group"]
 _GROUP = [*_STEP, "call"]
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def waits_in_steps(trace: Trace) -> pd.DataFrame:
-    """`waits_of` the calls of the used steps. Kept for the last trace, as several questions ask."""
+    """`waits_of` the calls of the used steps. Kept for two traces, as several questions ask."""
     return waits_of(calls_of(trace), trace.meta)
 
 

@@ -18,6 +18,7 @@ from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_ch
 from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
 from moeprof.analyzers.comparison.side import side_of
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES, step_changes
+from moeprof.analyzers.heap.difference import BUFFER_CHANGES, memory_difference
 from moeprof.analyzers.timeline import timeline
 from moeprof.tables.trace import Trace
 
@@ -34,12 +35,14 @@ _NEEDED = {
 class Comparison:
     """What changed, with times per device and step. A table without a row is not known.
 
-    ``step`` has `STEP_CHANGES`, ``rows`` `CHANGES`, ``memory`` `MEMORY_CHANGES`.
+    ``step`` has `STEP_CHANGES`, ``rows`` `CHANGES`, ``memory`` `MEMORY_CHANGES`,
+    ``buffers`` `BUFFER_CHANGES`: what lies in memory at the peak of one and not of the other.
     """
 
     step: pd.DataFrame
     rows: pd.DataFrame
     memory: pd.DataFrame
+    buffers: pd.DataFrame
     notes: tuple[str, ...]
 
     @property
@@ -64,8 +67,10 @@ def compare(base: Trace, new: Trace) -> Comparison:
             rows = rows[rows["level"] == TOTAL]
         if why["waits"]:
             rows = _without_waits(rows)
-    memory = MEMORY_CHANGES.frame() if why["memory"] else memory_changes(base, new)
-    return Comparison(step, rows, memory, tuple(notes))
+    memory, buffers = MEMORY_CHANGES.frame(), BUFFER_CHANGES.frame()
+    if not why["memory"]:
+        memory, buffers = memory_changes(base, new), memory_difference(base, new)
+    return Comparison(step, rows, memory, buffers, tuple(notes))
 
 
 def _reason(base: Trace, new: Trace, part: str) -> str:

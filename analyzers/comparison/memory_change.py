@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.heap.module import step_module
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -39,18 +40,6 @@ def memory_changes(base: Trace, new: Trace) -> pd.DataFrame:
             "change_share": share,
         }
     )
-
-
-def step_module(trace: Trace) -> int:
-    """The program that most used steps run, of several the one with the most work; -1 for none."""
-    steps = trace.steps
-    ran = steps["module"][steps["used"] & (steps["module"] != -1)]
-    known = trace.modules[trace.modules["module"].isin(ran)]
-    if known.empty:
-        return -1
-    counts = known["module"].map(ran.value_counts())
-    ordered = known.assign(steps=counts).sort_values(["steps", "device_ns"], ascending=False)
-    return int(ordered["module"].iloc[0])
 
 
 def _sizes(trace: Trace) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from moeprof.analyzers.attribution import sure_rows, work_in_steps
-from moeprof.analyzers.comparison.memory_change import step_module
+from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent

@@ -63,9 +63,9 @@ class _Seen(NamedTuple):
     together: float
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def expert_products(trace: Trace) -> pd.DataFrame:
-    """`SITES`: the products of the routed experts that ran. Kept for the last trace.
+    """`SITES`: the products of the routed experts that ran. Kept for the last two traces.
 
     Of an op with several products the largest names the dimensions; ``needed`` counts them all.
     """

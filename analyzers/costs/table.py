@@ -29,9 +29,9 @@ _NOT_TOLD = Flops(None, "", "not known")
 """Of an op of which a trace keeps its name and no program."""
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def costs_of(trace: Trace) -> pd.DataFrame:
-    """`COSTS` of the ops of the used steps. Kept for the last trace, as two questions ask."""
+    """`COSTS` of the ops of the used steps. Kept for the last two traces, as two questions ask."""
     runs, programs = runs_of(trace), programs_of(trace)
     rows = []
     for module, name in zip(runs["module"], runs["op"], strict=True):

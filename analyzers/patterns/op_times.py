@@ -31,7 +31,7 @@ def ran(trace: Trace) -> Iterator[RunOp]:
     return iter(_ran(trace))
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def _ran(trace: Trace) -> tuple[RunOp, ...]:
     programs, shares = programs_of(trace), window(trace).shares
     work = work_in_steps(trace)

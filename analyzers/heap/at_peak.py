@@ -1,0 +1,127 @@
+"""Question: which tensors fill a program's memory when it is fullest?
+
+Rows add up to what the compiler states: arguments + results that reuse none + temporary buffers.
+What it allocates beyond the live buffers (holes between them, rounding, a heap that is full at
+another time) has a row of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.classify.program import Op
+from moeprof.analyzers.heap.contents import Contents, shape_of
+from moeprof.analyzers.heap.places import Heap, heaps_of
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+AT_PEAK = Schema(
+    "at_peak",
+    (
+        Column("content", "text", "", "kind of tensor"),
+        Column("component", "text", "", "part of the step that writes it; empty for arguments"),
+        Column("layer_kind", "text", "", "kind of layer"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("op", "text", "", "HLO instruction that writes it"),
+        Column("shape", "text", "", "result, as dtype[dims]"),
+        Column("size_bytes", "int64", "bytes", "size"),
+        Column("source", "text", "", "file:line of the user's program"),
+    ),
+)
+GAPS = "gaps and rounding"
+RESULTS = "results that reuse no argument"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """`AT_PEAK` of one program; its heaps, the largest first; the op that runs at the peak."""
+
+    module: int
+    table: pd.DataFrame
+    heaps: tuple[Heap, ...]
+    op: str
+    total_bytes: int
+
+
+@functools.lru_cache(maxsize=2)
+def peak_of(trace: Trace, module: int) -> Peak | None:
+    """The peak of a program; None where the profile keeps no account of its buffers."""
+    rows = trace.modules[trace.modules["module"].eq(module)]
+    buffers = trace.buffers[trace.buffers["module"].eq(module)]
+    if rows.empty or buffers.empty or int(rows["argument_bytes"].iloc[0]) < 0:
+        return None
+    stated = rows.iloc[0]
+    heaps = tuple(heaps_of(buffers))
+    op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""
+    contents = Contents(trace, module, op)
+    live = [_described(contents, row) for heap in heaps for row in heap.at_peak.itertuples()]
+    arguments = buffers[buffers["kind"].eq("parameter") & buffers["is_at_peak"]]
+    held = [_argument(contents, row) for row in arguments.itertuples()]
+    rest = {
+        RESULTS: int(stated["output_bytes"]) - int(stated["alias_bytes"]),
+        GAPS: int(stated["temp_bytes"]) - sum(int(str(row["size_bytes"])) for row in live),
+        "arguments not told apart": int(stated["argument_bytes"])
+        - sum(int(str(row["size_bytes"])) for row in held),
+    }
+    more = [_plain(content, size) for content, size in rest.items() if size]
+    table = AT_PEAK.frame([*held, *live, *more])
+    total = int(table["size_bytes"].sum())
+    return Peak(module, table, heaps, op, total)
+
+
+def _op_at(heap: Heap, known: Mapping[str, Op]) -> str:
+    """The known op that writes the largest of the buffers which fill the heap to its peak."""
+    there = heap.at_peak[heap.at_peak["op"].isin(list(known))]
+    born = there[there["live_from"].eq(there["live_from"].max())]
+    return str(born.nlargest(1, "size_bytes")["op"].iloc[0]) if len(born) else ""
+
+
+def _described(contents: Contents, row: object) -> dict[str, object]:
+    name, index = str(row.op), str(row.shape_index)  # type: ignore[attr-defined]
+    shape = shape_of(contents.program.ops.get(name), index)
+    label = contents.classes.get(name, {})
+    return {
+        "content": contents.of_temporary(name, shape),
+        "component": label.get("component", ""),
+        "layer_kind": label.get("layer_kind", ""),
+        "phase": label.get("phase", ""),
+        "op": name,
+        "shape": shape,
+        "size_bytes": int(row.size_bytes),  # type: ignore[attr-defined]
+        "source": label.get("source", ""),
+    }
+
+
+def _argument(contents: Contents, row: object) -> dict[str, object]:
+    name = str(row.op)  # type: ignore[attr-defined]
+    op = contents.program.ops.get(name)
+    known = _plain(contents.of_argument(name), int(row.size_bytes))  # type: ignore[attr-defined]
+    return {**known, "op": op.op_name if op and op.op_name else name, "shape": shape_of(op, "")}
+
+
+def _plain(content: str, size_bytes: int) -> dict[str, object]:
+    texts = dict.fromkeys(("component", "layer_kind", "phase", "op", "shape", "source"), "")
+    return {**texts, "content": content, "size_bytes": size_bytes}
+
+
+def grouped(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """`AT_PEAK` summed by `keys`: bytes, how many buffers, and the largest of them."""
+    ordered = table.sort_values("size_bytes", ascending=False, kind="stable")
+    groups = ordered.groupby(keys, sort=False)
+    sums = groups.agg(
+        bytes=("size_bytes", "sum"),
+        buffers=("size_bytes", "size"),
+        largest_bytes=("size_bytes", "first"),
+        largest_op=("op", "first"),
+        largest_shape=("shape", "first"),
+        source=("source", "first"),
+    ).reset_index()
+    return sums.sort_values("bytes", ascending=False, kind="stable", ignore_index=True).astype(
+        {"bytes": np.int64, "buffers": np.int64}
+    )

@@ -1,0 +1,137 @@
+"""Question: what kind of tensor is a buffer of a program?
+
+Told by what the program does, in this order: an argument by its path in the training state; the
+dense arrays that stand for a ragged product; what an exchange of tokens receives; gathered weights;
+the logits; gradients, which have a weight's shape; a loop's state; what the forward pass leaves for
+the backward; else what the part of the model works on.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import pandas as pd
+
+from moeprof.analyzers.attribution import classes_of, programs_of
+from moeprof.analyzers.buffers.roles import buffer_uses
+from moeprof.analyzers.classify.components import MOE
+from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.costs.grouped import FALLBACK, expert_products
+from moeprof.tables.trace import Trace
+
+DENSE_FALLBACK = "dense fallback of ragged dot"
+WEIGHTS, OPTIMIZER, INPUTS = "weights", "optimizer state", "inputs"
+SAVED = "saved activations"
+
+_OPTIMIZER = re.compile(
+    r"\b(opt_state|optimizer|mu|nu|momentum|trace|exp_avg\w*|moments?)\b|^[mv]\["
+)
+_RAGGED = re.compile(r"ragged_dot(_general)?\W*$")
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+_CARRIERS = frozenset({"while", "conditional", "call", "parameter"})
+"""Ops that hand on what others wrote: a loop, and what its body is given."""
+_FLOATS = re.compile(r"^(f|bf)\d+")
+
+
+class Contents:
+    """Kinds of the buffers of one program that is fullest when the op `at_peak` runs."""
+
+    def __init__(self, trace: Trace, module: int, at_peak: str) -> None:
+        """Look up what the program's ops are."""
+        self.program: Program = programs_of(trace)[module]
+        classes = classes_of(trace)
+        mine = classes[classes["module"].eq(module)].set_index("op")
+        names = mine.index.astype("str").tolist()
+        labels = mine[["component", "layer_kind", "phase", "source"]].to_dict("records")
+        self.classes = {
+            name: {str(key): str(value) for key, value in label.items()}
+            for name, label in zip(names, labels, strict=True)
+        }
+        phase = self.classes.get(at_peak, {}).get("phase")
+        self._is_backward = phase in ("backward", "recompute")
+        uses = buffer_uses({module: self.program}, classes[classes["module"].eq(module)])
+        self._received = {use.buffer_op for use in uses if use.role != "fan_out"}
+        self._weights = _weight_dims(self.program)
+        self._expanded = _expanded(trace, module)
+
+    def of_argument(self, name: str) -> str:
+        """Kind of an argument of the program."""
+        op = self.program.ops.get(name)
+        if op is None or not _FLOATS.match(op.dtype):
+            return INPUTS
+        return OPTIMIZER if _OPTIMIZER.search(op.op_name) else WEIGHTS
+
+    def of_temporary(self, name: str, shape: str) -> str:
+        """Kind of what the op of this name writes to a buffer of this shape."""
+        op = self.program.ops.get(name)
+        if op is None:
+            return "temporary"
+        label = self.classes.get(name, {})
+        component, phase = label.get("component", ""), label.get("phase", "")
+        dims = dims_of(shape)
+        if self._is_dense_fallback(op, component, dims):
+            return DENSE_FALLBACK
+        if name in self._received:
+            return "receive buffers"
+        if component == "weight_gather":
+            return "gathered weights"
+        is_late = phase == "backward" or (op.opcode in _CARRIERS and self._is_backward)
+        if component == "gradient_reduce" or (is_late and dims in self._weights):
+            return "gradients"
+        if op.opcode in _CARRIERS:
+            return SAVED if phase == "forward" and self._is_backward else "loop state"
+        if component in ("head", "loss"):
+            return "logits"
+        if phase == "forward" and self._is_backward:
+            return SAVED
+        return (
+            "workspace"
+            if op.target.startswith("__cub") and dims[-1:] != op.dims[-1:]
+            else "working set"
+        )
+
+    def _is_dense_fallback(self, op: Op, component: str, dims: tuple[int, ...]) -> bool:
+        if len(dims) < 3 or dims in self._weights:
+            return False
+        return bool(_RAGGED.search(op.op_name)) or (
+            component in MOE and prod(dims) in self._expanded
+        )
+
+
+def _weight_dims(program: Program) -> set[tuple[int, ...]]:
+    """Dimensions of the arguments that are matrices or stacks of them, and of one of a stack."""
+    arguments = [
+        op.dims
+        for op in program.ops.values()
+        if op.opcode == "parameter" and op.computation not in program.callers
+        if _FLOATS.match(op.dtype) and len(op.dims) > 1
+    ]
+    return {dims[at:] for dims in arguments for at in range(max(len(dims) - 2, 1))}
+
+
+def shape_of(op: Op | None, shape_index: str) -> str:
+    """The array that a part of an op's result is, as ``bf16[4,8]``; nested parts by their order."""
+    if op is None:
+        return ""
+    arrays = [f"{dtype}[{dims}]" for dtype, dims in _ARRAY.findall(op.shape)]
+    first = shape_index.partition(".")[0]
+    place = int(first) if first.isdigit() else 0
+    is_flat = op.shape.count("(") == 1 and shape_index.isdigit()
+    if len(arrays) == 1 or not op.shape.startswith("("):
+        return arrays[0] if arrays else op.shape
+    return arrays[place] if is_flat and place < len(arrays) else op.shape
+
+
+def dims_of(shape: str) -> tuple[int, ...]:
+    """Dimensions of one array; none of a tuple."""
+    found = _ARRAY.fullmatch(shape)
+    return tuple(int(d) for d in found.group(2).split(",") if d) if found else ()
+
+
+def _expanded(trace: Trace, module: int) -> set[int]:
+    """Elements of the arrays in which each row is repeated for each expert: G·M·K and G·M·N."""
+    sites: pd.DataFrame = expert_products(trace)
+    sites = sites[sites["module"].eq(module) & sites["form"].eq(FALLBACK) & sites["groups"].gt(1)]
+    repeated = sites["groups"] * sites["rows"]
+    return {*(repeated * sites["k"]).astype(int), *(repeated * sites["n"]).astype(int)}
