@@ -41,7 +41,8 @@ def hints(trace: Trace) -> Analysis:
     step_ns = _step_ns(trace)
     shown = [hint for name in ALL if (hint := _find(name, trace)) is not None]
     found = [hint for hint in shown if _is_worth_it(hint, step_ns)]
-    found.sort(key=lambda hint: -(hint.gain_ns or 0.0))  # stable: else in the order of `ALL`
+    # about equal gains, as one cause makes two patterns, stand in the order of `ALL`
+    found.sort(key=lambda hint: -float(f"{hint.gain_ns or 0.0:.1e}"))
     table = SCHEMA.frame([_row(hint, step_ns) for hint in found])
     most = table["gain_ns"].max()
     headline = (

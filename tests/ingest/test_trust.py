@@ -43,7 +43,7 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
 
 
 def test_only_known_analyses_are_withheld():
-    assert set(ALL) - {"receive_buffers", "expert_load"} <= set(TIMED)
+    assert set(ALL) - {"receive_buffers", "memory", "expert_load"} <= set(TIMED)
 
 
 def test_no_device_work_names_the_likely_causes_and_withholds_every_time(tmp_path):

@@ -3,12 +3,14 @@
 import dataclasses
 
 import pytest
+from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.hints import hints
 from moeprof.analyzers.patterns import (
     ALL,
     atomic_scatter,
+    dense_ragged_dot,
     exposed_exchange,
     fp32_logits,
     garbage_pauses,
@@ -100,6 +102,38 @@ def test_weights_gathered_over_the_experts():
 )
 def test_weights_gathered_for_fsdp_are_not(trace):
     assert gathered_experts.find(trace) is None
+
+
+def multiplied(name):
+    """[64, 4·16] × [4·16, 32] in 1000 ns: rows once for each of 4 experts, or a batch of 4."""
+    op_name = FORWARD + f"experts/{name}"
+    dense = name == "ragged_dot_general"
+    config = dims() if dense else dims((2,), (1,), (0,), (0,))
+    shape = "(bf16[64,32], s8[8])" if dense else "(bf16[4,16,32], s8[8])"
+    product = call(
+        "__cublas$lt$matmul", shape, *("xv wv" if dense else "x w").split(), config=config
+    )
+    return traced(
+        [kernel("up", 0, 1000)],
+        [
+            parameter("x", "bf16[64,4,16]" if dense else "bf16[4,16,16]"),
+            parameter("w", "bf16[4,16,32]"),
+            hlo("xv", "bitcast", "x", shape="bf16[64,64]"),
+            hlo("wv", "bitcast", "w", shape="bf16[64,32]"),
+            {**product, "op": "up", "op_name": op_name},
+        ],
+        models={"a": "NVIDIA H100 80GB HBM3"},
+    )
+
+
+def test_a_ragged_product_that_runs_as_a_dense_one():
+    hint = dense_ragged_dot.find(multiplied("ragged_dot_general"))
+    assert hint.gain_ns == 750  # 3 of 4 parts
+    assert "1 product(s) of the experts are dense fallbacks of ragged_dot over 4" in hint.evidence
+
+
+def test_products_in_a_batch_of_experts_are_no_fallback():
+    assert dense_ragged_dot.find(multiplied("dot_general")) is None
 
 
 def headed(dtype, rows=4096, name="head/dot_general", writer="dot"):
