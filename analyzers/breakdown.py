@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import graph_share, work_in_steps
+from moeprof.analyzers.attribution import graph_share, sums_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -46,7 +46,7 @@ WORTH_A_NOTE = 0.005
 def breakdown(trace: Trace) -> Analysis:
     """Device time of the used steps by layer, component and phase, with a row for no part."""
     view = window(trace)
-    work = work_in_steps(trace)
+    work = sums_in_steps(trace)
     table = _table(work, view)
     spans = spans_of_steps(trace) if view.steps else None
     busy = int(busy_ns(view.events, spans).sum())
@@ -60,7 +60,7 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
     groups = work.groupby(keys, sort=False, observed=True)
     table = groups.agg(
-        sum_ns=("self_ns", "sum"), count=("self_ns", "size"), collective_ns=("collective_ns", "sum")
+        sum_ns=("self_ns", "sum"), count=("pieces", "sum"), collective_ns=("collective_ns", "sum")
     ).reset_index()
     table = _with_unattributed(_plain(table))
     table["per_step_ns"] = table["sum_ns"] / view.shares

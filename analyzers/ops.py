@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.attribution import is_guess, work_in_steps
+from moeprof.analyzers.attribution import is_guess, sums_in_steps
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -41,13 +41,12 @@ MOST_ROWS = 50
 def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
-    work = work_in_steps(trace)
+    work = sums_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
     work = work.assign(op=work["op"].astype("str").where(is_known, work["name"].astype("str")))
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
-    sums = (
-        work.groupby(keys, sort=False, observed=True)["self_ns"].agg(["sum", "size"]).reset_index()
-    )
+    groups = work.groupby(keys, sort=False, observed=True)
+    sums = groups.agg(sum=("self_ns", "sum"), size=("pieces", "sum")).reset_index()
     sums = sums.astype({name: "str" for name in keys if name != "module"})
     total_ns = int(sums["sum"].sum())
     largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from moeprof.analyzers.attribution import is_guess, programs_of, work_in_steps
+from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
@@ -34,7 +34,7 @@ def ran(trace: Trace) -> Iterator[RunOp]:
 @functools.lru_cache(maxsize=2)
 def _ran(trace: Trace) -> tuple[RunOp, ...]:
     programs, shares = programs_of(trace), window(trace).shares
-    work = work_in_steps(trace)
+    work = sums_in_steps(trace)
     work = work[(work["instruction"] >= 0) & ~is_guess(work)]
     keys = ["module", "op", "component", "phase"]
     sums = work.groupby(keys, observed=True)["self_ns"].sum().reset_index()
