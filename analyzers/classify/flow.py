@@ -79,20 +79,21 @@ class Flow:
             return [(name, path[1:]) for name in chosen]
         if op.opcode == "while" or op.opcode in _CALLS:
             roots = [self._roots[name] for name in op.called if name in self._roots]
-            return [(name, path) for name in roots if self._has_result(op, name)]
+            return [(name, path) for name in roots if self._is_result(op, name)]
         if op.opcode == "parameter":
             return self._given(op, path)
         return [(name, path) for name in op.operands[:1]]
 
-    def _has_result(self, op: Op, root: str) -> bool:
+    def _is_result(self, op: Op, root: str) -> bool:
         """A loop's result is its body's; the root of its condition is a yes or no."""
-        return op.opcode != "while" or self._program.ops[root].shape.startswith("(")
+        shape = self._program.ops[root].shape
+        return op.opcode != "while" or shape.startswith("(") or shape == op.shape
 
     def _given(self, op: Op, path: tuple[int, ...]) -> list[_State]:
         """What a parameter is given: at the call, and in a loop by the round before."""
-        caller = self._program.ops.get(self._program.callers.get(op.computation, ""))
-        if caller is None or not caller.operands:
+        operand = self._program.given(op)
+        if operand is None:
             return []
-        place = min(op.parameter, len(caller.operands) - 1)
-        given: list[_State] = [(caller.operands[place], path)]
+        given: list[_State] = [(operand, path)]
+        caller = self._program.ops[self._program.callers[op.computation]]
         return given + (self._handed(caller, path) if caller.opcode == "while" else [])

@@ -57,10 +57,10 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
         if not sent.operands and sent.opcode != "parameter":
             break
         if sent.opcode == "parameter":
-            caller = program.ops.get(program.callers.get(sent.computation, ""))
-            if caller is None or sent.parameter >= len(caller.operands):
+            given = program.given(sent)
+            if given is None:
                 break
-            sent = program.ops[caller.operands[sent.parameter]]
+            sent = program.ops[given]
         else:
             sent = program.ops[sent.operands[0]]
         component, phase = known.get(sent.name, ("", ""))

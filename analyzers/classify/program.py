@@ -181,17 +181,26 @@ class Program:
             op = self.ops.get(name)
             if op is None:
                 return None
-            if op.opcode == "parameter":
-                caller = self.ops.get(self.callers.get(op.computation, ""))
-                if caller is None:
-                    return op
-                name = caller.operands[min(op.parameter, len(caller.operands) - 1)]
-                continue
-            following = self._viewed(op)
+            if op.opcode == "parameter" and op.computation not in self.callers:
+                return op
+            following = self.given(op) if op.opcode == "parameter" else self._viewed(op)
             if following is None:
                 return None
             name = following
         return None
+
+    def given(self, parameter: Op) -> str | None:
+        """The operand that a parameter stands for at its computation's call; None without a call.
+
+        The first operand of a conditional chooses; each branch has one of the others to itself.
+        """
+        caller = self.ops.get(self.callers.get(parameter.computation, ""))
+        if caller is None or not caller.operands:
+            return None
+        place = parameter.parameter
+        if caller.opcode == "conditional":
+            place = 1 + caller.called.index(parameter.computation)
+        return caller.operands[min(place, len(caller.operands) - 1)]
 
     def _viewed(self, op: Op) -> str | None:
         if op.opcode == "get-tuple-element":
@@ -214,12 +223,10 @@ class Program:
             if source is None:
                 return None
             if source.opcode == "parameter":
-                caller = self.ops.get(self.callers.get(source.computation, ""))
-                if caller is None:
+                given = self.given(source)
+                if given is None:
                     return source.name
-                source = self.ops.get(
-                    caller.operands[min(source.parameter, len(caller.operands) - 1)]
-                )
+                source = self.ops.get(given)
             elif source.opcode == "while":
                 source = self.ops.get(source.operands[0])
             elif source.opcode == "tuple":
@@ -246,8 +253,7 @@ class Program:
             if member is None or member.computation == op.computation:
                 return name
             if member.opcode == "parameter":
-                caller = self.ops[self.callers[member.computation]]
-                name = caller.operands[min(member.parameter, len(caller.operands) - 1)]
+                name = self.given(member) or name
             elif member.opcode in VIEWS and member.operands:
                 name = member.operands[0]
             else:
