@@ -183,7 +183,8 @@ def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
     if op.opcode in LOOPS:
         return Finding("loop_gaps", "opcode")  # its self time is what its body leaves
-    by_target = component_of_target(op.target)
+    targets = (component_of_target(member.target) for member in program.interior(op))
+    by_target = next((component for component in targets if component), None)
     if by_target:
         return Finding(by_target, "target")
     found = _by_names(program, structure, op)

@@ -75,8 +75,9 @@ def kind_of(program: Program, op: Op, component: str) -> str:
     wrapped = program.started(op)
     if wrapped is not None and wrapped.name != op.name:
         return kind_of(program, wrapped, component)
-    if op.opcode == "custom-call":
-        return _kind_of_call(op, component)
+    called = [m for m in program.interior(op) if m.opcode == "custom-call"]
+    if called:  # XLA puts a library's call into a fusion to let it read slices in place
+        return _kind_of_call(called[0], component)
     if opcodes & _HOST:
         return "host_transfer"
     if "dot" in opcodes or "ragged-dot" in opcodes:

@@ -36,14 +36,19 @@ NO_PRODUCTS = Flops(0, "", "other")
 
 
 def flops_of(program: Program, op: Op) -> Flops:
-    """What one execution of an op computes, however many kernels that takes."""
+    """What one execution of an op computes, however many kernels that takes.
+
+    XLA puts a library's call into a fusion to let it read slices in place: it counts as if alone.
+    """
     products = products_of(program, op)
     if products:
         largest = max(products, key=lambda product: product.flops)
         kind = "grouped gemm" if largest.is_ragged else "gemm"
         return Flops(sum(product.flops for product in products), largest.dtype, kind)
-    if op.opcode == "custom-call":
-        return _of_call(program, op)
+    called = [_of_call(program, m) for m in program.interior(op) if m.opcode == "custom-call"]
+    computing = [flops for flops in called if flops != NO_PRODUCTS]
+    if computing:
+        return computing[0] if len(computing) == 1 else Flops(None, "", computing[0].kind)
     found = [
         flops for member in program.interior(op) if (flops := _convolution(program, member, ""))
     ]

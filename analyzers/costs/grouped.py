@@ -131,9 +131,9 @@ def _seen(program: Program, module: int, op: Op, phase: str) -> _Seen:
 
 
 def _form(program: Program, op: Op) -> str:
-    if is_grouped_call(op):
-        return CUSTOM_CALL
     inside = program.interior(op)
+    if any(is_grouped_call(member) for member in inside):
+        return CUSTOM_CALL
     if any(member.opcode == "ragged-dot" for member in inside):
         return RAGGED
     is_ragged = any("ragged_dot" in member.op_name for member in (op, *inside))

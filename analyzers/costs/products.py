@@ -46,12 +46,13 @@ class Product(NamedTuple):
 def products_of(program: Program, op: Op) -> list[Product]:
     """All products inside an op, none where it has none or its shapes do not tell.
 
-    A fusion computes what stands inside it; loops and calls nothing themselves.
+    A fusion computes what stands inside it, a library's call too; loops and calls nothing
+    themselves.
     """
-    if op.opcode == "custom-call":
-        found = _of_call(program, op)
-        return [found] if found else []
-    products = (_of_dot(program, member) for member in program.interior(op))
+    products = (
+        (_of_call if member.opcode == "custom-call" else _of_dot)(program, member)
+        for member in program.interior(op)
+    )
     return [product for product in products if product is not None]
 
 

@@ -64,6 +64,35 @@ def test_a_fusion_counts_what_stands_inside_it():
     assert flops_of(made, made.ops["out"]) == Flops(1024, "bf16", "gemm")
 
 
+def sliced(target: str, shape: str, config: object = None):
+    """A library call that XLA put into a fusion, to read a slice of a stack in place."""
+    inside = {"computation": "inside"}
+    return program(
+        parameter("a", "bf16[4,8]"),
+        parameter("stack", "bf16[3,8,16]"),
+        parameter("x", "bf16[4,8]", parameter=0, **inside),
+        parameter("y", "bf16[3,8,16]", parameter=1, **inside),
+        hlo("cut", "slice", "y", shape="bf16[1,8,16]", **inside),
+        hlo("layer", "bitcast", "cut", shape="bf16[8,16]", **inside),
+        {**call(target, shape, "x", "layer", config=config), "op": "called", **inside},
+        hlo("out", "fusion", "a stack", shape=shape, called="inside"),
+    )
+
+
+def test_a_library_call_inside_a_fusion_counts_like_one_outside():
+    made = sliced("__cublas$gemm", "bf16[4,16]", dims())
+    assert flops_of(made, made.ops["out"]) == Flops(1024, "bf16", "gemm")
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("__cublas$gemm", "gemm"), ("__cudnn$fmhaSoftmax", "attention"), ("gmm", "grouped gemm")],
+)
+def test_a_library_call_inside_a_fusion_that_tells_nothing_is_not_zero(target, kind):
+    made = sliced(target, "bf16[]")
+    assert flops_of(made, made.ops["out"]) == Flops(None, "", kind)
+
+
 @pytest.mark.parametrize("target", ["moeprof_grouped_gemm", "ck_grouped_gemm", "gmm"])
 @pytest.mark.parametrize("weight", ["bf16[2,8,6]", "bf16[2,6,8]"])
 def test_a_grouped_product_multiplies_each_row_once(target, weight):
