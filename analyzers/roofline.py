@@ -9,9 +9,10 @@ FLOPs / bytes. Its time on an ideal device is max(FLOPs / peak of the operands' 
 bytes / memory bandwidth), whichever is larger bounds it; achieved rates are by its self time.
 
 MFU is model FLOPs per step ÷ (step time × peak in bf16). Model FLOPs are those of products that the
-forward and backward pass ask for: recomputed ones are left out, of a causal mask half counts where
-a library's call states the mask, and what a dense product spends on other experts' rows is left
-out. HFU counts all FLOPs that run. Both are per device and over the whole step, idle time too.
+forward and backward pass ask for: recomputed ones are left out, as is Q·Kᵀ that a library's
+attention computes again on its way back; of a causal mask half counts where a library's call states
+the mask, and what a dense product spends on other experts' rows is left out. HFU counts all FLOPs
+that run. Both are per device and over the whole step, idle time too.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def _headline(
     seconds = float(used["duration_ns"].mean()) / 1e9 if view.steps else None
     possible = seconds * spec.bf16_flops_per_s if seconds and spec else None
     is_here = ops["bound"].ne("") | ops["bytes"].gt(0) & ~ops["is_sent"]
-    at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_here.any() else None
+    is_whole = is_covered and is_here.any()
+    at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_whole else None
     return (
         Metric("model_flops", model, "FLOP"),
         Metric("model_flops_at_most", most, "FLOP"),

@@ -25,11 +25,13 @@ class Flops(NamedTuple):
 
     ``dtype`` is the element type of the operands, empty where nothing is multiplied. ``kind`` is
     gemm, grouped gemm, convolution, attention, causal attention, exchange (of tokens), or other.
+    ``again`` are those of ``flops`` that repeat what the forward pass computed.
     """
 
     flops: int | None
     dtype: str
     kind: str
+    again: int = 0
 
 
 NO_PRODUCTS = Flops(0, "", "other")
@@ -102,8 +104,9 @@ def _convolution(program: Program, op: Op, way: str) -> tuple[int, str] | None:
 def _attention(program: Program, op: Op, *, is_backward: bool) -> Flops:
     """cuDNN's: Q·Kᵀ and P·V forward, 4·B·H·Sq·Sk·D; backward five products, the first again.
 
-    A causal mask leaves half of them. The sizes are those of ``intermediate_tensor_shape`` and of
-    the widths of query and value in the config's dimension numbers' operands.
+    A causal mask leaves half of them, with a sliding window those of W scores per row, less the
+    triangle that the first rows lack: S·W − W²/2 of S². The sizes are those of
+    ``intermediate_tensor_shape`` and of the widths of the operands query and value.
     """
     try:
         config = json.loads(op.config)["cudnn_fmha_backend_config"]
@@ -116,10 +119,19 @@ def _attention(program: Program, op: Op, *, is_backward: bool) -> Flops:
     if query is None or value is None or len(scores) != 4:
         return Flops(None, "", kind)
     width, value_width = query.dims[-1], value.dims[-1]
-    cells = scores[0] * scores[1] * scores[2] * scores[3]
+    twice_cells = 2 * scores[0] * scores[1] * scores[2] * scores[3]
+    if is_masked:
+        rows = scores[2]
+        window = min(_number(config.get("sliding_window_length")) or rows, rows)
+        twice_cells = twice_cells * window * (2 * rows - window) // (2 * rows * rows)
     widths = 3 * width + 2 * value_width if is_backward else width + value_width
-    flops = 2 * cells * widths
-    return Flops(flops // 2 if is_masked else flops, query.dtype, kind)
+    again = twice_cells * width if is_backward else 0
+    return Flops(twice_cells * widths, query.dtype, kind, again)
+
+
+def _number(value: object) -> int:
+    """A number as protobuf's JSON writes it, a text if it has 64 bits; 0 where there is none."""
+    return max(int(str(value)), 0) if value is not None else 0
 
 
 def _first(program: Program, name: str) -> Array | None:

@@ -103,14 +103,17 @@ class ModelFlops(NamedTuple):
 def model_flops(trace: Trace) -> ModelFlops:
     """FLOPs that the model asks for; NaN where something that ran does not tell its own.
 
-    Recomputed products are not asked for, nor are rows of the experts that held no token, or that
-    a dense fallback multiplies by other experts' matrices.
+    Recomputed products are not asked for, those inside attention's way back included, nor are rows
+    of the experts that held no token, or that a dense fallback multiplies by other experts'
+    matrices.
     """
     costs, sites, used = costs_of(trace), expert_products(trace), used_rows(trace)
     filled = (used / sites["rows"]).fillna(1.0)
     asked = sites.assign(asked=sites["needed"] * filled).set_index(["module", "op"])["asked"]
     places = pd.MultiIndex.from_frame(costs[["module", "op"]])
-    per_run = costs["flops"].mask(places.isin(asked.index), asked.reindex(places).to_numpy())
+    per_run = (costs["flops"] - costs["again"]).mask(
+        places.isin(asked.index), asked.reindex(places).to_numpy()
+    )
     is_asked = costs["phase"] != "recompute"
     total = float((per_run * costs["runs"])[is_asked].sum(skipna=False))
     return ModelFlops(total, bool(used.notna().all()))

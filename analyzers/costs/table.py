@@ -18,6 +18,7 @@ COSTS = Schema(
     (
         *RUNS.columns,
         Column("flops", "float64", "FLOP", "matrix FLOPs of one execution; none if not known"),
+        Column("again", "float64", "FLOP", "of these, that repeat products of the forward pass"),
         Column("bytes", "float64", "bytes", "traffic of one execution; none if not known"),
         Column("dtype", "text", "", "element type of what is multiplied; empty for no product"),
         Column("kind", "text", "", "gemm, grouped gemm, convolution, attention, other, …"),
@@ -40,6 +41,7 @@ def costs_of(trace: Trace) -> pd.DataFrame:
         is_told = op.size_bytes >= 0 and bool(op.shape)
         flops = flops_of(program, op) if is_told else _NOT_TOLD
         moved = bytes_of(program, op) if is_told else None
-        rows.append((flops.flops, moved, flops.dtype, flops.kind))
-    told = pd.DataFrame(rows, columns=["flops", "bytes", "dtype", "kind"], index=runs.index)
+        rows.append((flops.flops, flops.again, moved, flops.dtype, flops.kind))
+    names = COSTS.names[len(RUNS.names) :]
+    told = pd.DataFrame(rows, columns=list(names), index=runs.index)
     return COSTS.frame({**runs, **told})

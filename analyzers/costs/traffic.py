@@ -39,8 +39,9 @@ def bytes_of(program: Program, op: Op) -> int:
     if op.opcode in _UPDATES:
         return _updated(program, op) + sum(_size(program, name) for name in names[1:])
     read = sum(_size(program, name) for name in names)
-    if op.opcode.endswith("-start") and op.shape.startswith("("):
-        return read + max(op.size_bytes - read, 0)  # its tuple names the operands as well
+    names_operands = op.opcode.endswith("-start") and op.opcode != "all-reduce-start"
+    if names_operands and op.shape.startswith("("):
+        return read + max(op.size_bytes - read, 0)
     return read + _written(op)
 
 

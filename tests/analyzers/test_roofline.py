@@ -80,6 +80,19 @@ def test_recomputed_products_are_no_model_flops():
     assert found["hfu"] == pytest.approx(0.27782, abs=1e-5)
 
 
+def test_what_attention_multiplies_again_on_the_way_back_is_no_model_flops():
+    """Five products of 2·2·4·16·16·4 = 16,384 run, four are asked for."""
+    config = {
+        "cudnn_fmha_backend_config": {
+            "intermediate_tensor_shape": {"dimensions": ["2", "4", "16", "16"]}
+        }
+    }
+    back = call("__cudnn$fmhaSoftmaxBackward", "bf16[2,16,4,4]", "q", "k", "v", config=config)
+    ops = (*(parameter(name, "bf16[2,16,4,4]", size_bytes=1024) for name in "qkv"), back)
+    found = figures(run(kernel("out", 0, 1000), ops=ops))
+    assert (found["hardware_flops"], found["model_flops"]) == (5 * 16_384, 4 * 16_384)
+
+
 def test_a_link_is_no_memory():
     found = run(kernel("all", 0, 40_000), kernel("ahead", 50_000, 200_000))
     assert row(found, "all")["bound"] == ""
@@ -113,6 +126,7 @@ def test_a_product_in_f32_has_no_share():
 def test_kernels_of_no_op_leave_the_sums_unknown():
     analysis = run(kernel("ahead", 0, 200_000), kernel("", 300_000, 50_000, "Cijk_gemm"))
     assert figures(analysis)["hardware_flops"] is None
+    assert figures(analysis)["roofline_time"] is None
     assert figures(analysis)["covered_share"] == 0.8
     assert row(analysis, "ahead")["flops"] == 137_438_953_472
 

@@ -168,23 +168,44 @@ def test_gradients_of_a_convolution_cost_what_it_costs(way, operands, result):
     assert flops_of(made, made.ops["out"]) == Flops(10_752, "bf16", "convolution")
 
 
+def attention(target: str, result: str, **more: object):
+    """2 sequences, 4 heads, 16 × 16 scores, width 4: a product takes 2·2·4·16·16·4 = 16,384."""
+    config = {
+        "cudnn_fmha_backend_config": {
+            "intermediate_tensor_shape": {"dimensions": ["2", "4", "16", "16"]},
+            **more,
+        }
+    }
+    made = program(
+        *(parameter(name, "bf16[2,16,4,4]") for name in "qkv"),
+        call(target, result, "q", "k", "v", config=config),
+    )
+    return flops_of(made, made.ops["out"])
+
+
 @pytest.mark.parametrize(
     ("mask", "flops", "kind"),
     [("NO_MASK", 32_768, "attention"), ("CAUSAL", 16_384, "causal attention")],
 )
 def test_a_causal_mask_leaves_half_of_attention(mask, flops, kind):
-    """2 sequences, 4 heads, 16 × 16 scores, width 4: Q·Kᵀ and P·V, each 2·2·4·16·16·4 = 16,384."""
-    config = {
-        "cudnn_fmha_backend_config": {
-            "mask_type": mask,
-            "intermediate_tensor_shape": {"dimensions": ["2", "4", "16", "16"]},
-        }
-    }
-    made = program(
-        *(parameter(name, "bf16[2,16,4,4]") for name in "qkv"),
-        call("__cudnn$fmhaSoftmax", "(bf16[2,4,16,4], u8[0])", "q", "k", "v", config=config),
-    )
-    assert flops_of(made, made.ops["out"]) == Flops(flops, "bf16", kind)
+    """Q·Kᵀ and P·V."""
+    found = attention("__cudnn$fmhaSoftmax", "(bf16[2,4,16,4], u8[0])", mask_type=mask)
+    assert found == Flops(flops, "bf16", kind)
+
+
+@pytest.mark.parametrize(("mask", "flops"), [("NO_MASK", 81_920), ("CAUSAL", 40_960)])
+def test_attention_backward_multiplies_queries_and_keys_again(mask, flops):
+    """Five products, of which Q·Kᵀ was computed ahead and is not asked for again."""
+    found = attention("__cudnn$fmhaSoftmaxBackward", "(bf16[2,4,16,4], u8[0])", mask_type=mask)
+    assert (found.flops, found.again) == (flops, flops // 5)
+
+
+@pytest.mark.parametrize(("length", "flops"), [(4, 7_168), (16, 16_384), (99, 16_384)])
+def test_a_sliding_window_leaves_a_band_below_the_diagonal(length, flops):
+    """Of 16 · 16 scores 16·4 − 4·4/2 = 56, where the mask alone leaves 128: 32,768 · 56 / 256."""
+    more = {"mask_type": "CAUSAL", "sliding_window_length": length}
+    found = attention("__cudnn$fmhaSoftmax", "(bf16[2,4,16,4], u8[0])", **more)
+    assert found.flops == flops
 
 
 def test_elementwise_work_and_exchanges_multiply_nothing():

@@ -31,6 +31,15 @@ def test_an_operand_that_is_given_twice_is_read_once():
     assert moved(a, hlo("out", "multiply", "a a", shape="f32[8]", size_bytes=32)) == 64
 
 
+def test_the_first_half_of_a_collective_writes_its_result():
+    """An all-gather's tuple names its operand as well, an all-reduce's its results alone."""
+    a, b = (parameter(name, "f32[8]", size_bytes=32) for name in "ab")
+    gather = hlo("out", "all-gather-start", "a", shape="(f32[8], f32[16])", size_bytes=96)
+    assert moved(a, gather) == 32 + 64
+    both = hlo("out", "all-reduce-start", "a b", shape="(f32[8], f32[8])", size_bytes=64)
+    assert moved(a, b, both) == 64 + 64
+
+
 def test_views_and_loops_and_second_halves_move_nothing():
     a = parameter("a", "f32[8]", size_bytes=32)
     for opcode in ("bitcast", "tuple", "get-tuple-element", "while", "all-gather-done"):
