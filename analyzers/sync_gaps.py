@@ -143,7 +143,7 @@ def _headline(
         Metric("long_gaps", per_step(int(is_long.sum())), "count"),
         Metric("longest_gap", longest, "ns"),
         Metric("main_cause", str(top.iloc[0]) if len(top) else None, ""),
-        Metric("sync_free_level", None if syncs is None else level_of(syncs), "level"),
+        Metric("sync_free_level", None if syncs is None else level_of(syncs), ""),
         Metric("moe_host_syncs", None if syncs is None else len(syncs) / view.shares, "count"),
     )
 
