@@ -13,9 +13,11 @@ from typing import Any
 
 from moeprof.errors import ReplayError
 from moeprof.replay.ops import Op
+from moeprof.replay.precision import precision
 from moeprof.replay.shapes import Array, array_of, parts_of
 
 _GEMMS = ("__cublas$gemm", "__cublas$lt$matmul")
+_NO_ALGORITHM = "ALG_UNSET"
 _LISTS = {
     "lhs_contracting": "lhs_contracting_dimensions",
     "rhs_contracting": "rhs_contracting_dimensions",
@@ -55,9 +57,18 @@ def _gemm(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
     parts = parts_of(op.shape)
     out = array_of(parts[0])
     product = (
-        f"lax.dot_general({names[0]}, {names[1]}, {numbers}, preferred_element_type={out.jnp})"
+        f"lax.dot_general({names[0]}, {names[1]}, {numbers}{_precision(op, config)}, "
+        f"preferred_element_type={out.jnp})"
     )
     return product if not op.shape.startswith("(") else f"({product},)"
+
+
+def _precision(op: Op, config: Mapping[str, Any]) -> str:
+    said = config.get("precision_config", {})
+    algorithm = said.get("algorithm", _NO_ALGORITHM)
+    if algorithm != _NO_ALGORITHM:
+        raise ReplayError(f"{op.name} calls {op.target!r} with {algorithm}: not translated")
+    return precision(op, said.get("operand_precision", ()))
 
 
 def _config(op: Op) -> Mapping[str, Any]:

@@ -20,6 +20,8 @@ from moeprof.replay.translate import Translation, identifier, inverse
 
 _WHOLE_BELOW = 128
 _CONSTANT = "constant"
+_SIZES = 2
+"""Place of the sizes of groups among the operands of a ragged product."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,19 @@ def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
         bounds = {op.operands[place]: bound for place, bound in found.items()}
     body = [*_restored(made, arrays), *lines, f"out = {value}", f"return {_stored(op)}"]
     notes = [*target.notes]
-    whole = [a for a, name in zip(arrays, made, strict=True) if a.is_whole and name not in bounds]
+    sizes = op.operands[_SIZES] if op.opcode == "ragged-dot" else ""
+    told = {*bounds, sizes}
+    whole = [a for a, name in zip(arrays, made, strict=True) if a.is_whole and name not in told]
     if op.opcode == "ragged-all-to-all":
         inputs, balanced = _ragged_inputs(op, made, arrays, shared)
         notes.append(balanced)
     else:
-        inputs = [_random(n, a, bounds.get(n)) for n, a in zip(made, arrays, strict=True)]
+        inputs = [
+            _even_sizes(op, ops) if n == sizes else _random(a, bounds.get(n))
+            for n, a in zip(made, arrays, strict=True)
+        ]
+        if sizes in made:
+            notes.append("balanced: groups of equal size, as the trace does not hold their sizes")
         if whole:
             notes.append(f"whole numbers that are no index are random, below {_WHOLE_BELOW}")
         if bounds:
@@ -107,9 +116,17 @@ def _stored(op: Op) -> str:
     return f"lax.transpose(out, {op.array.stored_order})"
 
 
-def _random(name: str, array: Array, bound: int | None) -> str:
+def _random(array: Array, bound: int | None) -> str:
     high = max(bound, 1) if bound is not None else _WHOLE_BELOW
     return f"random({array.stored_dims}, {array.jnp}, {high})"
+
+
+def _even_sizes(op: Op, ops: Ops) -> str:
+    """Sizes of the groups of a ragged product that together have all of its rows."""
+    lhs, sizes = (ops.by_name[op.operands[place]].array for place in (0, _SIZES))
+    rows, groups = lhs.dims[op.dims("lhs_ragged")[0]], sizes.dims[-1]
+    even = f"jnp.full({sizes.stored_dims}, {rows // groups}, {sizes.jnp})"
+    return f"{even}.at[..., 0].add({rows % groups})" if rows % groups else even
 
 
 def _ragged_inputs(
@@ -127,7 +144,7 @@ def _ragged_inputs(
     mine = f"jnp.arange({pieces}) % {per_peer} * {rows} + DEVICE * {per_peer * rows}"
     kinds = [offsets, f"jnp.full({pieces}, {rows})", mine, f"jnp.full({pieces}, {rows})"]
     whole = [f"({k}).astype({a.jnp})" for k, a in zip(kinds, arrays[2:], strict=True)]
-    rest = [_random(n, a, None) for n, a in zip(names[:2], arrays[:2], strict=True)]
+    rest = [_random(a, None) for a in arrays[:2]]
     return [*rest, *whole], (
         f"balanced: every device sends each of the {pieces} pieces {rows} rows, as the trace does "
         "not hold their sizes"

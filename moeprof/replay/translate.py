@@ -15,6 +15,7 @@ from moeprof.errors import ReplayError
 from moeprof.replay.elementwise import COMPARE, SAME
 from moeprof.replay.library_calls import custom_call
 from moeprof.replay.ops import Op, Ops
+from moeprof.replay.precision import LEVELS, precision
 from moeprof.replay.shapes import Array, array_of, parts_of
 
 _PASSES_ON = frozenset(
@@ -252,13 +253,15 @@ def _dot(t: Translation, op: Op, names: list[str]) -> str:
         _refused(op, f"uses algorithm {op.said['algorithm']}")
     contracted = (op.dims("lhs_contracting"), op.dims("rhs_contracting"))
     batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
-    how = ("DEFAULT", "HIGH", "HIGHEST")
-    wanted = [f"lax.Precision.{how[n]}" for n in op.dims("precision")]
-    precision = f", precision=({', '.join(wanted)})" if wanted else ""
     return (
-        f"lax.dot_general({names[0]}, {names[1]}, ({contracted}, {batch}){precision}, "
+        f"lax.dot_general({names[0]}, {names[1]}, ({contracted}, {batch}){_precision(op)}, "
         f"preferred_element_type={op.array.jnp})"
     )
+
+
+def _precision(op: Op) -> str:
+    numbers = op.dims("precision")
+    return precision(op, [LEVELS[n] if n < len(LEVELS) else str(n) for n in numbers])
 
 
 def _ragged_dot(t: Translation, op: Op, names: list[str]) -> str:
@@ -266,8 +269,8 @@ def _ragged_dot(t: Translation, op: Op, names: list[str]) -> str:
     batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
     return (
         f"lax.ragged_dot_general({', '.join(names)}, lax.RaggedDotDimensionNumbers("
-        f"({contracted}, {batch}), {list(op.dims('lhs_ragged'))}, {list(op.dims('rhs_group'))}), "
-        f"preferred_element_type={op.array.jnp})"
+        f"({contracted}, {batch}), {list(op.dims('lhs_ragged'))}, {list(op.dims('rhs_group'))})"
+        f"{_precision(op)}, preferred_element_type={op.array.jnp})"
     )
 
 
