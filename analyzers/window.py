@@ -37,6 +37,11 @@ class Window:
         """What a sum divided by `shares` is, in words."""
         return "per device and step" if self.steps else "per device over the whole capture"
 
+    @property
+    def each(self) -> str:
+        """What a sum divided by `shares` is of, behind a figure in a sentence."""
+        return "a step" if self.steps else "in the capture"
+
     def stated(self, schema: Schema) -> Schema:
         """`schema` with columns that say what their figures are taken over."""
         if self.steps:

@@ -47,9 +47,13 @@ def _lines(place: int, hint: Mapping[str, Value], width: int) -> list[Text]:
 def _saved(hint: Mapping[str, Value]) -> str:
     parts = []
     if isinstance(gain := hint["gain_ns"], int | float):
-        share = hint["gain_share"]
-        of_step = f" ({format_percent(share)})" if isinstance(share, int | float) else ""
-        parts.append(f"{format_ns(gain)} a step{of_step}")
+        share = hint["gain_share"]  # of a step: none where no step could be measured
+        of_what = (
+            f"a step ({format_percent(share)})"
+            if isinstance(share, int | float)
+            else "in the capture"
+        )
+        parts.append(f"{format_ns(gain)} {of_what}")
     if isinstance(gain := hint["gain_bytes"], int | float):
         parts.append(f"{format_bytes(gain)} a device")
     return f": saves at most {' and '.join(parts)}" if parts else ""

@@ -11,6 +11,7 @@ from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 
@@ -28,9 +29,9 @@ def find(trace: Trace) -> Hint | None:
     largest = found[0]
     return Hint(
         "atomic_scatter",
-        f"{len(found)} scatter-add(s) of token rows take {format_ns(cost_ns)} a step; the largest, "
-        f"{largest.op.name}, {format_ns(largest.per_step_ns)} in {largest.component}, "
-        f"{largest.phase}",
+        f"{len(found)} scatter-add(s) of token rows take {format_ns(cost_ns)} "
+        f"{window(trace).each}; the largest, {largest.op.name}, "
+        f"{format_ns(largest.per_step_ns)} in {largest.component}, {largest.phase}",
         "write the backward of the gather as a gather by the inverse permutation and a sum over "
         "the top-k (jax.custom_vjp), or state unique_indices=True where each row has one reader",
         "ops",

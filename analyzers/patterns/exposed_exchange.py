@@ -10,6 +10,7 @@ from __future__ import annotations
 from moeprof.analyzers.dispatch_combine import dispatch_combine
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
@@ -28,8 +29,8 @@ def find(trace: Trace) -> Hint | None:
         return None
     return Hint(
         "exposed_exchange",
-        f"{format_ns(exposed_ns)} of the step ({format_percent(exposed_ns / step_ns)}) dispatch "
-        f"and combine run alone, of {format_ns(whole_ns)} that they take",
+        f"{format_ns(exposed_ns)} {window(trace).each} ({format_percent(exposed_ns / step_ns)} "
+        f"of it) dispatch and combine run alone, of {format_ns(whole_ns)} that they take",
         "split the batch and overlap one part's exchange with the other's experts (1F1B overlap, "
         "DualPipe; MaxText: num_moe_emb_chunks), compute the shared expert meanwhile, and keep "
         "XLA's latency-hiding scheduler on",

@@ -13,6 +13,7 @@ from math import prod
 from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
@@ -34,7 +35,8 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         "fp32_logits",
         f"{len(found)} op(s) of the head and the loss write logits in float32, up to "
-        f"{format_bytes(size)} ({run.op.name}); they take {format_ns(cost_ns)} a step",
+        f"{format_bytes(size)} ({run.op.name}); they take {format_ns(cost_ns)} "
+        f"{window(trace).each}",
         "keep logits in bfloat16 and cast inside the loss (MaxText: logits_dot_in_fp32=False, "
         "cast_logits_to_fp32=False), or compute the loss in tiles of the vocabulary",
         "memory",

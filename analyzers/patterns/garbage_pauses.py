@@ -34,7 +34,7 @@ def find(trace: Trace) -> Hint | None:
         )
         for host, mine in spans.groupby("host")
     }
-    host, lost_ns = max(lost.items(), key=lambda item: item[1])
+    host, lost_ns = max(lost.items(), key=lambda item: item[1], default=("", 0))
     if not lost_ns:
         return None
     per_step_ns = lost_ns / len(used)

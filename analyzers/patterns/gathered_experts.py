@@ -12,6 +12,7 @@ from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.classify.program import VIEWS, Op, Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
@@ -34,7 +35,7 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         "gathered_experts",
         f"{len(found)} all-gather(s) bring the weights of all experts to every rank, up to "
-        f"{format_bytes(size)} each: {format_ns(cost_ns)} a step, their gradients' "
+        f"{format_bytes(size)} each: {format_ns(cost_ns)} {window(trace).each}, their gradients' "
         "reduce-scatters aside; tokens stay where they are",
         "send tokens instead: write dispatch and combine as explicit all-to-alls (shard_map, "
         "ragged_all_to_all or DeepEP), or constrain the dispatched tokens to the expert axis",

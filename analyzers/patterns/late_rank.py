@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.stragglers import stragglers
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
@@ -19,7 +20,7 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         "late_rank",
         f"{named} comes last to {format_percent(float(first['last_share']))} of its collectives: "
-        f"others wait {format_ns(float(first['waited_for_ns']))} a step for it",
+        f"others wait {format_ns(float(first['waited_for_ns']))} {window(trace).each} for it",
         "look at what this rank does before: its load (expert_load), its gaps (sync_gaps), its "
         "clock and temperature, and where its process runs",
         "stragglers",

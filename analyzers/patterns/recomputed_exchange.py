@@ -10,6 +10,7 @@ from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 
@@ -27,7 +28,7 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         "recomputed_exchange",
         f"dispatch and combine run again in the backward's recomputation: {len(found)} op(s), "
-        f"{format_ns(cost_ns)} a step",
+        f"{format_ns(cost_ns)} {window(trace).each}",
         "save what the exchanges return: name it with jax.ad_checkpoint.checkpoint_name and let "
         "the policy keep it (save_only_these_names; in MaxText a custom remat_policy), which costs "
         "their buffers in every layer",

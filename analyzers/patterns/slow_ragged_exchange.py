@@ -45,8 +45,8 @@ def find(trace: Trace) -> Hint | None:
     return Hint(
         "slow_ragged_exchange",
         f"{len(few)} ragged all-to-all(s) run as XLA's one-shot kernel with {updates} "
-        f"update(s) per peer: {format_ns(cost_ns)} a step, {format_ns(per_call_ns)} a call "
-        f"for at most {format_bytes(bound)}, so at most {bound / per_call_ns:.1f} GB/s",
+        f"update(s) per peer: {format_ns(cost_ns)} {window(trace).each}, {format_ns(per_call_ns)} "
+        f"a call for at most {format_bytes(bound)}, so at most {bound / per_call_ns:.1f} GB/s",
         "split each peer's slice into 64 or more updates, or decompose the op: XLA_FLAGS="
         "--xla_gpu_unsupported_enable_ragged_all_to_all_decomposer=true, or use a dispatch kernel "
         "(DeepEP)",

@@ -36,9 +36,9 @@ def find(trace: Trace) -> Hint | None:
     is_amd = trace.devices["model"].str.contains(r"AMD|MI\d|gfx", regex=True).any()
     return Hint(
         "small_kernels",
-        f"{format_count(count)} kernels a step are shorter than {format_ns(SHORT_NS)}, outside "
-        f"any command buffer: {format_percent(share)} of kernel time, while the device idles "
-        f"{format_percent(idle)} of the step",
+        f"{format_count(count)} kernels {view.each} are shorter than {format_ns(SHORT_NS)}, "
+        f"outside any command buffer: {format_percent(share)} of kernel time, while the device "
+        f"idles {format_percent(idle)} of the time",
         "leave XLA's command buffers on (no --xla_gpu_enable_command_buffer= in XLA_FLAGS) and "
         "fuse elementwise work"
         + "; a larger HSA_KERNARG_POOL_SIZE for their arguments"

@@ -250,7 +250,7 @@ def test_ranks_that_arrive_together():
 def test_an_exchange_that_runs_alone():
     hint = exposed_exchange.find(exchanged(FORWARD))
     assert hint.gain_ns == 700
-    assert "700 ns of the step (70.0 %)" in hint.evidence
+    assert "700 ns a step (70.0 % of it)" in hint.evidence
 
 
 @pytest.mark.parametrize("trace", [exchanged(FORWARD, other=(0, 1000)), on_cpu(exchanged(FORWARD))])
@@ -384,7 +384,13 @@ def test_garbage_collections_within_steps():
     assert "longest pause of the capture lasts 400 ns" in hint.evidence
 
 
-@pytest.mark.parametrize("trace", [collected(), collected((1200, 500))])
+def without_executions():
+    """Steps of two hosts, neither of which has an execution that would place them in its time."""
+    trace = collected((900, 400))
+    return dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, hosts=("a", "b")))
+
+
+@pytest.mark.parametrize("trace", [collected(), collected((1200, 500)), without_executions()])
 def test_garbage_collections_between_steps_cost_none(trace):
     assert garbage_pauses.find(trace) is None
 
@@ -433,6 +439,16 @@ def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
     assert found.table["gain_share"].tolist() == [0.7, 0.7]
     assert [(m.metric, m.value) for m in found.headline] == [("hints", 2), ("largest_gain", 700)]
     assert all(name in found.notes[0] for name in ALL)
+
+
+def test_without_a_step_nothing_is_said_of_one():
+    """Sums are then of the whole capture, which is no step."""
+    cut = exchanged(RECOMPUTED)
+    found = hints(dataclasses.replace(cut, steps=cut.steps.assign(used=False))).table
+    assert found["gain_ns"].tolist() == [700, 700]
+    assert found["gain_share"].isna().all()
+    assert found["evidence"].str.contains("700 ns in the capture").all()
+    assert not found["evidence"].str.contains("step").any()
 
 
 def test_nothing_to_say_of_a_trace_without_work():
