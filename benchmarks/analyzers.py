@@ -2,10 +2,11 @@
 
     python benchmarks/analyzers.py [--rounds 5] [PROFILE…]
 
-Without PROFILE the two profiles of 600,000 events of `ingest.py` are made: 300,000 kernels with
-their launches, and 37,600 kernels among 525,000 Python calls. Each round is a process of its own,
-which imports the analyzers, reads the profile, and asks every question once in the order of `ALL`;
-what several questions share counts to the first that needs it. Figures are medians over the rounds.
+Without PROFILE four are made: 300,000 kernels with their launches (600,000 events), half and four
+times as many, to see that costs grow as the events do, and 37,600 kernels among 525,000 Python
+calls. Each round is a process of its own, which imports the analyzers, reads the profile, and asks
+every question once in the order of `ALL`; what several questions share counts to the first that
+needs it. Figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from ingest import CASES
+from ingest import CASES, big_xspace
 from machine import machine
 
 RESULTS = Path(__file__).parent / "results"
-MADE = ("kernels_600k", "mixed_600k")
+MADE = {
+    "kernels_300k": lambda: big_xspace.gpu_profile(devices=8, steps=5, kernels=3750),
+    "kernels_600k": CASES["kernels_600k"].make,
+    "kernels_2400k": lambda: big_xspace.gpu_profile(devices=8, steps=40, kernels=3750),
+    "mixed_600k": CASES["mixed_600k"].make,
+}
 
 
 def once(file: Path) -> dict[str, int]:
@@ -72,7 +78,7 @@ def main() -> None:
             name: Path(folder) / f"{name}.xplane.pb" for name in MADE
         }
         for name in () if options.profiles else MADE:
-            files[name].write_bytes(CASES[name].make())
+            files[name].write_bytes(MADE[name]())
         found = {name: measure(file, options.rounds) for name, file in files.items()}
     for name, figures in found.items():
         print(
