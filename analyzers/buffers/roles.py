@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -11,11 +10,10 @@ import pandas as pd
 
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+from moeprof.analyzers.costs.arrays import arrays_of
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
-_FLOATS = re.compile(r"^(f|bf)\d+")
 
 
 @dataclass(frozen=True)
@@ -78,19 +76,13 @@ def _roles(program: Program, op: Op, component: str) -> Iterator[tuple[str, Op]]
 
 def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> BufferUse | None:
     """The buffer as rows × width; parts of a tuple that equal the largest belong to it."""
-    parts = [
-        (dtype, tuple(int(d) for d in dims.split(",") if d))
-        for dtype, dims in _ARRAY.findall(buffer.shape)
-        if _FLOATS.match(dtype)
-    ]
-    parts = [part for part in parts if len(part[1]) > 1]
+    parts = [part for part in arrays_of(buffer.shape) if part.is_float and len(part.dims) > 1]
     if not parts:
         return None
-    largest = max(parts, key=lambda part: prod(part[1]))
+    largest = max(parts, key=lambda part: part.elements)
     copies = parts.count(largest) if role == "exchange" and op.opcode == "all-to-all" else 1
-    dtype, dims = largest
+    dims = largest.dims
     rows = copies * prod(dims[:-1])
-    item_bytes = int(re.sub(r"\D", "", dtype.partition("e")[0]) or 8) // 8
     return BufferUse(
         module=module,
         op=op.name,
@@ -98,9 +90,9 @@ def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> B
         role=role,
         component=label["component"],
         phase=label["phase"],
-        dtype=dtype,
+        dtype=largest.dtype,
         rows=rows,
         width=dims[-1],
-        size_bytes=rows * dims[-1] * item_bytes,
+        size_bytes=copies * largest.size_bytes,
         source=label["source"],
     )

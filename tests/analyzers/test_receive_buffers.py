@@ -1,7 +1,10 @@
 import dataclasses
 
+import pandas as pd
 import pytest
 from builders.hlo import LogicalBuffer, computation, hlo_proto, op
+from builders.programs import call, parameter
+from builders.programs import program as made_of
 from builders.trace import trace_of
 from builders.xspace import thunk
 
@@ -13,7 +16,7 @@ from moeprof.analyzers.buffers.bounds import (
     worst_token_rows,
 )
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse
+from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
 from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import BUFFERS
@@ -254,3 +257,16 @@ def test_buffers_alive_at_once_are_places_in_memory():
     assert copies_alive(frame, use_of("a")) == 2
     assert copies_alive(frame, use_of("f")) is None
     assert copies_alive(frame, use_of("e", 32)) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size_bytes"), [("bf16", 64), ("f8e4m3fn", 32), ("f4e2m1fn", 16)]
+)
+def test_elements_of_less_than_a_byte_are_packed(dtype, size_bytes):
+    """4 rows of 8 elements of 16, 8 and 4 bits."""
+    made = made_of(parameter("a", f"{dtype}[4,8]"), call("moe_dispatch", f"{dtype}[4,8]", "a"))
+    classes = pd.DataFrame(
+        [{"module": 7, "op": "out", "component": "dispatch", "phase": "forward"}]
+    )
+    (use,) = buffer_uses({7: made}, classes.assign(source=""))
+    assert (use.dtype, use.rows, use.width, use.size_bytes) == (dtype, 4, 8, size_bytes)
