@@ -3,7 +3,7 @@
 Some parts stand in one place only: experts in a MoE layer, a feed-forward network in a dense one,
 the table of tokens before all layers. What stands in every layer, such as attention, belongs to
 the layer whose scope, loop or function it shares: contexts in which the ops of one kind of layer
-stand and those of no other.
+stand and those of no other. A helper that attention calls as well is no such context.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _OF_COMPONENT = {
     "loss": "head",
     "optimizer": "optimizer",
 }
+_IN_EVERY_LAYER = frozenset({"attention", "norm"})
 _Context = tuple[str, ...]
 
 
@@ -79,8 +80,38 @@ def _seen(contexts: Mapping[str, list[_Context]], labels: Mapping[str, tuple[str
         for context in contexts[name]:
             if kind_of.setdefault(context, kind) != kind:
                 kind_of[context] = None
+    for helper in _helpers(contexts, labels, kind_of):
+        kind_of[helper] = None
     own = {c: kind for c, kind in kind_of.items() if kind in ("moe_layer", "dense_layer")}
     return _Seen(own, frozenset(layers))
+
+
+def _helpers(
+    contexts: Mapping[str, list[_Context]],
+    labels: Mapping[str, tuple[str, str]],
+    kind_of: Mapping[_Context, str | None],
+) -> set[_Context]:
+    """Functions that one kind of layer calls from a part of its own, and attention from its own.
+
+    A function around both, such as a layer's, is called by neither. JAX joins tracebacks, so that a
+    chain may name functions again: the first time counts.
+    """
+    shared = {
+        context
+        for name, (component, _) in labels.items()
+        if component in _IN_EVERY_LAYER
+        for context in contexts[name]
+    }
+    chains = {
+        tuple(dict.fromkeys(c for c in contexts[name] if c[0] == "function"))
+        for name, (component, _) in labels.items()
+        if component in _OF_COMPONENT
+    }
+    found: set[_Context] = set()
+    for chain in chains:
+        own = [at for at, c in enumerate(chain) if kind_of.get(c) is not None and c not in shared]
+        found |= {c for c in chain[: max(own, default=0)] if c in shared}
+    return found
 
 
 def _nearest(contexts: list[_Context], seen: _Seen) -> str | None:
