@@ -134,7 +134,7 @@ def _lines(
         time = format_ns(result.median_ns)
         lines.append(f"Replayed  {time}, median of {result.calls} calls · {result.device}")
         if result.ratio is None:
-            lines.append("          other devices, or no traced time: the two do not compare")
+            lines.append(f"          {result.remark}")
         else:
             lines.append(f"Ratio     {result.ratio:.3f}")
     lines += [f"Script    {output}"] if output is not None else []

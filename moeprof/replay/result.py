@@ -15,7 +15,11 @@ _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b")
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a script reports: `median_ns` of a call; `ratio` to the trace, None on other devices."""
+    """What a script reports: ``median_ns`` of a call and its ``ratio`` to the trace.
+
+    ``empty_call_ns`` is a call that computes one number: a time of less than twice that is mostly
+    launching and has no ratio, as one of other devices has none; ``remark`` says so.
+    """
 
     median_ns: int
     calls: int
@@ -23,6 +27,8 @@ class Replayed:
     device: str
     jax: str
     ratio: float | None
+    empty_call_ns: int
+    remark: str
 
 
 def replayed(script: Path, timeout_s: float = _TIMEOUT_S) -> Replayed | str:

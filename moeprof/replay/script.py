@@ -83,6 +83,11 @@ def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
         notes.append(
             "a collective in a trace also waits for the last device; here all start at once"
         )
+    if target.platform == "cpu" and devices > shared:
+        here = "one runs" if shared == 1 else f"{shared} run"
+        notes.append(
+            f"{devices} devices of the trace share the cores of their hosts; here {here} alone"
+        )
     functions = ["\n".join(text) for text in translation.functions.values()]
     text = _TEXT.format(
         about=_about(target, op, notes),
@@ -252,9 +257,8 @@ def prepared():
     return jax.jit(mapped), placed, devices
 
 
-def measured():
+def timed(call, operands):
     """Median time of a call in ns: of rounds of at least 20 ms each, one wait at their end."""
-    call, operands, devices = prepared()
     jax.block_until_ready(call(*operands))
     begin = time.perf_counter_ns()
     jax.block_until_ready(call(*operands))
@@ -267,24 +271,33 @@ def measured():
             out = call(*operands)
         jax.block_until_ready(out)
         rounds.append((time.perf_counter_ns() - begin) / calls)
-    return round(statistics.median(rounds)), len(rounds) * calls, devices[0]
+    return round(statistics.median(rounds)), len(rounds) * calls
+
+
+def measured():
+    """Times of the op and of a call that computes one number: what launching alone takes."""
+    call, operands, devices = prepared()
+    one = jax.device_put(jnp.float32(1), NamedSharding(Mesh(devices, ("x",)), PartitionSpec()))
+    empty_ns, _ = timed(jax.jit(lambda number: number + 1), (one,))
+    return *timed(call, operands), empty_ns, devices[0]
 
 
 def main():
     """Print the time of a call here beside that in the trace, and the same as JSON."""
-    median_ns, calls, device = measured()
+    median_ns, calls, empty_ns, device = measured()
     platform = "gpu" if device.platform in ("gpu", "cuda", "rocm") else device.platform
     is_same = platform == TRACE["platform"] and TRACE["device"] in ("", device.device_kind)
     traced = TRACE["median_ns"]
-    ratio = median_ns / traced if is_same and traced else None
+    remark = "" if is_same and traced else "other devices, or no traced time: no ratio"
+    if not remark and median_ns < 2 * empty_ns:
+        remark = f"an empty call takes {{empty_ns}} ns here: too short to be timed, no ratio"
+    ratio = None if remark else median_ns / traced
     print(f"traced    {{traced}} ns on {{TRACE['device'] or TRACE['platform']}}")
     print(f"replayed  {{median_ns}} ns on {{device.device_kind}}")
-    if ratio is None:
-        print("other devices, or no traced time: the two do not compare")
-    else:
-        print(f"ratio     {{ratio:.3f}}")
+    print(remark or f"ratio     {{ratio:.3f}}")
     found = {{"median_ns": median_ns, "calls": calls, "platform": platform}}
     found |= {{"device": device.device_kind, "jax": jax.__version__, "ratio": ratio}}
+    found |= {{"empty_call_ns": empty_ns, "remark": remark}}
     print(json.dumps(found))
 
 

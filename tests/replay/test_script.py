@@ -36,16 +36,40 @@ def lowered(function, *args):
 
 
 def test_a_script_runs_and_reports_its_time(tmp_path):
-    _, ops = program(lowered(lambda x, w: x @ w, jnp.ones((8, 16)), jnp.ones((16, 4))))
+    _, ops = program(lowered(lambda x, w: x @ w, jnp.ones((800, 900)), jnp.ones((900, 700))))
     (dot,) = (op.name for op in ops.by_name.values() if op.opcode == "dot")
     script = script_of(ops, target(dot), 1, "--xla_dump_to=/x")
-    assert script.input_bytes == 4 * (8 * 16 + 16 * 4)
+    assert script.input_bytes == 4 * (800 * 900 + 900 * 700)
     assert "xla_dump" not in script.text
     file = tmp_path / "again.py"
     file.write_text(script.text)
     found = replayed(file)
     assert found.platform == "cpu"
     assert found.ratio == pytest.approx(found.median_ns / 1000)
+    assert (0 < found.empty_call_ns < found.median_ns, found.remark) == (True, "")
+
+
+def test_what_takes_no_longer_than_its_launch_has_no_ratio(tmp_path):
+    _, ops = program(lowered(lambda x: -x, jnp.ones(8)))
+    (op,) = (op.name for op in ops.by_name.values() if op.opcode == "negate")
+    file = tmp_path / "again.py"
+    file.write_text(script_of(ops, target(op), 1, "").text)
+    found = replayed(file)
+    assert found.ratio is None
+    assert found.remark == (
+        f"an empty call takes {found.empty_call_ns} ns here: too short to be timed, no ratio"
+    )
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "is_told"), [("cpu", 8, True), ("cpu", 1, False), ("gpu", 8, False)]
+)
+def test_devices_that_share_cores_are_told(platform, devices, is_told):
+    _, ops = program(lowered(lambda x: jnp.exp(x), jnp.ones(8)))
+    (op,) = (op.name for op in ops.by_name.values() if op.opcode == "exponential")
+    notes = script_of(ops, target(op, platform=platform), devices, "").notes
+    said = "8 devices of the trace share the cores of their hosts; here one runs alone"
+    assert (said in notes) == is_told
 
 
 def test_other_devices_have_no_ratio(tmp_path):
@@ -55,7 +79,7 @@ def test_other_devices_have_no_ratio(tmp_path):
     file.write_text(script_of(ops, target(op, platform="gpu", device="H100"), 1, "").text)
     done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1])["ratio"] is None
-    assert "the two do not compare" in done.stdout
+    assert "other devices, or no traced time: no ratio" in done.stdout
 
 
 def test_indices_stay_within_their_arrays():
