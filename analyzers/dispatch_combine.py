@@ -79,6 +79,7 @@ _FORMS = {
 _KERNEL = re.compile(r"(?:deep_ep|mori|moeprof_moe|moe_)\w*.*?(dispatch|combine)", re.IGNORECASE)
 """Kernels of exchange libraries by name, for where no op is known: DeepEP's and MORI's."""
 _FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
+_NO_DIRECTION = "not known"
 _RAGGED = "ragged-all-to-all"
 
 
@@ -129,7 +130,7 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
         if direction not in ("dispatch", "combine"):
             if site.opcode != _RAGGED:
                 continue
-            direction = "not known"  # yet rows of varying number are tokens
+            direction = _NO_DIRECTION  # yet rows of varying number are tokens
         shape = str(shapes.iat[site.row]) if site.row >= 0 else ""
         carries = _INTEGERS.search(shape) is None or _FLOATS.search(shape) is not None
         rows.append(
@@ -230,10 +231,11 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     is_tokens = ~table["form"].str.endswith("of counts")
     speeds = table["bus_gb_per_s"][is_tokens].dropna()
     by_direction = table.groupby("direction")["per_step_ns"].sum()
+    are_told = _NO_DIRECTION not in by_direction  # else each way may take more than is known
     return (
         Metric("exchange_time", whole, "ns"),
         *(
-            Metric(f"{way}_time", float(by_direction.get(way, 0.0)), "ns")
+            Metric(f"{way}_time", float(by_direction.get(way, 0.0)) if are_told else None, "ns")
             for way in ("dispatch", "combine")
         ),
         Metric("exposed_exchange_time", float(table["exposed_ns"].sum()), "ns"),

@@ -146,3 +146,12 @@ def test_a_trace_without_token_exchanges_says_so():
     assert analysis.table.empty
     assert analysis.notes == ("none in this trace: no token exchange of a MoE layer",)
     assert values(analysis)["exchange_time"] is None
+
+
+def test_ragged_exchanges_without_a_program_have_no_direction_and_neither_way_a_time():
+    trace = traced([kernel("", 0, 500, name="ragged-all-to-all.1", device=d) for d in (0, 1)])
+    found = dispatch_combine(trace)
+    assert found.table["direction"].tolist() == ["not known"]
+    figures = {metric.metric: metric.value for metric in found.headline}
+    assert figures["exchange_time"] == 500
+    assert figures["dispatch_time"] is figures["combine_time"] is None
