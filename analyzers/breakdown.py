@@ -29,7 +29,7 @@ SCHEMA = Schema(
         Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
         Column("share", "float64", "share", "of all op time"),
-        Column("calls", "float64", "count", f"ops run, {PER_STEP}"),
+        Column("calls", "float64", "count", f"kernels, copies or thunks run, {PER_STEP}"),
         Column("collective_ns", "float64", "ns", "of it, in collective ops, their waits included"),
         Column("step_spread_ns", "float64", "ns", "standard deviation over steps; none for one"),
         Column(

@@ -28,7 +28,7 @@ SCHEMA = Schema(
         Column("phase", "text", "", "forward, recompute, backward or other"),
         Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
         Column("share", "float64", "share", "of all op time"),
-        Column("calls", "float64", "count", f"runs, {PER_STEP}"),
+        Column("calls", "float64", "count", f"kernels, copies or thunks run, {PER_STEP}"),
         Column("evidence", "text", "", "what the component was decided by"),
         Column("source", "text", "", "file:line of the user's program"),
         Column("op_name", "text", "", "scope path that JAX recorded"),
@@ -43,15 +43,17 @@ def ops(trace: Trace) -> Analysis:
     view = window(trace)
     work = sums_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
-    work = work.assign(op=work["op"].astype("str").where(is_known, work["name"].astype("str")))
+    named = work["op"].astype("str").where(is_known, work["name"].astype("str"))
+    work = work.assign(op=named, is_known=is_known)
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
-    groups = work.groupby(keys, sort=False, observed=True)
+    groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
     sums = groups.agg(sum=("self_ns", "sum"), size=("pieces", "sum")).reset_index()
     sums = sums.astype({name: "str" for name in keys if name != "module"})
     total_ns = int(sums["sum"].sum())
     largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])
     table = largest.head(MOST_ROWS).merge(_kernels(work), how="left")
-    table = table.merge(trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]], how="left")
+    told = trace.hlo_ops[["module", "op", "opcode", "shape", "op_name"]].assign(is_known=True)
+    table = table.merge(told, how="left")  # kernels have the names of ops, which may be others
     table = table.fillna({"opcode": "", "shape": "", "op_name": ""})
     table["per_step_ns"] = table["sum"] / view.shares
     table["share"] = table["sum"] / total_ns if total_ns else 0.0
@@ -66,11 +68,12 @@ def ops(trace: Trace) -> Analysis:
 
 
 def _kernels(work: pd.DataFrame) -> pd.DataFrame:
-    """Rows (module, op, kernel): the costliest kernel of each op, and how many others it has."""
-    names = work[["module", "op", "name", "self_ns"]].astype({"op": "str"})
-    costs = names.groupby(["module", "op", "name"], observed=True)["self_ns"].sum().reset_index()
+    """Rows (module, op, is_known, kernel): the costliest of each op, and how many others it has."""
+    place = ["module", "op", "is_known"]
+    names = work[[*place, "name", "self_ns"]].astype({"op": "str"})
+    costs = names.groupby([*place, "name"], observed=True)["self_ns"].sum().reset_index()
     costs = costs.astype({"name": "str"}).sort_values(["self_ns", "name"], ascending=[False, True])
-    by_op = costs.groupby(["module", "op"])["name"].agg(["first", "size"]).reset_index()
+    by_op = costs.groupby(place)["name"].agg(["first", "size"]).reset_index()
     others = by_op["size"] - 1
     more = others.map(lambda count: f" (+{count} more)" if count else "").astype("str")
-    return by_op[["module", "op"]].assign(kernel=by_op["first"] + more)
+    return by_op[place].assign(kernel=by_op["first"] + more)

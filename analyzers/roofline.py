@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.costs.grouped import ModelFlops, model_flops
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.hardware import hardware_in
@@ -160,9 +160,13 @@ def _headline(
 
 
 def _covered(view: Window, ops: pd.DataFrame) -> float | None:
-    """Of the time that is no copy, the part of ops whose FLOPs are known; None without work."""
+    """The part of ops whose FLOPs are known, of the time that may have any; None without work.
+
+    Copies and memory sets of no known op have none.
+    """
     events = view.events
-    whole = int(events["self_ns"][~events["kind"].isin(["copy", "memset"])].sum())
+    is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
+    whole = int(events["self_ns"][~is_moved].sum())
     known = float(ops["per_step_ns"][ops["flops"].notna()].sum()) * view.shares
     return min(known / whole, 1.0) if whole else None
 

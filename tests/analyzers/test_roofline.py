@@ -131,6 +131,20 @@ def test_kernels_of_no_op_leave_the_sums_unknown():
     assert row(analysis, "ahead")["flops"] == 137_438_953_472
 
 
+def test_copies_of_known_ops_do_not_make_up_for_kernels_of_none():
+    """200 µs and a copy of 750 µs are known, 50 µs of a kernel are not: 95 %, of all that counts.
+
+    A copy of no op, of 300 µs, multiplies nothing whatever it is.
+    """
+    ops = (*OPS, hlo("moved", "copy", "a", shape=f"bf16[{SIZE},{SIZE}]", size_bytes=BYTES))
+    copied = kernel("moved", 300_000, 750_000, kind="copy")
+    other = kernel("", 1_200_000, 300_000, "MemcpyD2D", kind="copy")
+    unknown = kernel("", 1_100_000, 50_000, "Cijk_gemm")
+    found = figures(run(kernel("ahead", 0, 200_000), copied, unknown, other, ops=ops))
+    assert found["covered_share"] == 0.95
+    assert found["hardware_flops"] is None
+
+
 def test_a_body_runs_as_often_as_its_loop_goes_round():
     """3 rounds, each of two equal kernels: 3 executions, not 6."""
     ops = (
