@@ -8,9 +8,9 @@ from math import prod
 
 import pandas as pd
 
+from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
-from moeprof.analyzers.costs.arrays import arrays_of
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})

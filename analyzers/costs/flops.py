@@ -9,9 +9,9 @@ import json
 import re
 from typing import NamedTuple
 
+from moeprof.analyzers.classify.arrays import Array, arrays_of
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of
-from moeprof.analyzers.costs.arrays import Array, arrays_of
 from moeprof.analyzers.costs.products import is_grouped_call, products_of
 
 _CONVOLUTION = re.compile(r"^__cudnn\$conv(\w+)$")

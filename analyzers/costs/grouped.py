@@ -17,8 +17,8 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.filled import filled
+from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Op, Program
-from moeprof.analyzers.costs.arrays import arrays_of
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.tables.schema import Column, Schema

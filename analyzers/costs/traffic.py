@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.analyzers.classify.program import Op, Program
-from moeprof.analyzers.costs.arrays import arrays_of
 
 _FREE = LOOPS | {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"}
 _READERS = frozenset({"slice", "dynamic-slice", "gather"})
