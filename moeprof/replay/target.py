@@ -77,10 +77,15 @@ def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
 
 
 def _measured(trace: Trace, row: int, calls: pd.DataFrame, notes: tuple[str, ...]) -> Target:
-    """A call may be several kernels: each runs once per call where all ran equally often."""
+    """A call may be several kernels: each runs once per call where all ran equally often.
+
+    Devices are told apart: a library may choose another kernel on each.
+    """
     op = trace.hlo_ops.loc[row].to_dict()
-    kernels = calls.groupby("name", observed=True)["self_ns"].agg(["median", "size"])
-    is_told = kernels["size"].nunique() == 1
+    place = ["host", "device"]
+    kernels = calls.groupby([*place, "name"], observed=True)["self_ns"].agg(["median", "size"])
+    devices = kernels.groupby(place, observed=True)
+    is_told = bool(devices["size"].nunique().eq(1).all())
     if not is_told:
         notes = (*notes, "its kernels did not run equally often: the time of a call is not known")
     models = trace.devices["model"]
@@ -88,8 +93,8 @@ def _measured(trace: Trace, row: int, calls: pd.DataFrame, notes: tuple[str, ...
         module=int(op["module"]),
         op=str(op["op"]),
         op_name=str(op["op_name"]),
-        median_ns=round(float(kernels["median"].sum())) if is_told else None,
-        calls=int(kernels["size"].min()) if is_told else len(calls),
+        median_ns=round(float(devices["median"].sum().median())) if is_told else None,
+        calls=int(devices["size"].min().sum()) if is_told else len(calls),
         platform=trace.meta.platform,
         device=str(models.iloc[0]) if len(models) else "",
         jax_version=trace.meta.jax_version,
