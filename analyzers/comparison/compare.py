@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, TOTAL, changes
+from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, PARTS, TOTAL, changes
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_changes
 from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
 from moeprof.analyzers.comparison.side import side_of
@@ -64,7 +64,8 @@ def compare(base: Trace, new: Trace) -> Comparison:
         rows = changes(*(side_of(trace) for trace in (base, new)))
         if unlike := unlike_attribution(base, new):
             notes.append(unlike)
-            rows = rows[rows["level"] == TOTAL]
+            # ops of one run alone would be what is not known of the other: no cause is told
+            rows = rows[rows["level"] == TOTAL].assign(**dict.fromkeys(PARTS, np.nan))
         if why["waits"]:
             rows = _without_waits(rows)
     memory, buffers = MEMORY_CHANGES.frame(), BUFFER_CHANGES.frame()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moeprof.analyzers import analyze
+from moeprof.analyzers.comparison.changes import PARTS
 from moeprof.analyzers.comparison.compare import Comparison, compare
 
 WITH, WITHOUT = (f"maxtext_h100x2_ds_ep2_cf125{kind}.xplane.pb.gz" for kind in ("", "_nocmdbuf"))
@@ -76,4 +77,5 @@ def test_a_copy_without_its_program_is_not_compared_by_component(opened):
     assert half.rows["level"].tolist() == ["total"]
     assert not half.is_whole
     assert any("components are not compared" in note for note in half.notes)
+    assert half.rows[list(PARTS)].isna().all(axis=None)
     assert abs(half.step.set_index("part").loc["step", "change_share"]) < 1e-4
