@@ -138,6 +138,10 @@ def test_what_capture_dated_is_placed_on_the_clock_of_the_profile(tmp_path):
         ("numa_nodes", "0,1"),
         ("environment.XLA_FLAGS", "--a"),
     ]
+    silent = host(line("python"))  # the profile itself tells of nothing: still by start
+    assert opened(tmp_path, silent, environment(start, start + 1000)).host_events[
+        "start_ns"
+    ].tolist() == [60, 500]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "moeprof.host/1", "gc_pauses": 3}'])

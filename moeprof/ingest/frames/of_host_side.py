@@ -73,7 +73,7 @@ class HostSides:
 
 
 def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) -> pd.DataFrame:
-    """What capture dated, as rows that touch the recorded window.
+    """What capture dated, as rows that touch the recorded window, by start.
 
     Its dates and the profile's start are of one clock, that of the host since 1970; without a
     dated start they cannot be placed.
@@ -87,7 +87,7 @@ def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) ->
         for dated in found
         if dated.start_ns + dated.duration_ns > started_ns and dated.start_ns < last_ns
     ]
-    return HOST_EVENTS.frame(rows)
+    return HOST_EVENTS.frame(sorted(rows, key=lambda row: int(str(row["start_ns"]))))
 
 
 def _row(host: str, kind: str, dated: Dated, started_ns: int) -> dict[str, object]:
