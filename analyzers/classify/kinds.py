@@ -101,7 +101,7 @@ def _kind_of_call(op: Op, component: str) -> str:
     if is_grouped_gemm(target):
         return "grouped_gemm"
     if _GEMM_TARGET.search(target):
-        return "grouped_gemm" if component in _GROUPED and len(op.dims) > 2 else "gemm"
+        return "grouped_gemm" if component in _GROUPED else "gemm"
     if _CONV_TARGET.search(target):
         return "convolution"
     if target == "TopK":

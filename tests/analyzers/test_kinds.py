@@ -123,6 +123,10 @@ def test_a_product_in_the_experts_part_is_a_grouped_one_however_it_was_expanded(
     batched = call("__cublas$gemm", "(f32[2,8,4], s8[64])", "x", "x")
     assert kind(batched, component="grouped_gemm") == "grouped_gemm"
     assert kind(batched, component="attention") == "gemm"
+    # all groups at once, summed over together with K: [rows, G·K] × [G·K, N]
+    summed = call("__cublas$gemm", "(f32[8,4], s8[64])", "x", "x")
+    assert kind(summed, component="grouped_gemm") == "grouped_gemm"
+    assert kind(summed, component="router") == "gemm"
 
 
 def test_a_wrapper_is_of_the_kind_of_what_it_starts():
