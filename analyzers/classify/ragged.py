@@ -8,6 +8,7 @@ xla/hlo/transforms/expanders/ragged_dot_rewriter.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -43,6 +44,7 @@ class DenseFallback:
     products: dict[str, Expansion] = field(default_factory=dict)
 
 
+@functools.lru_cache(maxsize=64)  # several questions ask of each program
 def dense_fallback(program: Program) -> DenseFallback:
     """The dense arrays that stand for ragged products, and the products made of them.
 

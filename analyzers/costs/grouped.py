@@ -19,6 +19,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.filled import filled
 from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Op, Program
+from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.tables.schema import Column, Schema
@@ -139,8 +140,9 @@ def _form(program: Program, op: Op) -> str:
         return CUSTOM_CALL
     if any(member.opcode == "ragged-dot" for member in inside):
         return RAGGED
-    is_ragged = any("ragged_dot" in member.op_name for member in (op, *inside))
-    return FALLBACK if is_ragged else BATCHED
+    is_named = any("ragged_dot" in member.op_name for member in (op, *inside))
+    is_dense = is_named or op.name in dense_fallback(program).products
+    return FALLBACK if is_dense else BATCHED
 
 
 def _groups_in_k(program: Program, op: Op, product: Product) -> int:

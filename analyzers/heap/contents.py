@@ -9,15 +9,11 @@ the backward; else what the part of the model works on.
 from __future__ import annotations
 
 import re
-from math import prod
-
-import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.buffers.roles import buffer_uses
-from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.classify.program import Op, Program
-from moeprof.analyzers.costs.grouped import FALLBACK, expert_products
+from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.tables.trace import Trace
 
 DENSE_FALLBACK = "dense fallback of ragged dot"
@@ -53,7 +49,7 @@ class Contents:
         uses = buffer_uses({module: self.program}, classes[classes["module"].eq(module)])
         self._received = {use.buffer_op for use in uses if use.role != "fan_out"}
         self._weights = _weight_dims(self.program)
-        self._expanded = _expanded(trace, module)
+        self._dense = dense_fallback(self.program).arrays
 
     def of_argument(self, name: str) -> str:
         """Kind of an argument of the program."""
@@ -70,7 +66,7 @@ class Contents:
         label = self.classes.get(name, {})
         component, phase = label.get("component", ""), label.get("phase", "")
         dims = dims_of(shape)
-        if self._is_dense_fallback(op, component, dims):
+        if self._is_dense_fallback(op, dims):
             return DENSE_FALLBACK
         if name in self._received:
             return "receive buffers"
@@ -91,12 +87,10 @@ class Contents:
             else "working set"
         )
 
-    def _is_dense_fallback(self, op: Op, component: str, dims: tuple[int, ...]) -> bool:
-        if len(dims) < 3 or dims in self._weights:
-            return False
-        return bool(_RAGGED.search(op.op_name)) or (
-            component in MOE and prod(dims) in self._expanded
-        )
+    def _is_dense_fallback(self, op: Op, dims: tuple[int, ...]) -> bool:
+        if op.name in self._dense:
+            return True
+        return len(dims) > 2 and dims not in self._weights and bool(_RAGGED.search(op.op_name))
 
 
 def _weight_dims(program: Program) -> set[tuple[int, ...]]:
@@ -127,11 +121,3 @@ def dims_of(shape: str) -> tuple[int, ...]:
     """Dimensions of one array; none of a tuple."""
     found = _ARRAY.fullmatch(shape)
     return tuple(int(d) for d in found.group(2).split(",") if d) if found else ()
-
-
-def _expanded(trace: Trace, module: int) -> set[int]:
-    """Elements of the arrays in which each row is repeated for each expert: G·M·K and G·M·N."""
-    sites: pd.DataFrame = expert_products(trace)
-    sites = sites[sites["module"].eq(module) & sites["form"].eq(FALLBACK) & sites["groups"].gt(1)]
-    repeated = sites["groups"] * sites["rows"]
-    return {*(repeated * sites["k"]).astype(int), *(repeated * sites["n"]).astype(int)}
