@@ -17,6 +17,10 @@ from types import FrameType
 from moeprof.capture.profiler_session import Session
 
 
+_SLICE_S = 0.5
+"""Python acts on a signal that comes just before a wait when the wait is over: so none is long."""
+
+
 class Export:
     """The export of one session: waiting to begin, running or done.
 
@@ -43,7 +47,12 @@ class Export:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it ended within `timeout_s` (None waits for good)."""
-        self._thread.join(timeout_s)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._thread.is_alive():
+            left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
+            if left <= 0:
+                break
+            self._thread.join(left)
         return self.is_done
 
     def _run(self) -> None:
