@@ -16,7 +16,6 @@ from types import FrameType
 
 from moeprof.capture.profiler_session import Session
 
-
 _SLICE_S = 0.5
 """Python acts on a signal that comes just before a wait when the wait is over: so none is long."""
 
