@@ -149,8 +149,14 @@ def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:
     if not largest >= NOTICEABLE:
         return "none: ranks arrive together", ()
     worst = int(table["worst_steps"].max())
-    if steps > 1 and worst < FIXED * steps:
+    if steps > 1 and int(first["worst_steps"]) < FIXED * steps:
         lead = f"the most waited-for rank changes: none is it in more than {worst} of {steps} steps"
+        if worst >= FIXED * steps:
+            often = table["rank"].iloc[int(table["worst_steps"].argmax())]
+            lead = (
+                f"rank {often} is the most waited-for in {worst} of {steps} steps, yet over all of "
+                f"them {rank} is waited for longer"
+            )
         return "no fixed straggler", (lead,)
     told = f"{rank}: others wait {format_percent(share)} of the step for it"
     if steps == 1:

@@ -32,7 +32,9 @@ def format_percent(share: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """A count with thousands separated by commas."""
+    """A count with commas between thousands; a mean below 10 that is not whole has 2 digits."""
+    if 0 < abs(count) < 10 and count != round(count):
+        return f"{count:.2g}"
     return f"{count:,.0f}"
 
 

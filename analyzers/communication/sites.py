@@ -92,13 +92,15 @@ def message_bytes(opcode: str, operand_bytes: int, group_size: int) -> int:
 def groups_of(text: str, ranks: int) -> Groups:
     """``{{0,1},{2,3}}`` as tuples of ranks; an empty text is one group of all `ranks`.
 
-    Of none where `ranks` is 0: how many there are is not known.
+    Of none where `ranks` is 0, as how many there are is not known, or where the text is written
+    in another form: those are no group of all.
     """
     named = tuple(
         tuple(int(rank) for rank in group.split(",") if rank.strip())
         for group in re.findall(r"\{([\d,\s]+)\}", text)
     )
-    return named or ((tuple(range(ranks)),) if ranks else ())
+    is_all = not text.strip(" {}") and ranks > 0
+    return named or ((tuple(range(ranks)),) if is_all else ())
 
 
 def groups_of_call(backend_config: str, ranks: int) -> Groups:

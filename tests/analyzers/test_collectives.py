@@ -108,7 +108,8 @@ def test_bus_bandwidth_of_a_gibibyte_in_ten_milliseconds(opcode, bus):
 
 def test_groups_are_read_as_hlo_writes_them():
     assert groups_of("{{0,4},{1,5}}", 8) == ((0, 4), (1, 5))
-    assert groups_of("", 3) == ((0, 1, 2),)
+    assert groups_of("", 3) == groups_of("{}", 3) == ((0, 1, 2),)
+    assert groups_of("[4,2]<=[2,4]T(1,0)", 8) == ()  # a form that nothing here writes
 
 
 def with_program(trace, partitions, replicas=1):

@@ -100,6 +100,23 @@ def test_groups_wait_among_themselves():
     }
 
 
+def test_transposed_groups_join_devices_of_equal_name_on_two_hosts():
+    """[4,2]<=[2,4]T(1,0) of 2 hosts × 4 devices, all named 0 to 3: {0,4}, {1,5}, {2,6}, {3,7}."""
+    ops = (OPS[0], hlo("sent", "all-to-all", "x", replica_groups="{{0,4},{1,5},{2,6},{3,7}}"))
+    both = (HostClock("a", 0, 0.0, 0, 12), HostClock("b", 0, 0.0, 0, 12))
+    work = [
+        kernel("sent", 10 * device + 100 * at, 1000 - 10 * device - 100 * at, device=device, host=h)
+        for at, h in enumerate("ab")
+        for device in range(4)
+    ]
+    found = waits(traced(work, ops, clocks=both)).set_index("rank")
+    assert found["wait_ns"].to_dict() == {
+        **dict.fromkeys(range(4), 100.0),
+        **dict.fromkeys(range(4, 8), 0.0),
+    }
+    assert found["last_rank"].to_dict() == {rank: rank % 4 + 4 for rank in range(8)}
+
+
 def test_calls_that_cannot_be_paired_have_no_wait():
     work = [kernel("sent", 0, 9, device=0), kernel("sent", 20, 9, device=0)]
     work.append(kernel("sent", 2, 7, device=1))
@@ -136,6 +153,23 @@ def test_a_rank_that_is_slow_in_every_step_comes_first():
     said = "rank 5: others wait 12.0 % of the step for it; the worst in 6 of 6 steps"
     assert analysis.notes[0] == said
     assert analysis.table["waits_ns"].tolist() == [0.0] + [120.0 * US] * 7
+
+
+def test_the_longest_waited_for_rank_is_no_fixed_straggler_where_another_leads_most_steps():
+    """Rank 0 is 500 ns late in one step of three, rank 1 100 ns in the two others."""
+    late = [(0, 500), (1, 100), (1, 100)]
+    work = []
+    for step, (slow, by) in enumerate(late):
+        for rank in range(2):
+            at = 10_000 * step + (by if rank == slow else 0)
+            work.append(kernel("sent", at, 10_000 * step + 1000 - at, device=rank, step=step))
+    analysis = stragglers(traced(work, OPS))
+    assert analysis.table["rank"].tolist() == [0, 1]
+    assert analysis.headline[0].value == "no fixed straggler"
+    assert analysis.notes[0] == (
+        "rank 1 is the most waited-for in 2 of 3 steps, yet over all of them rank 0 is waited for "
+        "longer"
+    )
 
 
 def test_a_slow_rank_that_changes_is_no_fixed_straggler():
