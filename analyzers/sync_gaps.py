@@ -16,7 +16,12 @@ import pandas as pd
 from moeprof.analyzers.attribution import attribute
 from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE, with_causes
 from moeprof.analyzers.gaps.found import gaps_of
-from moeprof.analyzers.gaps.sync_level import has_library_exchange, host_syncs, level_of
+from moeprof.analyzers.gaps.sync_level import (
+    has_library_exchange,
+    has_programs,
+    host_syncs,
+    level_of,
+)
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.host_side import GARBAGE
@@ -166,7 +171,9 @@ def _notes(trace: Trace, named: pd.DataFrame, syncs: pd.DataFrame | None) -> tup
         told = "none" if is_written else "not recorded; `moeprof capture` writes them down"
         notes.append(f"garbage collections in the capture: {told}")
     if syncs is None:
-        why = "no MoE layer found" if trace.meta.platform == "gpu" else "no GPU: no copies recorded"
+        why = "no MoE layer found" if has_programs(trace) else "no program in this trace"
+        if trace.meta.platform != "gpu":
+            why = "no GPU: no copies recorded"
         notes.append(f"sync-free level: not known, {why}")
     elif len(syncs):
         counts = syncs["component"].value_counts()

@@ -34,13 +34,13 @@ _CALLBACK = r"callback"
 def host_syncs(trace: Trace) -> pd.DataFrame | None:
     """Rows (row, component, op) of copies to the host and callbacks in MoE layers.
 
-    None where that is not known: no MoE layer is in the used steps, or no GPU ran it, as other
-    devices record no such copies. A copy without a sure op is of the component that ran before it
+    None where that is not known: no MoE layer is in the used steps; no GPU ran it, as other devices
+    record no such copies; or no program was kept, whose calls would show callbacks. A copy without a sure op is of the component that ran before it
     on its device in the same execution.
     """
     work = work_in_steps(trace)
     is_moe = work["component"].isin(MOE).to_numpy()
-    if trace.meta.platform != "gpu" or not is_moe.any():
+    if trace.meta.platform != "gpu" or not is_moe.any() or not has_programs(trace):
         return None
     is_copy = is_copy_to_host(work)
     targets = trace.hlo_ops["custom_call_target"].str.contains(_CALLBACK, case=False)
@@ -54,6 +54,11 @@ def host_syncs(trace: Trace) -> pd.DataFrame | None:
             "op": work["op"].iloc[wanted].astype("str").to_numpy(),
         }
     )
+
+
+def has_programs(trace: Trace) -> bool:
+    """Whether instructions are those of programs, rather than names that events mention."""
+    return bool(trace.hlo_ops["opcode"].eq("parameter").any())
 
 
 def _owners(work: pd.DataFrame) -> np.ndarray:

@@ -11,6 +11,7 @@ from moeprof.analyzers.timeline import timeline
 US = 1000
 MOE = {name: f"jit(s)/moe/{name}/x" for name in ("router", "dispatch", "experts")}
 OPS = (
+    hlo("x", "parameter"),
     hlo("gate", "fusion", op_name=MOE["router"]),
     hlo("send", "all-to-all", op_name=MOE["dispatch"]),
     hlo("gmm", "custom-call", op_name=MOE["experts"], custom_call_target="__gpu$ragged_dot"),
@@ -133,6 +134,12 @@ def test_a_copy_of_another_execution_is_none_of_the_layers():
     copy = work("", 10, 2, 5, name="MemcpyD2H", kind="copy", run_id=9)
     trace = traced([work("gate", 0, 10), copy, work("send", 12, 5)], OPS)
     assert figures(trace)["sync_free_level"] == 3
+
+
+def test_without_a_program_callbacks_cannot_be_seen_so_there_is_no_level():
+    trace = traced([work("gate", 0, 10), work("send", 12, 5)], OPS[1:])
+    assert figures(trace)["sync_free_level"] is None
+    assert "sync-free level: not known, no program in this trace" in sync_gaps(trace).notes
 
 
 def test_without_a_layer_there_is_no_level():
