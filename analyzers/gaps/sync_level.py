@@ -35,8 +35,8 @@ def host_syncs(trace: Trace) -> pd.DataFrame | None:
     """Rows (row, component, op) of copies to the host and callbacks in MoE layers.
 
     None where that is not known: no MoE layer is in the used steps; no GPU ran it, as other devices
-    record no such copies; or no program was kept, whose calls would show callbacks. A copy without a sure op is of the component that ran before it
-    on its device in the same execution.
+    record no such copies; or no program was kept, whose calls would show callbacks. A copy without
+    a sure op is of the component that ran before it on its device in the same execution.
     """
     work = work_in_steps(trace)
     is_moe = work["component"].isin(MOE).to_numpy()
