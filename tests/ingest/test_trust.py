@@ -201,3 +201,17 @@ def test_of_instructions_that_share_a_name_the_first_counts_and_the_damage_is_to
     found = check(trace, "truncated")
     assert found.verdict == "warn"
     assert "1 instruction(s) left out, of a name that it has before" in found.detail
+
+
+@pytest.mark.parametrize(("of_missing_ns", "verdict"), [(900, "warn"), (40, "ok")])
+def test_a_program_that_did_much_of_the_work_and_is_missing_is_told(
+    tmp_path, of_missing_ns, verdict
+):
+    work = [
+        thunk("add", 5000, 1000 - of_missing_ns),
+        thunk("lost", 7000, of_missing_ns, program_id=9, run_id=2),
+    ]
+    trace = opened(tmp_path, xspace(metadata(p7=PROGRAM), host(line("pool", *work))))
+    found = check(trace, "programs")
+    assert found.verdict == verdict
+    assert ("90.0 % of device time" in found.detail) == (verdict == "warn")

@@ -70,6 +70,18 @@ def _causes(models: str) -> tuple[str, ...]:
     return (*NVIDIA_CAUSES, *AMD_CAUSES, *OTHER_CAUSES)
 
 
+def _share_without_program(evidence: Evidence) -> float:
+    """Share of device time whose program is named, but not among those of the profile."""
+    work = evidence.work
+    is_missing = work["module"].ne(-1) & ~work["module"].isin(evidence.hlo_ops["module"].unique())
+    total_ns = int(work["self_ns"].sum())
+    return int(work["self_ns"][is_missing].sum()) / total_ns if total_ns else 0.0
+
+
+_MUCH_WITHOUT = 0.05
+"""Share of device time without its program from which on findings lack something."""
+
+
 def programs(evidence: Evidence) -> TrustCheck:
     """Whether each host's profile has the programs that its work is of."""
     ran = evidence.hlo_ops["module"].nunique()
@@ -78,6 +90,11 @@ def programs(evidence: Evidence) -> TrustCheck:
         names = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         told = f"{found}, but none of the work of {names}, which is known by its names alone"
         return TrustCheck("programs", "warn", told)
+    if ran and (share := _share_without_program(evidence)) >= _MUCH_WITHOUT:
+        told = (
+            f"{found}, but not those of {format_percent(share)} of device time, which is known by"
+        )
+        return TrustCheck("programs", "warn", f"{told} the names of its ops alone")
     if ran or (evidence.programs and evidence.events.empty):
         return TrustCheck("programs", "ok", f"{found}, {ran} of them ran in the window")
     if evidence.programs:
