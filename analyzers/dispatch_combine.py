@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.exposed import exposed_ns
-from moeprof.analyzers.attribution import classes_of, programs_of
+from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.buffers.filled import Counts, filled
-from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
+from moeprof.analyzers.buffers.roles import BufferUse, uses_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.notes import clock_notes
@@ -196,7 +196,7 @@ def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[
     """Sizes of custom calls by their buffers, used bytes by the recorded routing, bandwidths."""
     uses = {
         (use.module, use.op): use
-        for use in buffer_uses(programs_of(trace), classes_of(trace))
+        for use in uses_of(trace)
         if use.role in ("dispatch", "combine", "exchange")
     }
     counts, notes = filled(trace)

@@ -12,17 +12,17 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import classes_of, programs_of, work_in_steps
+from moeprof.analyzers.attribution import sums_in_steps
 from moeprof.analyzers.buffers.bounds import capped_bytes
 from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
+from moeprof.analyzers.buffers.roles import BufferUse, uses_of
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -69,7 +69,7 @@ QUESTION = "How large are the receive buffers, and how much of them is used?"
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)
-    uses = buffer_uses(programs_of(trace), classes_of(trace))
+    uses = uses_of(trace)
     calls = _calls(trace) / view.shares
     kept = _without_small(uses)
     counts, told = filled(trace)
@@ -102,11 +102,11 @@ def _calls(trace: Trace) -> pd.Series:
         [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
     )
     made = exchanges.table.join(names, on="site").groupby(["module", "op"]).size()
-    pieces = work_in_steps(trace).groupby(["module", "op"], observed=True).size()
+    pieces = sums_in_steps(trace).groupby(["module", "op"], observed=True)["pieces"].sum()
     return made.combine_first(pieces)
 
 
-def _without_small(uses: list[BufferUse]) -> list[BufferUse]:
+def _without_small(uses: Sequence[BufferUse]) -> list[BufferUse]:
     """Exchanges of counts and routing weights are no receive buffers of tokens."""
     largest = max((use.size_bytes for use in uses), default=0)
     return [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import pandas as pd
 
+from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+from moeprof.tables.trace import Trace
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
@@ -35,6 +38,12 @@ class BufferUse:
     size_bytes: int
     source: str
     sent_rows: int = -1
+
+
+@functools.lru_cache(maxsize=2)
+def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
+    """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
+    return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
 
 
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from moeprof.analyzers.attribution import sure_rows, work_in_steps
+from moeprof.analyzers.attribution import sums_in_steps, sure_rows
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
@@ -45,7 +45,7 @@ def unlike_attribution(base: Trace, new: Trace) -> str:
 
 def _attributed_share(trace: Trace) -> float:
     """Share of op time in ops of programs that the profile keeps, known for sure."""
-    work = work_in_steps(trace)
+    work = sums_in_steps(trace)
     kept = trace.modules["module"][trace.modules["instructions"] > 0]
     is_known = (sure_rows(work) >= 0) & work["module"].isin(kept).to_numpy()
     total = int(work["self_ns"].sum())

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 
 from moeprof.analyzers.attribution import classes_of, programs_of
-from moeprof.analyzers.buffers.roles import buffer_uses
+from moeprof.analyzers.buffers.roles import uses_of
+from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Op, Program
-from moeprof.analyzers.classify.ragged import dense_fallback
+from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
 from moeprof.tables.trace import Trace
 
 DENSE_FALLBACK = "dense fallback of ragged dot"
@@ -23,11 +24,8 @@ SAVED = "saved activations"
 _OPTIMIZER = re.compile(
     r"\b(opt_state|optimizer|mu|nu|momentum|trace|exp_avg\w*|moments?)\b|^[mv]\["
 )
-_RAGGED = re.compile(r"ragged_dot(_general)?\W*$")
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _CARRIERS = frozenset({"while", "conditional", "call", "parameter"})
 """Ops that hand on what others wrote: a loop, and what its body is given."""
-_FLOATS = re.compile(r"^(f|bf)\d+")
 
 
 class Contents:
@@ -46,7 +44,7 @@ class Contents:
         }
         phase = self.classes.get(at_peak, {}).get("phase")
         self._is_backward = phase in ("backward", "recompute")
-        uses = buffer_uses({module: self.program}, classes[classes["module"].eq(module)])
+        uses = (use for use in uses_of(trace) if use.module == module)
         self._received = {use.buffer_op for use in uses if use.role != "fan_out"}
         self._weights = _weight_dims(self.program)
         self._dense = dense_fallback(self.program).arrays
@@ -54,7 +52,7 @@ class Contents:
     def of_argument(self, name: str) -> str:
         """Kind of an argument of the program."""
         op = self.program.ops.get(name)
-        if op is None or not _FLOATS.match(op.dtype):
+        if op is None or not _is_float(op):
             return INPUTS
         return OPTIMIZER if _OPTIMIZER.search(op.op_name) else WEIGHTS
 
@@ -90,7 +88,7 @@ class Contents:
     def _is_dense_fallback(self, op: Op, dims: tuple[int, ...]) -> bool:
         if op.name in self._dense:
             return True
-        return len(dims) > 2 and dims not in self._weights and bool(_RAGGED.search(op.op_name))
+        return len(dims) > 2 and dims not in self._weights and op.primitive in RAGGED_PRIMITIVES
 
 
 def _weight_dims(program: Program) -> set[tuple[int, ...]]:
@@ -99,7 +97,7 @@ def _weight_dims(program: Program) -> set[tuple[int, ...]]:
         op.dims
         for op in program.ops.values()
         if op.opcode == "parameter" and op.computation not in program.callers
-        if _FLOATS.match(op.dtype) and len(op.dims) > 1
+        if _is_float(op) and len(op.dims) > 1
     ]
     return {dims[at:] for dims in arguments for at in range(max(len(dims) - 2, 1))}
 
@@ -108,7 +106,7 @@ def shape_of(op: Op | None, shape_index: str) -> str:
     """The array that a part of an op's result is, as ``bf16[4,8]``; nested parts by their order."""
     if op is None:
         return ""
-    arrays = [f"{dtype}[{dims}]" for dtype, dims in _ARRAY.findall(op.shape)]
+    arrays = [f"{dtype}[{','.join(map(str, dims))}]" for dtype, dims in arrays_of(op.shape)]
     first = shape_index.partition(".")[0]
     place = int(first) if first.isdigit() else 0
     is_flat = op.shape.count("(") == 1 and shape_index.isdigit()
@@ -119,5 +117,10 @@ def shape_of(op: Op | None, shape_index: str) -> str:
 
 def dims_of(shape: str) -> tuple[int, ...]:
     """Dimensions of one array; none of a tuple."""
-    found = _ARRAY.fullmatch(shape)
-    return tuple(int(d) for d in found.group(2).split(",") if d) if found else ()
+    arrays = arrays_of(shape)
+    return arrays[0].dims if len(arrays) == 1 else ()
+
+
+def _is_float(op: Op) -> bool:
+    """Whether the first array of its result has floating-point elements."""
+    return any(array.is_float for array in arrays_of(op.shape)[:1])

@@ -7,13 +7,13 @@ pool, whose size HSA_KERNARG_POOL_SIZE sets; when it is used up launches wait.
 
 from __future__ import annotations
 
+from moeprof.analyzers.launch import SHORT_NS
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_count, format_ns, format_percent
 
-SHORT_NS = 10_000
 MANY = 1000
 """Short kernels per device and step from which on they are a pattern."""
 _IDLE = 0.05
@@ -28,10 +28,10 @@ def find(trace: Trace) -> Hint | None:
     kernels = view.events[view.events["kind"].eq("kernel")]
     is_short = kernels["duration_ns"].lt(SHORT_NS) & kernels["graph_node"].eq(-1)
     count = int(is_short.sum()) / view.shares
-    idle = next((m.value for m in timeline(trace).headline if m.metric == "idle_share"), None)
-    if count < MANY or not isinstance(idle, float) or idle < _IDLE:
+    spent = timeline(trace).table
+    idle = float(spent["idle_ns"].sum() / max(spent["duration_ns"].sum(), 1))
+    if count < MANY or idle < _IDLE:
         return None
-    per_device = timeline(trace).table["idle_ns"].sum() / view.shares
     share = float(kernels["duration_ns"][is_short].sum() / max(kernels["duration_ns"].sum(), 1))
     is_amd = trace.devices["model"].str.contains(r"AMD|MI\d|gfx", regex=True).any()
     return Hint(
@@ -44,5 +44,5 @@ def find(trace: Trace) -> Hint | None:
         + "; a larger HSA_KERNARG_POOL_SIZE for their arguments"
         * bool(is_amd),
         "launch",
-        gain_ns=float(per_device),
+        gain_ns=float(spent["idle_ns"].sum() / view.shares),
     )
