@@ -1,0 +1,191 @@
+"""Question: what fills the memory, does it fit, and what breaks first?
+
+Three pools, kept apart: ``args`` (weights, optimizer state: what a step is given), ``temp`` (XLA's
+arena of a step) and ``outside`` (what other libraries take beside XLA's pool). It fits if
+
+    args + temp <= pool = device · mem_fraction    and    outside <= device - pool
+
+A row of unknown size makes the sum of its pool, and the verdict, unknown: never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from moeprof.projector.setting import Amount, Setting
+
+Pool = Literal["args", "temp", "outside"]
+Confidence = Literal["exact", "high", "medium", "low", "unknown"]
+Verdict = Literal["fits", "borderline", "oom", "unknown"]
+KINDS = (
+    "params",
+    "optimizer",
+    "inputs",
+    "grads",
+    "activations",
+    "temporaries",
+    "collective buffers",
+    "EP buffers",
+    "runtime reserve",
+)
+BORDERLINE = 0.05
+"""XLA rematerialises and reschedules to a budget near the limit, so sizes there are not sharp."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One component. ``size_bytes`` None: cannot be told (``formula`` says what is missing).
+
+    ``kind`` is one of `KINDS`; ``is_routed`` where it grows with the rows that a rank receives.
+    In a vectorised evaluation ``size_bytes`` is an array.
+    """
+
+    name: str
+    pool: Pool
+    kind: str
+    size_bytes: Amount | None
+    formula: str
+    source: str
+    confidence: Confidence
+    is_routed: bool = False
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A moment at which the arena may be fullest: its name and the rows alive then."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def size_bytes(self) -> Amount | None:
+        """Sum of the rows; None if one is unknown."""
+        return total(self.rows)
+
+
+@dataclass(frozen=True)
+class StageBreakdown:
+    """One pipeline stage: what it holds, and the moments its arena was compared at."""
+
+    stage: int
+    args: tuple[Row, ...]
+    peaks: tuple[Peak, ...]
+    outside: tuple[Row, ...]
+
+    @property
+    def peak(self) -> Peak:
+        """The fullest of the peaks; one of unknown size counts as the fullest."""
+        return max(self.peaks, key=lambda p: float("inf") if p.size_bytes is None else p.size_bytes)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All that is alive at the peak; they sum to the total exactly."""
+        return (*self.args, *self.peak.rows, *self.outside)
+
+
+@dataclass(frozen=True)
+class MemoryBreakdown:
+    """The memory of one device of a run: the worst stage, and every stage.
+
+    ``notes`` are sentences on what was assumed or cannot be known.
+    """
+
+    setting: Setting
+    stages: tuple[StageBreakdown, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def worst(self) -> StageBreakdown:
+        """The stage nearest to, or furthest over, its limits."""
+        return max(self.stages, key=lambda s: _or_inf(total(s.rows)))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Rows of the worst stage."""
+        return self.worst.rows
+
+    @property
+    def args_bytes(self) -> int | None:
+        """What a step is given."""
+        return _whole(total(self.worst.args))
+
+    @property
+    def temp_bytes(self) -> int | None:
+        """XLA's arena: the size that an out-of-memory message names."""
+        return _whole(self.worst.peak.size_bytes)
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """Beside the pool."""
+        return _whole(total(self.worst.outside))
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the device, as its runtime reports it."""
+        return self.setting.hardware.hbm_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """What XLA may take."""
+        return int(self.device_bytes * self.setting.mem_fraction)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """All three pools."""
+        return _whole(total(self.rows))
+
+    @property
+    def inside_bytes(self) -> int | None:
+        """args + temp."""
+        args, temp = self.args_bytes, self.temp_bytes
+        return None if args is None or temp is None else args + temp
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it fits; ``borderline`` within `BORDERLINE` of the pool, either side."""
+        inside, outside = self.inside_bytes, self.outside_bytes
+        if inside is None or outside is None:
+            return "unknown"
+        if outside > self.device_bytes - self.pool_bytes:
+            return "oom"
+        excess = (inside - self.pool_bytes) / self.pool_bytes
+        if abs(excess) <= BORDERLINE:
+            return "borderline"
+        return "oom" if excess > 0 else "fits"
+
+    @property
+    def breaks_first(self) -> str | None:
+        """What breaks: ``outside``, or the largest row of the fullest peak; None where it fits."""
+        if self.verdict not in ("oom", "borderline"):
+            return None
+        outside = self.outside_bytes
+        if outside is not None and outside > self.device_bytes - self.pool_bytes:
+            return "outside the pool"
+        largest = max(self.worst.peak.rows, key=lambda row: _or_inf(row.size_bytes))
+        return f"{self.worst.peak.name}: {largest.name}"
+
+    @property
+    def mem_fraction_range(self) -> tuple[float, float] | None:
+        """Fractions with which both pools suffice; None if there is none or sizes are unknown."""
+        inside, outside = self.inside_bytes, self.outside_bytes
+        if inside is None or outside is None:
+            return None
+        low, high = inside / self.device_bytes, 1 - outside / self.device_bytes
+        return (low, high) if low <= high else None
+
+
+def total(rows: Sequence[Row]) -> Amount | None:
+    """Sum of the rows' bytes; None if one is unknown."""
+    sizes = [row.size_bytes for row in rows]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _whole(size: Amount | None) -> int | None:
+    return None if size is None else int(size)
+
+
+def _or_inf(size: Amount | None) -> float:
+    return float("inf") if size is None else float(size)

@@ -1,0 +1,136 @@
+"""Question: what is to be projected? A model, where and how it trains, as values.
+
+A `Setting` is one training run. What the closed form computes with are its `Degrees`, which may be
+arrays: one evaluation then covers thousands of plans (`moeprof memory search`), by the same code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprof.errors import SpecError
+from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
+from moeprof.specs.hardware import HardwareSpec
+from moeprof.specs.model import ModelSpec
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.strategy import Strategy
+
+Count: TypeAlias = int | npt.NDArray[np.int64]
+Amount: TypeAlias = int | float | npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+WORLDS = ("maxtext", "bundled", "megatron")
+OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
+OFFLOADS = ("activations", "optimizer")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Number format of each class of tensors; each stands for itself and overrides any config.
+
+    ``master`` is a second copy of the weights that the optimizer keeps (None: it works on
+    ``weights``), ``experts`` that of the experts' products where it differs from ``compute``
+    (an fp8 format; None: the same).
+    """
+
+    compute: str = "bfloat16"
+    weights: str = "bfloat16"
+    master: str | None = None
+    first_moment: str = "bfloat16"
+    second_moment: str = "bfloat16"
+    gradients: str = "bfloat16"
+    logits: str = "float32"
+    experts: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check each name."""
+        for name in self.__dataclass_fields__:
+            dtype = getattr(self, name)
+            if dtype is not None:
+                check_dtype(f"precision {name}", dtype, DTYPE_BYTES)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training run.
+
+    ``world`` says whose program it is: MaxText's, the bundled model's, or Megatron's (which Primus
+    runs). ``pdbs`` sequences of ``sequence`` tokens go through a device in one microbatch
+    (Megatron: micro batch size), ``microbatches`` of them make a step; ``pdbs`` and ``sequence``
+    are None where not known: what depends on them is unknown then, not zero. ``overload`` is rows
+    that the fullest rank receives over those of an even routing; None: what the strategy sizes its
+    buffers for (in JAX the worst case), or even (Megatron, which allocates what arrives).
+    ``layers_per_stage`` gives each stage its layers, in order, where the split is uneven.
+    ``recomputed_layers`` limits recomputation to that many layers of a stage (None: all).
+    """
+
+    model: ModelSpec
+    plan: ParallelPlan
+    strategy: Strategy
+    hardware: HardwareSpec
+    sequence: int | None = 4096
+    pdbs: int | None = 1
+    microbatches: int = 1
+    world: str = "maxtext"
+    schedule: str = "1f1b"
+    optimizer: str = "adamw"
+    precision: Precision = field(default_factory=Precision)
+    mem_fraction: float = 0.93
+    overload: float | None = None
+    ragged_buffer_factor: float | None = None
+    vocab_tiling: int = 1
+    attention: str = "flash"
+    offload: frozenset[str] = frozenset()
+    layers_per_stage: tuple[int, ...] | None = None
+    recomputed_layers: int | None = None
+    deepep_sms: int = 64
+    is_scanned: bool = True
+    has_fused_loss: bool = False
+    has_distributed_optimizer: bool = True
+    has_float32_weight_sum: bool = True
+    """MaxText's float32_weight_sum: the combine adds up rows in float32."""
+
+    def __post_init__(self) -> None:
+        """Check what has a fixed set of values, and ranges."""
+        _one_of("world", self.world, WORLDS)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _one_of("attention", self.attention, ("flash", "whole"))
+        for name in self.offload:
+            _one_of("offload", name, OFFLOADS)
+        if not 0 < self.mem_fraction <= 1:
+            raise SpecError(
+                f"mem-fraction: expected a share of the device's memory above 0 and up to 1, "
+                f"found {self.mem_fraction:g}."
+            )
+        for name in ("sequence", "pdbs", "microbatches", "vocab_tiling", "deepep_sms"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SpecError(f"{name}: expected at least 1, found {value}.")
+        for name in ("overload", "ragged_buffer_factor"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SpecError(f"{name}: expected a number above 0, found {value:g}.")
+
+
+class Degrees(NamedTuple):
+    """How far each thing is split, and the batch: numbers, or arrays of one shape."""
+
+    data: Count
+    fsdp: Count
+    expert: Count
+    tensor: Count
+    context: Count
+    pipeline: Count
+    expert_tensor: Count
+    virtual: Count
+    pdbs: Count | None
+    microbatches: Count
+    sequence: Count | None
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SpecError(f"{what}: expected one of {', '.join(known)}, found {value!r}.")
