@@ -50,6 +50,18 @@ class Schedule:
                 f"Use {' or '.join(REPEATED)} for several."
             )
 
+    def check_groups(self) -> None:
+        """Refuse microbatches that the interleaved schedule cannot group by stages.
+
+        Raises:
+            SpecError: they are not a multiple of the stages.
+        """
+        if self.name == "interleaved" and self.microbatches % self.stages:
+            raise SpecError(
+                f"interleaved: microbatches must be a multiple of the {self.stages} stages, "
+                f"found {self.microbatches}."
+            )
+
     @property
     def rounds(self) -> int:
         """Times that each stage would work if there were no bubble: m · v."""

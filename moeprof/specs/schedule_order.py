@@ -42,10 +42,7 @@ def order_of_work(schedule: Schedule, stage: int, *, is_forward_only: bool = Fal
     """
     p, m, v = schedule.stages, schedule.microbatches, schedule.chunks
     if schedule.name == "interleaved":
-        if m % p:
-            raise SpecError(
-                f"interleaved: microbatches must be a multiple of the {p} stages, found {m}."
-            )
+        schedule.check_groups()
         slots = [(r % (p * v) // p, r // (p * v) * p + r % p) for r in range(m * v)]
     else:
         slots = [(r // m, r % m) for r in range(m * v)]
