@@ -54,8 +54,11 @@ def _project_mla(
     mla = model.attention
     assert isinstance(mla, MlaSpec)
     with jax.named_scope("q"):
-        latent = rms_norm(x @ weights["q_down"], weights["q_norm"], model.norm_epsilon)
-        query = jnp.einsum("bsr,rnd->bsnd", latent, weights["q_up"])
+        if mla.q_lora_rank:
+            latent = rms_norm(x @ weights["q_down"], weights["q_norm"], model.norm_epsilon)
+            query = jnp.einsum("bsr,rnd->bsnd", latent, weights["q_up"])
+        else:
+            query = jnp.einsum("bsm,mnd->bsnd", x, weights["query"])
         plain, turned = jnp.split(query, [mla.nope_dim], axis=-1)
         query = jnp.concatenate([plain, rotate(turned, model.rope_theta)], axis=-1)
     with jax.named_scope("kv"):

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from moeprof.model.collectives import all_gather
+from moeprof.model.support import check_trainable
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, Split, parameters, partition
 from moeprof.specs.plan import AXES, ParallelPlan, check_plan
@@ -50,8 +51,10 @@ def build_mesh(plan: ParallelPlan, model: ModelSpec) -> Mesh:
     """The mesh (data, fsdp, expert) over all devices; expert peers are neighbours.
 
     Raises:
-        SpecError: the plan does not fit the model or the number of devices.
+        SpecError: the plan does not fit the model or the number of devices, or the bundled model
+            does not implement one of them.
     """
+    check_trainable(model, plan)
     devices = jax.devices()
     check_plan(plan, model, len(devices))
     return Mesh(np.array(devices).reshape(plan.degrees), AXES)

@@ -32,6 +32,7 @@ from moeprof.model.optimizer import (
     sum_replicated,
 )
 from moeprof.model.router import balance_bias
+from moeprof.model.support import check_trainable
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.plan import AXES, ParallelPlan
@@ -77,8 +78,9 @@ def make_job(model: ModelSpec, plan: ParallelPlan, strategy: Strategy, mesh: Mes
     and such a job must be made again before its step is used again.
 
     Raises:
-        SpecError: DeepEP without expert parallelism.
+        SpecError: DeepEP without expert parallelism, or what the bundled model does not implement.
     """
+    check_trainable(model, plan)
     job = Job(model, plan, strategy, mesh.devices.flat[0].platform)
     if job.has_exchange:
         if plan.expert == 1:

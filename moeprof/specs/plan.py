@@ -2,7 +2,10 @@
 
 Mesh axes, outermost first: ``data`` (weights replicated), ``fsdp`` (weights split, gathered per
 layer), ``expert`` (experts split; other weights are split over it too). The batch is split over all
-three, so every device holds its own sequences.
+three, so every device of `AXES` holds its own sequences.
+
+The bundled model has these alone. A projection knows three more: ``tensor`` splits heads and
+feed-forward widths, ``context`` splits a sequence, ``pipeline`` splits the layers.
 """
 
 from __future__ import annotations
@@ -16,25 +19,40 @@ from moeprof.specs.model import ModelSpec, divisors
 from moeprof.specs.remat import FULL, Remat
 
 AXES = ("data", "fsdp", "expert")
+ALL_AXES = (*AXES, "tensor", "context", "pipeline")
 
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """Degrees of parallelism, and what the backward pass recomputes."""
+    """Degrees of parallelism, and what the backward pass recomputes.
+
+    ``expert_tensor`` is how many devices of ``tensor`` split the width of an expert; with 1 each
+    holds whole experts. ``virtual`` counts the chunks of layers of a pipeline stage.
+    """
 
     data: int = 1
     fsdp: int = 1
     expert: int = 1
+    tensor: int = 1
+    context: int = 1
+    pipeline: int = 1
+    expert_tensor: int = 1
+    virtual: int = 1
     remat: Remat = FULL
 
     def __post_init__(self) -> None:
         """Check that each degree is a positive number."""
         check_numbers("plan", self)
+        if self.tensor % self.expert_tensor:
+            raise SpecError(
+                f"plan: expert_tensor {self.expert_tensor} does not divide tensor {self.tensor}. "
+                f"Choose it from {', '.join(map(str, divisors(self.tensor)))}."
+            )
 
     @property
     def devices(self) -> int:
-        """Devices that the plan needs."""
-        return self.data * self.fsdp * self.expert
+        """Devices that the plan needs: the product of the degrees of `ALL_AXES`."""
+        return self.degree(ALL_AXES)
 
     @property
     def degrees(self) -> tuple[int, int, int]:
@@ -71,7 +89,7 @@ def fill_plan(
     def fill(degree: int) -> int:
         return devices // known if degree == -1 else degree
 
-    return ParallelPlan(fill(data), fill(fsdp), fill(expert), remat or FULL)
+    return ParallelPlan(fill(data), fill(fsdp), fill(expert), remat=remat or FULL)
 
 
 def check_plan(plan: ParallelPlan, model: ModelSpec, devices: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ from moeprof.kernels.poison import poison_mode
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.remat import Remat
 
-from .builders import GQA, run_parallel, run_reference, tiny
+from .builders import GQA, MLA, run_parallel, run_reference, tiny
 
 LATENT = tiny()
 GROUPED = tiny(attention=GQA, tied_head=True, dense_layers=0)
+ONE_QUERY_MATRIX = tiny(attention=dataclasses.replace(MLA, q_lora_rank=0))
 BFLOAT16 = tiny(compute_dtype="bfloat16")
 
 CASES = [
@@ -23,6 +26,7 @@ CASES = [
     ("sparse-ragged-dot", LATENT, 1, 8, "none"),
     ("sparse-gmm", LATENT, 8, 1, "full"),
     ("sparse-gmm", LATENT, 1, 8, "full"),
+    ("sparse-gmm", ONE_QUERY_MATRIX, 4, 2, "full"),
     ("sparse-gmm-deepep", LATENT, 8, 1, "full"),
     ("sparse-gmm-deepep", LATENT, 2, 4, "save:out_proj,mlpwo"),
     # Capacity 8 times an even share holds every token of an 8-token sequence: nothing is dropped.

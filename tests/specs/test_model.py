@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec, divisors
+from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec, divisors
 
 SMALL = ModelSpec(
     layers=2,
@@ -40,6 +40,19 @@ SMALL = ModelSpec(
             {"attention": GqaSpec(kv_heads=3, head_dim=4)},
             "4 heads cannot share 3.*kv_heads from 1, 2, 4",
         ),
+        ({"experts": 0}, "without experts expected top_k 0, moe_ffn 0 and 2 dense layers, found"),
+        ({"moe_ffn": 0}, "model moe_ffn: expected at least 1, found 0"),
+        ({"qk_norm": "some"}, "qk_norm: expected one of none, head, all, found 'some'"),
+        ({"shared_experts": 0, "shared_ffn": 8}, "shared_ffn 8 needs shared_experts"),
+        ({"linear_layers": 1}, "expected linear_layers and linear together, found 1"),
+        (
+            {"layers": 8, "linear_layers": 5, "linear": LinearSpec(1, 4, 1, 4)},
+            "5 linear layers of 8 do not leave.*from 0, 4, 6, 7",
+        ),
+        (
+            {"layers": 6, "dense_layers": 2, "dense_ffn": 8, "is_interleaved": True},
+            "4 MoE layers cannot be spread evenly over 6.*from 1, 2, 3, 6",
+        ),
     ],
 )
 def test_a_field_that_does_not_fit_is_named_with_the_choices(changes, message):
@@ -64,3 +77,35 @@ def test_a_number_may_be_written_as_an_integer():
 
 def test_divisors_of_sixty():
     assert divisors(60) == (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
+
+
+def test_leading_dense_layers_come_before_those_with_experts():
+    model = dataclasses.replace(SMALL, layers=4, dense_layers=1, dense_ffn=8)
+    assert model.moe_layer_indices == (1, 2, 3)
+
+
+def test_interleaved_models_have_experts_in_every_second_layer():
+    model = dataclasses.replace(SMALL, layers=4, dense_layers=2, dense_ffn=8, is_interleaved=True)
+    assert model.moe_layer_indices == (1, 3)
+
+
+def test_every_fourth_layer_of_a_hybrid_has_a_softmax():
+    model = dataclasses.replace(
+        SMALL, layers=8, linear_layers=6, linear=LinearSpec(1, 4, 2, 4, conv_width=4)
+    )
+    assert model.linear_layer_indices == (0, 1, 2, 4, 5, 6)
+
+
+def test_a_dense_model_has_no_experts_shared_or_routed():
+    model = dataclasses.replace(SMALL, experts=0, top_k=0, moe_ffn=0, dense_layers=2, dense_ffn=8)
+    assert (model.moe_layers, model.moe_layer_indices, model.shared_width) == (0, (), 0)
+
+
+def test_shared_experts_may_have_a_width_of_their_own():
+    assert dataclasses.replace(SMALL, shared_experts=2).shared_width == 16
+    assert dataclasses.replace(SMALL, shared_experts=2, shared_ffn=20).shared_width == 20
+
+
+def test_an_unknown_kind_of_linear_attention_is_refused():
+    with pytest.raises(SpecError, match="expected gated-deltanet or lightning, found 'rwkv'"):
+        LinearSpec(1, 4, 1, 4, kind="rwkv")

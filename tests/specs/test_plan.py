@@ -71,3 +71,14 @@ def test_saved_names_are_read_in_order():
 def test_an_unknown_remat_lists_the_names(text):
     with pytest.raises(SpecError, match=r"none, full or save:NAME.*query_proj.*mlpwo"):
         Remat(text)
+
+
+def test_every_axis_is_a_factor_of_the_devices():
+    plan = ParallelPlan(data=2, expert=4, tensor=2, context=2, pipeline=3, virtual=5)
+    assert plan.devices == 96
+
+
+def test_tensor_parallelism_inside_experts_divides_that_outside():
+    assert ParallelPlan(tensor=4, expert_tensor=2).devices == 4
+    with pytest.raises(SpecError, match="expert_tensor 4 does not divide tensor 2.*from 1, 2"):
+        ParallelPlan(tensor=2, expert_tensor=4)
