@@ -1,4 +1,4 @@
-"""Question: can the bundled model train this model on this plan, and if not, what stands against it?
+"""Question: can the bundled model train this model on this plan, or what stands against it?
 
 A projection knows more models and plans than the bundled model implements.
 """

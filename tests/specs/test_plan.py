@@ -80,5 +80,5 @@ def test_every_axis_is_a_factor_of_the_devices():
 
 def test_tensor_parallelism_inside_experts_divides_that_outside():
     assert ParallelPlan(tensor=4, expert_tensor=2).devices == 4
-    with pytest.raises(SpecError, match="expert_tensor 4 does not divide tensor 2.*from 1, 2"):
+    with pytest.raises(SpecError, match=r"expert_tensor 4 does not divide tensor 2.*from 1, 2"):
         ParallelPlan(tensor=2, expert_tensor=4)
