@@ -26,8 +26,14 @@ _NONE = {
 
 @functools.lru_cache(maxsize=2)
 def programs_of(trace: Trace) -> Mapping[int, Program]:
-    """The programs that ran, by id. Kept for two traces, as several questions ask."""
-    return programs_in(trace.hlo_ops, trace.events["module"].unique())
+    """The programs that ran, by id; of a compiler's dump, where nothing does, all that it holds.
+
+    Kept for two traces, as several questions ask.
+    """
+    is_dump = not trace.meta.hosts
+    return programs_in(
+        trace.hlo_ops, (trace.hlo_ops if is_dump else trace.events)["module"].unique()
+    )
 
 
 @functools.lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.module import main_module
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -45,7 +45,7 @@ def memory_changes(base: Trace, new: Trace) -> pd.DataFrame:
 def _sizes(trace: Trace) -> list[float]:
     """Peak and its parts in bytes, NaN unknown."""
     modules = trace.modules
-    rows = modules[modules["module"] == step_module(trace)]
+    rows = modules[modules["module"] == main_module(trace)]
     if rows.empty:
         return [np.nan] * (len(_PARTS) + 1)
     found = {part: float(rows[f"{part}_bytes"].iloc[0]) for part in _PARTS}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.heap.at_peak import Peak, grouped, peak_of
-from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.module import main_module
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -31,11 +31,11 @@ _KEYS = ["content", "component", "shape"]
 
 
 def memory_difference(base: Trace, new: Trace) -> pd.DataFrame:
-    """`BUFFER_CHANGES` of the step's programs, what grew most first; empty where one is unknown.
+    """`BUFFER_CHANGES` of the step's programs (of dumps, the largest), what grew most first; empty where one is unknown.
 
     The rows sum to the change of the programs' peaks.
     """
-    peaks = [peak_of(trace, step_module(trace)) for trace in (base, new)]
+    peaks = [peak_of(trace, main_module(trace)) for trace in (base, new)]
     if any(peak is None for peak in peaks):
         return BUFFER_CHANGES.frame()
     before, after = (_kinds(peak) for peak in peaks if peak is not None)

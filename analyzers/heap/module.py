@@ -1,4 +1,4 @@
-"""Question: which program is the training step?"""
+"""Question: which program is the training step, or what a compiler's dump is about?"""
 
 from __future__ import annotations
 
@@ -14,4 +14,18 @@ def step_module(trace: Trace) -> int:
         return -1
     counts = known["module"].map(ran.value_counts())
     ordered = known.assign(steps=counts).sort_values(["steps", "device_ns"], ascending=False)
+    return int(ordered["module"].iloc[0])
+
+
+def main_module(trace: Trace) -> int:
+    """`step_module`; of a dump, where nothing ran, the program that needs most memory.
+
+    Of programs that need the same, the one with most instructions; -1 for none.
+    """
+    if trace.meta.hosts or trace.modules.empty:
+        return step_module(trace)
+    known = trace.modules
+    needs = known["argument_bytes"] + known["output_bytes"] + known["temp_bytes"]
+    ordered = known.assign(needs=needs - known["alias_bytes"].clip(lower=0))
+    ordered = ordered.sort_values(["needs", "instructions"], ascending=False, kind="stable")
     return int(ordered["module"].iloc[0])

@@ -1,0 +1,143 @@
+"""Programs that the compiler wrote to files: protos and texts tell the same."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from builders.assignment import assignment_text, value
+from builders.hlo import Allocation, LogicalBuffer, computation, hlo_proto, op
+
+from moeprof.analyzers.heap.at_peak import peak_of
+from moeprof.analyzers.heap.module import main_module
+from moeprof.errors import TraceError
+from moeprof.ingest.dump import is_dump, open_dump
+from moeprof.ingest.dump.instruction_text import parse_instruction
+
+MIB = 1 << 20
+STEP = """
+    import jax, jax.numpy as jnp
+
+    def loss(w, x, sizes):
+        with jax.named_scope("layers_7"), jax.named_scope("moe"):
+            y = jax.nn.silu(jax.lax.ragged_dot(x, w["a"], sizes))
+            return (jax.lax.ragged_dot(y, w["b"], sizes) ** 2).sum()
+
+    w = {"a": jnp.ones((8, 64, 128)), "b": jnp.ones((8, 128, 64))}
+    shapes = jax.eval_shape(lambda: (w, jnp.ones((256, 64)), jnp.ones(8, jnp.int32)))
+    jax.jit(jax.value_and_grad(loss)).lower(*shapes).compile()
+"""
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory):
+    """What XLA itself writes for a step with two ragged products."""
+    folder = tmp_path_factory.mktemp("dump")
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto --xla_dump_hlo_as_text"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    program = [sys.executable, "-c", textwrap.dedent(STEP)]
+    subprocess.run(program, env=environment, check=True, timeout=120)
+    return folder
+
+
+def test_of_a_dump_the_largest_program_counts_and_its_rows_sum_to_what_xla_states(dumped):
+    trace = open_dump(dumped)
+    module = main_module(trace)
+    stated = trace.modules.set_index("module").loc[module]
+    assert stated["name"] == "jit_loss"
+    # 8 · 64 · 128 · 4 B twice, 256 · 64 · 4 B, 8 · 4 B
+    assert stated["argument_bytes"] == 2 * 262_144 + 65_536 + 32
+    peak = peak_of(trace, module)
+    assert peak is not None
+    total = stated["argument_bytes"] + stated["output_bytes"] + stated["temp_bytes"]
+    assert peak.total_bytes == total - stated["alias_bytes"]
+    assert "dense fallback of ragged dot" in set(peak.table["content"])
+
+
+def test_the_text_of_a_buffer_assignment_tells_what_the_proto_does(dumped):
+    text = next(dumped.glob("*jit_loss*buffer-assignment.txt"))
+    traces = [open_dump(dumped), open_dump(text)]
+    modules = [main_module(trace) for trace in traces]
+    sizes = ["argument_bytes", "output_bytes", "temp_bytes", "alias_bytes"]
+    protos, texts = (
+        trace.modules.set_index("module").loc[module, sizes].tolist()
+        for trace, module in zip(traces, modules, strict=True)
+    )
+    assert texts == protos
+    peaks = [peak_of(trace, module) for trace, module in zip(traces, modules, strict=True)]
+    of_heap = [set(zip(p.table["op"], p.table["size_bytes"], strict=True)) for p in peaks if p]
+    largest = [max(rows, key=lambda row: row[1]) for rows in of_heap]
+    assert largest[0][1] == largest[1][1]
+
+
+def test_without_live_ranges_the_largest_of_those_that_share_memory_are_shown(tmp_path):
+    """At offset 0 lie 4 MiB or 6 MiB, at 6 MiB lies 1 MiB: 7 MiB, what the allocation has."""
+    text = assignment_text(
+        value("small", 4 * MIB, 0, "f32[1048576]"),
+        value("large", 6 * MIB, 0, "f32[1572864]"),
+        value("beside", MIB, 6 * MIB, "f32[262144]"),
+        temp_bytes=7 * MIB,
+    )
+    file = tmp_path / "module.buffer-assignment.txt"
+    file.write_text(text)
+    trace = open_dump(file)
+    peak = peak_of(trace, main_module(trace))
+    assert peak is not None
+    assert {"large", "beside"} <= set(peak.table["op"])
+    assert "small" not in set(peak.table["op"])
+    assert peak.total_bytes == 7 * MIB
+    assert any("no live ranges" in note for note in trace.meta.notes)
+
+
+def test_a_packed_proto_alone_is_read(tmp_path):
+    proto = hlo_proto(
+        computation("main", op("w", "parameter", "f32[4]"), op("y", "add", "f32[4]", "w", "w")),
+        buffers=(LogicalBuffer(1, "w", 16), LogicalBuffer(2, "y", 16, allocation=1)),
+        allocations={0: Allocation(16, (5,)), 1: Allocation(16)},
+    )
+    file = tmp_path / "step.hlo.pb.gz"
+    file.write_bytes(gzip.compress(proto))
+    assert is_dump(file)
+    trace = open_dump(file)
+    assert trace.modules["argument_bytes"].tolist() == [16]
+    assert trace.events.empty
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("bad.hlo.pb", b"\xff\xff", "expected an HloProto"),
+        ("notes.txt", b"hello", "expected compiled programs"),
+        ("x-buffer-assignment.txt", b"nothing here", "expected a buffer assignment"),
+    ],
+)
+def test_what_is_no_program_is_said_in_one_line(tmp_path, name, content, says):
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(TraceError, match=says) as raised:
+        open_dump(file)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_instruction_is_read_from_every_form_of_its_text():
+    whole = parse_instruction(
+        "ROOT %fusion.3 = (bf16[8,4]{1,0:T(8,128)(2,1)}, /*index=1*/s32[]) fusion(bf16[8]{0} %p.0, "
+        "f32[] %p.1), kind=kLoop, calls=%fused, metadata={op_name=\"jit(f)/w[\\'a\\']/add\" "
+        'source_file="/a b/c.py" source_line=12}'
+    )
+    assert whole is not None
+    assert (whole.name, whole.opcode, whole.shape) == ("fusion.3", "fusion", "(bf16[8,4],s32[])")
+    assert (whole.operands, whole.called) == (("p.0", "p.1"), ("fused",))
+    assert (whole.op_name, whole.source_line) == ("jit(f)/w['a']/add", 12)
+    short = parse_instruction("fusion.1265.remat3 = fusion(custom-call.224, add), kind=kOutput")
+    assert short is not None
+    assert (short.opcode, short.operands, short.shape) == (
+        "fusion",
+        ("custom-call.224", "add"),
+        "",
+    )
+    assert parse_instruction("Size: 2.00G") is None
