@@ -2,6 +2,7 @@
 
 MoeprofError
 ├── SpecError     a model, plan, strategy or option that cannot be
+│   └── PlanError   a plan that does not fit the model, the devices or the batch
 ├── TraceError    a profile that cannot be read
 ├── SelectionError  a session, host or question asked for by a name that there is none of
 ├── TableError    a table that lacks what its schema promises
@@ -11,7 +12,7 @@ MoeprofError
 
 Messages say, in this order: what was read or built, what was expected, what was found, what to do.
 The command line turns these alone into one line and exit code 1 (2, wrong usage, for a
-SelectionError); anything else keeps its traceback.
+SelectionError or a PlanError); anything else keeps its traceback.
 """
 
 
@@ -21,6 +22,10 @@ class MoeprofError(Exception):
 
 class SpecError(MoeprofError):
     """A model, plan, strategy or option that cannot be."""
+
+
+class PlanError(SpecError):
+    """A plan that does not fit; the message has every complaint, both numbers and the choices."""
 
 
 class TraceError(MoeprofError):

@@ -10,7 +10,7 @@ import sys
 import click
 
 from moeprof import __version__
-from moeprof.errors import MoeprofError, SelectionError
+from moeprof.errors import MoeprofError, PlanError, SelectionError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
     "pipeline": "The bubble of a pipeline: projected, measured, drawn.",
     "replay": "One op of a run as a script that runs it again, and its time.",
+    "models": "Models that moeprof knows: parameters, experts, attention, and where that is from.",
     "hardware": "Devices that moeprof knows: peaks, memory, links, and where that is from.",
     "doctor": "What this machine can do, and why not.",
 }
@@ -72,7 +73,7 @@ def main() -> None:
             sys.stdout.flush()
     except MoeprofError as error:
         click.echo(f"moeprof: {error}", err=True)
-        sys.exit(2 if isinstance(error, SelectionError) else 1)
+        sys.exit(2 if isinstance(error, SelectionError | PlanError) else 1)
     except OSError as error:
         if error.filename is not None or error.errno not in _NO_ROOM:
             raise

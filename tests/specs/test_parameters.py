@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
-from moeprof.errors import SpecError
 from moeprof.specs.model import LIGHTNING, LinearSpec, MlaSpec
 from moeprof.specs.parameters import (
     active_parameter_count,
@@ -13,7 +10,7 @@ from moeprof.specs.parameters import (
     partition,
 )
 from moeprof.specs.plan import ParallelPlan
-from moeprof.specs.presets import load_preset, preset_names
+from moeprof.specs.presets import load_preset
 
 from .test_model import SMALL
 
@@ -57,19 +54,6 @@ def test_a_dimension_that_does_not_divide_stays_whole_on_that_axis():
     assert split_of(("head",), SMALL, ParallelPlan(fsdp=4, expert=4)) == (("fsdp",), ())
     assert split_of(("head",), SMALL, ParallelPlan(fsdp=3, expert=4)) == (("expert",), ())
     assert split_of(("head",), SMALL, ParallelPlan(fsdp=3)) == ((), ())
-
-
-def test_presets_load_with_each_attention_they_offer():
-    assert preset_names() == ("deepseek3-671b", "small")
-    assert type(load_preset("small", "gqa").attention).__name__ == "GqaSpec"
-    assert type(load_preset("small").attention).__name__ == "MlaSpec"
-
-
-def test_an_unknown_preset_lists_the_known_ones():
-    with pytest.raises(SpecError, match="one of deepseek3-671b, small, found 'large'"):
-        load_preset("large")
-    with pytest.raises(SpecError, match="deepseek3-671b attention: expected one of mla, found"):
-        load_preset("deepseek3-671b", "gqa")
 
 
 def counted(**changes) -> int:
