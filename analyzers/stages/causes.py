@@ -7,7 +7,8 @@ schedule of equal rounds allows ends before
 
 since the first round must have passed the other stages before the slowest one can work on it, and
 the last one after it: the makespan of identical jobs in a flow shop (Johnson 1954, Naval Research
-Logistics Quarterly 1). With equal stages this is the bubble of `moeprof.specs.schedule`.
+Logistics Quarterly 1). With equal stages this is the bubble of `moeprof.specs.schedule`; a schedule
+whose bubble is another, as its backward work is split, counts the rounds that have its bubble.
 The idle time T − W_s of a stage in an iteration of length T falls into
 
     fill       (sum W − W_s) / n             one round of each other stage, to fill and to drain
@@ -21,20 +22,33 @@ idles at all, then imbalance.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
+from moeprof.specs.schedule import Schedule
 
-def causes_of_idle(work_ns: np.ndarray, iteration_ns: int, rounds: int) -> dict[str, np.ndarray]:
+
+def flow_rounds(schedule: Schedule) -> Fraction:
+    """Rounds n of p equal stages whose bubble (p − 1) / (n + p − 1) is that of the schedule."""
+    p, idle = schedule.stages, schedule.idle_rounds
+    return Fraction(schedule.rounds * (p - 1), idle) if idle else Fraction(schedule.rounds)
+
+
+def causes_of_idle(
+    work_ns: np.ndarray, iteration_ns: int, rounds: Fraction
+) -> dict[str, np.ndarray]:
     """``fill_ns``, ``imbalance_ns`` and ``wait_ns`` of each stage, int64; their sum is its idle.
 
     Args:
         work_ns: int64 [stages], at most `iteration_ns` each.
         iteration_ns: length of the iteration of the slowest stage.
-        rounds: times that each stage works for one pass: microbatches · chunks, at least 1.
+        rounds: see `flow_rounds`; microbatches · chunks where backward work is one piece.
     """
     idle = iteration_ns - work_ns
+    n, of = rounds.numerator, rounds.denominator
     slowest = work_ns.max(initial=0)
-    fill = np.minimum((work_ns.sum() - work_ns) // rounds, idle)
-    uneven = (slowest - work_ns) * (rounds - 1) // rounds
+    fill = np.minimum((work_ns.sum() - work_ns) * of // n, idle)
+    uneven = (slowest - work_ns) * (n - of) // n
     imbalance = np.minimum(uneven, idle - fill)
     return {"fill_ns": fill, "imbalance_ns": imbalance, "wait_ns": idle - fill - imbalance}

@@ -14,7 +14,8 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.activity.unions import Pieces, covered_ns
-from moeprof.analyzers.stages.causes import causes_of_idle
+from moeprof.analyzers.stages.causes import causes_of_idle, flow_rounds
+from moeprof.analyzers.stages.held import most_held
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema
@@ -37,6 +38,7 @@ STAGES = Schema(
         Column("weight_gradient_ns", "int64", "ns", "weight gradients, where they run apart"),
         Column("pieces", "int64", "count", "chunks of layers run, over all microbatches"),
         Column("memory_bytes", "float64", "bytes", "peak of the stage's device; none unknown"),
+        Column("in_flight", "float64", "", "microbatches whose activations it held at its peak"),
     ),
 )
 _KINDS = ("forward", "backward", "weight_gradient")
@@ -64,18 +66,18 @@ def stage_table(pipeline: PipelineWork, iteration: int) -> pd.DataFrame:
     work = pipeline.work[pipeline.work["iteration"] == iteration]
     whole_ns = int(times["duration_ns"].max())
     stages = sorted(times.index)
-    rows = [_row(work[work["stage"] == stage], whole_ns) for stage in stages]
+    rows = [_row(work[work["stage"] == s], whole_ns, pipeline.chunks) for s in stages]
     table = pd.DataFrame(rows).assign(
         stage=stages,
         schedule_share=schedule_of(pipeline).bubble,
         memory_bytes=times["memory_bytes"].reindex(stages).to_numpy(),
     )
-    rounds = schedule_of(pipeline).rounds
+    rounds = flow_rounds(schedule_of(pipeline))
     table = table.assign(**causes_of_idle(table["work_ns"].to_numpy(), whole_ns, rounds))
     return STAGES.frame({name: table[name] for name in STAGES.names})
 
 
-def _row(work: pd.DataFrame, whole_ns: int) -> dict[str, object]:
+def _row(work: pd.DataFrame, whole_ns: int, chunks: int) -> dict[str, object]:
     ordered = work.sort_values("start_ns")
     start = ordered["start_ns"].to_numpy()
     end = start + ordered["duration_ns"].to_numpy()
@@ -92,4 +94,5 @@ def _row(work: pd.DataFrame, whole_ns: int) -> dict[str, object]:
         "gaps_ns": span - busy,
         **{f"{kind}_ns": int(by_kind.get(kind, 0)) for kind in _KINDS},
         "pieces": len(work),
+        "in_flight": most_held(work, chunks),
     }

@@ -10,12 +10,12 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.selection import selects
+from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
     from moeprof.reports.pipeline_view import Shown
 
 _NS_PER_MS = 1_000_000
-_SCHEDULES = ("gpipe", "1f1b", "interleaved", "circular")
 
 
 @click.command("pipeline")
@@ -25,13 +25,12 @@ _SCHEDULES = ("gpipe", "1f1b", "interleaved", "circular")
     "--virtual",
     "chunks",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Chunks of layers per stage (virtual stages, circular repeats).",
+    help="Chunks of layers per stage (virtual stages, circular repeats). Default: 1, or the 2 of "
+    "the schedules that go down and back up the stages (zbv, v-half, v-min).",
 )
 @click.option(
     "--schedule",
-    type=click.Choice(_SCHEDULES),
+    type=click.Choice(SCHEDULES),
     help="Default: 1f1b, or interleaved where --virtual is above 1.",
 )
 @click.option(
@@ -55,7 +54,7 @@ def command(
     ctx: click.Context,
     stages: int | None,
     microbatches: int | None,
-    chunks: int,
+    chunks: int | None,
     schedule: str | None,
     microbatch_ms: float,
     is_forward_only: bool,
@@ -88,7 +87,8 @@ def command(
 
     projection = None
     if stages is not None and microbatches is not None:
-        name = schedule or ("interleaved" if chunks > 1 else "1f1b")
+        name = schedule or ("interleaved" if (chunks or 1) > 1 else "1f1b")
+        chunks = chunks or (V_CHUNKS if name in V_SHAPED else 1)
         work_ns = round(microbatch_ms * _NS_PER_MS)
         projection = _projected((name, stages, microbatches, chunks), work_ns, is_forward_only)
     measured, is_cut = (None, False) if path is None else _measured(path, iteration, session, hosts)
@@ -109,11 +109,13 @@ def _projected(
     schedule: tuple[str, int, int, int], microbatch_ns: int, is_forward_only: bool
 ) -> Shown:
     from moeprof.analyzers.pipeline import pipeline_stages
-    from moeprof.analyzers.stages.projected import projected
+    from moeprof.analyzers.stages.projected import even_times, projected
     from moeprof.reports.pipeline_view import shown
     from moeprof.specs.schedule import Schedule
 
-    work = projected(Schedule(*schedule), microbatch_ns, is_forward_only=is_forward_only)
+    asked = Schedule(*schedule)
+    times = even_times(asked, microbatch_ns, is_forward_only=is_forward_only)
+    work = projected(asked, times, is_forward_only=is_forward_only)
     source = f"{microbatch_ns / _NS_PER_MS:g} ms of work per microbatch and stage, assumed"
     return shown(source, pipeline_stages(work), work.work)
 

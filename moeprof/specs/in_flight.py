@@ -1,20 +1,28 @@
 """Question: of how many microbatches does a pipeline stage hold activations at its peak?
 
 A stage holds what a piece of forward work saved until the backward work of that piece is done.
+Where gradients of weights run apart, that is when they are done: they need the inputs that forward
+saved. The rest may go before, but all of it counts until then.
 
     gpipe, circular  m                                      all forward work comes first
     1f1b             p − s                                  p − 1 − s run ahead, one is at work
     interleaved      (2 · (p − 1 − s) + (v − 1) · p + 1)/v  the same, counted in chunks
+    zb-h1            p                                      p − s as in 1f1b, s wait for W
+    zb-h2            2 · p − 1
+    zbv              p, or (m + s + 1) / 2 if less          the first F1 after m pieces F0
+    v-half, v-min    (p + 2) // 2 and (p + 4) // 3 at most, counted from their building block
 
 and never more than the m microbatches that there are. p stages, v chunks of layers per stage,
 stage s from 0. GPipe: Huang et al. 2019, arXiv 1811.06965, section 2.3; 1F1B and interleaved:
 Narayanan et al. 2021, arXiv 2104.04473, section 2.2; circular: Xu et al. 2021, arXiv 2105.04663,
-section 3.3. Played through by `moeprof.specs.schedule_order`, each order holds as many.
+section 3.3; zb-h1, zb-h2 and zbv: Qi et al. 2023, arXiv 2401.10241; v-half and v-min: Qi et al.
+2024, arXiv 2405.15362. Each order of `moeprof.specs.schedule_order`, played through, holds as many.
 """
 
 from __future__ import annotations
 
 from moeprof.errors import SpecError
+from moeprof.specs.building_block import BLOCKS, block_of, most_held
 from moeprof.specs.schedule import Schedule
 
 
@@ -41,11 +49,14 @@ def in_flight(schedule: str, stages: int, virtual: int, microbatches: int, stage
 
 
 def _chunks_in_flight(schedule: Schedule, stage: int) -> int:
-    p, v = schedule.stages, schedule.chunks
-    if schedule.name in ("gpipe", "circular"):
-        return schedule.rounds
-    ahead = p - 1 - stage
-    if schedule.name == "interleaved":
+    name, p, m, v = schedule.name, schedule.stages, schedule.microbatches, schedule.chunks
+    if name in ("gpipe", "circular"):
+        return m * v
+    if name in BLOCKS:
+        return most_held(block_of(BLOCKS[name], p, stage), m)
+    if name == "interleaved":
         schedule.check_groups()
-        ahead = 2 * ahead + (v - 1) * p
-    return min(ahead + 1, schedule.rounds)
+        return min(2 * (p - 1 - stage) + (v - 1) * p + 1, m * v)
+    if name == "zbv":
+        return min(2 * p, m + stage + 1, 2 * m)
+    return min({"1f1b": p - stage, "zb-h1": p, "zb-h2": 2 * p - 1}[name], m)

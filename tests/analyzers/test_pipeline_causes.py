@@ -5,10 +5,16 @@ from hypothesis import strategies as st
 
 from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.stages.causes import causes_of_idle
-from moeprof.analyzers.stages.projected import projected
+from moeprof.analyzers.stages.projected import even_times, projected
 from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule_play import equal_times
 
 MS = 1_000_000
+
+
+def whole(schedule):
+    """1 ms of forward work of a stage for a microbatch."""
+    return equal_times(schedule, MS // schedule.chunks, 0)
 
 
 def causes(work_ms, iteration_ms, rounds):
@@ -55,7 +61,7 @@ def test_the_three_add_up_to_the_idle_time_and_none_is_negative(work, more, roun
     ids=str,
 )
 def test_a_projected_pipeline_is_its_schedule(schedule, total_ms, bubble):
-    analysis = pipeline_stages(projected(schedule, MS, is_forward_only=True))
+    analysis = pipeline_stages(projected(schedule, whole(schedule), is_forward_only=True))
     headline = {m.metric: m.value for m in analysis.headline}
     assert headline["iteration_time"] == total_ms * MS
     assert headline["bubble_share"] == pytest.approx(bubble)
@@ -65,6 +71,7 @@ def test_a_projected_pipeline_is_its_schedule(schedule, total_ms, bubble):
 
 
 def test_two_thirds_of_the_work_are_backward():
-    table = pipeline_stages(projected(Schedule("1f1b", 2, 2), 3 * MS)).table
+    schedule = Schedule("1f1b", 2, 2)
+    table = pipeline_stages(projected(schedule, even_times(schedule, 3 * MS))).table
     assert table["forward_ns"].tolist() == [2 * MS] * 2
     assert table["backward_ns"].tolist() == [4 * MS] * 2

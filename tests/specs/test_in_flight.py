@@ -1,19 +1,21 @@
 import pytest
+from builders.schedules import schedules
 from hypothesis import given
-from hypothesis import strategies as st
 
 from moeprof.errors import SpecError
 from moeprof.specs.in_flight import in_flight
-from moeprof.specs.schedule import Schedule
 from moeprof.specs.schedule_order import order_of_work
 
 
 def held(schedule, stage):
     """Most microbatches of the stage that the order of work holds, counted piece by piece."""
+    last = "weight_gradient" if schedule.splits_backward else "backward"
+    step = {"forward": 1, last: -1}
     now = most = 0
     for piece in order_of_work(schedule, stage):
-        now += -1 if piece.is_backward else 1
+        now += step.get(piece.kind, 0)
         most = max(most, now)
+    assert now == 0
     return most / schedule.chunks
 
 
@@ -28,24 +30,38 @@ def held(schedule, stage):
         (("interleaved", 4, 2, 8, 0), 11 / 2),  # 2 · 3 + 4 + 1 chunks
         (("interleaved", 4, 2, 4, 0), 4),  # there are no more
         (("interleaved", 16, 6, 16, 15), 81 / 6),  # 5 · 16 + 1
+        (("zb-h1", 4, 1, 8, 3), 4),
+        (("zb-h1", 4, 1, 3, 3), 3),
+        (("zb-h2", 4, 1, 8, 3), 7),
+        (("zbv", 4, 2, 8, 0), 4),
+        (("zbv", 4, 2, 4, 0), 5 / 2),  # 4 in the first chunk when the second begins
+        (("v-half", 8, 2, 16, 0), 5),
+        (("v-half", 7, 2, 16, 6), 4),
+        # F at 0 and 15, W ends at 33 and 18, each 6 again: 6 chunks at 36, 42, …
+        (("v-min", 8, 2, 16, 0), 3),
+        (("v-min", 16, 2, 64, 3), 6),
+        (("v-min", 16, 2, 2, 3), 2),
     ],
 )
 def test_microbatches_held_at_the_peak(asked, microbatches):
     assert in_flight(*asked) == pytest.approx(microbatches)
 
 
-@given(
-    name=st.sampled_from(["gpipe", "1f1b", "interleaved", "circular"]),
-    stages=st.integers(1, 9),
-    virtual=st.integers(1, 4),
-    microbatches=st.integers(1, 24),
-)
-def test_the_order_of_work_holds_as_many(name, stages, virtual, microbatches):
-    chunks = virtual if name in ("interleaved", "circular") else 1
-    many = microbatches * stages if name == "interleaved" else microbatches
-    schedule = Schedule(name, stages, many, chunks)
-    for stage in range(stages):
-        assert in_flight(name, stages, chunks, many, stage) == held(schedule, stage)
+@given(schedules())
+def test_the_order_of_work_holds_as_many(schedule):
+    name, p, m, v = schedule.name, schedule.stages, schedule.microbatches, schedule.chunks
+    for stage in range(p):
+        assert in_flight(name, p, v, m, stage) == held(schedule, stage)
+
+
+@pytest.mark.parametrize("stages", range(1, 41))
+def test_the_v_schedules_hold_what_was_published_with_them(stages):
+    """Qi et al. 2024: (p + 2) // 2 and (p + 4) // 3 microbatches on the worst stage."""
+    worst = {
+        name: max(in_flight(name, stages, 2, 4 * stages, stage) for stage in range(stages))
+        for name in ("zbv", "v-half", "v-min")
+    }
+    assert worst == {"zbv": stages, "v-half": (stages + 2) // 2, "v-min": (stages + 4) // 3}
 
 
 def test_what_cannot_be_is_refused():
@@ -53,3 +69,5 @@ def test_what_cannot_be_is_refused():
         in_flight("1f1b", 4, 1, 8, 4)
     with pytest.raises(SpecError, match="a multiple of the 4 stages, found 6"):
         in_flight("interleaved", 4, 2, 6, 0)
+    with pytest.raises(SpecError, match="zbv: each stage has two chunks, found 1"):
+        in_flight("zbv", 4, 1, 8, 0)
