@@ -62,7 +62,14 @@ def rematerialised(layer: Layer, remat: Remat) -> Layer:
     if remat.text == "none":
         return layer
     policy = None
-    if remat.saved_names:
+    if remat.offloaded_names:
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=remat.saved_names,
+            names_which_can_be_offloaded=remat.offloaded_names,
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    elif remat.saved_names:
         policy = jax.checkpoint_policies.save_only_these_names(*remat.saved_names)
     # A scan body is compiled once: XLA cannot merge the recomputation with the forward pass.
     return cast(Layer, jax.checkpoint(layer, policy=policy, prevent_cse=False))

@@ -7,9 +7,8 @@ arrays: one evaluation then covers thousands of plans (`moeprof memory search`),
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
@@ -19,8 +18,8 @@ from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
 
-Count: TypeAlias = int | npt.NDArray[np.int64]
-Amount: TypeAlias = int | float | npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Count: TypeAlias = int | npt.NDArray[Any]
+Amount: TypeAlias = int | float | npt.NDArray[Any]
 
 WORLDS = ("maxtext", "bundled", "megatron")
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
@@ -129,6 +128,24 @@ class Degrees(NamedTuple):
     pdbs: Count | None
     microbatches: Count
     sequence: Count | None
+
+
+def degrees_of(setting: Setting) -> Degrees:
+    """The degrees of a setting's own plan and batch, as numbers."""
+    plan = setting.plan
+    return Degrees(
+        data=plan.data,
+        fsdp=plan.fsdp,
+        expert=plan.expert,
+        tensor=plan.tensor,
+        context=plan.context,
+        pipeline=plan.pipeline,
+        expert_tensor=plan.expert_tensor,
+        virtual=plan.virtual,
+        pdbs=setting.pdbs,
+        microbatches=setting.microbatches,
+        sequence=setting.sequence,
+    )
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

@@ -1,4 +1,8 @@
-"""Question: what does the backward pass recompute, and what was kept for it?"""
+"""Question: what does the backward pass recompute, and what was kept for it?
+
+Policies by MaxText's names (AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy), or the
+names of activations one by one.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,63 @@ from moeprof.errors import SpecError
 
 # Activations that can be kept. The layer input is always kept.
 NAMES = ("query_proj", "key_proj", "value_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo")
+# The output of the attention kernel, which the bundled model has no name for.
+CONTEXT = "context"
+
+_QKV = ("query_proj", "key_proj", "value_proj")
+POLICIES: dict[str, tuple[str, ...]] = {
+    "save_out_proj": ("out_proj",),
+    "save_qkv_proj": _QKV,
+    "save_dot_except_mlp": (*_QKV, "out_proj"),
+    "save_dot_except_mlpwi": (*_QKV, "out_proj", "mlpwo"),
+    "save_dot_with_context_except_mlp": (*_QKV, "out_proj", CONTEXT),
+    "minimal": NAMES,
+    "minimal_with_context": (*NAMES, CONTEXT),
+    "minimal_flash": (*NAMES, CONTEXT),
+}
+"""What a policy keeps on the device."""
+OFFLOADING: dict[str, tuple[str, ...]] = {
+    "qkv_proj_offloaded": _QKV,
+    "minimal_offloaded": NAMES,
+}
+"""What a policy keeps in the host's memory."""
 
 
 @dataclass(frozen=True)
 class Remat:
-    """``none`` keeps every activation, ``full`` only layer inputs, ``save:a,b`` those and a, b."""
+    """``none`` keeps every activation, ``full`` only layer inputs, ``save:a,b`` those and a, b.
+
+    Any key of `POLICIES` or `OFFLOADING` is a policy too.
+    """
 
     text: str
 
     def __post_init__(self) -> None:
         """Check the text."""
-        if self.text in ("none", "full"):
+        if self.text in ("none", "full") or self.text in POLICIES or self.text in OFFLOADING:
             return
         kind, _, names = self.text.partition(":")
-        unknown = [name for name in names.split(",") if name not in NAMES]
+        known = (*NAMES, CONTEXT)
+        unknown = [name for name in names.split(",") if name not in known]
         if kind != "save" or unknown:
             raise SpecError(
-                f"remat: expected none, full or save:NAME,… found {self.text!r}. "
-                f"Names that can be saved: {', '.join(NAMES)}."
+                f"remat: expected none, full or save:NAME,… or a policy, found {self.text!r}. "
+                f"Names that can be saved: {', '.join(known)}. "
+                f"Policies: {', '.join((*POLICIES, *OFFLOADING))}."
             )
 
     @property
     def saved_names(self) -> tuple[str, ...]:
-        """Activations kept besides the layer input; empty for ``none`` and ``full``."""
+        """Activations kept on the device besides the layer input; none for ``none``, ``full``."""
+        if self.text in POLICIES:
+            return POLICIES[self.text]
         _, _, names = self.text.partition(":")
         return tuple(names.split(",")) if names else ()
+
+    @property
+    def offloaded_names(self) -> tuple[str, ...]:
+        """Activations kept in the host's memory."""
+        return OFFLOADING.get(self.text, ())
 
 
 FULL = Remat("full")

@@ -1,0 +1,159 @@
+"""Question: how large is each dimension of what one device computes with in one microbatch?
+
+Symbols, used by the formulas of rows and the table of counts:
+
+====== =======================================================================================
+T      tokens of a device; p its sequences, S its positions of each, S_k all positions of one
+d      hidden width, d_t its part where tensor parallelism splits it (layer inputs);
+       f, f_s, f_d widths of a routed, the shared, a dense layer's feed-forward
+q k v  features per token of queries, keys, values; o of the mixed values; H heads
+V      vocabulary
+K E El experts of a token, of a layer, of a rank
+n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E) · factor
+N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
+M      entries of one capacity mask: sequences · S · E · C
+W_moe… elements of one layer's weights, gathered over the axes that split them
+====== =======================================================================================
+
+Tensor parallelism divides f, f_s, f_d, V, heads and their features (MaxText's rules for mlp,
+vocab, heads); context parallelism divides T and S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from moeprof.projector.rows import ceil_div, larger, smaller
+from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.sharding import gathered_elements
+from moeprof.specs.model import MlaSpec, ModelSpec
+from moeprof.specs.parameters import Parameter
+
+Extent = dict[str, Amount | None]
+
+
+def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> Extent:
+    """The dimensions by symbol; None where sequence or batch is not known."""
+    model = setting.model
+    pdbs, sequence, tensor = degrees.pdbs, degrees.sequence, degrees.tensor
+    extent: Extent = {
+        "d": model.hidden,
+        "d_t": ceil_div(model.hidden, tensor),
+        "f": ceil_div(model.moe_ffn, tensor),
+        "f_s": ceil_div(model.shared_width, tensor),
+        "f_d": ceil_div(model.dense_ffn, tensor),
+        "V": ceil_div(model.vocab, tensor),
+        "H": ceil_div(model.heads, tensor),
+        "K": model.top_k,
+        "E": model.experts,
+        "El": ceil_div(model.experts, degrees.expert),
+        **_attention(model, tensor),
+        **_weights(degrees, held),
+    }
+    tokens = positions = None
+    if pdbs is not None and sequence is not None:
+        positions = ceil_div(sequence, degrees.context)
+        tokens = pdbs * positions
+    extent.update(T=tokens, p=pdbs, S=positions, S_k=sequence)
+    extent.update(_rows(setting, degrees, tokens))
+    return extent
+
+
+def buffer_factor(setting: Setting, degrees: Degrees) -> Amount:
+    """Rows of a dropless buffer over T·K, the rows of an even routing.
+
+    Worst case min(EP, E / K): a token has at most min(E / EP, K) experts on a rank (MaxText,
+    layers/moe.py, get_ragged_buffer_size). A ``ragged_buffer_factor``, or else an ``overload``,
+    takes its place where it is smaller.
+    """
+    model = setting.model
+    worst = _worst_factor(model, degrees)
+    limit = setting.ragged_buffer_factor or setting.overload
+    return worst if limit is None else smaller(worst, limit)
+
+
+def _worst_factor(model: ModelSpec, degrees: Degrees) -> Amount:
+    return smaller(degrees.expert, larger(model.experts / model.top_k, 1))
+
+
+def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
+    model, kind = setting.model, setting.strategy.kind
+    unknown: Extent = {"n": None, "N": None, "R": None, "M": None}
+    if not model.experts:
+        return {symbol: 0 for symbol in unknown}
+    if tokens is None or degrees.pdbs is None or degrees.sequence is None:
+        return unknown
+    even = tokens * model.top_k
+    factor = buffer_factor(setting, degrees)
+    fan_out = even * factor
+    if kind == "sparse-gmm-deepep":
+        # One row per (rank, token) arrives; every one of its K slots gets a row, whether the
+        # expert is here or not (ROCm/maxtext, layers/moe.py), unless a factor says otherwise.
+        limit = setting.ragged_buffer_factor or setting.overload
+        fan_out = even * (degrees.expert if limit is None else smaller(degrees.expert, limit))
+    places: Count = 0
+    if setting.strategy.capacity_factor is not None:
+        capacity = _capacity(degrees.sequence, model, setting.strategy.capacity_factor)
+        places = degrees.pdbs * model.experts * capacity
+    positions = ceil_div(degrees.sequence, degrees.context)
+    return {
+        "n": places,
+        "N": _whole_rows(fan_out),
+        "R": tokens * degrees.expert,
+        "M": places * positions,
+    }
+
+
+def _capacity(sequence: Count, model: ModelSpec, factor: float) -> Count:
+    """`moeprof.specs.strategy.expert_capacity`, for arrays as well."""
+    even = ceil_div(sequence * model.top_k, model.experts)
+    scaled = np.floor(larger(even * factor, factor))
+    return larger(scaled.astype(np.int64), 1)  # type: ignore[return-value]
+
+
+def _whole_rows(rows: Amount) -> Amount:
+    floor = np.floor(rows).astype(np.int64)
+    return int(floor) if floor.ndim == 0 else floor
+
+
+def _attention(model: ModelSpec, tensor: Count) -> Extent:
+    """Features per token of queries, keys, values and mixed values of a softmax layer."""
+    attention = model.attention
+    if isinstance(attention, MlaSpec):
+        query = model.heads * (attention.nope_dim + attention.rope_dim)
+        mixed = model.heads * attention.value_dim
+        key, value = query, mixed
+    else:
+        query = mixed = model.heads * attention.head_dim
+        key = value = attention.kv_heads * attention.head_dim
+    widths = {"q": query, "k": key, "v": value, "o": mixed}
+    return {symbol: ceil_div(width, tensor) for symbol, width in widths.items()}
+
+
+def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
+    """Gathered elements: of one layer per kind and part, of embedding and head."""
+    sizes: dict[str, Amount] = {
+        "W_moe": 0,
+        "W_experts": 0,
+        "W_dense": 0,
+        "W_embedding": 0,
+        "W_head": 0,
+    }
+    for parameter in held:
+        kind = parameter.path[0]
+        elements = gathered_elements(parameter, degrees)
+        if kind in ("moe_layers", "dense_layers"):
+            symbol = "W_moe" if kind == "moe_layers" else "W_dense"
+            layer = elements // parameter.shape[0]
+            sizes[symbol] = sizes[symbol] + layer
+            if parameter.expert_axis is not None and kind == "moe_layers":
+                sizes["W_experts"] = sizes["W_experts"] + layer
+        elif kind.startswith("embedding"):
+            sizes["W_embedding"] = elements
+        elif kind.startswith("head"):
+            sizes["W_head"] = elements
+    if isinstance(sizes["W_head"], int) and not sizes["W_head"]:
+        sizes["W_head"] = sizes["W_embedding"]
+    return dict(sizes)

@@ -1,0 +1,142 @@
+"""Question: what does one device of a JAX training step hold: given, at each moment, outside?
+
+An account (`maxtext`, `bundled`) lists live tensors per moment; this puts beside them what every
+step has: gradients, what layers saved, gathered weights, the optimizer's update.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from moeprof.projector.accounts import bundled, maxtext
+from moeprof.projector.accounts.extent import Extent, extent_of
+from moeprof.projector.accounts.live import Live, item_bytes, live_row
+from moeprof.projector.accounts.saved import saved_rows
+from moeprof.projector.breakdown import Peak, Row, StageBreakdown
+from moeprof.projector.outside import outside_rows
+from moeprof.projector.pipeline_share import (
+    microbatches_in_flight,
+    runs_as_one_program,
+    stage_counts,
+)
+from moeprof.projector.rows import product_row
+from moeprof.projector.setting import Amount, Degrees, Setting
+from moeprof.projector.state import gradient_row, largest_leaf, state_rows
+from moeprof.specs.stages import StageLayers, stage_parameters
+
+_ACCOUNTS: dict[str, ModuleType] = {"maxtext": maxtext, "bundled": bundled}
+
+
+def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
+    """One stage of a pipeline (or the whole model) in MaxText or the bundled model.
+
+    ``degrees`` may hold arrays, except for pipeline, virtual and microbatches.
+    """
+    held = stage_parameters(setting.model, stage)
+    extent = extent_of(setting, degrees, held)
+    args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
+    gradients = _gradients(setting, degrees, stage)
+    saved = _saved(setting, degrees, extent, stage)
+    moments = _account(setting).moments(setting)
+    peaks = [
+        Peak(name, (*gradients, *saved, *(live_row(one, extent, setting) for one in lists)))
+        for name, lists in moments.items()
+        if _happens(name, stage)
+    ]
+    if stage.has_head:
+        peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *gradients[1:])))
+    peaks.append(Peak("optimizer update", (*gradients, _update(setting, degrees, stage))))
+    return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
+
+
+def _account(setting: Setting) -> ModuleType:
+    return _ACCOUNTS[setting.world]
+
+
+def _happens(moment: str, stage: StageLayers) -> bool:
+    """Whether a stage has layers of the kind that a moment belongs to."""
+    if moment == "backward of a MoE layer":
+        return stage.moe_layers + stage.mtp_layers > 0
+    if moment == "backward of a dense layer":
+        return stage.dense_layers > 0
+    return True
+
+
+def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
+    """Arrays of a batch that a step is given.
+
+    MaxText: five of int32 (tokens, targets, positions, two segmentations) that survive dead-code
+    elimination; the bundled model: one of S + 1 tokens.
+    """
+    dimensions: dict[str, Amount | None] = {
+        "sequences": None if degrees.pdbs is None else degrees.pdbs * degrees.microbatches,
+        "positions": degrees.sequence,
+    }
+    count, source = 5, "AI-Hypercomputer/maxtext, train_step's batch"
+    if setting.world == "bundled":
+        count, source = 1, "model/train.py, make_step"
+        if degrees.sequence is not None:
+            dimensions["positions"] = degrees.sequence + 1
+    row = product_row(
+        "batch of tokens",
+        count,
+        dimensions,
+        item_bytes("i32", setting),
+        pool="args",
+        kind="inputs",
+        source=source,
+        confidence="high",
+    )
+    return (row,)
+
+
+def _gradients(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
+    row = gradient_row(setting, degrees, stage_parameters(setting.model, stage))
+    if degrees.pipeline == 1 and int(degrees.microbatches) > 1:
+        second = Row(
+            "gradients summed over microbatches",
+            row.pool,
+            row.kind,
+            row.size_bytes,
+            row.formula,
+            "one set adds up while the other is computed",
+            row.confidence,
+        )
+        return (row, second)
+    return (row,)
+
+
+def _saved(
+    setting: Setting, degrees: Degrees, extent: Extent, stage: StageLayers
+) -> tuple[Row, ...]:
+    in_flight = microbatches_in_flight(setting, degrees, stage.stage)
+    rows = saved_rows(setting, extent, stage, in_flight, _account(setting).kept_whole(setting))
+    if degrees.pipeline == 1:
+        return rows
+    source = "AI-Hypercomputer/maxtext, layers/pipeline.py: state_io, shift, circular storage"
+    pipeline, virtual = stage_counts(degrees)
+    buffers: float = 3 + (in_flight if virtual > 1 else 2 * in_flight / pipeline)
+    shifted = Live("pipeline buffers", "T d", buffers, source, "low")
+    return (*rows, live_row(shifted, extent, setting))
+
+
+def _loss(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
+    """Where one program runs all stages, the loss of all microbatches is split over them."""
+    times = 1.0
+    if runs_as_one_program(setting) and degrees.pipeline != 1:
+        times = int(degrees.microbatches) / stage_counts(degrees)[0]
+    return tuple(
+        live_row(one, extent, setting, times if "T" in one.symbols else 1)
+        for one in _account(setting).loss(setting)
+    )
+
+
+def _update(setting: Setting, degrees: Degrees, stage: StageLayers) -> Row:
+    return product_row(
+        "update of the largest weight array",
+        2,
+        {"elements of the largest": largest_leaf(degrees, stage_parameters(setting.model, stage))},
+        item_bytes("w", setting),
+        source="XLA fuses the update per array; two are alive",
+        confidence="low",
+    )

@@ -1,0 +1,120 @@
+"""Question: how much memory does a training run need, in closed form?
+
+`project` answers for one setting, with every row; `project_many` for thousands of plans at once,
+sizes alone. Both evaluate the same functions; the second passes arrays where the first passes
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprof.errors import SpecError
+from moeprof.projector.accounts import jax_step
+from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
+from moeprof.projector.notes import notes_on
+from moeprof.projector.pipeline_share import stages_of
+from moeprof.projector.setting import Amount, Degrees, Setting, degrees_of
+from moeprof.specs.stages import StageLayers
+
+Sizes = npt.NDArray[np.float64]
+_PER_GROUP = ("pipeline", "virtual", "microbatches")
+"""Numbers in an evaluation: what a stage holds depends on them."""
+
+
+class World(NamedTuple):
+    """How a program is projected: what its stages hold, and what fills one of them."""
+
+    stages: Callable[[Setting, int, int], tuple[StageLayers, ...]]
+    breakdown: Callable[[Setting, Degrees, StageLayers], StageBreakdown]
+
+
+class PlanSizes(NamedTuple):
+    """Bytes of each plan's worst stage, float64; nan where unknown."""
+
+    args: Sizes
+    temp: Sizes
+    outside: Sizes
+
+
+JAX = World(stages_of, jax_step.stage_breakdown)
+
+
+def project(setting: Setting) -> MemoryBreakdown:
+    """The memory of one device: every stage, every row, and what was assumed.
+
+    Raises:
+        SpecError: the layers cannot be split over the stages.
+    """
+    degrees, world = degrees_of(setting), world_of(setting)
+    held = world.stages(setting, setting.plan.pipeline, setting.plan.virtual)
+    stages = tuple(world.breakdown(setting, degrees, stage) for stage in held)
+    breakdown = MemoryBreakdown(setting, stages)
+    notes = notes_on(breakdown) if world is JAX else ()
+    return MemoryBreakdown(setting, stages, notes)
+
+
+def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:
+    """Sizes of many plans: each entry of ``degrees`` takes the place of the setting's own.
+
+    Model, strategy, rematerialisation and run options are those of ``setting``. Plans whose layers
+    cannot be split over their stages are unknown.
+    """
+    names = [
+        name for name, value in zip(Degrees._fields, degrees, strict=True) if value is not None
+    ]
+    arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(degrees, name)) for name in names))
+    spread = dict(zip(names, arrays, strict=True))
+    plans = len(arrays[0])
+    out = PlanSizes(*(np.full(plans, np.nan) for _ in PlanSizes._fields))
+    keys = np.stack([spread[name] for name in _PER_GROUP], axis=1)
+    for key in np.unique(keys, axis=0):
+        chosen = np.flatnonzero((keys == key).all(axis=1))
+        part = degrees._replace(**{name: values[chosen] for name, values in spread.items()})
+        part = part._replace(**{k: int(n) for k, n in zip(_PER_GROUP, key, strict=True)})
+        try:
+            sizes = _worst_stage(setting, part, len(chosen))
+        except SpecError:
+            continue  # such layers cannot be split over so many stages
+        for whole, values in zip(out, sizes, strict=True):
+            whole[chosen] = values
+    return out
+
+
+def world_of(setting: Setting) -> World:
+    """The account of a setting's world."""
+    if setting.world not in ("maxtext", "bundled"):
+        raise SpecError(
+            f"world {setting.world}: expected maxtext or bundled; no account of it yet."
+        )
+    return JAX
+
+
+def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:
+    """Sizes of the stage with the largest total, per plan."""
+    world = world_of(setting)
+    assert isinstance(degrees.pipeline, int)
+    assert isinstance(degrees.virtual, int)
+    worst = PlanSizes(*(np.full(plans, -np.inf) for _ in PlanSizes._fields))
+    for stage in world.stages(setting, degrees.pipeline, degrees.virtual):
+        found = world.breakdown(setting, degrees, stage)
+        temp = np.max([_array(peak.size_bytes, plans) for peak in found.peaks], axis=0)
+        args, outside = _array(total(found.args), plans), _array(total(found.outside), plans)
+        is_worse = ~(args + temp + outside <= sum(worst))
+        worst = PlanSizes(
+            *(
+                np.where(is_worse, new, old)
+                for new, old in zip((args, temp, outside), worst, strict=True)
+            )
+        )
+    return worst
+
+
+def _array(amount: Amount | None, plans: int) -> Sizes:
+    if amount is None:
+        return np.full(plans, np.nan)
+    return np.broadcast_to(np.asarray(amount, np.float64), (plans,))

@@ -1,0 +1,153 @@
+"""Question: what does a step keep from one to the next? Weights, master copy, moments, gradients.
+
+Each class of tensors has a number format of its own (`Precision`). Per element of a weight:
+
+========= ============ ====================== =================================================
+optimizer first moment second moment          source
+========= ============ ====================== =================================================
+adamw     1            1                      Loshchilov and Hutter 2019, arXiv 1711.05101
+muon      1            matrices none, rest 1  Jordan et al. 2024; matrices are those of layers
+adafactor none         factored: see below    Shazeer and Stern 2018, arXiv 1804.04235, section 4
+sgd       none         none                   plain gradient descent, as MaxText's
+========= ============ ====================== =================================================
+
+Adafactor holds two arrays in place of a second moment: the weight's shape without its largest and
+without its second largest dimension, where both are at least 128 (optax.scale_by_factored_rms,
+min_dim_size_to_factor); else a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from moeprof.projector.breakdown import Row
+from moeprof.projector.rows import product_row
+from moeprof.projector.setting import Amount, Degrees, Setting
+from moeprof.projector.sharding import held_elements, held_without
+from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs.parameters import Parameter
+
+FACTORED_FROM = 128
+_LAYER_STACKS = ("dense_layers", "moe_layers", "mtp_layers")
+_SOURCE = "specs/parameters.py and the axes of projector/sharding.py"
+
+
+def state_rows(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> tuple[Row, ...]:
+    """Weights and optimizer state of the weights ``held`` by a stage, on one device."""
+    precision = setting.precision
+    trained = _trained(setting, held)
+    rows = [
+        _row("weights", "params", _sum(trained, degrees), precision.weights),
+    ]
+    if len(trained) < len(held):
+        biases = [p for p in held if p not in trained]
+        rows.append(_row("router biases", "params", _sum(biases, degrees), "float32"))
+    if "optimizer" in setting.offload:
+        return tuple(rows)
+    if precision.master is not None:
+        elements = _sum(trained, degrees)
+        rows.append(_row("master weights", "optimizer", elements, precision.master))
+    return (*rows, *_moments(setting, degrees, trained))
+
+
+def offloaded_rows(
+    setting: Setting, degrees: Degrees, held: Sequence[Parameter]
+) -> tuple[Row, ...]:
+    """What `state_rows` leaves out because it lies in the host's memory."""
+    if "optimizer" not in setting.offload:
+        return ()
+    rows = list(_moments(setting, degrees, _trained(setting, held)))
+    if setting.precision.master is not None:
+        elements = _sum(_trained(setting, held), degrees)
+        rows.append(_row("master weights", "optimizer", elements, setting.precision.master))
+    return tuple(rows)
+
+
+def gradient_row(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> Row:
+    """One gradient of each trained weight, split as the weight is."""
+    trained = _trained(setting, held)
+    dtype = gradient_dtype(setting)
+    return product_row(
+        "gradients",
+        1,
+        {"parameters on this device": _sum(trained, degrees)},
+        DTYPE_BYTES[dtype],
+        kind="grads",
+        source=_SOURCE,
+        confidence="high",
+    )
+
+
+def gradient_dtype(setting: Setting) -> str:
+    """Format of gradients: in the bundled model that of the weights, as autodiff makes them."""
+    return setting.precision.weights if setting.world == "bundled" else setting.precision.gradients
+
+
+def largest_leaf(degrees: Degrees, held: Sequence[Parameter]) -> Amount:
+    """Elements of the largest weight array on one device (for arrays of plans: of the largest)."""
+    largest = max(held, key=lambda p: p.size)
+    return held_elements(largest, degrees)
+
+
+def _trained(setting: Setting, held: Sequence[Parameter]) -> list[Parameter]:
+    """MaxText trains the router's bias like any weight; the bundled model moves it by load."""
+    if setting.world != "bundled":
+        return list(held)
+    return [p for p in held if p.is_trained]
+
+
+def _moments(setting: Setting, degrees: Degrees, trained: list[Parameter]) -> list[Row]:
+    precision, optimizer = setting.precision, setting.optimizer
+    first = {"adamw": _all, "muon": _all}.get(optimizer)
+    rows = []
+    if first is not None:
+        elements = _sum(trained, degrees)
+        rows.append(_row("first moment", "optimizer", elements, precision.first_moment))
+    second = {"adamw": _all, "muon": _is_no_muon_matrix}.get(optimizer)
+    if second is not None:
+        chosen = [p for p in trained if second(p)]
+        elements = _sum(chosen, degrees)
+        rows.append(_row("second moment", "optimizer", elements, precision.second_moment))
+    if optimizer == "adafactor":
+        elements = sum((_factored(p, degrees) for p in trained), 0)
+        rows.append(_row("factored second moment", "optimizer", elements, precision.second_moment))
+    return rows
+
+
+def _factored(parameter: Parameter, degrees: Degrees) -> Amount:
+    """Elements of Adafactor's statistics of one weight."""
+    by_length = sorted(range(len(parameter.shape)), key=lambda axis: parameter.shape[axis])
+    if len(by_length) < 2 or parameter.shape[by_length[-2]] < FACTORED_FROM:
+        return held_elements(parameter, degrees)
+    return held_without(parameter, degrees, by_length[-1]) + held_without(
+        parameter, degrees, by_length[-2]
+    )
+
+
+def _is_no_muon_matrix(parameter: Parameter) -> bool:
+    """Muon serves the matrices of layers, stacked over them; embedding, head, norms have AdamW."""
+    return parameter.path[0] not in _LAYER_STACKS or len(parameter.shape) < 3
+
+
+_Chooses = Callable[[Parameter], bool]
+
+
+def _all(_: Parameter) -> bool:
+    return True
+
+
+def _sum(parameters: Sequence[Parameter], degrees: Degrees) -> Amount:
+    return sum((held_elements(p, degrees) for p in parameters), 0)
+
+
+def _row(name: str, kind: str, elements: Amount, dtype: str) -> Row:
+    return product_row(
+        name,
+        1,
+        {"parameters on this device": elements},
+        DTYPE_BYTES[dtype],
+        pool="args",
+        kind=kind,
+        source=_SOURCE,
+        confidence="exact",
+    )
