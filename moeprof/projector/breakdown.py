@@ -128,7 +128,9 @@ class MemoryBreakdown:
 
     @property
     def pool_bytes(self) -> int:
-        """What XLA may take."""
+        """What XLA may take; PyTorch's allocator takes what others leave."""
+        if self.setting.world == "megatron":
+            return self.device_bytes - (self.outside_bytes or 0)
         return int(self.device_bytes * self.setting.mem_fraction)
 
     @property

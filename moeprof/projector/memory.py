@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts import jax_step
+from moeprof.projector.accounts import jax_step, megatron
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
 from moeprof.projector.notes import notes_on
 from moeprof.projector.pipeline_share import stages_of
@@ -42,6 +42,7 @@ class PlanSizes(NamedTuple):
 
 
 JAX = World(stages_of, jax_step.stage_breakdown)
+MEGATRON = World(megatron.stages_of, megatron.stage_breakdown)
 
 
 def project(setting: Setting) -> MemoryBreakdown:
@@ -87,11 +88,7 @@ def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:
 
 def world_of(setting: Setting) -> World:
     """The account of a setting's world."""
-    if setting.world not in ("maxtext", "bundled"):
-        raise SpecError(
-            f"world {setting.world}: expected maxtext or bundled; no account of it yet."
-        )
-    return JAX
+    return MEGATRON if setting.world == "megatron" else JAX
 
 
 def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:

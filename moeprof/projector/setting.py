@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
+from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.specs.model import ModelSpec
@@ -91,6 +92,8 @@ class Setting:
     has_distributed_optimizer: bool = True
     has_float32_weight_sum: bool = True
     """MaxText's float32_weight_sum: the combine adds up rows in float32."""
+    megatron: MegatronOptions = field(default_factory=MegatronOptions)
+    """What world "megatron" alone lets a run choose."""
 
     def __post_init__(self) -> None:
         """Check what has a fixed set of values, and ranges."""

@@ -116,7 +116,7 @@ def _mtp_layers(model: ModelSpec) -> list[Parameter]:
     rows = [
         Parameter(("embedding_norm",), (hidden,)),
         Parameter(("hidden_norm",), (hidden,)),
-        Parameter(("projection",), (2 * hidden, hidden), 2 * hidden, 0),
+        Parameter(("projection",), (2 * hidden, hidden), 2 * hidden, 0, tensor_axis=1),
         *_norms(model),
         *_softmax_attention(model),
         *feedforward,

@@ -10,6 +10,16 @@ from dataclasses import dataclass
 
 from moeprof.errors import SpecError
 
+# Modules that Megatron-LM can recompute alone (--recompute-modules).
+MODULES = (
+    "core_attn",
+    "mla_up_proj",
+    "moe_act",
+    "mlp",
+    "moe",
+    "layernorm",
+    "shared_experts",
+)
 # Activations that can be kept. The layer input is always kept.
 NAMES = ("query_proj", "key_proj", "value_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo")
 # The output of the attention kernel, which the bundled model has no name for.
@@ -36,9 +46,11 @@ OFFLOADING: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Remat:
-    """``none`` keeps every activation, ``full`` only layer inputs, ``save:a,b`` those and a, b.
+    """What a backward pass recomputes.
 
-    Any key of `POLICIES` or `OFFLOADING` is a policy too.
+    ``none`` keeps every activation, ``full`` only layer inputs, ``save:a,b`` those and a, b. Any
+    key of `POLICIES` or `OFFLOADING` is a policy too. ``selective:a,b`` is Megatron-LM's: all but
+    what modules a and b of `MODULES` can compute again.
     """
 
     text: str
@@ -48,27 +60,33 @@ class Remat:
         if self.text in ("none", "full") or self.text in POLICIES or self.text in OFFLOADING:
             return
         kind, _, names = self.text.partition(":")
-        known = (*NAMES, CONTEXT)
-        unknown = [name for name in names.split(",") if name not in known]
-        if kind != "save" or unknown:
+        allowed = {"save": (*NAMES, CONTEXT), "selective": MODULES}.get(kind, ())
+        if not set(names.split(",")) <= set(allowed):
             raise SpecError(
-                f"remat: expected none, full or save:NAME,… or a policy, found {self.text!r}. "
-                f"Names that can be saved: {', '.join(known)}. "
+                "remat: expected none, full, save:NAME,…, selective:MODULE,… or a policy, "
+                f"found {self.text!r}. Names that can be saved: {', '.join((*NAMES, CONTEXT))}. "
+                f"Modules that can be recomputed: {', '.join(MODULES)}. "
                 f"Policies: {', '.join((*POLICIES, *OFFLOADING))}."
             )
 
     @property
     def saved_names(self) -> tuple[str, ...]:
         """Activations kept on the device besides the layer input; none for ``none``, ``full``."""
-        if self.text in POLICIES:
-            return POLICIES[self.text]
-        _, _, names = self.text.partition(":")
-        return tuple(names.split(",")) if names else ()
+        return POLICIES[self.text] if self.text in POLICIES else self._names("save")
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Modules that ``selective`` recomputes; empty for all else."""
+        return self._names("selective")
 
     @property
     def offloaded_names(self) -> tuple[str, ...]:
         """Activations kept in the host's memory."""
         return OFFLOADING.get(self.text, ())
+
+    def _names(self, kind: str) -> tuple[str, ...]:
+        found, _, names = self.text.partition(":")
+        return tuple(names.split(",")) if found == kind else ()
 
 
 FULL = Remat("full")

@@ -1,0 +1,226 @@
+"""Question: which tensors does one layer keep for its backward pass?
+
+Read from Megatron-LM core (transformer/{attention,multi_latent_attention,mlp}.py, transformer/moe)
+and TransformerEngine's modules: a linear layer keeps its input, a norm its input, an activation
+its input, attention its query, key, value and output. What two of them share is listed once. With
+sequence parallelism a tensor between blocks holds the t tokens of one rank; inside attention and
+MLP all T tokens of the tensor-parallel group, of a share of heads or width. Experts see the N rows
+that arrive; what they return is kept where the routing weights multiply it afterwards, as with the
+all-to-all dispatcher, and not with DeepEP's, which adds rows up on their way. T, t, N as in
+`Sizes`; c bytes per element.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moeprof.projector.accounts.megatron.sizes import Sizes, per
+from moeprof.projector.setting import Count, Setting
+from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs.model import MlaSpec, ModelSpec
+
+MAP_BYTES = 17
+"""Per token and expert: router scores and probabilities in float32 (8), whether chosen (1), and the
+row map of the fused permutation in int32, twice (8)."""
+
+
+class Kept(NamedTuple):
+    """A tensor kept by one layer for one microbatch.
+
+    ``recompute`` names the modules of `moeprof.specs.remat.MODULES` each of which can compute it
+    again, ``offload`` the module whose input it is.
+    """
+
+    name: str
+    size: Count
+    formula: str
+    recompute: tuple[str, ...] = ()
+    offload: str | None = None
+    is_routed: bool = False
+
+
+class Known(NamedTuple):
+    """`Sizes` whose token counts are known, and bytes per element."""
+
+    tokens: Count
+    shard: Count
+    rows: Count
+    tensor: Count
+    expert_tensor: Count
+    width: int
+    operand: int
+    expert_operand: int
+
+
+def known(setting: Setting, sizes: Sizes) -> Known | None:
+    """Token counts, or None where sequence or batch are not given.
+
+    ``width`` is of activations: GEMMs in fp8 read and keep narrower copies (``operand``), all else
+    stays in bf16.
+    """
+    if sizes.tokens is None or sizes.shard is None or sizes.rows is None:
+        return None
+    operand = DTYPE_BYTES[setting.precision.compute]
+    experts = setting.precision.experts
+    return Known(
+        sizes.tokens,
+        sizes.shard,
+        sizes.rows,
+        sizes.tensor,
+        sizes.expert_tensor,
+        width=max(operand, 2),
+        operand=operand,
+        expert_operand=operand if experts is None else DTYPE_BYTES[experts],
+    )
+
+
+def dense_layer(setting: Setting, k: Known) -> list[Kept]:
+    """A layer with one feed-forward."""
+    return [*_block(setting, k), *_mlp(setting.model, k, setting.model.dense_ffn)]
+
+
+def moe_layer(setting: Setting, k: Known) -> list[Kept]:
+    """A layer with a router, routed experts and shared ones."""
+    return [*_block(setting, k), *_mixture(setting, k)]
+
+
+def _block(setting: Setting, k: Known) -> list[Kept]:
+    """Residuals, norms and attention."""
+    model = setting.model
+    between = k.shard * model.hidden
+    rows = [
+        Kept("layer input", between * k.width, "t · d · c", (), "attn_norm"),
+        Kept(
+            "normed attention input", between * k.operand, "t · d · c", ("layernorm",), "qkv_linear"
+        ),
+        *_attention(setting, k),
+        Kept("residual after attention", between * k.width, "t · d · c", (), "mlp_norm"),
+        Kept("normed MLP input", between * k.operand, "t · d · c", ("layernorm",)),
+    ]
+    if setting.megatron.has_dropout:
+        rows.append(Kept("dropout masks", 2 * between, "2 · t · d · 1 B"))
+    return rows
+
+
+def _attention(setting: Setting, k: Known) -> list[Kept]:
+    model, T = setting.model, k.tokens
+    heads = per(model.heads, k.tensor)
+    again: tuple[str, ...]
+    if isinstance(model.attention, MlaSpec):
+        mla = model.attention
+        key_dim, value_dim, keys, again = mla.query_dim, mla.value_dim, heads, ("mla_up_proj",)
+        rows = _latents(mla, k)
+    else:
+        key_dim = value_dim = model.attention.head_dim
+        keys, again = per(model.attention.kv_heads, k.tensor), ()
+        rows = []
+        if model.qk_norm != "none":
+            size = T * (heads + keys) * key_dim * k.width
+            rows.append(Kept("query and key before their norms", size, "T · (q + k) / TP · c"))
+    out = T * heads * value_dim * k.width
+    rows += [
+        Kept("query", T * heads * key_dim * k.width, "T · q / TP · c", again, "core_attn"),
+        Kept("key", T * keys * key_dim * k.width, "T · k / TP · c", again, "core_attn"),
+        Kept("value", T * keys * value_dim * k.width, "T · v / TP · c", again, "core_attn"),
+        Kept("attention output", out, "T · o / TP · c", (), "attn_proj"),
+        _scores(setting, k, heads),
+    ]
+    if model.has_attention_gate:
+        rows.append(Kept("attention gate, before and after", 2 * out, "2 · T · o / TP · c"))
+    return rows
+
+
+def _latents(mla: MlaSpec, k: Known) -> list[Kept]:
+    """What MLA projects down to, before and after its norms; every tensor rank has its tokens'."""
+    rows = []
+    if mla.q_lora_rank:
+        size = k.shard * mla.q_lora_rank * (k.width + k.operand)
+        rows.append(Kept("query latent, before and after its norm", size, "2 · t · q_lora · c"))
+    size = k.shard * (mla.kv_lora_rank * (k.width + k.operand) + mla.rope_dim * k.width)
+    name = "key and value latent, before and after its norm"
+    rows.append(Kept(name, size, "t · (2 · kv_lora + rope) · c"))
+    return rows
+
+
+def _scores(setting: Setting, k: Known, heads: Count) -> Kept:
+    if setting.attention == "flash":
+        return Kept("attention statistics", k.tokens * heads * 4, "T · heads / TP · 4 B")
+    sequence = setting.sequence or 0
+    return Kept(
+        "attention probabilities",
+        k.tokens * heads * sequence * k.width,
+        "T · heads / TP · S · c",
+        ("core_attn",),
+        "core_attn",
+    )
+
+
+def _mlp(model: ModelSpec, k: Known, ffn: int) -> list[Kept]:
+    columns = per(ffn, k.tensor)
+    inward = 2 if model.is_gated else 1
+    return [
+        Kept(
+            "MLP before its activation",
+            k.tokens * columns * inward * k.width,
+            f"{inward} · T · f / TP · c",
+            ("mlp",),
+        ),
+        Kept("MLP activation", k.tokens * columns * k.operand, "T · f / TP · c", ("mlp",)),
+    ]
+
+
+def _mixture(setting: Setting, k: Known) -> list[Kept]:
+    model = setting.model
+    columns = per(model.moe_ffn, k.expert_tensor)
+    inward = 2 if model.is_gated else 1
+    rows = [
+        Kept(
+            "router scores and row maps",
+            k.shard * model.experts * MAP_BYTES,
+            f"t · E · {MAP_BYTES} B",
+            ("moe",),
+        ),
+        Kept(
+            "expert input",
+            k.rows * model.hidden * k.expert_operand,
+            "N · d · c",
+            ("moe",),
+            "expert_fc1",
+            True,
+        ),
+        Kept(
+            "experts before their activation",
+            k.rows * columns * inward * k.width,
+            f"{inward} · N · f / ETP · c",
+            ("moe",),
+            "moe_act",
+            True,
+        ),
+        Kept(
+            "expert activation",
+            k.rows * columns * k.expert_operand,
+            "N · f / ETP · c",
+            ("moe", "moe_act"),
+            None,
+            True,
+        ),
+    ]
+    if setting.strategy.kind != "sparse-gmm-deepep":
+        size = k.rows * model.hidden * k.width
+        rows.append(Kept("expert output", size, "N · d · c", ("moe",), None, True))
+    return [*rows, *_shared(model, k)]
+
+
+def _shared(model: ModelSpec, k: Known) -> list[Kept]:
+    if not model.shared_width:
+        return []
+    columns = per(model.shared_width, k.tensor)
+    inward = 2 if model.is_gated else 1
+    again = ("moe", "shared_experts")
+    before = k.tokens * columns * inward * k.width
+    after = k.tokens * columns * k.operand
+    formula = "T · f_shared / TP · c"
+    return [
+        Kept("shared expert before its activation", before, f"{inward} · {formula}", again),
+        Kept("shared expert activation", after, formula, again),
+    ]

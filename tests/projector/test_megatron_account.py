@@ -1,0 +1,203 @@
+"""Megatron's account of memory: values worked out by hand, and published measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moeprof.errors import SpecError
+from moeprof.projector.accounts.megatron import MIXED_PRECISION
+from moeprof.projector.accounts.megatron.flight import flight_of_chunks
+from moeprof.projector.breakdown import MemoryBreakdown, total
+from moeprof.projector.megatron_options import MegatronOptions
+from moeprof.projector.memory import project as breakdown
+from moeprof.projector.setting import Setting
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.model import GqaSpec, ModelSpec
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.remat import Remat
+from moeprof.specs.strategy import Strategy
+
+GIB = 2**30
+MIB = 2**20
+# Two MoE layers. Attention: 2·d·d + 2·d·(2·128) = 2.5 Mi per layer; experts 3·d·512 = 1.5 Mi each.
+SMALL = ModelSpec(
+    layers=2,
+    hidden=1024,
+    heads=8,
+    attention=GqaSpec(2, 128),
+    experts=4,
+    top_k=2,
+    moe_ffn=512,
+    vocab=4096,
+    shared_experts=0,
+)
+NONE = ParallelPlan(remat=Remat("none"))
+
+
+def setting(model: ModelSpec = SMALL, plan: ParallelPlan = NONE, **options: object) -> Setting:
+    """A run of Megatron on H100."""
+    given = {"precision": MIXED_PRECISION, "sequence": 1024, "pdbs": 1, **options}
+    return Setting(
+        model=model,
+        plan=plan,
+        strategy=given.pop("strategy", Strategy("sparse-gmm")),  # type: ignore[arg-type]
+        hardware=load_hardware("h100_sxm"),
+        world="megatron",
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def size(result: MemoryBreakdown, name: str, stage: int = -1) -> int:
+    """Bytes of the rows of a stage whose name starts so, over args and all peaks' distinct rows."""
+    rows = {r.name: r for peak in result.stages[stage].peaks for r in peak.rows}
+    rows |= {r.name: r for r in result.stages[stage].args}
+    return sum(r.size_bytes for n, r in rows.items() if n.startswith(name))  # type: ignore[misc]
+
+
+class TestState:
+    """Weights, gradients and optimizer state."""
+
+    def test_eighteen_bytes_without_distributed_optimizer(self) -> None:
+        result = breakdown(setting(has_distributed_optimizer=False))
+        experts = 2 * 4 * 3 * 1024 * 512
+        names = ("weights", "gradients", "master weights", "first moment", "second moment")
+        assert [size(result, f"{n}, routed") // experts for n in names] == [2, 4, 4, 4, 4]
+
+    def test_experts_are_shared_by_edp_and_the_rest_by_dp(self) -> None:
+        # 8 devices: DP 8, EDP = 8 / 2 = 4; experts per rank 6 Mi, attention 2 · 2.5 Mi + head 4 Mi
+        # + embedding 4 Mi split over nothing (TP 1).
+        result = breakdown(setting(plan=replace(NONE, data=8, expert=2)))
+        assert size(result, "weights, routed") == 6 * MIB * 2
+        assert size(result, "master weights, routed") == 6 * MIB // 4 * 4
+        assert size(result, "master weights, split over TP") == 13 * MIB // 8 * 4
+
+    def test_tp_leaves_experts_whole_unless_etp(self) -> None:
+        plan = replace(NONE, data=2, tensor=2, expert=2)
+        assert size(breakdown(setting(plan=plan)), "weights, routed") == 6 * MIB * 2
+        split = replace(plan, expert_tensor=2)
+        assert size(breakdown(setting(plan=split)), "weights, routed") == 3 * MIB * 2
+
+    def test_half_of_the_optimizer_on_the_host(self) -> None:
+        whole = breakdown(setting())
+        half = breakdown(setting(megatron=MegatronOptions(optimizer_on_host=0.5)))
+        for name in ("master weights", "first moment", "second moment"):
+            assert size(half, name) * 2 == size(whole, name)
+        assert size(half, "gradients") == size(whole, "gradients")
+
+    def test_muon_has_one_momentum_for_matrices(self) -> None:
+        muon, adam = (breakdown(setting(optimizer=name)) for name in ("muon", "adamw"))
+        assert size(muon, "first moment") == size(adam, "first moment")
+        assert size(muon, "second moment, routed") == 0
+        # embedding and head stay with Adam: 8 Mi · 4 B
+        assert size(muon, "second moment, split over TP") == 32 * MIB
+
+    def test_fsdp_splits_weights_and_gradients(self) -> None:
+        plan = replace(NONE, fsdp=4, expert=2)
+        result = breakdown(setting(plan=plan))
+        assert size(result, "weights, split over TP") == 13 * MIB // 4 * 2
+        assert size(result, "gradients, routed") == 6 * MIB // 2 * 4
+
+    def test_no_adafactor(self) -> None:
+        with pytest.raises(SpecError, match="world megatron has adamw, muon, sgd"):
+            breakdown(setting(optimizer="adafactor"))
+
+
+class TestKept:
+    """Activations of one layer, T = t = 1024 tokens, N = 2048 rows."""
+
+    def test_tensors_of_a_layer(self) -> None:
+        result = breakdown(setting())
+        expected = {
+            "layer input, MoE": 2,  # 1024 · 1024 · 2 B
+            "query, MoE": 2,
+            "key, MoE": 0.5,
+            "value, MoE": 0.5,
+            "attention output, MoE": 2,
+            "expert input, MoE": 4,
+            "experts before their activation, MoE": 4,
+            "expert activation, MoE": 2,
+            "expert output, MoE": 4,
+        }
+        found = {name: size(result, name) / MIB / 2 for name in expected}
+        assert found == expected
+
+    def test_sequence_parallelism_splits_what_lies_between_blocks(self) -> None:
+        plan = replace(NONE, tensor=2)
+        off = MegatronOptions(has_sequence_parallel=False)
+        with_sp, without = (
+            breakdown(setting(plan=plan)),
+            breakdown(setting(plan=plan, megatron=off)),
+        )
+        assert size(without, "layer input, MoE") == 2 * size(with_sp, "layer input, MoE")
+        assert size(without, "query, MoE") == size(with_sp, "query, MoE")
+
+    def test_context_parallelism_halves_every_activation(self) -> None:
+        one = breakdown(setting(plan=replace(NONE, data=2)))
+        two = breakdown(setting(plan=replace(NONE, context=2)))
+        assert (two.temp_bytes or 0) * 2 == one.temp_bytes
+        assert two.args_bytes == one.args_bytes
+
+    def test_overload_moves_routed_rows_alone(self) -> None:
+        even, twice = breakdown(setting()), breakdown(setting(overload=2.0))
+        assert size(twice, "expert input, MoE") == 2 * size(even, "expert input, MoE")
+        for before, after in zip(even.rows, twice.rows, strict=True):
+            if before.pool != "outside":
+                assert before.is_routed or before.size_bytes == after.size_bytes
+
+    def test_deepep_keeps_no_expert_output(self) -> None:
+        result = breakdown(setting(strategy=Strategy("sparse-gmm-deepep")))
+        assert size(result, "expert output") == 0
+
+    def test_full_recompute_keeps_inputs_and_one_layer(self) -> None:
+        result = breakdown(setting(plan=ParallelPlan()))
+        assert size(result, "layer input, MoE") == 2 * 2 * MIB
+        assert size(result, "query, MoE") == 0
+        assert size(result, "query, at work") == 2 * MIB
+
+    def test_selective_recompute_drops_the_named_modules(self) -> None:
+        plan = replace(NONE, remat=Remat("selective:moe_act,layernorm"))
+        result = breakdown(setting(plan=plan))
+        assert size(result, "expert activation, MoE") == 0
+        assert size(result, "normed MLP input, MoE") == 0
+        assert size(result, "experts before their activation, MoE") == 8 * MIB
+
+    def test_loss(self) -> None:
+        unfused, fused = breakdown(setting()), breakdown(setting(has_fused_loss=True))
+        logits = 1024 * 4096
+        assert size(unfused, "logits and their gradient") == logits * 4
+        assert size(unfused, "softmax of the logits") == logits * 4
+        assert size(fused, "softmax of the logits") == 0
+
+    def test_unknown_batch_is_unknown_not_zero(self) -> None:
+        result = breakdown(setting(pdbs=None))
+        assert result.temp_bytes is None
+        assert result.args_bytes is not None
+        assert result.verdict == "unknown"
+        assert "cannot estimate activations" in result.worst.peak.rows[0].formula
+
+
+class TestStages:
+    """Microbatches in flight, and rows that sum."""
+
+    @pytest.mark.parametrize(
+        ("stage", "expected"),
+        [(0, (4.0,)), (3, (1.0,))],
+    )
+    def test_1f1b(self, stage: int, expected: tuple[float, ...]) -> None:
+        assert flight_of_chunks("1f1b", 4, 1, 8, stage) == expected
+
+    def test_interleaved_last_stage_holds_one_of_its_last_chunk(self) -> None:
+        # (2 − 1) · 4 + 1 = 5 chunks: four of the first, one of the last.
+        assert flight_of_chunks("1f1b", 4, 2, 8, 3) == (4.0, 1.0)
+        # stage 0: 2 · 3 + 4 + 1 = 11 = 8 and 3 more of the first chunk
+        assert flight_of_chunks("1f1b", 4, 2, 8, 0) == (7.0, 4.0)
+
+    def test_never_more_than_there_are(self) -> None:
+        assert flight_of_chunks("1f1b", 4, 1, 2, 0) == (2.0,)
+
+    def test_rows_sum_to_the_total(self) -> None:
+        result = breakdown(setting(plan=replace(NONE, pipeline=2)))
+        assert result.total_bytes == int(total(result.rows) or 0)
+        assert [s.stage for s in result.stages] == [0, 1]
