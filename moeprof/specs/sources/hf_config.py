@@ -1,0 +1,221 @@
+"""Question: which model does a Hugging Face ``config.json`` describe?
+
+Families spell the same quantity in different ways, so it is the keys that decide. ``model_type``
+is asked only for what no key says: that a projection has a bias, that a norm is there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from moeprof.errors import SpecError
+from moeprof.specs.dtypes import MODEL_DTYPES
+from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
+from moeprof.specs.sources.document import Document
+from moeprof.specs.sources.hf_experts import EXPERTS, dense_fields, expert_fields
+from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
+from moeprof.specs.sources.loaded import LoadedModel
+from moeprof.specs.sources.text_file import read_text
+
+_NESTED = "text_config llm_config language_config"
+_LAYERS = "num_hidden_layers n_layers n_layer num_layers"
+_HIDDEN = "hidden_size d_model n_embd"
+_HEADS = "num_attention_heads n_heads n_head"
+_KV_HEADS = (
+    "num_key_value_heads attn_config.kv_n_heads num_kv_heads n_head_kv multi_query_group_num"
+)
+_BIASED_QUERIES = ("qwen2", "qwen2_moe")
+_NORMED_HEADS = ("qwen3", "qwen3_moe", "qwen3_next")
+_NORMED_TOKENS = ("olmoe", "olmo2", "minimax_m2")
+_WITHOUT_GATE = ("gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2")
+_TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "gpt2", "bloom")
+
+
+def read_hf_config(path: Path) -> LoadedModel:
+    """Read a ``config.json``, or the one of a folder.
+
+    Modules that predict further tokens are left out, since training code adds them on request; the
+    option ``mtp_layers`` says how many the file names.
+
+    Raises:
+        SpecError: it cannot be read, is no JSON object, lacks a key, or has a value of another
+            kind; or its layers are of a kind that is not known.
+    """
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    document, notes = _document(path)
+    refuse_unknown_mixers(document)
+    values: dict[str, Any] = {
+        "layers": document.needed(_LAYERS),
+        "hidden": document.needed(_HIDDEN),
+        "heads": document.needed(_HEADS),
+        "vocab": document.needed("vocab_size padded_vocab_size n_vocab"),
+        "name": document.text("_name_or_path") or document.text("model_type") or path.parent.name,
+    }
+    values["attention"] = _attention(document, values["hidden"], values["heads"], notes)
+    values |= linear_fields(document, values["layers"], values["heads"], notes)
+    values |= _traits(document, notes)
+    kind = document.text("model_type") or ""
+    experts = document.count(EXPERTS) or 0
+    if experts > 1:
+        values |= expert_fields(document, values["layers"], experts, notes)
+    else:
+        values |= dense_fields(document, values["layers"], values["hidden"], kind)
+        notes.append(
+            f"taken for a dense model: {document.path} gives no number of experts above 1 "
+            f"(looked for {', '.join(EXPERTS.split())})"
+        )
+    values |= _dtype(document, notes)
+    options = _options(document, notes)
+    try:
+        model = ModelSpec(**values)
+    except SpecError as error:
+        raise SpecError(f"{document.path}: {error}") from None
+    _tell_unread(document, notes)
+    return LoadedModel(model, str(path), tuple(notes), options)
+
+
+def _document(path: Path) -> tuple[Document, list[str]]:
+    """The keys of the decoder; those of a model of several parts are one table further down."""
+    text = read_text(path, "a Hugging Face config.json")
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise SpecError(f"{path}: expected a JSON object, found one nested too deep.") from None
+    except ValueError as error:
+        raise SpecError(f"{path}: expected JSON, found damage ({error}).") from None
+    if not isinstance(values, dict):
+        raise SpecError(
+            f"{path}: expected a JSON object with the keys of a model, found a "
+            f"{type(values).__name__}."
+        )
+    for name in _NESTED.split():
+        inner = values.get(name)
+        if isinstance(inner, dict) and Document(str(path), inner).found(_LAYERS):
+            outer = {key: value for key, value in values.items() if key != name}
+            note = f"read from {name}; the other parts of the model are not counted"
+            return Document(str(path), outer | inner), [note]
+    return Document(str(path), values), []
+
+
+def _attention(document: Document, hidden: int, heads: int, notes: list[str]) -> MlaSpec | GqaSpec:
+    kv_rank = document.count("kv_lora_rank", 1)
+    head_dim = document.count("head_dim attention_head_dim", 1)
+    kv_heads = document.count(_KV_HEADS, 1)
+    if kv_rank is not None:
+        if document.found("index_n_heads"):
+            notes.append("the indexer of sparse attention (index_n_heads) is not counted")
+        return MlaSpec(
+            q_lora_rank=document.count("q_lora_rank") or 0,
+            kv_lora_rank=kv_rank,
+            nope_dim=document.needed("qk_nope_head_dim"),
+            rope_dim=document.needed("qk_rope_head_dim"),
+            value_dim=document.needed("v_head_dim"),
+        )
+    if head_dim is None:
+        if hidden % heads:
+            raise SpecError(
+                f"{document.path}: expected the key head_dim, since hidden {hidden} is not a "
+                f"multiple of {heads} heads, found none. Add it."
+            )
+        head_dim = hidden // heads
+    if kv_heads is None:
+        kv_heads = 1 if document.flag("multi_query") else heads
+        if kv_heads == heads:
+            notes.append(f"no key and value heads are named: as many as query heads, {heads}")
+    return GqaSpec(kv_heads, head_dim)
+
+
+def _traits(document: Document, notes: list[str]) -> dict[str, Any]:
+    """Biases, norms, the head: what no width says."""
+    kind = document.text("model_type") or ""
+    bias = document.flag("attention_bias qkv_bias use_qkv_bias add_qkv_bias")
+    if bias is None and kind in _BIASED_QUERIES:
+        bias = True
+        notes.append(f"model_type {kind}: query, key and value have a bias, which no key says")
+    tied = document.flag("tie_word_embeddings")
+    if tied is None:
+        tied = kind in _TIED_BY_DEFAULT
+        notes.append(f"no tie_word_embeddings: the head is taken as {'' if tied else 'not '}tied")
+    is_oss = kind == "gpt_oss"
+    softcap = document.found("final_logit_softcapping final_logits_soft_cap")
+    return {
+        "attention_bias": bool(bias),
+        "output_bias": bool(bias) and kind in ("gpt_oss", "phimoe", "qwen3_moe", "llama"),
+        "expert_bias": is_oss,
+        "has_sinks": is_oss,
+        "qk_norm": _qk_norm(document, kind),
+        "tied_head": tied,
+        "has_attention_gate": bool(document.flag("attn_output_gate")) or kind == "qwen3_next",
+        "final_softcap": softcap is not None and bool(softcap[1]),
+        "is_gated": kind not in _WITHOUT_GATE and document.text("mlp_hidden_act") != "relu2",
+    }
+
+
+def _qk_norm(document: Document, kind: str) -> str:
+    if kind in _NORMED_TOKENS or document.text("qk_norm_type") == "per_layer":
+        return "all"
+    # Llama 4 calls an operation without weights use_qk_norm.
+    is_normed = bool(document.flag("use_qk_norm")) and not kind.startswith("llama4")
+    return "head" if is_normed or kind in _NORMED_HEADS else "none"
+
+
+def _dtype(document: Document, notes: list[str]) -> dict[str, str]:
+    read = document.text("torch_dtype dtype")
+    name = (read or "bfloat16").removeprefix("torch.")
+    if document.found("quantization_config"):
+        notes.append("quantization_config is ignored: it is about the published weights")
+    if read is None:
+        notes.append("no torch_dtype: taken as bfloat16")
+    elif name not in MODEL_DTYPES:
+        notes.append(f"torch_dtype {read} is not one to train in: taken as bfloat16")
+        name = "bfloat16"
+    else:
+        notes.append(f"torch_dtype {read} read; a dtype that is asked for wins")
+    return {"compute_dtype": name, "weight_dtype": name}
+
+
+def _options(document: Document, notes: list[str]) -> dict[str, object]:
+    options: dict[str, object] = {}
+    if dtype := document.found("torch_dtype dtype"):
+        options["torch_dtype"] = dtype[1]
+    modules = document.count("num_nextn_predict_layers num_mtp_modules mtp_num_layers") or 0
+    if modules:
+        options["mtp_layers"] = modules
+        notes.append(
+            f"{modules} module{'s' if modules > 1 else ''} of multi-token prediction left out: "
+            "training code adds them on request"
+        )
+    return options
+
+
+_SILENT = (
+    "vocab_size",
+    "num_experts_per_group",
+    "num_expert_group",
+    "max_window_layers",
+    "expert_parallel_size",
+    "qk_head_dim",
+    "index_head_dim",
+    "rotary_dim",
+    "attention_chunk_size",
+    "window_size",
+)
+_TELLING = ("layer", "expert", "size", "dim", "head", "rank", "width", "ffn")
+
+
+def _tell_unread(document: Document, notes: list[str]) -> None:
+    """Name the integers that nobody asked for and that sound like a size."""
+    unread = [
+        key
+        for key, value in document.values.items()
+        if isinstance(value, int)
+        and not isinstance(value, bool)
+        and value > 1
+        and key not in document.asked.union(_SILENT)
+        and any(part in key for part in _TELLING)
+    ]
+    if unread:
+        notes.append(f"not read: {', '.join(sorted(unread)[:8])}")
