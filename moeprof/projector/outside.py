@@ -78,13 +78,21 @@ def rdma_bytes(ranks: int, hidden_bytes: int, sms: int) -> int:
 
 def outside_rows(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
     """What lies outside the pool of one device."""
-    rows = [_reserve(degrees)]
-    if setting.strategy.kind == "sparse-gmm-deepep" and setting.model.experts:
-        rows += _deepep(setting, degrees)
-    return tuple(rows)
+    devices = (
+        degrees.data
+        * degrees.fsdp
+        * degrees.expert
+        * degrees.tensor
+        * degrees.context
+        * degrees.pipeline
+    )
+    return (reserve_row(devices, "devices"), *deepep_rows(setting, degrees))
 
 
-def _deepep(setting: Setting, degrees: Degrees) -> list[Row]:
+def deepep_rows(setting: Setting, degrees: Degrees) -> list[Row]:
+    """DeepEP's buffers; none where the strategy is another."""
+    if setting.strategy.kind != "sparse-gmm-deepep" or not setting.model.experts:
+        return []
     hidden_bytes = setting.model.hidden * max(DTYPE_BYTES[setting.precision.compute], 2)
     rows = []
     for name, size_of in (("DeepEP NVLink buffer", nvl_bytes), ("DeepEP RDMA buffer", rdma_bytes)):
@@ -118,22 +126,15 @@ def _per_ranks(size_of: object, ranks: Count, hidden_bytes: int, sms: int) -> Am
     return sizes
 
 
-def _reserve(degrees: Degrees) -> Row:
-    devices = (
-        degrees.data
-        * degrees.fsdp
-        * degrees.expert
-        * degrees.tensor
-        * degrees.context
-        * degrees.pipeline
-    )
-    size = RESERVE_BYTES + RESERVE_PER_PEER_BYTES * devices
+def reserve_row(peers: Count, unit: str) -> Row:
+    """Device context and buffers of communicators with so many peers, counted in ``unit``."""
+    size = RESERVE_BYTES + RESERVE_PER_PEER_BYTES * peers
     return Row(
         "context and collective buffers",
         "outside",
         "runtime reserve",
         smaller(size, size),
-        f"3 GiB + 0.05 GiB × {_text(devices)} devices",
+        f"3 GiB + 0.05 GiB × {_text(peers)} {unit}",
         "AMD-AGI/maxtext-slurm, docs: more than 5.8 GiB with 64 devices, at most 20 GiB",
         "low",
     )

@@ -5,48 +5,38 @@ None of it is in ``max_memory_allocated``; all of it is in what rocm-smi or nvid
 
 from __future__ import annotations
 
-import numpy as np
-
+from moeprof.projector.accounts.megatron.sizes import devices_of, per
 from moeprof.projector.breakdown import Row
-from moeprof.projector.setting import Amount, Count
+from moeprof.projector.outside import deepep_rows, reserve_row
+from moeprof.projector.rows import whole
+from moeprof.projector.setting import Amount, Count, Degrees, Setting
 
-GIB = 2**30
-CONTEXT_BYTES = 3 * GIB
-PER_DEVICE_BYTES = GIB // 20
 CACHE_SHARE = 0.026
 """PyTorch reserves more than is allocated: 162.29 of 158.22 GiB and 173.86 of 169.54 GiB."""
+CACHE_ROW = "allocator cache"
 
 
-def outside_rows(devices: Count, allocated: Amount | None) -> tuple[Row, ...]:
-    """Context, communicators and what PyTorch's allocator holds but does not use.
+def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -> tuple[Row, ...]:
+    """Context, communicators, DeepEP's buffers, and what PyTorch holds but does not use.
 
-    Args:
-        devices: of the run.
-        allocated: bytes of tensors at the peak; None where not known.
+    ``allocated``: bytes of tensors at the peak; None where not known.
     """
-    cache = None if allocated is None else _share(allocated, CACHE_SHARE)
-    return (
-        Row(
-            "context and collective communicators",
-            "outside",
-            "runtime reserve",
-            CONTEXT_BYTES + PER_DEVICE_BYTES * devices,
-            "3 GiB + 0.05 GiB per device",
-            "between 5.8 GiB (fails) and 20 GiB (enough) at 64 devices: RCCL, maxtext-slurm docs",
-            "low",
-        ),
-        Row(
-            "allocator cache",
-            "outside",
-            "runtime reserve",
-            cache,
-            f"{CACHE_SHARE:g} · allocated",
-            "allocated and reserved of two runs: Megatron-Bridge, nemotron-3.5-lightning card",
-            "low",
-        ),
+    cache = Row(
+        CACHE_ROW,
+        "outside",
+        "runtime reserve",
+        None if allocated is None else whole(allocated * CACHE_SHARE),
+        f"{CACHE_SHARE:g} · allocated",
+        "allocated and reserved of two runs: NVIDIA-NeMo/Megatron-Bridge, nemotron-3.5-lightning",
+        "low",
     )
+    reserve = reserve_row(_peers(degrees), "ranks of its groups")
+    return (reserve, *deepep_rows(setting, degrees), cache)
 
 
-def _share(amount: Amount, share: float) -> Amount:
-    part = np.floor(amount * share)
-    return part if isinstance(part, np.ndarray) else int(part)
+def _peers(degrees: Degrees) -> Count:
+    """Ranks of all groups that one rank is in: DP · CP, TP, PP, EP and EDP."""
+    data = degrees.data * degrees.fsdp * degrees.context
+    groups = degrees.expert_tensor * degrees.expert * degrees.pipeline
+    expert_data = per(devices_of(degrees), groups)
+    return data + degrees.tensor + degrees.pipeline + degrees.expert + expert_data

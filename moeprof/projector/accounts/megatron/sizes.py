@@ -75,3 +75,8 @@ def times(amount: Count, factor: float) -> Count:
     """``amount · factor``, rounded up to whole elements."""
     rounded = np.ceil(amount * factor)
     return rounded.astype(np.int64) if isinstance(rounded, np.ndarray) else int(rounded)
+
+
+def at_least_one(count: Count) -> Count:
+    """The count, 1 where it is less."""
+    return np.maximum(count, 1) if isinstance(count, np.ndarray) else max(count, 1)

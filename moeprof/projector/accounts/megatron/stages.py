@@ -15,8 +15,9 @@ from moeprof.projector.accounts.megatron.ends import head_tensors, loss_tensors,
 from moeprof.projector.accounts.megatron.flight import flight_of_chunks
 from moeprof.projector.accounts.megatron.layer import Kept, Known, dense_layer, known, moe_layer
 from moeprof.projector.accounts.megatron.outside import outside_rows
+from moeprof.projector.accounts.megatron.primus import primus_stage
 from moeprof.projector.accounts.megatron.recompute import Layer, with_remat
-from moeprof.projector.accounts.megatron.sizes import devices_of, per, sizes_of, times
+from moeprof.projector.accounts.megatron.sizes import per, sizes_of, times
 from moeprof.projector.accounts.megatron.state import held_classes, state_rows
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, total
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
@@ -34,7 +35,8 @@ UNKNOWN = "cannot estimate activations: sequence or batch per device is not give
 
 def stages_of(setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
     """The layers of each stage, all its chunks together."""
-    return whole_stages(_chunks(setting, pipeline, virtual))
+    stages = whole_stages(_chunks(setting, pipeline, virtual))
+    return stages[:1] if setting.megatron.account == "primus" else stages
 
 
 def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
@@ -42,12 +44,14 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
 
     All degrees but ``pipeline``, ``virtual`` and ``microbatches`` may be arrays.
     """
+    if setting.megatron.account == "primus":
+        return primus_stage(setting, degrees)
     sizes = sizes_of(setting, degrees)
     held = held_classes(stage_parameters(setting.model, stage), sizes)
     k = known(setting, sizes)
     peaks = (_unknown_peak(),) if k is None else _peaks(setting, degrees, k, stage)
     args = state_rows(setting, held, sizes)
-    outside = outside_rows(devices_of(degrees), _allocated(args, peaks))
+    outside = outside_rows(setting, degrees, _allocated(args, peaks))
     return StageBreakdown(stage.stage, args, peaks, outside)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron.sizes import Sizes, per, times
+from moeprof.projector.accounts.megatron.sizes import Sizes, at_least_one, per, times
 from moeprof.projector.breakdown import Row
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
@@ -78,7 +78,7 @@ def state_rows(setting: Setting, held: Sequence[Held], sizes: Sizes) -> tuple[Ro
 
 
 def _row(name: str, kind: str, group: Held, dtype: str, sizes: Sizes) -> Row:
-    shards = np.maximum(1, group.ranks * sizes.fsdp // sizes.data)
+    shards = at_least_one(group.ranks * sizes.fsdp // sizes.data)
     size = per(group.elements, shards) * DTYPE_BYTES[dtype]
     over = "" if np.all(shards == 1) else " / FSDP"
     formula = f"{group.formula}{over} · {DTYPE_BYTES[dtype]} B"
