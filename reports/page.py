@@ -1,31 +1,16 @@
 """Question: how do documents become one HTML file that needs nothing else?
 
-plotly.js is embedded once, packed with gzip: the browser unpacks it when the first figure comes
-into sight, so the page itself stands at once. A content security policy forbids every request.
+A content security policy forbids every request.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import gzip
-import importlib.resources
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup, escape
-
-from moeprof.errors import MoeprofError
 from moeprof.reports.document import Document, to_json
-from moeprof.reports.names import shortened
-from moeprof.reports.story import NAME_WIDTH
+from moeprof.reports.templating import rendered, write
 from moeprof.reports.view import page_view
-
-# What would end a script element or open a comment in one, and the two line ends that are not
-# line ends to JSON but were to JavaScript.
-_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def write_page(documents: Sequence[Document], out: Path) -> None:
@@ -34,63 +19,9 @@ def write_page(documents: Sequence[Document], out: Path) -> None:
     Raises:
         MoeprofError: `out` cannot be written.
     """
-    page = render(documents)
-    try:
-        out.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise MoeprofError(
-            f"report {out}: expected a place that can be written, found: {error.strerror}. "
-            "Give another one with -o"
-        ) from error
+    write(render(documents), out, "-o")
 
 
 def render(documents: Sequence[Document]) -> str:
     """The page as text: UTF-8 safe, no reference to the network."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_source),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["json"] = embedded_json
-    environment.filters["short"] = lambda text: shortened(text, NAME_WIDTH)
-    environment.filters["cut"] = shortened_markup
-    return environment.get_template("page.html").render(
-        page=page_view(documents),
-        documents=[Markup(_escaped(to_json(document))) for document in documents],
-        style=Markup(_source("page.css")),
-        theme=Markup(_source("theme.js")),
-        script=Markup("".join(_source(name) for name in ("tables.js", "figures.js", "page.js"))),
-        plotly=_packed_plotly(),
-    )
-
-
-def embedded_json(value: object) -> Markup:
-    """`value` as JSON that can stand inside a script element."""
-    return Markup(_escaped(json.dumps(value, allow_nan=False)))
-
-
-def shortened_markup(text: str, width: int) -> Markup:
-    """`text` cut to `width` characters, the whole of it in a tooltip."""
-    cut = shortened(text, width)
-    if cut == text:
-        return escape(text)
-    return Markup('<span title="{}">{}</span>').format(text, cut)
-
-
-def _escaped(text: str) -> str:
-    return text.translate(_IN_SCRIPT)
-
-
-def _source(name: str) -> str:
-    folder = importlib.resources.files("moeprof.reports") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _packed_plotly() -> str:
-    """plotly.js as base64 of gzip: a third of its size."""
-    source = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
-    # mtime=0: the same documents give the same file.
-    return base64.b64encode(gzip.compress(source.read_bytes(), 9, mtime=0)).decode("ascii")
+    return rendered("page.html", [to_json(d) for d in documents], page=page_view(documents))

@@ -1,0 +1,79 @@
+"""Question: what fills the memory, row by row, on a terminal?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from moeprof.reports import memory_words as words
+from moeprof.reports.memory_document import Component, MemoryRow
+from moeprof.reports.names import printable, shortened
+
+_SIZE = 10
+_BAR = 10
+_CONFIDENCE = 7
+
+
+def account(row: MemoryRow, width: int) -> Text:
+    """The components by pool: name, size, share of the total as a bar, confidence, formula."""
+    lines: list[Text] = []
+    for pool in words.POOLS:
+        found = [part for part in row["components"] if part["pool"] == pool]
+        if found:
+            lines += [*_title(row, pool, width), *_rows(found, row["total_bytes"], width)]
+    return Text("\n").join(lines)
+
+
+def stage_table(row: MemoryRow, width: int) -> Text:
+    """Every pipeline stage at its own peak; the worst is marked."""
+    stages = row["stages"]
+    if len(stages) < 2:
+        return Text("")
+    heads = ("stage", "args", "temp", "outside", "total")
+    lines = [Text("".join(f"{head:>{10 if n else 7}}" for n, head in enumerate(heads)) + "  GiB",
+                  style="bold")]  # fmt: skip
+    for stage in stages:
+        sizes = (stage["args_bytes"], stage["temp_bytes"], stage["outside_bytes"],
+                 stage["total_bytes"])  # fmt: skip
+        cells = "".join(f"{'?' if s is None else words.gib(s):>10}" for s in sizes)
+        is_worst = stage["stage"] == row["worst_stage"]
+        end = "  ← worst" if is_worst else ""
+        lines.append(Text(f"{stage['stage']:>7}{cells}{end}", style="bold" if is_worst else ""))
+    return Text("\n").join(lines)
+
+
+def _title(row: MemoryRow, pool: str, width: int) -> list[Text]:
+    size = {
+        "args": row["args_bytes"],
+        "temp": row["temp_bytes"],
+        "outside": row["outside_bytes"],
+    }[pool]
+    title = words.POOL_TITLES[pool]
+    room = width - _SIZE - _BAR - _CONFIDENCE - 4
+    line = f"{title:<{room}} {words.size(size):>{_SIZE}}"
+    lines = [Text(line, style="bold")]
+    if pool == "temp" and row["peaks"]:
+        lines.append(Text(shortened(f" fullest in: {words.peak_name(row)}", width), style="bold"))
+    return lines
+
+
+def _rows(parts: Sequence[Component], whole: int | None, width: int) -> list[Text]:
+    ordered = sorted(parts, key=lambda part: -(part["bytes"] or 0))
+    return [line for part in ordered for line in _row(part, whole, width)]
+
+
+def _row(part: Component, whole: int | None, width: int) -> list[Text]:
+    """One component, and below it its formula."""
+    size = part["bytes"]
+    room = width - _SIZE - _BAR - _CONFIDENCE - 5
+    bar = words.bar(size / whole, _BAR) if size and whole else ""
+    name, *below = textwrap.wrap(printable(part["name"]), room) or [""]
+    told = Text(f" {name:<{room}} {words.size(size):>{_SIZE}}  ")
+    told.append(f"{bar:<{_BAR}}", "cyan").append(f" {part['confidence']}")
+    formula = textwrap.wrap(
+        printable(part["formula"]), width - 3, break_on_hyphens=False, break_long_words=False
+    )
+    return [told, *[Text(f" {line}") for line in below],
+            *[Text(f"   {line}", style="dim") for line in formula]]  # fmt: skip

@@ -1,0 +1,146 @@
+"""Question: which figures show a memory projection?
+
+Every function is pure: document in, plotly figure out. Lengths are GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moeprof.reports import memory_words as words
+from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal
+from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument, MemoryRow
+from moeprof.units import format_bytes
+
+_LIMIT = "#c0392b"
+_BEYOND = 2.0
+"""The axis ends at this many times the limit: what is far beyond would hide all else."""
+
+KINDS = {
+    "params": Fill("#0a6fb5"),
+    "optimizer": Fill("#b79fd6"),
+    "inputs": Fill("#8c8c3e"),
+    "grads": Fill("#2f7f86"),
+    "activations": Fill("#009e73"),
+    "temporaries": Fill("#dd6a1f"),
+    "collective buffers": Fill("#57b8b0"),
+    "EP buffers": Fill("#c9a800"),
+    "runtime reserve": Fill("#a9afb5", "/"),
+}
+"""Colour of each kind of component, in the order of the legend."""
+_OTHER = Fill("#6e757c")
+_SAVES, _COSTS = Fill("#1b7447"), Fill("#c0392b", "/")
+
+
+def inside(document: MemoryDocument) -> Figure | None:
+    """One bar per cell, args and temp by kind, against the pool."""
+    rows = [
+        r for r in document["rows"] if r["args_bytes"] is not None and r["temp_bytes"] is not None
+    ]
+    return _stacked(rows, ("args", "temp"), "pool_bytes", "XLA's pool")
+
+
+def outside(document: MemoryDocument) -> Figure | None:
+    """One bar per strategy, what lies beside the pool, against what is left there."""
+    rows = [r for r in document["rows"] if r["outside_bytes"] is not None]
+    first = list({row["strategy"]: row for row in reversed(rows)}.values())[::-1]
+    return _stacked(first, ("outside",), "outside_limit_bytes", "left beside the pool")
+
+
+def stages(row: MemoryRow) -> Figure | None:
+    """One bar per pipeline stage: args and temp, against the pool."""
+    found = row["stages"]
+    if len(found) < 2:
+        return None
+    kinds: list[Bars] = []
+    for name, key, fill in (("given to the step", "args_bytes", KINDS["params"]),
+                            ("arena of the step", "temp_bytes", KINDS["temporaries"])):  # fmt: skip
+        sizes = {n: stage[key] for n, stage in enumerate(found) if stage[key] is not None}  # type: ignore[literal-required]
+        kinds.append(_bars(name, fill, sizes))
+    labels = [f"stage {stage['stage']}" for stage in found]
+    figure = horizontal(kinds, labels, "GiB")
+    return _with_limit(figure, row["pool_bytes"], "XLA's pool")
+
+
+def levers(found: Sequence[LeverInfo]) -> Figure | None:
+    """One bar per lever: GiB that it saves, or costs."""
+    known = {n: lever["saved_bytes"] for n, lever in enumerate(found) if lever["saved_bytes"]}
+    if not known:
+        return None
+    saves = {n: size for n, size in known.items() if size is not None and size > 0}
+    costs = {n: size for n, size in known.items() if size is not None and size < 0}
+    both = (("saves", _SAVES, saves), ("costs", _COSTS, costs))
+    kinds = [_bars(name, fill, sizes) for name, fill, sizes in both if sizes]
+    return horizontal(kinds, [lever["name"] for lever in found], "GiB saved")
+
+
+def _stacked(
+    rows: Sequence[MemoryRow], pools: Sequence[str], limit: str, name: str
+) -> Figure | None:
+    if not rows:
+        return None
+    kinds = []
+    found = [[c for c in row["components"] if c["pool"] in pools] for row in rows]
+    for kind in [*KINDS, ""]:
+        sizes = {n: _sum(parts, kind) for n, parts in enumerate(found)}
+        sizes = {n: size for n, size in sizes.items() if size}
+        if sizes:
+            kinds.append(_bars(kind or "other", KINDS.get(kind, _OTHER), sizes))
+    labels = [_label(row, pools) for row in rows]
+    figure = horizontal(kinds, labels, "GiB")
+    return _with_limit(figure, int(rows[0][limit]), name, max(map(_longest, found)))  # type: ignore[literal-required]
+
+
+def _label(row: MemoryRow, pools: Sequence[str]) -> str:
+    if pools == ("outside",) or row["pdbs"] is None:
+        return row["strategy"]
+    return f"{row['strategy']} · {row['pdbs']} {words.MARKS[row['verdict']]}"
+
+
+def _sum(parts: Sequence[Component], kind: str) -> int:
+    wanted = [c for c in parts if (c["kind"] == kind if kind else c["kind"] not in KINDS)]
+    return sum(c["bytes"] or 0 for c in wanted)
+
+
+def _longest(parts: Sequence[Component]) -> int:
+    return sum(c["bytes"] or 0 for c in parts)
+
+
+def _bars(name: str, fill: Fill, sizes: dict[int, int]) -> Bars:
+    return Bars(
+        name=name,
+        fill=fill,
+        places=list(sizes),
+        lengths=[size / words.GIB for size in sizes.values()],
+        texts=[format_bytes(size) for size in sizes.values()],
+        key=name,
+        is_key=True,
+    )
+
+
+def _with_limit(figure: Figure, limit_bytes: int, name: str, longest: int = 0) -> Figure:
+    """A line at the limit; the axis ends where the longest bar does, or well beyond the line."""
+    limit = limit_bytes / words.GIB
+    end = min(max(limit * 1.08, longest / words.GIB * 1.02), limit * _BEYOND)
+    layout = figure["layout"]
+    assert isinstance(layout, dict)
+    axis = layout["xaxis"]
+    assert isinstance(axis, dict)
+    shape: Json = {
+        "type": "line", "xref": "x", "yref": "paper", "x0": limit, "x1": limit, "y0": 0, "y1": 1,
+        "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
+    }  # fmt: skip
+    note: Json = {
+        "xref": "x", "yref": "paper", "x": limit, "y": 0, "yanchor": "top", "yshift": -18,
+        "xanchor": "right" if limit > end / 2 else "left",
+        "text": f"{name} {limit:.1f}", "showarrow": False, "font": {"color": _LIMIT, "size": 12},
+    }  # fmt: skip
+    return {
+        **figure,
+        "layout": {
+            **layout,
+            "xaxis": {**axis, "range": [0, end], "rangemode": "normal"},
+            "shapes": [shape],
+            "annotations": [note],
+        },
+    }

@@ -1,0 +1,166 @@
+"""Question: what stands where on the page of a memory projection?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moeprof.reports import memory_figures as figures
+from moeprof.reports import memory_words as words
+from moeprof.reports.bars import Figure
+from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument, MemoryRow
+from moeprof.reports.table_view import Cell, Column, TableView, cell
+from moeprof.units import format_percent
+
+_KINDS = {"fits": "ok", "borderline": "warn", "oom": "fail"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One cell of the grid."""
+
+    text: str
+    verdict: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One strategy of the grid."""
+
+    strategy: str
+    marks: tuple[Mark, ...]
+    largest: str
+    breaks_first: str
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """The page, top to bottom."""
+
+    title: str
+    model: str
+    facts: tuple[str, ...]
+    said: tuple[str, ...]
+    verdict: str
+    verdict_kind: str
+    detail: str
+    batches: tuple[str, ...]
+    grid: tuple[Line, ...]
+    inside: Figure | None
+    outside: Figure | None
+    account: TableView
+    stages: Figure | None
+    limits: tuple[str, ...]
+    miss: str
+    levers: Figure | None
+    lever_table: TableView | None
+    notes: tuple[str, ...]
+    command: str
+
+
+def memory_view(document: MemoryDocument) -> MemoryView:
+    """All that the template shows."""
+    row = words.shown(document)
+    miss = words.near_miss(document)
+    found = (miss["levers"] or []) if miss else []
+    model = str(words.group(document, "model")["name"])
+    return MemoryView(
+        title=f"What fits: {model}",
+        model=words.model_line(document),
+        facts=(words.plan_line(document), words.pool_line(document)),
+        said=tuple(document["said"]),
+        verdict=words.verdict_line(row),
+        verdict_kind=_KINDS.get(row["verdict"], "warn"),
+        detail=words.cell_name(row),
+        batches=tuple("" if n is None else str(n) for n in words.batches(document)),
+        grid=_grid(document),
+        inside=figures.inside(document),
+        outside=figures.outside(document),
+        account=_account(row),
+        stages=figures.stages(row),
+        limits=tuple(
+            line
+            for line in (
+                words.outside_line(row), words.fraction_line(row), words.overload_line(row)
+            )
+            if line
+        ),
+        miss=words.miss_title(miss) if miss else "",
+        levers=figures.levers(found),
+        lever_table=_levers(found) if found else None,
+        notes=tuple(row["notes"]),
+        command=words.command(document, "--html", "memory.html"),
+    )  # fmt: skip
+
+
+def _grid(document: MemoryDocument) -> tuple[Line, ...]:
+    lines = []
+    for name in words.strategies(document):
+        rows = [words.row_at(document, name, pdbs) for pdbs in words.batches(document)]
+        first = next((r for r in rows if r and r["verdict"] == "oom"), None)
+        lines.append(
+            Line(
+                strategy=name,
+                marks=tuple(_mark(row) for row in rows),
+                largest=words.largest(document, name),
+                breaks_first=(first["breaks_first"] or "") if first else "",
+            )
+        )
+    return tuple(lines)
+
+
+def _mark(row: MemoryRow | None) -> Mark:
+    if row is None:
+        return Mark("", "none", "not asked for")
+    return Mark(words.mark(row), row["verdict"], words.verdict_line(row))
+
+
+def _account(row: MemoryRow) -> TableView:
+    columns = (
+        Column("component", "what fills the memory", False),
+        Column("pool", "args: given to the step; temp: XLA's arena; outside: beside it", False),
+        Column("size", "bytes, in binary units", True),
+        Column("share", "of all three pools together", True),
+        Column("confidence", "exact: follows from the program's shapes; low: an estimate", False),
+        Column("formula", "how the size is computed, with the numbers put in", False),
+        Column("source", "where the formula and its constants are from", False),
+    )
+    ordered = sorted(
+        row["components"], key=lambda c: (words.POOLS.index(c["pool"]), -(c["bytes"] or 0))
+    )
+    rows = tuple(_component(c, row["total_bytes"]) for c in ordered)
+    return TableView("account-table", f"Account of {words.cell_name(row)}", columns, rows)
+
+
+def _component(part: Component, whole: int | None) -> tuple[Cell, ...]:
+    size = part["bytes"]
+    share = size / whole if size is not None and whole else None
+    shown = Cell("" if share is None else format_percent(share), share, None, share)
+    return (
+        cell(part["name"]),
+        cell(part["pool"]),
+        Cell(words.size(size), size),
+        shown,
+        cell(part["confidence"]),
+        Cell(part["formula"], part["formula"]),
+        Cell(part["source"], part["source"]),
+    )
+
+
+def _levers(found: list[LeverInfo]) -> TableView:
+    columns = (
+        Column("change", "what to change", False),
+        Column("saves", "bytes less than now, of what decides the verdict", True),
+        Column("then", "verdict with that change alone", False),
+        Column("note", "what it costs", False),
+    )
+    rows = tuple(
+        (
+            cell(lever["name"]),
+            Cell(words.saving(lever), lever["saved_bytes"]),
+            cell(lever["verdict"]),
+            Cell(lever["note"], lever["note"]),
+        )
+        for lever in found
+    )
+    return TableView("lever-table", "What would help", columns, rows)

@@ -1,0 +1,116 @@
+"""A memory projection on a terminal and as JSON: verdicts in marks and words."""
+
+import json
+
+import pytest
+from builders.memory import GIB, cell, document
+
+from moeprof.reports.memory_document import to_json
+from moeprof.reports.memory_text import drawn
+
+
+def three_cells():
+    """Pool 72 of 80 GiB: 50 fits, 70 is near, 75.5 does not fit; 9 of 8 beside it do not."""
+    return document(
+        [
+            cell("sparse-gmm", 1, args=20 * GIB, temp=30 * GIB, outside=GIB),
+            cell("sparse-gmm", 2, args=20 * GIB, temp=50 * GIB, outside=GIB),
+            cell("sparse-gmm", 4, args=20 * GIB, temp=59 * GIB, outside=GIB),
+            cell("sparse-gmm-deepep", 1, args=20 * GIB, temp=30 * GIB, outside=9 * GIB),
+        ],
+        {"sparse-gmm": 2, "sparse-gmm-deepep": 0},
+    )
+
+
+def test_marks_say_what_fits():
+    lines = drawn(three_cells()).plain.splitlines()
+    assert any(line.split() == ["sparse-gmm", "✓", "~", "✗+7.0", "2"] for line in lines)
+    assert any(line.split() == ["sparse-gmm-deepep", "✗out", "0"] for line in lines)
+    assert " sparse-gmm at 4: loss: logits" in lines
+    assert " sparse-gmm-deepep at 1: outside the pool" in lines
+
+
+def test_the_shown_cell_is_told_in_a_sentence_and_row_by_row():
+    text = drawn(three_cells()).plain
+    assert "sparse-gmm at pdbs 1 needs 50.0 of the pool's 72.0 GiB: fits, 22.0 GiB left." in text
+    assert "pool 72.0 GiB (0.9 × 80.0) · weights and optimizer 20.0 GiB" in text
+    assert "left for the step 52.0 GiB" in text
+    assert "   logits: given" in text
+    assert "Beside the pool: 1.0 of 8.0 GiB." in text
+    # 50 / 80 = 0.625 and 79 / 80 = 0.9875, rounded inwards
+    assert "--mem-fraction from 0.625 to 0.987." in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(width):
+    wide = drawn(three_cells(), 80).plain
+    text = drawn(three_cells(), width).plain
+    assert max(map(len, text.splitlines())) <= min(width, 80)
+    assert set(text.split()) - set(wide.split()) <= {"GiB", *["strategy", "pdbs", "largest"]} | {
+        word for word in text.split() if "█" in word or "▏" in word
+    }
+
+
+def test_many_batches_go_on_below():
+    rows = [cell("sparse-gmm", n, temp=GIB) for n in range(1, 30)]
+    lines = drawn(document(rows, {"sparse-gmm": 4096}), 60).plain.splitlines()
+    heads = [line for line in lines if line.startswith(" strategy")]
+    assert [int(n) for line in heads for n in line.split()[2:-1]] == list(range(1, 30))
+    assert max(map(len, lines)) <= 60
+    assert any("≥ 4096" in line for line in lines)
+
+
+def test_an_unknown_size_is_no_zero():
+    made = document([cell("sparse-gmm", 1, temp=None)], {"sparse-gmm": None})
+    text = drawn(made).plain
+    assert "sparse-gmm at pdbs 1: whether it fits cannot be told." in text
+    assert "not known" in text
+    (row,) = json.loads(to_json(made))["rows"]
+    assert (row["verdict"], row["temp_bytes"], row["total_bytes"]) == ("unknown", None, None)
+
+
+def test_a_change_that_helps_is_told_with_its_size():
+    lever = {"name": "vocab tiling 4", "option": "--vocab-tiling 4", "saved_bytes": 6 * GIB,
+             "verdict": "fits", "note": "Slower."}  # fmt: skip
+    made = document([cell("sparse-gmm", 1, temp=75 * GIB, levers=[lever])], {"sparse-gmm": 0})
+    text = drawn(made).plain
+    assert "What would help sparse-gmm at pdbs 1 (3.0 GiB too much)" in text
+    assert "−6.0 GiB  vocab tiling 4: fits. Slower." in text
+
+
+def test_every_stage_of_a_pipeline_is_a_line():
+    from builders.memory import breakdown, setting
+
+    from moeprof.reports.memory_document import row_of
+
+    row = row_of(breakdown(setting(), args=10 * GIB, temp=40 * GIB, stages=2))
+    lines = drawn(document([row], {"sparse-gmm": 1})).plain.splitlines()
+    assert "      0      10.0      20.0       0.0      30.0" in lines
+    assert "      1      10.0      40.0       0.0      50.0  ← worst" in lines
+
+
+def test_the_document_is_strict_and_its_components_sum_to_the_total():
+    made = json.loads(to_json(three_cells()), parse_constant=pytest.fail)
+    assert made["schema"] == "moeprof.memory/1"
+    for row in made["rows"]:
+        assert sum(c["bytes"] for c in row["components"]) == row["total_bytes"]
+        inside = sum(c["bytes"] for c in row["components"] if c["pool"] != "outside")
+        assert inside == row["args_bytes"] + row["temp_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "said"),
+    [
+        (0.93, "needs 72.0 of the pool's 74.4 GiB: borderline, 3.2 % below the limit."),
+        (0.98, "3.7 GiB of the 1.6 that are left: out of memory outside."),
+        (0.85, "needs 72.0 of the pool's 68.0 GiB: out of memory by 4.0 GiB."),
+    ],
+)
+def test_two_pools_are_told_apart_and_a_fraction_is_proposed(fraction, said):
+    """72 GiB inside, EP buffers of 2,384,731,136 B and 1.5 GiB beside (NVIDIA/nccl#2038)."""
+    outside = 2_384_731_136 + 3 * GIB // 2
+    row = cell("sparse-gmm", 1, temp=72 * GIB, outside=outside, mem_fraction=fraction)
+    text = " ".join(drawn(document([row], {"sparse-gmm": 1})).plain.split())
+    assert said in text
+    # 72 / 80 = 0.900; 1 − 3.72 / 80 = 0.95348
+    assert "Both pools suffice with --mem-fraction from 0.900 to 0.953." in text
