@@ -61,38 +61,31 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
     return extent
 
 
-def buffer_factor(setting: Setting, degrees: Degrees) -> Amount:
+def dropless_factor(setting: Setting, degrees: Degrees) -> Amount:
     """Rows of a dropless buffer over T·K, the rows of an even routing.
 
     Worst case min(EP, E / K): a token has at most min(E / EP, K) experts on a rank (MaxText,
-    layers/moe.py, get_ragged_buffer_size). A ``ragged_buffer_factor``, or else an ``overload``,
-    takes its place where it is smaller.
+    layers/moe.py, get_ragged_buffer_size). With DeepEP it is EP: one row per (rank, token)
+    arrives, and every one of its K slots gets a row, whether the expert is here or not
+    (ROCm/maxtext, layers/moe.py). A ``ragged_buffer_factor``, or else an ``overload``, takes the
+    place of the worst case where it is smaller.
     """
     model = setting.model
-    worst = _worst_factor(model, degrees)
+    worst: Amount = degrees.expert
+    if setting.strategy.kind != "sparse-gmm-deepep":
+        worst = smaller(worst, larger(model.experts / model.top_k, 1))
     limit = setting.ragged_buffer_factor or setting.overload
     return worst if limit is None else smaller(worst, limit)
 
 
-def _worst_factor(model: ModelSpec, degrees: Degrees) -> Amount:
-    return smaller(degrees.expert, larger(model.experts / model.top_k, 1))
-
-
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
-    model, kind = setting.model, setting.strategy.kind
+    model = setting.model
     unknown: Extent = {"n": None, "N": None, "R": None, "M": None}
     if not model.experts:
         return {symbol: 0 for symbol in unknown}
     if tokens is None or degrees.pdbs is None or degrees.sequence is None:
         return unknown
-    even = tokens * model.top_k
-    factor = buffer_factor(setting, degrees)
-    fan_out = even * factor
-    if kind == "sparse-gmm-deepep":
-        # One row per (rank, token) arrives; every one of its K slots gets a row, whether the
-        # expert is here or not (ROCm/maxtext, layers/moe.py), unless a factor says otherwise.
-        limit = setting.ragged_buffer_factor or setting.overload
-        fan_out = even * (degrees.expert if limit is None else smaller(degrees.expert, limit))
+    fan_out = tokens * model.top_k * dropless_factor(setting, degrees)
     places: Count = 0
     if setting.strategy.capacity_factor is not None:
         capacity = _capacity(degrees.sequence, model, setting.strategy.capacity_factor)

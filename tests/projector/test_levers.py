@@ -1,0 +1,83 @@
+"""What each change buys is what another projection says, and overload is consistent with one."""
+
+import dataclasses
+
+import pytest
+
+from moeprof.projector.levers import levers
+from moeprof.projector.memory import project
+from moeprof.projector.overload import fits_up_to_overload
+from moeprof.projector.setting import Precision, Setting
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset
+from moeprof.specs.remat import Remat
+from moeprof.specs.strategy import parse_strategy
+
+GIB = 2**30
+
+
+def deepseek(strategy: str, pdbs: int, **changes: object) -> Setting:
+    return Setting(
+        load_preset("deepseek3-671b"),
+        ParallelPlan(fsdp=8, expert=8),
+        parse_strategy(strategy),
+        load_hardware("mi355x"),
+        pdbs=pdbs,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def test_a_smaller_buffer_is_the_cheapest_lever_of_a_dropless_run() -> None:
+    """Half the rows: 4 · 8 sequences · (5 · 0.4375 + 4 · 0.125) GiB less."""
+    over = project(deepseek("sparse-gmm", 8))
+    assert over.verdict == "oom"
+    found = {lever.change: lever for lever in levers(over)}
+    halved = found["ragged_buffer_factor 4"]
+    assert halved.verdict == "fits"
+    assert halved.saved_bytes == 4 * 8 * (5 * 0.4375 + 4 * 0.125) * GIB
+
+
+def test_each_lever_is_another_projection() -> None:
+    precision = Precision(gradients="float32", first_moment="float32")
+    setting = deepseek("sparse-gmm", 8, precision=precision)
+    setting = dataclasses.replace(
+        setting, plan=ParallelPlan(fsdp=8, expert=8, remat=Remat("save_out_proj"))
+    )
+    before = project(setting)
+    found = levers(before)
+    assert {lever.change for lever in found} >= {
+        "grad_dtype bfloat16",
+        "mu_dtype bfloat16",
+        "remat full",
+        "offload of optimizer to the host",
+        "CP 2, FSDP 4",
+        "strategy sparse-gmm-deepep",
+    }
+    for lever in found:
+        after = project(lever.setting)
+        assert after.verdict == lever.verdict
+        room = after.pool_bytes - (after.inside_bytes or 0)
+        assert room - (before.pool_bytes - (before.inside_bytes or 0)) == lever.saved_bytes > 0
+
+
+def test_levers_that_turn_the_verdict_come_first() -> None:
+    verdicts = [lever.verdict for lever in levers(project(deepseek("sparse-gmm", 8)))]
+    assert verdicts == sorted(verdicts, key=["fits", "borderline", "oom"].index)
+
+
+@pytest.mark.parametrize(("strategy", "pdbs"), [("sparse-gmm", 8), ("sparse-gmm-deepep", 10)])
+def test_a_run_at_the_overload_it_fits_up_to_fits(strategy: str, pdbs: int) -> None:
+    worst = project(deepseek(strategy, pdbs))
+    limit = fits_up_to_overload(worst)
+    assert limit is not None
+    assert 1 < limit < 8
+    at, beyond = (project(deepseek(strategy, pdbs, overload=x)) for x in (limit, limit + 0.02))
+    assert (at.inside_bytes or 0) <= at.pool_bytes < (beyond.inside_bytes or 0)
+    assert fits_up_to_overload(at) == limit
+
+
+def test_overload_where_the_worst_routing_fits_and_where_none_does() -> None:
+    assert fits_up_to_overload(project(deepseek("sparse-gmm", 4))) == 8
+    assert fits_up_to_overload(project(deepseek("sparse-gmm", 60))) == 0
+    assert fits_up_to_overload(project(deepseek("dense-cf2", 4))) is None
