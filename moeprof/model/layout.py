@@ -19,7 +19,8 @@ from moeprof.model.collectives import all_gather
 from moeprof.model.support import check_trainable
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, Split, parameters, partition
-from moeprof.specs.plan import AXES, ParallelPlan, check_plan
+from moeprof.specs.plan import AXES, ParallelPlan
+from moeprof.specs.plan_checks import check_plan
 
 # Nested dicts with one leaf per weight: its array, or its `Placement`.
 Tree: TypeAlias = dict[str, Any]

@@ -1,11 +1,12 @@
-"""Question: over which devices is a model spread, and does it fit them evenly?
+"""Question: over which devices is a model spread?
 
 Mesh axes, outermost first: ``data`` (weights replicated), ``fsdp`` (weights split, gathered per
 layer), ``expert`` (experts split; other weights are split over it too). The batch is split over all
 three, so every device of `AXES` holds its own sequences.
 
 The bundled model has these alone. A projection knows three more: ``tensor`` splits heads and
-feed-forward widths, ``context`` splits a sequence, ``pipeline`` splits the layers.
+feed-forward widths, ``context`` splits a sequence, ``pipeline`` splits the layers. Whether a plan
+fits a model is asked in `moeprof.specs.plan_checks`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from moeprof.errors import SpecError
+from moeprof.errors import PlanError, SpecError
 from moeprof.specs.fields import check_numbers
-from moeprof.specs.model import ModelSpec, divisors
+from moeprof.specs.model import divisors
 from moeprof.specs.remat import FULL, Remat
 
 AXES = ("data", "fsdp", "expert")
 ALL_AXES = (*AXES, "tensor", "context", "pipeline")
+# In Megatron-LM experts are spread inside these, and make no axis of their own.
+MEGATRON_AXES = ("data", "fsdp", "tensor", "context", "pipeline")
 
 
 @dataclass(frozen=True)
@@ -68,54 +71,59 @@ class ParallelPlan:
 
 
 def fill_plan(
-    devices: int, *, data: int = 1, fsdp: int = 1, expert: int = 1, remat: Remat | None = None
+    devices: int,
+    *,
+    data: int = 1,
+    fsdp: int = 1,
+    expert: int = 1,
+    tensor: int = 1,
+    context: int = 1,
+    pipeline: int = 1,
+    expert_tensor: int = 1,
+    virtual: int = 1,
+    remat: Remat | None = None,
+    axes: tuple[str, ...] = ALL_AXES,
 ) -> ParallelPlan:
     """A plan for `devices` devices in which at most one degree is -1: "whatever is left".
 
+    ``axes`` are those whose product is the devices: `ALL_AXES`, or `MEGATRON_AXES`, where experts
+    lie inside the others.
+
     Raises:
-        SpecError: two degrees are -1, or the given ones do not divide `devices`.
+        PlanError: two degrees are -1, one that is none of ``axes``, or the given ones do not
+            divide `devices`.
     """
-    given = {"data": data, "fsdp": fsdp, "expert": expert}
+    given = {
+        "data": data,
+        "fsdp": fsdp,
+        "expert": expert,
+        "tensor": tensor,
+        "context": context,
+        "pipeline": pipeline,
+    }
     unknown = [axis for axis, degree in given.items() if degree == -1]
     if len(unknown) > 1:
-        raise SpecError(f"plan: only one degree may be -1, found {' and '.join(unknown)}.")
-    known = math.prod(degree for degree in given.values() if degree != -1)
-    if unknown and (known < 1 or devices % known):
-        raise SpecError(
-            f"plan {unknown[0]} -1: {devices} devices are not a multiple of {known}, the product "
-            f"of {' and '.join(f'{axis} {n}' for axis, n in given.items() if n != -1)}."
+        raise PlanError(f"plan: only one degree may be -1, found {' and '.join(unknown)}.")
+    if unknown:
+        (axis,) = unknown
+        if axis not in axes:
+            raise PlanError(
+                f"plan {axis} -1: experts are spread inside the other axes there, so nothing is "
+                "left over for them. Give the degree."
+            )
+        given[axis] = _rest(devices, axis, {name: given[name] for name in axes})
+    return ParallelPlan(**given, expert_tensor=expert_tensor, virtual=virtual, remat=remat or FULL)
+
+
+def _rest(devices: int, axis: str, given: dict[str, int]) -> int:
+    """What the other degrees leave of the devices for ``axis``."""
+    others = {name: degree for name, degree in given.items() if name != axis}
+    known = math.prod(others.values())
+    if known < 1 or devices % known:
+        # Degrees of 1 that nobody gave say nothing.
+        named = {name: n for name, n in others.items() if n != 1} or others
+        raise PlanError(
+            f"plan {axis} -1: {devices} devices are not a multiple of {known}, the product "
+            f"of {' and '.join(f'{name} {n}' for name, n in named.items())}."
         )
-
-    def fill(degree: int) -> int:
-        return devices // known if degree == -1 else degree
-
-    return ParallelPlan(fill(data), fill(fsdp), fill(expert), remat=remat or FULL)
-
-
-def check_plan(plan: ParallelPlan, model: ModelSpec, devices: int) -> None:
-    """Check a plan against a model and the devices there are.
-
-    Raises:
-        SpecError: all complaints at once, each with both numbers and the valid choices.
-    """
-    complaints = []
-    fitting = [d for d in divisors(model.experts) if devices % d == 0]
-    if model.experts % plan.expert:
-        complaints.append(
-            f"{model.experts} experts cannot be split evenly over expert {plan.expert}; "
-            f"valid on {devices} devices: {', '.join(map(str, fitting))}"
-        )
-    if plan.devices != devices:
-        complaints.append(
-            f"plan needs {' × '.join(map(str, plan.degrees))} = {plan.devices} devices "
-            f"({' × '.join(AXES)}) but there are {devices}" + _suggest(plan, devices)
-        )
-    if complaints:
-        raise SpecError("; ".join(complaints) + ".")
-
-
-def _suggest(plan: ParallelPlan, devices: int) -> str:
-    others = plan.devices // plan.fsdp
-    if devices % others == 0:
-        return f"; set fsdp to {devices // others}"
-    return f"; expert must divide {devices}: {', '.join(map(str, divisors(devices)))}"
+    return devices // known

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.specs.plan import ParallelPlan, check_plan, fill_plan
+from moeprof.specs.plan import MEGATRON_AXES, ParallelPlan, fill_plan
+from moeprof.specs.plan_checks import check_plan
 from moeprof.specs.remat import Remat
 
 from .test_model import SMALL
@@ -50,6 +51,19 @@ def test_minus_one_needs_a_whole_rest():
 def test_only_one_degree_can_be_the_rest():
     with pytest.raises(SpecError, match="only one degree may be -1, found fsdp and expert"):
         fill_plan(8, fsdp=-1, expert=-1)
+
+
+def test_any_axis_may_be_the_rest():
+    assert fill_plan(64, expert=8, tensor=2, data=-1).data == 4
+    with pytest.raises(SpecError, match="multiple of 48, the product of expert 24 and tensor 2"):
+        fill_plan(64, expert=24, tensor=2, data=-1)
+
+
+def test_experts_are_no_factor_of_megatrons_devices():
+    plan = fill_plan(64, tensor=2, pipeline=4, expert=8, data=-1, axes=MEGATRON_AXES)
+    assert plan.data == 8
+    with pytest.raises(SpecError, match="expert -1: experts are spread inside the other axes"):
+        fill_plan(64, expert=-1, axes=MEGATRON_AXES)
 
 
 def test_a_degree_of_zero_is_refused():

@@ -8,7 +8,6 @@ from moeprof.errors import SelectionError, SpecError
 from moeprof.specs.presets import load_preset, preset_facts, preset_key, preset_names
 from moeprof.specs.sources.hf_config import read_hf_config
 from moeprof.specs.sources.loaded import LoadedModel
-from moeprof.specs.sources.maxtext_yaml import read_maxtext_yaml
 
 
 def load_model(text: str, attention: str | None = None) -> LoadedModel:
@@ -30,6 +29,9 @@ def load_model(text: str, attention: str | None = None) -> LoadedModel:
     if attention is not None:
         raise SpecError(f"attention {attention}: only presets offer a choice, {text} is none.")
     if path.suffix.lower() in (".yml", ".yaml"):
+        # PyYAML takes longer to import than a preset to project.
+        from moeprof.specs.sources.maxtext_yaml import read_maxtext_yaml
+
         return read_maxtext_yaml(path)
     if path.suffix.lower() == ".json" or _exists(path):
         return read_hf_config(path)
