@@ -1,0 +1,135 @@
+"""Question: what do gathering weights, summing gradients and updating weights take?
+
+JAX (FSDP): per layer and microbatch two gathers (forward; backward, shared with recomputation) and
+one reduce-scatter. Experts are gathered over (fsdp, context), all else over expert too, which is
+MaxText's layout. The ``data`` axis sums gradients once per step: an all-reduce of what a device
+holds. Megatron: weights stay; once per step gradients are reduce-scattered and weights gathered
+over all replicas (its distributed optimizer), beside one microbatch of work.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from moeprof.projector.timing.flops import LayerKind, matrices
+from moeprof.projector.timing.formats import item_bytes
+from moeprof.projector.timing.ground import Ground, memory_bytes_per_s
+from moeprof.projector.timing.links import gather_s, group
+from moeprof.projector.timing.reals import Real
+from moeprof.projector.timing.rows import TimeRow
+from moeprof.projector.timing.stage_load import StageLoad
+from moeprof.specs.dtypes import DTYPE_BYTES
+
+_PASSES = 3
+HIDDEN_SHARE = {"dense": 0.4}
+"""Of FSDP's traffic, by kind of strategy: see `moeprof.projector.step_time`; others 0."""
+_SOURCE = "XLA's collectives of a scanned layer: ROCm/maxtext on 64 MI355X, maxtext-slurm traces"
+
+
+class Weights(NamedTuple):
+    """Elements of a layer, or a head, on one tensor-parallel rank before any other split."""
+
+    experts: Real
+    others: Real
+
+
+def layer_weights(ground: Ground, kind: LayerKind) -> Weights:
+    """Elements of one layer's matrices."""
+    model, tensor = ground.setting.model, ground.degrees.tensor
+    routed = model.experts * model.feedforward_matrices * model.hidden * model.moe_ffn
+    others = sum(matrices(model, kind)) / np.asarray(tensor)
+    return Weights(routed / np.asarray(tensor) if kind == "moe" else 0.0, others)
+
+
+def head_weights(ground: Ground) -> Weights:
+    """Elements of the head."""
+    model = ground.setting.model
+    return Weights(0.0, model.vocab * model.hidden / np.asarray(ground.degrees.tensor))
+
+
+def gather_row(ground: Ground, weights: Weights, compute_s: Real, again: int = 1) -> TimeRow:
+    """FSDP traffic of one layer and microbatch; nothing where the world keeps weights whole."""
+    setting, links = ground.setting, ground.links
+    item = item_bytes(setting)
+    seconds: Real = 0.0
+    if setting.world != "megatron":
+        fsdp = group(ground.degrees, ("context", "fsdp"), links.domain)
+        spread = group(ground.degrees, ("expert", "context", "fsdp"), links.domain)
+        local = weights.experts / np.asarray(ground.degrees.expert) * item
+        once = gather_s(local, fsdp, links) + gather_s(weights.others * item, spread, links)
+        seconds = once * _PASSES * again
+    share = HIDDEN_SHARE.get(setting.strategy.kind, 0.0)
+    hidden = np.minimum(seconds * np.float64(share), compute_s)
+    return TimeRow(
+        "FSDP gathers and gradient sums",
+        "collectives",
+        seconds - hidden,
+        hidden,
+        "3 · layer weights · bytes · (fsdp − 1) / fsdp / link",
+        _SOURCE,
+        ground.rates.confidence,
+    )
+
+
+def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
+    """Gradient sums, and in Megatron weight gathers, of one step, by kind of stage."""
+    setting, links, degrees = ground.setting, ground.links, ground.degrees
+    held = _held(ground, load)
+    gradient = DTYPE_BYTES[setting.precision.gradients]
+    if setting.world == "megatron":
+        moved = gradient + item_bytes(setting)
+        experts = group(degrees, ("context", "fsdp", "data"), links.domain)
+        others = group(degrees, ("expert", "context", "fsdp", "data"), links.domain)
+        seconds = gather_s(held.experts * moved, experts, links)
+        seconds = seconds + gather_s(held.others * moved, others, links)
+        hidden = np.minimum(seconds, microbatch_s)
+    else:
+        replicas = group(degrees, ("data",), links.domain)
+        seconds = 2 * gather_s((held.experts + held.others) * gradient, replicas, links)
+        hidden = np.zeros_like(seconds)
+    return TimeRow(
+        "data-parallel sums",
+        "collectives",
+        seconds - hidden,
+        hidden,
+        "gradients of a device · bytes, reduced and gathered over its replicas, once per step",
+        "Thakur et al. 2005, ring all-reduce",
+        ground.rates.confidence,
+    )
+
+
+def update_row(ground: Ground, load: StageLoad) -> TimeRow:
+    """The optimizer passes weights, moments and gradients through memory once."""
+    precision, degrees = ground.setting.precision, ground.degrees
+    names = (precision.first_moment, precision.second_moment, precision.master)
+    state = sum(DTYPE_BYTES[name] for name in names if name is not None)
+    per_element = 2 * (state + DTYPE_BYTES[precision.weights]) + DTYPE_BYTES[precision.gradients]
+    held = _held(ground, load)
+    if ground.setting.world == "megatron":
+        replicas = np.asarray(degrees.data * degrees.fsdp * degrees.context)
+        elements = held.experts / replicas + held.others / (replicas * degrees.expert)
+    else:
+        elements = held.experts + held.others
+    return TimeRow(
+        "optimizer",
+        "memory passes",
+        elements * per_element / memory_bytes_per_s(ground),
+        0.0,
+        "elements held · (2 · (weights + moments + master) + gradients) / memory",
+        "AdamW reads and writes each once",
+        "medium",
+    )
+
+
+def _held(ground: Ground, load: StageLoad) -> Weights:
+    """Elements that a device of each kind of stage holds; the embedding counts with the head."""
+    dense, moe = layer_weights(ground, "dense"), layer_weights(ground, "moe")
+    ends = head_weights(ground).others
+    experts = load.moe * moe.experts / np.asarray(ground.degrees.expert)
+    others = load.dense * dense.others + load.moe * moe.others + load.heads * ends
+    if ground.setting.world == "megatron":
+        return Weights(experts, others)
+    split = np.asarray(ground.degrees.fsdp * ground.degrees.context)
+    return Weights(experts / split, others / (split * ground.degrees.expert))
