@@ -11,7 +11,8 @@ import math
 from moeprof.cli.memory_options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.specs.model import ModelSpec
-from moeprof.specs.plan import ParallelPlan, check_plan
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan_checks import check_megatron_plan, check_plan
 from moeprof.specs.remat import Remat
 
 _FIELDS = {
@@ -32,6 +33,7 @@ def plan_of(
     Raises:
         SpecError: degrees do not fit each other, the devices or the model.
     """
+    is_megatron = options.world == "megatron"
     given = {name: getattr(options, name) for name in _FIELDS}
     zero = next((name for name, degree in given.items() if degree == 0), None)
     if zero:
@@ -49,7 +51,9 @@ def plan_of(
     if options.devices is not None:
         name = open_names[0] if open_names else _free(given, options)
         if name is not None:
-            known[name] = _left(name, known, options.devices, bool(open_names))
+            # In Megatron-LM experts lie inside the other degrees.
+            factors = {n: d for n, d in known.items() if not (is_megatron and n == "ep")}
+            known[name] = _left(name, factors, options.devices, bool(open_names))
             said.append(f"--{name} is {known[name]}: what is left of {options.devices} devices.")
     elif not any(given.values()):
         taken.append("1 device")
@@ -59,7 +63,8 @@ def plan_of(
         virtual=options.vpp or 1,
         remat=Remat(options.remat or "full"),
     )
-    check_plan(plan, model, options.devices or plan.devices)
+    check = check_megatron_plan if is_megatron else check_plan
+    check(plan, model, options.devices)
     return plan
 
 

@@ -1,4 +1,4 @@
-"""Routed experts, what tensor parallelism splits, and what is replicated have divisors of their own.
+"""Routed experts, what tensor parallelism splits, and the rest have divisors of their own.
 
 Hidden 4096, 64 gated experts of 1536 in each of 32 layers: 3 · 4096 · 1536 · 64 · 32 weights.
 """
