@@ -30,10 +30,8 @@ def programs_of(trace: Trace) -> Mapping[int, Program]:
 
     Kept for two traces, as several questions ask.
     """
-    is_dump = not trace.meta.hosts
-    return programs_in(
-        trace.hlo_ops, (trace.hlo_ops if is_dump else trace.events)["module"].unique()
-    )
+    ran = trace.events if trace.meta.hosts else trace.hlo_ops
+    return programs_in(trace.hlo_ops, ran["module"].unique())
 
 
 @functools.lru_cache(maxsize=2)

@@ -11,6 +11,7 @@ import jax
 
 from moeprof.capture import jax_private
 from moeprof.capture.host_facts import host_memory
+from moeprof.tables.compiled_memory import compiled_memory
 
 PROGRAMS_TIME_S = 2.0  # spent on memory statistics of programs: each costs reading its HLO
 
@@ -48,20 +49,15 @@ def _device_memory(device: jax.Device) -> dict[str, int] | None:
 def program_memory() -> list[dict[str, Any]]:
     """Memory that each live program asks for, largest temporary first, in bytes.
 
-    Stops after `PROGRAMS_TIME_S`; newest programs come first, so the training step is in.
+    None where the backend does not report it. Stops after `PROGRAMS_TIME_S`; newest programs come first, so the training step is in.
     """
     programs = []
     end = time.monotonic() + PROGRAMS_TIME_S
     for name, stats in jax_private.live_programs():
         if time.monotonic() > end:
             break
-        sizes = {
-            field.replace("_size_in_bytes", "_bytes"): int(getattr(stats, field))
-            for field in dir(stats)
-            if field.endswith("_size_in_bytes")
-        }
-        programs.append({"program": name, **sizes})
-    return sorted(programs, key=lambda program: -program.get("temp_bytes", 0))
+        programs.append({"program": name, **compiled_memory(stats).as_record()})
+    return sorted(programs, key=lambda program: -(program["temp_bytes"] or 0))
 
 
 def mesh_axes() -> dict[str, int] | None:

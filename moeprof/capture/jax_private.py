@@ -84,7 +84,7 @@ def _set_metadata(profiler: Any) -> None:
 def live_programs() -> Iterator[tuple[str, Any]]:
     """Name and memory statistics of the compiled programs, as the client lists them.
 
-    Fallback: none.
+    Statistics are None where the backend has none. Fallback: none.
     """
     try:
         executables = jax.devices()[0].client.live_executables()
@@ -92,6 +92,11 @@ def live_programs() -> Iterator[tuple[str, Any]]:
         return
     for executable in executables:
         try:
-            yield executable.hlo_modules()[0].name, executable.get_compiled_memory_stats()
+            name = executable.hlo_modules()[0].name
         except (AttributeError, IndexError, RuntimeError):
             continue
+        try:
+            stats = executable.get_compiled_memory_stats()
+        except (AttributeError, NotImplementedError, RuntimeError):
+            stats = None
+        yield name, stats

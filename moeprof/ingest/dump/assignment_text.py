@@ -90,8 +90,6 @@ def parse_assignment(texts: Sequence[str]) -> Assignment:
 
 def totals_of(assignment: Assignment) -> MemoryTotals:
     """Totals as the compiler counts them; a parameter that is a result too is aliased."""
-    if not assignment.allocations:
-        return MemoryTotals()
     sums = dict.fromkeys(("argument", "output", "alias", "temp", "constant"), 0)
     for part in assignment.allocations:
         is_parameter, is_output = "parameter" in part.words, "maybe-live-out" in part.words
@@ -100,7 +98,8 @@ def totals_of(assignment: Assignment) -> MemoryTotals:
         sums["alias"] += part.size_bytes * (is_parameter and is_output)
         sums["constant"] += part.size_bytes * ("constant" in part.words)
         sums["temp"] += part.size_bytes * (part.kind == "temp")
-    return MemoryTotals(**{f"{name}_bytes": size for name, size in sums.items()})
+    known = {f"{name}_bytes": size for name, size in sums.items()}
+    return MemoryTotals(**known) if any(known.values()) else MemoryTotals()
 
 
 def buffers_of(assignment: Assignment) -> list[Buffer]:

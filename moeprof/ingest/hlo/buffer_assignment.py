@@ -123,6 +123,8 @@ def parse_memory_totals(data: bytes, start: int, end: int) -> MemoryTotals:
             temp += size
     totals = MemoryTotals(argument, output, alias, temp, constant)
     parts = (argument, output, alias, temp, constant)
+    if not any(parts):
+        return MemoryTotals()  # a backend that assigns no buffers here reports none
     if min(parts) < 0 or sum(parts) > _MOST_BYTES:
         raise WireError(start, "allocations that no memory holds")
     return totals
