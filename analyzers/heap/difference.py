@@ -33,7 +33,8 @@ _KEYS = ["content", "component", "shape"]
 def memory_difference(base: Trace, new: Trace) -> pd.DataFrame:
     """`BUFFER_CHANGES` of the step's programs, what grew most first; empty where one is unknown.
 
-    Of a compiler's dump it is the program that needs most memory. The rows sum to the change of the programs' peaks.
+    Of a compiler's dump it is the program that needs most memory. The rows sum to the change of
+    the programs' peaks.
     """
     peaks = [peak_of(trace, main_module(trace)) for trace in (base, new)]
     if any(peak is None for peak in peaks):

@@ -49,7 +49,8 @@ def _device_memory(device: jax.Device) -> dict[str, int] | None:
 def program_memory() -> list[dict[str, Any]]:
     """Memory that each live program asks for, largest temporary first, in bytes.
 
-    None where the backend does not report it. Stops after `PROGRAMS_TIME_S`; newest programs come first, so the training step is in.
+    None where the backend does not report it. Stops after `PROGRAMS_TIME_S`; newest programs come
+    first, so the training step is in.
     """
     programs = []
     end = time.monotonic() + PROGRAMS_TIME_S

@@ -1,0 +1,164 @@
+"""Question: what is known about an out-of-memory failure, as one strict JSON document?
+
+`moeprof memory explain-oom --json` prints it, the text is drawn from it alone. Its schema only
+grows: keys are added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TypedDict
+
+import pandas as pd
+
+from moeprof.projector.oom.changes import changes
+from moeprof.projector.oom.contents import groups_of, scope_of
+from moeprof.projector.oom.explain import Capacity, Explanation, explain
+from moeprof.projector.oom.message import Message, ProgramText
+from moeprof.projector.oom.sources import Told
+
+SCHEMA = "moeprof.oom/1"
+
+Value = bool | int | float | str | None
+Row = dict[str, Value]
+
+
+class MessageInfo(TypedDict):
+    """One message: what failed, why, what fills the memory, what to change (most first)."""
+
+    verdict: str
+    sentence: str
+    inside_pool: bool | None
+    request: Row
+    pool: Row
+    program: Row
+    listed_bytes: int
+    not_listed_bytes: int | None
+    groups: list[Row]
+    buffers: list[Row]
+    changes: list[Row]
+    not_told: list[str]
+    said_by: Row
+    ranks: list[str]
+    devices: list[str]
+
+
+class OomDocument(TypedDict):
+    """All messages of a text, in its order."""
+
+    schema: str
+    path: str
+    messages: list[MessageInfo]
+    notes: list[str]
+
+
+def build_oom(path: str, told: Sequence[Told], capacity: Capacity | None = None) -> OomDocument:
+    """The document of what `read_oom` found."""
+    return {
+        "schema": SCHEMA,
+        "path": path,
+        "messages": [_message(one.message, one.buffers, capacity) for one in told],
+        "notes": list(dict.fromkeys(note for one in told for note in one.notes)),
+    }
+
+
+def oom_json(document: OomDocument) -> str:
+    """The document as strict JSON."""
+    return json.dumps(document, allow_nan=False)
+
+
+def _message(message: Message, buffers: pd.DataFrame, capacity: Capacity | None) -> MessageInfo:
+    found = explain(message, capacity)
+    failure = message.failure
+    return {
+        "verdict": found.verdict,
+        "sentence": found.sentence,
+        "inside_pool": found.is_inside,
+        "request": {
+            "size_bytes": failure.request_bytes,
+            "is_arena": found.is_arena,
+            "excess_bytes": found.excess_bytes,
+        },
+        "pool": _pool(message, found),
+        "program": _program(message, found),
+        "listed_bytes": int(buffers["size_bytes"].sum()),
+        "not_listed_bytes": _not_listed(message, buffers),
+        "groups": [_group(group) for group in groups_of(buffers)],
+        "buffers": [
+            {str(name): _plain(value) for name, value in row.items()}
+            for row in buffers.to_dict("records")
+        ],
+        "changes": [_change(change, found) for change in changes(found, buffers, capacity)],
+        "not_told": list(found.not_told),
+        "said_by": {
+            "who": failure.who,
+            "line": failure.line,
+            "text": failure.text,
+            "repeats": message.repeats,
+        },
+        "ranks": list(message.ranks),
+        "devices": list(message.devices),
+    }
+
+
+def _pool(message: Message, found: Explanation) -> Row:
+    pool = message.pool
+    free = pool.free_bytes if pool.free_bytes is not None else message.failure.free_bytes
+    return {
+        "limit_bytes": found.limit_bytes,
+        "in_use_bytes": pool.in_use_bytes,
+        "free_bytes": pool.free_bytes
+        if pool.free_bytes is not None
+        else message.failure.free_bytes,
+        "largest_free_bytes": pool.largest_free_bytes,
+        "held_by_others_bytes": found.held_bytes,
+        "source": pool.source or ("the message" if pool.in_use_bytes is not None else ""),
+    }
+
+
+def _program(message: Message, found: Explanation) -> Row:
+    told = asdict(message.program)
+    del told["buffers"]
+    return {**told, "needed_bytes": found.needed_bytes, "new_output_bytes": _new(message.program)}
+
+
+def _new(told: ProgramText) -> int | None:
+    """Results that reuse no argument."""
+    if told.output_bytes is not None and told.alias_bytes is not None:
+        return told.output_bytes - told.alias_bytes
+    if told.total_bytes and told.argument_bytes is not None and told.temp_bytes is not None:
+        rest = told.total_bytes - told.argument_bytes - told.temp_bytes
+        return max(rest - (told.constant_bytes or 0), 0)
+    return told.output_bytes
+
+
+def _not_listed(message: Message, buffers: pd.DataFrame) -> int | None:
+    """Temporaries that the message sums up but does not list; None where it gives no sum."""
+    temp = message.program.temp_bytes
+    if temp is None:
+        return None
+    listed = buffers["size_bytes"][~buffers["content"].eq("arguments")].sum()
+    return max(temp - int(listed), 0)
+
+
+def _group(group: object) -> Row:
+    row: Row = dict(group._asdict())  # type: ignore[attr-defined]
+    row["layer"] = None if row["layer"] == -1 else row["layer"]
+    row["scope"] = scope_of(str(row["op_name"]))
+    return row
+
+
+def _change(change: object, found: Explanation) -> Row:
+    row: Row = dict(vars(change))
+    saves, excess = row["saves_bytes"], found.excess_bytes
+    is_known = isinstance(saves, int) and excess is not None
+    row["is_enough"] = bool(saves and saves >= (excess or 0)) if is_known else None
+    if row["is_upper_bound"] and row["is_enough"]:
+        row["is_enough"] = None  # it may be
+    return row
+
+
+def _plain(value: object) -> Value:
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,213 @@
+"""Question: does a line say that an allocation failed, and whose, of how much?
+
+The forms are those of XLA's pool (BFC) and PJRT clients, TPU's compiler and runtime, the CUDA and
+HIP drivers, NCCL and RCCL, NVSHMEM and DeepEP, and PyTorch. A line in which the pool only tries
+("this is not a failure") is none; neither is RESOURCE_EXHAUSTED of anything but memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from moeprof.projector.oom.log_lines import Line
+from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, POOL, RESERVE, Failure
+from moeprof.projector.oom.sizes import SIZE, size_bytes
+
+TORCH = "PyTorch's allocator"
+_NOT_A_FAILURE = "not a failure"
+_CHEAP = re.compile(
+    r"(?i)out of memory|out_?of_?memory|memory trying to|That was not possible|allocat|enough memory"
+    r"|bad_alloc|oom-kill|cuMemCreate"
+)
+_Reader = Callable[[re.Match[str], str], dict[str, object]]
+
+
+def _compile(found: re.Match[str], text: str) -> dict[str, object]:
+    return {
+        "kind": COMPILE,
+        "who": "the compiler",
+        "space": found["space"],
+        "needed_bytes": size_bytes(found["used"]),
+        "capacity_bytes": size_bytes(found["of"]),
+    }
+
+
+def _requires(found: re.Match[str], text: str) -> dict[str, object]:
+    return {
+        "kind": COMPILE,
+        "who": "the compiler",
+        "needed_bytes": size_bytes(found["used"]),
+        "capacity_bytes": size_bytes(found["of"]),
+    }
+
+
+def _tpu_runtime(found: re.Match[str], text: str) -> dict[str, object]:
+    device = re.search(r"\((\w+)_HBM\d*\)", text)
+    return {
+        "kind": POOL,
+        "who": "TPU runtime",
+        "request_bytes": size_bytes(found["size"]),
+        "free_bytes": size_bytes(found["free"]),
+        "device": device[1] if device else "",
+    }
+
+
+def _allocator(found: re.Match[str], text: str) -> dict[str, object]:
+    rounded = found["rounded"]
+    return {
+        "kind": POOL,
+        "who": found["name"],
+        "request_bytes": int(rounded) if rounded else size_bytes(found["size"]),
+        "device": _digits(found["name"]),
+        "is_raised": False,
+    }
+
+
+def _xla(found: re.Match[str], text: str) -> dict[str, object]:
+    replica = re.search(r"Execution of replica (\d+)|device ordinal (\d+)", text)
+    return {
+        "kind": POOL,
+        "who": "XLA's pool",
+        "request_bytes": size_bytes(found["size"]),
+        "device": (replica[1] or replica[2]) if replica else "",
+    }
+
+
+def _driver(found: re.Match[str], text: str) -> dict[str, object]:
+    is_host = "host" in found[0]
+    size = found["size"] if found["size"] else ""
+    return {
+        "kind": HOST if is_host else RESERVE,
+        "who": "pinned host memory" if is_host else "the driver",
+        "request_bytes": size_bytes(size),
+    }
+
+
+def _collectives(found: re.Match[str], text: str) -> dict[str, object]:
+    is_amd = re.search(r"(?i)rccl|\bhip", text) is not None
+    return {"kind": OUTSIDE, "who": "RCCL" if is_amd else "NCCL"}
+
+
+def _exchange(found: re.Match[str], text: str) -> dict[str, object]:
+    is_named = re.search(r"(?i)deep_?ep|intranode|internode", text)
+    is_shared = re.search(r"(?i)nvshmem|cuMem|_to_heap", text)
+    who = "DeepEP" if is_named else "NVSHMEM" if is_shared else "a library beside XLA"
+    size = re.search(SIZE, text)
+    return {"kind": OUTSIDE, "who": who, "request_bytes": size_bytes(size[0]) if size else None}
+
+
+def _torch(found: re.Match[str], text: str) -> dict[str, object]:
+    device = re.search(r"GPU (\d+)", text)
+    total = re.search(rf"(?:total capacity of ({SIZE})|({SIZE}) total capacity)", text)
+    free = re.search(rf"(?:of which ({SIZE}) is free|({SIZE}) free)", text)
+    return {
+        "kind": POOL,
+        "who": TORCH,
+        "request_bytes": size_bytes(found["size"]),
+        "capacity_bytes": size_bytes(total[0]) if total else None,
+        "free_bytes": size_bytes(free[0]) if free else None,
+        "device": device[1] if device else "",
+    }
+
+
+def _library(found: re.Match[str], text: str) -> dict[str, object]:
+    size = re.search(SIZE, text)
+    return {
+        "kind": OUTSIDE,
+        "who": found["who"] if "who" in found.groupdict() and found["who"] else "the driver",
+        "request_bytes": size_bytes(size[0]) if size else None,
+    }
+
+
+def _host(found: re.Match[str], text: str) -> dict[str, object]:
+    return {"kind": HOST, "who": "the host"}
+
+
+# The first form that fits counts.
+_FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
+    (
+        re.compile(
+            rf"Ran out of memory in memory space (?P<space>\w+)\.? Used (?P<used>{SIZE}) of "
+            rf"(?P<of>{SIZE})"
+        ),
+        _compile,
+    ),
+    (
+        re.compile(rf"enough memory\. Requires (?P<used>{SIZE}), has (?P<of>{SIZE}) available"),
+        _requires,
+    ),
+    (
+        re.compile(
+            rf"Attempting to (?:allocate|reserve) (?P<size>{SIZE}).*?There are (?P<free>{SIZE}) "
+            "free"
+        ),
+        _tpu_runtime,
+    ),
+    (
+        re.compile(
+            rf"(?:Allocator \((?P<name>[\w.\-]+)\) )ran out of memory trying to allocate "
+            rf"(?P<size>{SIZE})(?: \(rounded to (?P<rounded>\d+)\))?"
+        ),
+        _allocator,
+    ),
+    (re.compile(rf"CUDA out of memory\. Tried to allocate (?P<size>{SIZE})"), _torch),
+    (re.compile(rf"HIP out of memory\. Tried to allocate (?P<size>{SIZE})"), _torch),
+    (
+        re.compile(
+            rf"Out of memory (?:while trying to allocate|allocating|when allocating|trying to "
+            rf"allocate) (?P<size>{SIZE})"
+        ),
+        _xla,
+    ),
+    (re.compile(rf"Failed to allocate request for (?P<size>{SIZE}[^o]*)on device ordinal"), _xla),
+    (
+        re.compile(
+            rf"(?:failed to allocate|could not allocate|failed to alloc)(?: pinned)?(?: host)?"
+            rf"(?: memory)?(?: of size:?)? (?P<size>{SIZE}(?: \([\d,]+ bytes\))?)"
+            r"(?: from (?:device|host)\b|.*(?:OUT_OF_MEMORY|OutOfMemory|hipError_t))"
+        ),
+        _driver,
+    ),
+    (
+        re.compile(
+            r"(?i)(?:n|r)ccl.*(?:out of memory|OutOfMemory)|(?:Cuda|HIP) failure (?:\d+ )?"
+            r"'out of memory'"
+        ),
+        _collectives,
+    ),
+    (
+        re.compile(
+            r"(?i)(?:deep_?ep|intranode|internode|nvshmem|mori).*(?:out of memory|failed to allocate)"
+            r"|cuMemCreate failed|allocate_physical_memory_to_heap failed"
+            rf"|Failed to allocate (?P<size>{SIZE})"
+        ),
+        _exchange,
+    ),
+    (re.compile(r"std::bad_alloc|oom-kill|Out of memory: Killed process"), _host),
+    (
+        re.compile(
+            r"(?P<who>CUBLAS|CUDNN|HIPBLAS|MIOPEN)_STATUS_ALLOC_FAILED"
+            r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
+            r"|HIP_ERROR_OutOfMemory|(?:CUDA|HIP|cuda|hip)\w*(?: error)?.{0,80}out of memory"
+        ),
+        _library,
+    ),
+)
+
+
+def failure_in(line: Line) -> Failure | None:
+    """The failed allocation that a line reports; None where it reports none."""
+    text = line.text
+    if not _CHEAP.search(text) or _NOT_A_FAILURE in text:
+        return None
+    for pattern, read in _FORMS:
+        if found := pattern.search(text):
+            told = read(found, text)
+            return Failure(line=line.number, rank=line.rank, text=text, **told)  # type: ignore[arg-type]
+    return None
+
+
+def _digits(name: str) -> str:
+    found = re.search(r"\d+", name)
+    return found[0] if found else ""

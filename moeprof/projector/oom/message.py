@@ -1,0 +1,111 @@
+"""Question: what may an out-of-memory message tell? Values alone; None is "not told"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+POOL = "pool"
+"""XLA's own pool had no room for a request while a program was started or an array was made."""
+COMPILE = "compile"
+"""The compiler found that a program needs more than the device has."""
+OUTSIDE = "outside"
+"""Another library, or the driver, found no room beside XLA's pool."""
+RESERVE = "reserve"
+"""The device had no room for the pool itself."""
+HOST = "host"
+"""Memory of the host."""
+PLAN = "plan"
+"""Nothing failed: a compiled program, and what it needs."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One allocation that failed, at ``line`` of the log.
+
+    ``who`` names the allocator or library, ``device`` its device; ``free_bytes`` and
+    ``capacity_bytes`` are what the message states of it. ``space`` is the memory space on TPU.
+    ``needed_bytes`` is the sum that the compiler wants; ``request_bytes`` a single allocation.
+    ``is_raised``: the step failed by it; an allocator alone may have tried again with less.
+    """
+
+    kind: str
+    who: str
+    line: int
+    text: str
+    rank: str = ""
+    device: str = ""
+    request_bytes: int | None = None
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
+    capacity_bytes: int | None = None
+    space: str = "hbm"
+    is_raised: bool = True
+
+
+@dataclass(frozen=True)
+class ListedBuffer:
+    """A buffer that the message lists among the largest at the program's peak."""
+
+    size_bytes: int
+    op_name: str = ""
+    source: str = ""
+    label: str = ""
+    shape: str = ""
+    is_argument: bool = False
+    padding_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ProgramText:
+    """What the message says of the program that was to run."""
+
+    argument_bytes: int | None = None
+    constant_bytes: int | None = None
+    output_bytes: int | None = None
+    alias_bytes: int | None = None
+    temp_bytes: int | None = None
+    total_bytes: int | None = None
+    fragmentation_bytes: int | None = None
+    reserved_bytes: int | None = None
+    budget_bytes: int | None = None
+    after_remat_bytes: int | None = None
+    before_remat_bytes: int | None = None
+    buffers: tuple[ListedBuffer, ...] = ()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether any size of the program is there."""
+        return any(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True)
+class PoolText:
+    """What the message says of XLA's pool at that moment."""
+
+    limit_bytes: int | None = None
+    in_use_bytes: int | None = None
+    peak_bytes: int | None = None
+    largest_free_bytes: int | None = None
+    source: str = ""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What is not in use; None where that is not told."""
+        if self.limit_bytes is None or self.in_use_bytes is None:
+            return None
+        return max(self.limit_bytes - self.in_use_bytes, 0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A failure with what was said about it; ``devices`` and ``ranks`` are all that said the same.
+
+    ``repeats`` counts the failures that were the same.
+    """
+
+    failure: Failure
+    program: ProgramText = field(default_factory=ProgramText)
+    pool: PoolText = field(default_factory=PoolText)
+    ranks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    repeats: int = 1
