@@ -61,7 +61,8 @@ def listed_buffers(program: ProgramText) -> pd.DataFrame:
     rows = [_buffer(n, name, buffer) for n, (name, buffer) in enumerate(by_name.items())]
     listed = ListedProgram("", ops, rows, _totals(program.buffers))
     peak = peak_of(trace_of_lists("", {0: listed}, ()), 0)
-    found = {} if peak is None else {str(row["op"]): row for row in peak.table.to_dict("records")}
+    rows_at_peak = [] if peak is None else peak.table.to_dict("records")
+    found = {str(row["op"]): {str(k): v for k, v in row.items()} for row in rows_at_peak}
     return LISTED.frame([_row(name, buffer, found.get(name)) for name, buffer in by_name.items()])
 
 
@@ -88,12 +89,12 @@ def groups_of(buffers: pd.DataFrame) -> tuple[Group, ...]:
     ordered = buffers.sort_values("size_bytes", ascending=False, kind="stable")
     found = []
     for key, part in ordered.groupby(keys, sort=False):
-        content, component, layer_kind, layer = key
+        content, component, layer_kind, layer = map(str, key)
         found.append(
             Group(
-                str(content),
-                str(component),
-                str(layer_kind),
+                content,
+                component,
+                layer_kind,
                 int(layer),
                 int(part["size_bytes"].sum()),
                 len(part),

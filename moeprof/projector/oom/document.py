@@ -13,8 +13,8 @@ from typing import TypedDict
 
 import pandas as pd
 
-from moeprof.projector.oom.changes import changes
-from moeprof.projector.oom.contents import groups_of, scope_of
+from moeprof.projector.oom.changes import Change, changes
+from moeprof.projector.oom.contents import Group, groups_of, scope_of
 from moeprof.projector.oom.explain import Capacity, Explanation, explain
 from moeprof.projector.oom.message import Message, ProgramText
 from moeprof.projector.oom.sources import Told
@@ -109,9 +109,7 @@ def _pool(message: Message, found: Explanation) -> Row:
     return {
         "limit_bytes": found.limit_bytes,
         "in_use_bytes": pool.in_use_bytes,
-        "free_bytes": pool.free_bytes
-        if pool.free_bytes is not None
-        else message.failure.free_bytes,
+        "free_bytes": free,
         "largest_free_bytes": pool.largest_free_bytes,
         "held_by_others_bytes": found.held_bytes,
         "source": pool.source or ("the message" if pool.in_use_bytes is not None else ""),
@@ -143,21 +141,17 @@ def _not_listed(message: Message, buffers: pd.DataFrame) -> int | None:
     return max(temp - int(listed), 0)
 
 
-def _group(group: object) -> Row:
-    row: Row = dict(group._asdict())  # type: ignore[attr-defined]
-    row["layer"] = None if row["layer"] == -1 else row["layer"]
-    row["scope"] = scope_of(str(row["op_name"]))
-    return row
+def _group(group: Group) -> Row:
+    layer = None if group.layer == -1 else group.layer
+    return {**group._asdict(), "layer": layer, "scope": scope_of(group.op_name)}
 
 
-def _change(change: object, found: Explanation) -> Row:
-    row: Row = dict(vars(change))
-    saves, excess = row["saves_bytes"], found.excess_bytes
-    is_known = isinstance(saves, int) and excess is not None
-    row["is_enough"] = bool(saves and saves >= (excess or 0)) if is_known else None
-    if row["is_upper_bound"] and row["is_enough"]:
-        row["is_enough"] = None  # it may be
-    return row
+def _change(change: Change, found: Explanation) -> Row:
+    saves, excess = change.saves_bytes, found.excess_bytes
+    is_enough = None if saves is None or excess is None else saves >= excess
+    if is_enough and change.is_upper_bound:
+        is_enough = None  # it may be
+    return {**asdict(change), "is_enough": is_enough}
 
 
 def _plain(value: object) -> Value:

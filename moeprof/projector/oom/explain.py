@@ -7,6 +7,7 @@ does not tell. A sum is only compared with a limit where both are known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from moeprof.projector.oom.failures import TORCH
 from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, PLAN, RESERVE, Message
@@ -202,7 +203,11 @@ def _with_state(message: Message, limit: int, in_use: int) -> Explanation:
     """The pool's state at the failure is known."""
     request, needed = message.failure.request_bytes, program_bytes(message)
     free = max(limit - in_use, 0)
-    known = {"limit_bytes": limit, "needed_bytes": needed, "is_arena": is_arena(message)}
+    known: dict[str, Any] = {
+        "limit_bytes": limit,
+        "needed_bytes": needed,
+        "is_arena": is_arena(message),
+    }
     excess = None if request is None else max(request - free, 0) or None
     if request is not None and request <= free and free > _NEARLY_FULL * limit:
         largest = message.pool.largest_free_bytes
@@ -244,7 +249,7 @@ def _with_state(message: Message, limit: int, in_use: int) -> Explanation:
 
 
 def _of_two(
-    held: int, needed: int, limit: int, excess: int | None, known: dict[str, int | bool | None]
+    held: int, needed: int, limit: int, excess: int | None, known: dict[str, Any]
 ) -> Explanation:
     """What others held against what the program needs."""
     if needed > limit:
@@ -258,7 +263,7 @@ def _of_two(
             is_inside=True,
             held_bytes=held,
             excess_bytes=excess,
-            **known,  # type: ignore[arg-type]
+            **known,
         )
     return Explanation(
         TOGETHER_TOO_LARGE,
@@ -267,7 +272,7 @@ def _of_two(
         is_inside=True,
         held_bytes=held,
         excess_bytes=excess,
-        **known,  # type: ignore[arg-type]
+        **known,
     )
 
 
@@ -275,7 +280,7 @@ def _too_large(
     needed: int,
     limit: int,
     subject: str,
-    known: dict[str, int | bool | None],
+    known: dict[str, Any],
     held: int | None = None,
 ) -> Explanation:
     return Explanation(
@@ -284,14 +289,14 @@ def _too_large(
         is_inside=True,
         held_bytes=held,
         excess_bytes=needed - limit,
-        **{**known, "limit_bytes": limit, "needed_bytes": needed},  # type: ignore[arg-type]
+        **{**known, "limit_bytes": limit, "needed_bytes": needed},
     )
 
 
 def _without_state(message: Message, limit: int | None, request: int | None) -> Explanation:
     """What the pool held is not told."""
     needed, arena = program_bytes(message), is_arena(message)
-    known: dict[str, int | bool | None] = {"is_arena": arena}
+    known: dict[str, Any] = {"is_arena": arena}
     free = message.failure.free_bytes
     if limit is not None and (needed or request or 0) > limit:
         subject = "the program alone needs" if needed else "the request alone is"

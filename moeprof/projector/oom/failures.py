@@ -17,8 +17,8 @@ from moeprof.projector.oom.sizes import SIZE, size_bytes
 TORCH = "PyTorch's allocator"
 _NOT_A_FAILURE = "not a failure"
 _CHEAP = re.compile(
-    r"(?i)out of memory|out_?of_?memory|memory trying to|That was not possible|allocat|enough memory"
-    r"|bad_alloc|oom-kill|cuMemCreate"
+    r"(?i)out of memory|out_?of_?memory|memory trying to|That was not possible|alloc"
+    r"|enough memory|bad_alloc|oom-kill|cuMemCreate"
 )
 _Reader = Callable[[re.Match[str], str], dict[str, object]]
 
@@ -75,13 +75,13 @@ def _xla(found: re.Match[str], text: str) -> dict[str, object]:
 
 
 def _driver(found: re.Match[str], text: str) -> dict[str, object]:
-    is_host = "host" in found[0]
-    size = found["size"] if found["size"] else ""
-    return {
-        "kind": HOST if is_host else RESERVE,
-        "who": "pinned host memory" if is_host else "the driver",
-        "request_bytes": size_bytes(size),
-    }
+    return {"kind": RESERVE, "who": "the driver", "request_bytes": size_bytes(found["size"])}
+
+
+def _pinned(found: re.Match[str], text: str) -> dict[str, object]:
+    size = found["size"]
+    request = int(size) if size.isdecimal() else size_bytes(size)
+    return {"kind": HOST, "who": "pinned host memory", "request_bytes": request}
 
 
 def _collectives(found: re.Match[str], text: str) -> dict[str, object]:
@@ -162,10 +162,13 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     ),
     (re.compile(rf"Failed to allocate request for (?P<size>{SIZE}[^o]*)on device ordinal"), _xla),
     (
+        re.compile(rf"allocate(?: pinned)? host memory of size:? (?P<size>{SIZE}|\d+)"),
+        _pinned,
+    ),
+    (
         re.compile(
-            rf"(?:failed to allocate|could not allocate|failed to alloc)(?: pinned)?(?: host)?"
-            rf"(?: memory)?(?: of size:?)? (?P<size>{SIZE}(?: \([\d,]+ bytes\))?)"
-            r"(?: from (?:device|host)\b|.*(?:OUT_OF_MEMORY|OutOfMemory|hipError_t))"
+            rf"(?i)failed to allocate (?P<size>{SIZE}(?: \([\d,]+ bytes\))?)"
+            r"(?: from device\b|.*(?:OUT_OF_MEMORY|OutOfMemory|hipError_t))"
         ),
         _driver,
     ),
@@ -178,7 +181,8 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     ),
     (
         re.compile(
-            r"(?i)(?:deep_?ep|intranode|internode|nvshmem|mori).*(?:out of memory|failed to allocate)"
+            r"(?i)(?:deep_?ep|intranode|internode|nvshmem|mori)"
+            r".*(?:out of memory|failed to allocate)"
             r"|cuMemCreate failed|allocate_physical_memory_to_heap failed"
             rf"|Failed to allocate (?P<size>{SIZE})"
         ),

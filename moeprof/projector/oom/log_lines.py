@@ -1,7 +1,7 @@
 """Question: which process says each line of a log, and what, without what loggers put before it?
 
-Launchers label lines (``[rank3]:``, ``3: `` of ``srun -l``, ``[1,3]<stderr>:``, ``(Worker pid=7)``),
-and loggers write date, level, file and line.
+Launchers label lines (``[rank3]:``, ``3: `` of ``srun -l``, ``[1,3]<stderr>:``, ``(Worker
+pid=7)``), and loggers write date, level, file and line.
 """
 
 from __future__ import annotations

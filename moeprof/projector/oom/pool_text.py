@@ -52,7 +52,7 @@ class PoolReader:
             known = self.pool.largest_free_bytes or 0
             told["largest_free_bytes"] = max(known, int(found[1]))
         if told:
-            self.pool = replace(self.pool, **told)
+            self.pool = replace(self.pool, **told)  # type: ignore[arg-type]
         return bool(told) or text.startswith(("Bin (", "InUse at", "Next region", "Stats:"))
 
 

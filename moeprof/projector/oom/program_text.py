@@ -81,7 +81,7 @@ class ProgramReader:
             if shared := _SHARES.search(text):
                 told["alias_bytes"] = size_bytes(shared[1])
         if told:
-            self.program = replace(self.program, **told)
+            self.program = replace(self.program, **told)  # type: ignore[arg-type]
         return bool(told)
 
     def _buffer(self, text: str) -> bool:

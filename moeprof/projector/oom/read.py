@@ -25,9 +25,9 @@ from moeprof.projector.oom.program_text import ProgramReader
 _ROUNDING = 0.01
 """Two forms of one request differ by the pool's rounding up, and by digits of ``26.83GiB``."""
 _RELEVANT = re.compile(
-    r"[Mm]emory|[Aa]lloc|OutOfMemory|MEMORY|[Bb]uffer|Size:|Shape|Subshape|Operator|XLA [Ll]abel|====="
-    r"|InUse|Limit|FreeBlock|hbm|HBM|HLO temp|reserved|arguments|Output size|[Ii]n[ -]use|chunk"
-    r"|Free  |padding|possible|oom-kill|cuMem"
+    r"[Mm]emory|[Aa]lloc|ALLOC|OutOfMemory|MEMORY|[Bb]uffer|Size:|Shape|Subshape|Operator"
+    r"|XLA [Ll]abel|=====|InUse|Limit|FreeBlock|hbm|HBM|HLO temp|reserved|arguments"
+    r"|Output size|[Ii]n[ -]use|chunk|Free  |padding|possible|oom-kill|cuMem"
 )
 _GZIP = b"\x1f\x8b"
 
@@ -124,10 +124,8 @@ def _is_same(one: Failure, other: Failure) -> bool:
 
 
 def _is_as_much(one: Failure, other: Failure) -> bool:
-    sizes = (one.request_bytes or one.needed_bytes, other.request_bytes or other.needed_bytes)
-    if sizes[0] is None or sizes[1] is None:
-        return True
-    return abs(sizes[0] - sizes[1]) <= _ROUNDING * max(sizes)
+    a, b = one.request_bytes or one.needed_bytes, other.request_bytes or other.needed_bytes
+    return a is None or b is None or abs(a - b) <= _ROUNDING * max(a, b)
 
 
 def _joined(one: Failure, other: Failure) -> Failure:

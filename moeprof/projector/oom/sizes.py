@@ -27,4 +27,4 @@ def size_bytes(text: str) -> int | None:
     is_decimal = prefix and unit and not binary
     base = 1000 if is_decimal else 1024
     power = _POWERS.index(prefix) + 1 if prefix else 0
-    return round(float(number.replace(",", "")) * base**power) * (-1 if sign else 1)
+    return round(float(number.replace(",", "")) * float(base**power)) * (-1 if sign else 1)

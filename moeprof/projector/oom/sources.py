@@ -7,7 +7,7 @@ compiled program that the compiler wrote to files: it failed nowhere, but shows 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +95,7 @@ def _with_records(message: Message, records: list[Mapping[str, object]]) -> Told
 
 
 def _program_of(
-    message: Message, programs: list[Mapping[str, object]]
+    message: Message, programs: Sequence[Mapping[str, object]]
 ) -> tuple[str, CompiledMemory | None]:
     """The program whose arena is as large as the request."""
     request = message.failure.request_bytes
@@ -156,7 +156,7 @@ def _of_dump(path: Path) -> Told:
         f"{part}_bytes": int(stated[f"{part}_bytes"]) if stated[f"{part}_bytes"] >= 0 else None
         for part in ("argument", "output", "alias", "temp", "constant")
     }
-    program = ProgramText(**sizes)
+    program = ProgramText(**sizes)  # type: ignore[arg-type]
     failure = Failure(PLAN, str(stated["name"]), 0, "")
     notes = (f"program {stated['name']}, as its compiler planned it", *trace.meta.notes)
     return Told(Message(failure, program, PoolText()), buffers_at_peak(trace, module), notes)

@@ -60,7 +60,7 @@ def test_a_size_is_read_in_the_unit_that_it_is_written_in(text, size):
         ("E x/rocm_driver.cc:606] failed to allocate 890.06M (933298432 bytes) from device: "
          "HIP_ERROR_OutOfMemory", RESERVE, "the driver", 933_298_432),
         ("could not allocate pinned host memory of size: 8589934592 from host: OUT_OF_MEMORY",
-         HOST, "pinned host memory", None),
+         HOST, "pinned host memory", 8_589_934_592),
         ("n1:12:34 [3] init.cc:12 NCCL WARN Cuda failure 2 'out of memory'", OUTSIDE, "NCCL",
          None),
         ("NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error. "
