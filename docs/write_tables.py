@@ -14,6 +14,7 @@ from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
+from moeprof.analyzers.stages.compared import SCHEMA as SCHEDULES
 from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Column, Schema
 
@@ -86,6 +87,8 @@ def document() -> str:
         "## Findings: `moeprof analyze`",
         *map(_finding, ALL),
         _section(CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
+        "## Schedules of a pipeline: `moeprof pipeline --schedule all`",
+        _section(SCHEDULES, "One row per schedule that can run, the shortest iteration first."),
         "## What changed: `moeprof compare`",
         *(_section(schema, rows) for schema, rows in COMPARED),
     ]

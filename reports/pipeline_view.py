@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 from rich.text import Text
 
-from moeprof.reports.document import Finding, Value, finding_of, plain
+from moeprof.reports.document import ColumnInfo, Finding, Value, finding_of
 from moeprof.reports.grid import drawn_grid
 from moeprof.reports.names import encodable, printable, shortened
 from moeprof.reports.values import written
 from moeprof.tables.analysis import Analysis
+from moeprof.tables.pipeline import STAGE_WORK
 
 SCHEMA = "moeprof.pipeline/1"
 WIDTH = 80
@@ -25,8 +26,14 @@ _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"
 _LEGEND = (
     "0–9 forward, a–j backward, by their order on the stage, last digit; w weight gradient; · idle"
 )
+_SCHEDULES_LEGEND = (
+    "bubble: idle of the iteration, played; in theory: in closed form, of equal stages; pauses: "
+    "what remains where the optimizer of a stage does not wait for others; held: microbatches "
+    "whose activations the worst stage holds"
+)
 # what the table shows first; the rest is in the JSON
 _COLUMNS = ("stage", "work_ns", "idle_ns", "bubble_share", "fill_ns", "imbalance_ns", "wait_ns")
+_HELD = ("in_flight", "activation_bytes")  # where known
 
 
 class Shown(TypedDict):
@@ -38,22 +45,28 @@ class Shown(TypedDict):
 
 
 class PipelineDocument(TypedDict):
-    """The whole of `moeprof.pipeline/1`; what was not asked for is None."""
+    """The whole of `moeprof.pipeline/1`; what was not asked for is None.
+
+    `schedules` is there where they are compared; its `work` is empty.
+    """
 
     schema: str
     projected: Shown | None
     measured: Shown | None
+    schedules: NotRequired[Shown]
 
 
 def shown(source: str, analysis: Analysis, work: pd.DataFrame) -> Shown:
     """`work` is `STAGE_WORK` of the iteration that `analysis` is about."""
-    rows = [{str(k): plain(v) for k, v in row.items()} for row in work.to_dict("records")]
+    columns = [STAGE_WORK.check(work)[name].tolist() for name in STAGE_WORK.names]
+    rows = [dict(zip(STAGE_WORK.names, row, strict=True)) for row in zip(*columns, strict=True)]
     return {"source": encodable(source), "finding": finding_of(analysis), "work": rows}
 
 
 def drawn(document: PipelineDocument) -> Text:
-    """Both pipelines, projected first: verdict, grid of stages over time, table, notes."""
-    parts = [
+    """Schedules, then both pipelines, projected first: verdict, grid over time, table, notes."""
+    parts = [_schedules(document["schedules"])] if "schedules" in document else []
+    parts += [
         _block(name, part)
         for name, part in (("Projected", document["projected"]), ("Measured", document["measured"]))
         if part is not None
@@ -95,13 +108,36 @@ def _block(name: str, part: Shown) -> Text:
         drawing = grid(part["work"], length, len(rows), WIDTH - label - 1)
         lines += [Text(f"{f'stage {n}':<{label}} {line}") for n, line in enumerate(drawing)]
         lines += [Text(line, style="dim") for line in textwrap.wrap(_LEGEND, WIDTH)]
-        columns = [c for c in finding["columns"] if c["name"] in _COLUMNS]
-        lines += [Text(""), *drawn_grid(columns, rows, WIDTH)]
+        lines += [Text(""), *drawn_grid(_known(finding, _COLUMNS), rows, WIDTH)]
+    return Text("\n").join([*lines, *_notes(finding)])
+
+
+def _schedules(part: Shown) -> Text:
+    finding = part["finding"]
+    lines = [Text(f"Schedules  {shortened(printable(part['source']), WIDTH - 11)}", style="bold")]
+    names = [c["name"] for c in finding["columns"] if c["name"] not in _HELD]
+    lines += drawn_grid(_known(finding, names), finding["rows"], WIDTH)
+    lines += [Text(line, style="dim") for line in textwrap.wrap(_SCHEDULES_LEGEND, WIDTH)]
+    return Text("\n").join([*lines, *_notes(finding)])
+
+
+def _known(finding: Finding, names: Sequence[str]) -> list[ColumnInfo]:
+    """The columns named, and what stages hold where it is known."""
+    rows = finding["rows"]
+    held = [name for name in _HELD if any(row[name] is not None for row in rows)]
+    # in 80 columns there is no room for both: the bubble says how much is idle
+    crowded = ("idle_ns",) if len(held) == len(_HELD) else ()
+    shown = {*names, *held} - {*crowded}
+    return [c for c in finding["columns"] if c["name"] in shown]
+
+
+def _notes(finding: Finding) -> list[Text]:
+    rows = finding["rows"]
     notes = [textwrap.wrap(printable(n), WIDTH - 3) for n in finding["notes"]]
-    lines += [Text("")] if rows and notes else []
+    lines = [Text("")] if rows and notes else []
     for first, *rest in notes:
         lines += [Text(f" - {first}"), *[Text(f"   {line}") for line in rest]]
-    return Text("\n").join(lines)
+    return lines
 
 
 def _whole(row: Mapping[str, Value]) -> int:

@@ -6,37 +6,30 @@ import numpy as np
 
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.schedule_order import KINDS
-from moeprof.specs.schedule_play import Played, StageTimes, equal_times, play
+from moeprof.specs.schedule_play import Played, play
+from moeprof.specs.stage_work import StageWork, times_of
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 
 
-def even_times(
-    schedule: Schedule, microbatch_ns: int, *, is_forward_only: bool = False
-) -> StageTimes:
-    """Times of equal stages: a third each of forward and both gradients, as of a matrix product.
+def projected(
+    schedule: Schedule,
+    work: StageWork,
+    *,
+    is_forward_only: bool = False,
+    activation_bytes: float = float("nan"),
+) -> PipelineWork:
+    """The work of one iteration; with `is_forward_only`, of forward work alone.
 
     Args:
         schedule: what the stages follow.
-        microbatch_ns: work of one stage for one microbatch, in all chunks.
-        is_forward_only: all of `microbatch_ns` is forward work.
-    """
-    chunk_ns = microbatch_ns // schedule.chunks
-    if is_forward_only:
-        return equal_times(schedule, chunk_ns, 0)
-    backward_ns = round(chunk_ns * 2 / 3)
-    weight_ns = backward_ns // 2
-    return equal_times(schedule, chunk_ns - backward_ns, backward_ns - weight_ns, weight_ns)
-
-
-def projected(
-    schedule: Schedule, times: StageTimes, *, is_forward_only: bool = False
-) -> PipelineWork:
-    """The work of one iteration; with `is_forward_only`, of forward work alone.
+        work: how long they take.
+        is_forward_only: no backward work runs.
+        activation_bytes: what a stage saves for one microbatch; NaN where not known.
 
     Raises:
         SpecError: the schedule has no such order, or has too many pieces to draw.
     """
-    played = play(schedule, times, is_forward_only=is_forward_only)
+    played = play(schedule, times_of(schedule, work), is_forward_only=is_forward_only)
     stage = np.arange(schedule.stages)
     return PipelineWork(
         source="projected",
@@ -53,8 +46,36 @@ def projected(
                 "memory_bytes": np.full(len(stage), np.nan),
             }
         ),
-        notes=_notes(schedule, times),
+        notes=(assumed(work), *_beyond_theory(schedule, work)),
+        activation_bytes=activation_bytes,
     )
+
+
+def assumed(work: StageWork) -> str:
+    """What a projection takes for granted."""
+    is_even = len(set(work.total_ns)) == 1 and not (work.embedding_ns or work.head_ns)
+    stages = "equal stages" if is_even else "stages as long as given"
+    if not work.transfer_ns:
+        return f"assumed, not measured: {stages}, and handing results on takes no time"
+    how = "beside the work" if work.is_overlapped else "in which its sender does not work"
+    took = f"handing a result on takes {work.transfer_ns / 1e6:g} ms, {how}"
+    return f"assumed, not measured: {stages}, and {took}"
+
+
+def _beyond_theory(schedule: Schedule, work: StageWork) -> tuple[str, ...]:
+    """Notes where the closed form of the bubble does not hold, even for equal stages."""
+    notes = []
+    if schedule.microbatches < schedule.settled_microbatches:
+        notes.append(
+            f"the bubble by the schedule holds from {schedule.settled_microbatches} microbatches "
+            f"on; with {schedule.microbatches}, what was played through is right"
+        )
+    if schedule.splits_backward and len(set(work.shares)) > 1:
+        notes.append(
+            "the bubble by the schedule is that of forward and both gradients equally long; what "
+            "was played through is right"
+        )
+    return tuple(notes)
 
 
 def _columns(played: Played) -> dict[str, np.ndarray]:
@@ -72,21 +93,3 @@ def _columns(played: Played) -> dict[str, np.ndarray]:
         "start_ns": played.start_ns.ravel(),
         "duration_ns": played.duration_ns.ravel(),
     }
-
-
-def _notes(schedule: Schedule, times: StageTimes) -> tuple[str, ...]:
-    is_even = bool((times.work_ns == times.work_ns[:, :1, :1]).all())
-    stages = "equal stages" if is_even else "stages as long as given"
-    sent = "handing results on takes no time"
-    if times.transfer_ns:
-        sent = f"handing a result on takes {times.transfer_ns / 1e6:g} ms"
-        sent += (
-            ", beside the work" if times.is_overlapped else ", in which its sender does not work"
-        )
-    notes = [f"assumed, not measured: {stages}, and {sent}"]
-    if schedule.microbatches < schedule.settled_microbatches:
-        notes.append(
-            f"the bubble by the schedule is that of {schedule.settled_microbatches} microbatches "
-            f"or more; with {schedule.microbatches}, what was played through is right"
-        )
-    return tuple(notes)

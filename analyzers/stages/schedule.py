@@ -38,7 +38,20 @@ STAGES = Schema(
         Column("weight_gradient_ns", "int64", "ns", "weight gradients, where they run apart"),
         Column("pieces", "int64", "count", "chunks of layers run, over all microbatches"),
         Column("memory_bytes", "float64", "bytes", "peak of the stage's device; none unknown"),
-        Column("in_flight", "float64", "", "microbatches whose activations it held at its peak"),
+        Column(
+            "in_flight",
+            "float64",
+            "",
+            "microbatches whose activations it holds at its peak; none unknown",
+            "held",
+        ),
+        Column(
+            "activation_bytes",
+            "float64",
+            "bytes",
+            "activations that it holds at its peak; none unknown",
+            "saved",
+        ),
     ),
 )
 _KINDS = ("forward", "backward", "weight_gradient")
@@ -74,6 +87,7 @@ def stage_table(pipeline: PipelineWork, iteration: int) -> pd.DataFrame:
     )
     rounds = flow_rounds(schedule_of(pipeline))
     table = table.assign(**causes_of_idle(table["work_ns"].to_numpy(), whole_ns, rounds))
+    table = table.assign(activation_bytes=table["in_flight"] * pipeline.activation_bytes)
     return STAGES.frame({name: table[name] for name in STAGES.names})
 
 

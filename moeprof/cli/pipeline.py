@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.selection import selects
+from moeprof.cli.stage_options import StageOptions, describes_stages, source_of, stage_work
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
-    from moeprof.reports.pipeline_view import Shown
+    from moeprof.reports.pipeline_view import PipelineDocument, Shown
 
-_NS_PER_MS = 1_000_000
+_ALL = "all"
+_GIB = 2**30
 
 
 @click.command("pipeline")
@@ -30,17 +32,15 @@ _NS_PER_MS = 1_000_000
 )
 @click.option(
     "--schedule",
-    type=click.Choice(SCHEDULES),
-    help="Default: 1f1b, or interleaved where --virtual is above 1.",
+    type=click.Choice((*SCHEDULES, _ALL)),
+    help="Default: 1f1b, or interleaved where --virtual is above 1. all compares them.",
 )
+@describes_stages
 @click.option(
-    "--microbatch-ms",
-    type=click.FloatRange(1e-3, 1e9),
-    default=1.0,
-    show_default=True,
-    help="Assumed work of one stage for one microbatch, forward and backward.",
+    "--activation-gib",
+    type=click.FloatRange(0, 1e9),
+    help="Activations, in GiB, that a stage saves for one microbatch: shows what it holds.",
 )
-@click.option("--forward-only", "is_forward_only", is_flag=True, help="Project no backward work.")
 @click.option(
     "--run", "path", type=click.Path(exists=True, path_type=Path), help="What was measured."
 )
@@ -56,26 +56,28 @@ def command(
     microbatches: int | None,
     chunks: int | None,
     schedule: str | None,
-    microbatch_ms: float,
-    is_forward_only: bool,
+    activation_gib: float | None,
     path: Path | None,
     iteration: int | None,
     as_json: bool,
     session: str | None,
     hosts: tuple[str, ...],
+    **work: Unpack[StageOptions],
 ) -> None:
     """The bubble of a pipeline: projected from its schedule, measured from a run, drawn.
 
-    --stages and --microbatches project an iteration of equal stages. --run takes what `analyze`
-    takes, or the folder that Primus' dump_pp_data writes (config.json, pp_rank_N.json). Why stages
-    idle is told in three parts that add up to the bubble: the schedule fills and drains, stages
-    are unequal, and the rest: transfers and waits.
+    --stages and --microbatches project an iteration: every piece of work as soon as its stage is
+    free and what it needs is there, beside the bubble of the closed form, and the microbatches
+    whose activations each stage holds at its peak. --schedule all compares the schedules. --run
+    takes what `analyze` takes, or the folder that Primus' dump_pp_data writes (config.json,
+    pp_rank_N.json). Why stages idle is told in three parts that add up to the bubble: the schedule
+    fills and drains, stages are unequal, and the rest: transfers and waits.
 
     Exit code 3: the run is damaged or partial.
 
     Example:
 
-        moeprof pipeline --stages 4 --microbatches 8 --schedule gpipe
+        moeprof pipeline --stages 4 --microbatches 8 --schedule zb-h1 --head-ms 0.3
     """
     if (stages is None) != (microbatches is None):
         raise click.UsageError("--stages and --microbatches belong together.")
@@ -85,18 +87,17 @@ def command(
 
     from moeprof.reports import pipeline_view as view
 
-    projection = None
+    document: PipelineDocument = {"schema": view.SCHEMA, "projected": None, "measured": None}
     if stages is not None and microbatches is not None:
-        name = schedule or ("interleaved" if (chunks or 1) > 1 else "1f1b")
-        chunks = chunks or (V_CHUNKS if name in V_SHAPED else 1)
-        work_ns = round(microbatch_ms * _NS_PER_MS)
-        projection = _projected((name, stages, microbatches, chunks), work_ns, is_forward_only)
-    measured, is_cut = (None, False) if path is None else _measured(path, iteration, session, hosts)
-    document: view.PipelineDocument = {
-        "schema": view.SCHEMA,
-        "projected": projection,
-        "measured": measured,
-    }
+        shape = stages, microbatches, chunks
+        held_bytes = float("nan") if activation_gib is None else activation_gib * _GIB
+        if schedule == _ALL:
+            document["schedules"] = _compared(shape, work, held_bytes)
+        else:
+            document["projected"] = _projected(schedule, shape, work, held_bytes)
+    is_cut = False
+    if path is not None:
+        document["measured"], is_cut = _measured(path, iteration, session, hosts)
     if as_json:
         click.echo(json.dumps(document, allow_nan=False))
     else:
@@ -106,18 +107,45 @@ def command(
 
 
 def _projected(
-    schedule: tuple[str, int, int, int], microbatch_ns: int, is_forward_only: bool
+    name: str | None,
+    shape: tuple[int, int, int | None],
+    given: StageOptions,
+    activation_bytes: float,
 ) -> Shown:
     from moeprof.analyzers.pipeline import pipeline_stages
-    from moeprof.analyzers.stages.projected import even_times, projected
+    from moeprof.analyzers.stages.projected import projected
     from moeprof.reports.pipeline_view import shown
     from moeprof.specs.schedule import Schedule
 
-    asked = Schedule(*schedule)
-    times = even_times(asked, microbatch_ns, is_forward_only=is_forward_only)
-    work = projected(asked, times, is_forward_only=is_forward_only)
-    source = f"{microbatch_ns / _NS_PER_MS:g} ms of work per microbatch and stage, assumed"
-    return shown(source, pipeline_stages(work), work.work)
+    stages, microbatches, virtual = shape
+    name = name or ("interleaved" if (virtual or 1) > 1 else "1f1b")
+    chunks = virtual or (V_CHUNKS if name in V_SHAPED else 1)
+    schedule = Schedule(name, stages, microbatches, chunks)
+    is_forward_only = given["is_forward_only"]
+    if is_forward_only and schedule.splits_backward:
+        raise click.UsageError(f"--forward-only: {name} is a way to order backward work.")
+    asked = stage_work(given)
+    work = projected(
+        schedule, asked, is_forward_only=is_forward_only, activation_bytes=activation_bytes
+    )
+    return shown(source_of(asked), pipeline_stages(work), work.work)
+
+
+def _compared(
+    shape: tuple[int, int, int | None], given: StageOptions, activation_bytes: float
+) -> Shown:
+    from moeprof.analyzers.stages.compared import compared
+    from moeprof.reports.pipeline_view import shown
+    from moeprof.tables.pipeline import STAGE_WORK
+
+    asked = stage_work(given)
+    analysis = compared(
+        shape,
+        asked,
+        is_forward_only=given["is_forward_only"],
+        activation_bytes=activation_bytes,
+    )
+    return shown(source_of(asked), analysis, STAGE_WORK.frame())
 
 
 def _measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -38,6 +39,7 @@ class PipelineWork:
     """What the stages of a pipeline did, and the schedule that they were to follow.
 
     ``work`` is `STAGE_WORK`, ``times`` `STAGE_TIME`. ``chunks`` are groups of layers per stage.
+    ``activation_bytes`` is what a stage saves for one microbatch; NaN unknown.
     """
 
     source: str
@@ -48,3 +50,4 @@ class PipelineWork:
     work: pd.DataFrame
     times: pd.DataFrame
     notes: tuple[str, ...] = ()
+    activation_bytes: float = math.nan

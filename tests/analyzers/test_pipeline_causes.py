@@ -5,16 +5,11 @@ from hypothesis import strategies as st
 
 from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.stages.causes import causes_of_idle
-from moeprof.analyzers.stages.projected import even_times, projected
+from moeprof.analyzers.stages.projected import projected
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.schedule_play import equal_times
+from moeprof.specs.stage_work import StageWork
 
 MS = 1_000_000
-
-
-def whole(schedule):
-    """1 ms of forward work of a stage for a microbatch."""
-    return equal_times(schedule, MS // schedule.chunks, 0)
 
 
 def causes(work_ms, iteration_ms, rounds):
@@ -61,7 +56,9 @@ def test_the_three_add_up_to_the_idle_time_and_none_is_negative(work, more, roun
     ids=str,
 )
 def test_a_projected_pipeline_is_its_schedule(schedule, total_ms, bubble):
-    analysis = pipeline_stages(projected(schedule, whole(schedule), is_forward_only=True))
+    analysis = pipeline_stages(
+        projected(schedule, StageWork((MS,), (1, 0, 0)), is_forward_only=True)
+    )
     headline = {m.metric: m.value for m in analysis.headline}
     assert headline["iteration_time"] == total_ms * MS
     assert headline["bubble_share"] == pytest.approx(bubble)
@@ -72,6 +69,6 @@ def test_a_projected_pipeline_is_its_schedule(schedule, total_ms, bubble):
 
 def test_two_thirds_of_the_work_are_backward():
     schedule = Schedule("1f1b", 2, 2)
-    table = pipeline_stages(projected(schedule, even_times(schedule, 3 * MS))).table
+    table = pipeline_stages(projected(schedule, StageWork((3 * MS,)))).table
     assert table["forward_ns"].tolist() == [2 * MS] * 2
     assert table["backward_ns"].tolist() == [4 * MS] * 2

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from builders.sessions import two_hosts
@@ -6,6 +7,9 @@ from click.testing import CliRunner, Result
 
 from moeprof.cli.main import group
 from moeprof.reports.pipeline_view import grid
+from moeprof.specs.schedule import SCHEDULES
+
+SHAPE = ("--stages", "4", "--microbatches", "8")
 
 
 def run(*arguments: object) -> Result:
@@ -34,6 +38,43 @@ def test_a_projection_is_drawn_within_80_columns():
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_is_drawn_with_its_two_bubbles(name):
+    done = run("--stages", 4, "--microbatches", 8, "--schedule", name, "--activation-gib", 2)
+    assert done.exit_code == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    played, theory = re.search(r"Bubble (\S+) %, (\S+) %\s+by", done.stdout).groups()
+    assert played == theory
+    assert re.search(r"^stage .* held +saved$", done.stdout, re.MULTILINE)
+
+
+def test_all_schedules_are_compared_within_80_columns():
+    done = run("--stages", 8, "--microbatches", 32, "--schedule", "all", "--activation-gib", 2)
+    assert done.exit_code == 0
+    assert (
+        "v-min             2  12.3 %     12.3 %  12.3 %   36.50 ms     4  8.000 GiB" in done.stdout
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    done = run("--stages", 8, "--microbatches", 32, "--schedule", "all", "--json")
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert (document["projected"], document["measured"]) == (None, None)
+    rows = {row["schedule"]: row for row in document["schedules"]["finding"]["rows"]}
+    assert set(rows) == set(SCHEDULES)
+    assert rows["v-half"]["in_flight"] == 5
+    assert rows["v-half"]["activation_bytes"] is None
+
+
+def test_stages_and_transfers_of_any_length_are_played():
+    """2 stages of 2 and 4 ms, 1 microbatch, half forward: 1 + 2 + 2 + 1 ms and 2 transfers."""
+    times = ("--forward-ms", 1, "--backward-ms", 1, "--stage-ms", "2,4", "--p2p-ms", 0.25)
+    done = run("--stages", 2, "--microbatches", 1, *times, "--json")
+    projected = json.loads(done.stdout)["projected"]
+    assert projected["source"] == "2, 4 ms of work per microbatch and stage, assumed"
+    headline = {m["metric"]: m["value"] for m in projected["finding"]["headline"]}
+    assert headline["iteration_time"] == 6_500_000
+    assert "handing a result on takes 0.25 ms, beside the work" in projected["finding"]["notes"][0]
+
+
 def test_a_dump_is_measured(tmp_path):
     done = run("--run", dump(tmp_path), "--json")
     assert done.exit_code == 0
@@ -58,7 +99,15 @@ def test_a_run_without_a_pipeline_says_so(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [([], "Say what to show"), (["--stages", "4"], "belong together"), (["--stages", "0"], "0")],
+    [
+        ([], "Say what to show"),
+        (["--stages", "4"], "belong together"),
+        (["--stages", "0"], "0"),
+        ([*SHAPE, "--stage-ms", "1,x"], "such as 1,1,1.5, found '1,x'"),
+        ([*SHAPE, "--stage-ms", "1,0"], "found '1,0'"),
+        ([*SHAPE, "--weight-ms", "2"], "expected less than 0.666667, found 2"),
+        ([*SHAPE, "--schedule", "zbv", "--forward-only"], "zbv is a way to order backward work"),
+    ],
 )
 def test_what_is_missing_is_wrong_usage(arguments, said):
     done = run(*arguments)
