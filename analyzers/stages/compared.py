@@ -5,6 +5,7 @@ Returns: one row per schedule that can run, the shortest iteration first.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.stages.projected import assumed
@@ -125,10 +126,11 @@ def _row(
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     if table.empty:
         return ()
-    least = table.loc[table["in_flight"].idxmin()] if table["in_flight"].notna().any() else None
+    held = table["in_flight"].to_numpy()
+    least = None if np.isnan(held).all() else int(np.nanargmin(held))
     return (
         Metric("shortest", str(table["schedule"].iloc[0]), ""),
         Metric("iteration_time", int(table["iteration_ns"].iloc[0]), "ns"),
-        Metric("holds_least", None if least is None else str(least["schedule"]), ""),
-        Metric("least_held", None if least is None else float(least["in_flight"]), ""),
+        Metric("holds_least", None if least is None else str(table["schedule"].iloc[least]), ""),
+        Metric("least_held", None if least is None else float(held[least]), ""),
     )
