@@ -77,6 +77,9 @@ def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
         count, source = 1, "model/train.py, make_step"
         if degrees.sequence is not None:
             dimensions["positions"] = degrees.sequence + 1
+    counter = Row(
+        "step counter", "args", "optimizer", 4, "one int32", "optax.adamw's count", "exact"
+    )
     row = product_row(
         "batch of tokens",
         count,
@@ -87,7 +90,7 @@ def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
         source=source,
         confidence="high",
     )
-    return (row,)
+    return (row, counter) if setting.world == "bundled" else (row,)
 
 
 def _gradients(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
