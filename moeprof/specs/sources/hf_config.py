@@ -27,7 +27,7 @@ _KV_HEADS = (
     "num_key_value_heads attn_config.kv_n_heads num_kv_heads n_head_kv multi_query_group_num"
 )
 _BIASED_QUERIES = ("qwen2", "qwen2_moe")
-_NORMED_HEADS = ("qwen3", "qwen3_moe", "qwen3_next")
+_GATED_ATTENTION = ("qwen3_next", "qwen3_5")
 _NORMED_TOKENS = ("olmoe", "olmo2", "minimax_m2")
 _WITHOUT_GATE = ("gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2")
 _TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "gpt2", "bloom")
@@ -60,7 +60,7 @@ def read_hf_config(path: Path) -> LoadedModel:
     kind = document.text("model_type") or ""
     experts = document.count(EXPERTS) or 0
     if experts > 1:
-        values |= expert_fields(document, values["layers"], experts, notes)
+        values |= expert_fields(document, values["layers"], values["hidden"], experts, notes)
     else:
         values |= dense_fields(document, values["layers"], values["hidden"], kind)
         notes.append(
@@ -148,10 +148,15 @@ def _traits(document: Document, notes: list[str]) -> dict[str, Any]:
         "has_sinks": is_oss,
         "qk_norm": _qk_norm(document, kind),
         "tied_head": tied,
-        "has_attention_gate": bool(document.flag("attn_output_gate")) or kind == "qwen3_next",
+        "has_attention_gate": _has_gate(document, kind),
         "final_softcap": softcap is not None and bool(softcap[1]),
         "is_gated": kind not in _WITHOUT_GATE and document.text("mlp_hidden_act") != "relu2",
     }
+
+
+def _has_gate(document: Document, kind: str) -> bool:
+    said = document.flag("attn_output_gate")
+    return kind.startswith(_GATED_ATTENTION) if said is None else said
 
 
 def _qk_norm(document: Document, kind: str) -> str:
@@ -159,7 +164,7 @@ def _qk_norm(document: Document, kind: str) -> str:
         return "all"
     # Llama 4 calls an operation without weights use_qk_norm.
     is_normed = bool(document.flag("use_qk_norm")) and not kind.startswith("llama4")
-    return "head" if is_normed or kind in _NORMED_HEADS else "none"
+    return "head" if is_normed or kind.startswith("qwen3") else "none"
 
 
 def _dtype(document: Document, notes: list[str]) -> dict[str, str]:

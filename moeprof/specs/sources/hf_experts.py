@@ -18,8 +18,8 @@ TOP_K = (
     "ffn_config.moe_top_k num_selected_experts top_k"
 )
 _EXPERT_WIDTH = (
-    "moe_intermediate_size moe_ffn_hidden_size expert_intermediate_size ffn_config.ffn_hidden_size "
-    "intermediate_size ffn_hidden_size"
+    "moe_intermediate_size moe_ffn_hidden_size expert_intermediate_size expert_ffn_hidden_size "
+    "ffn_config.ffn_hidden_size intermediate_size ffn_hidden_size"
 )
 _DENSE_WIDTH = "intermediate_size_mlp intermediate_size ffn_hidden_size ffn_dim n_inner ffn_hidden"
 _FIRST = "first_k_dense_replace first_num_dense_layers moe_layer_start_index"
@@ -30,9 +30,9 @@ _SHARED_WIDTH = (
 
 
 def expert_fields(
-    document: Document, layers: int, experts: int, notes: list[str]
+    document: Document, layers: int, hidden: int, experts: int, notes: list[str]
 ) -> dict[str, Any]:
-    """Fields of a `ModelSpec` for a model with ``experts`` per MoE layer.
+    """Fields of a `ModelSpec` for a model of a ``hidden`` width with ``experts`` per MoE layer.
 
     Raises:
         SpecError: a key is missing or damaged, or the dense layers lie in no known pattern.
@@ -47,7 +47,7 @@ def expert_fields(
         "dense_layers": pattern.dense_layers,
         "is_interleaved": pattern.is_interleaved,
         "dense_ffn": dense_ffn,
-        **_shared(document, notes),
+        **_shared(document, hidden, notes),
     }
 
 
@@ -66,13 +66,18 @@ def dense_fields(document: Document, layers: int, hidden: int, kind: str) -> dic
     }
 
 
-def _shared(document: Document, notes: list[str]) -> dict[str, int]:
+def _shared(document: Document, hidden: int, notes: list[str]) -> dict[str, int]:
     count = document.count(_SHARED_COUNT)
     width = document.count(_SHARED_WIDTH) or 0
     kind = document.text("model_type") or ""
     if document.flag("residual_moe"):
         notes.append("residual_moe: the dense feed-forward beside the experts counts as shared")
         return {"shared_experts": 1, "shared_ffn": document.needed("intermediate_size")}
+    if document.flag("parallel_attn_mlp_res"):
+        notes.append(
+            "parallel_attn_mlp_res: the dense feed-forward beside experts counts as shared"
+        )
+        return {"shared_experts": 1, "shared_ffn": hidden}
     if count is None and kind.startswith("llama4"):
         notes.append(f"model_type {kind}: one shared expert, which no key says")
         count = 1

@@ -8,7 +8,8 @@ from moeprof.errors import SpecError
 from moeprof.specs.model import LIGHTNING, LinearSpec
 from moeprof.specs.sources.document import Document
 
-# Keys of layers whose weights `LinearSpec` has no place for.
+# Keys of layers whose weights `ModelSpec` has no place for: state-space and other mixers, encoders,
+# several attentions or feed-forwards per layer, streams beside the residual one.
 _UNKNOWN_MIXERS = (
     "mamba_d_state",
     "mamba_expand",
@@ -20,18 +21,24 @@ _UNKNOWN_MIXERS = (
     "encoder_layers",
     "num_encoder_layers",
     "num_sparse_encoder_layers",
+    "zero_expert_num",
+    "moe_layers_enum",
+    "enable_moe_block",
+    "altup_num_inputs",
+    "hc_mult",
 )
 
 
 def refuse_unknown_mixers(document: Document) -> None:
-    """Refuse state-space layers and encoders: their weights would be counted as attention.
+    """Refuse layers whose weights would be counted as others, or not at all.
 
     Raises:
         SpecError: a key says that there are some.
     """
     kinds = document.list_of("layer_types", str)
     for key in _UNKNOWN_MIXERS:
-        if document.found(key) is None:
+        hit = document.found(key)
+        if hit is None or hit[1] is False:
             continue
         if key.startswith("mamba") and kinds and "mamba" not in kinds:
             continue
