@@ -21,9 +21,14 @@ section 3.3; zb-h1, zb-h2 and zbv: Qi et al. 2023, arXiv 2401.10241; v-half and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from moeprof.errors import SpecError
 from moeprof.specs.building_block import BLOCKS, block_of, most_held
 from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule_order import order_arrays
 
 
 def in_flight(schedule: str, stages: int, virtual: int, microbatches: int, stage: int) -> float:
@@ -46,6 +51,28 @@ def in_flight(schedule: str, stages: int, virtual: int, microbatches: int, stage
     if not 0 <= stage < stages:
         raise SpecError(f"{schedule}: expected a stage from 0 to {stages - 1}, found {stage}.")
     return _chunks_in_flight(asked, stage) / virtual
+
+
+def in_flight_by_chunk(
+    schedule: Schedule, stage: int, sizes: Sequence[float] | None = None
+) -> tuple[float, ...]:
+    """Microbatches that a stage holds of each of its chunks when it holds most, first chunk first.
+
+    Args:
+        schedule: with v chunks.
+        stage: from 0.
+        sizes: [v], what a chunk saves for one microbatch, in any unit; None: all the same. The
+            moment is the one at which all chunks together are largest.
+
+    Raises:
+        SpecError: the interleaved schedule takes microbatches in groups of as many as stages.
+    """
+    kind, chunk, _ = order_arrays(schedule, stage)
+    change = np.where(kind == 0, 1, np.where(kind == kind.max(), -1, 0))
+    is_mine = np.arange(schedule.chunks)[:, None] == chunk
+    held = np.cumsum(change * is_mine, axis=1)
+    weights = np.ones(schedule.chunks) if sizes is None else np.asarray(sizes, dtype="float64")
+    return tuple(map(float, held[:, np.argmax(weights @ held)]))
 
 
 def _chunks_in_flight(schedule: Schedule, stage: int) -> int:

@@ -17,6 +17,9 @@ The last two lines are of schedules that run the gradients of weights apart (see
 `moeprof.specs.zero_bubble_order`) where forward, gradient of the input and of the weights take
 equally long; a round is one of these pieces.
 
+Where they are not equally long, the idle time of zb-h1 is (p − 1) · max(F, B, F + B − W), that of
+zb-h2 (p − 1) · max(F, B − F, F + B − 2 · W), from 2p − 1 microbatches on.
+
 An iteration lasts until the last stage is done. Stages of zb-h2 and zbv work without a pause from
 their first piece to their last (the published bubble of 0): the p − 1 that remain are the wait of
 the last stage at the begin, which costs nothing only where the optimizer of a stage does not wait
@@ -122,7 +125,7 @@ class Schedule:
     def settled_microbatches(self) -> int:
         """Microbatches from which on `bubble` is exact for equal pieces of work.
 
-        With fewer, stages wait longer (a single one in v-min: shorter).
+        With fewer, stages may wait longer (a single one in v-min: shorter).
         """
         p = self.stages
         needed = {

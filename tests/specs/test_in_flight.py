@@ -3,7 +3,8 @@ from builders.schedules import schedules
 from hypothesis import given
 
 from moeprof.errors import SpecError
-from moeprof.specs.in_flight import in_flight
+from moeprof.specs.in_flight import in_flight, in_flight_by_chunk
+from moeprof.specs.schedule import Schedule
 from moeprof.specs.schedule_order import order_of_work
 
 
@@ -37,7 +38,7 @@ def held(schedule, stage):
         (("zbv", 4, 2, 4, 0), 5 / 2),  # 4 in the first chunk when the second begins
         (("v-half", 8, 2, 16, 0), 5),
         (("v-half", 7, 2, 16, 6), 4),
-        # F at 0 and 15, W ends at 33 and 18, each 6 again: 6 chunks at 36, 42, …
+        # F at 0 and 15, W ends at 33 and 18, again every 6: 6 chunks from 27 on
         (("v-min", 8, 2, 16, 0), 3),
         (("v-min", 16, 2, 64, 3), 6),
         (("v-min", 16, 2, 2, 3), 2),
@@ -62,6 +63,27 @@ def test_the_v_schedules_hold_what_was_published_with_them(stages):
         for name in ("zbv", "v-half", "v-min")
     }
     assert worst == {"zbv": stages, "v-half": (stages + 2) // 2, "v-min": (stages + 4) // 3}
+
+
+@given(schedules())
+def test_the_chunks_of_a_stage_add_up(schedule):
+    shape = schedule.name, schedule.stages, schedule.chunks, schedule.microbatches
+    for stage in range(schedule.stages):
+        by_chunk = in_flight_by_chunk(schedule, stage)
+        assert sum(by_chunk) / schedule.chunks == in_flight(*shape, stage)
+
+
+def test_the_first_chunk_is_held_by_more_microbatches():
+    """Interleaved, 2 stages, 2 chunks, stage 0: 2 · 1 + 2 + 1 = 5 forwards: 2 of each chunk, then
+    one more of the first.
+
+    Stage 0 of v-min on 8: chunk 0 from 6j to 6j + 33, chunk 1 from 6j + 15 to 6j + 18. At 27 they
+    are held by 5 and 1 microbatches, at 30 by 6 and none.
+    """
+    assert in_flight_by_chunk(Schedule("interleaved", 2, 4, 2), 0) == (3, 2)
+    schedule = Schedule("v-min", 8, 16, 2)
+    assert in_flight_by_chunk(schedule, 0, sizes=(1, 9)) == (5, 1)
+    assert in_flight_by_chunk(schedule, 0, sizes=(9, 1)) == (6, 0)
 
 
 def test_what_cannot_be_is_refused():

@@ -64,7 +64,7 @@ def test_equal_stages_have_the_bubble_of_the_closed_form(schedule, length):
     if schedule.microbatches >= schedule.settled_microbatches:
         assert played.bubbles() == pytest.approx(schedule.bubble)
     elif schedule.name != "v-min":  # one microbatch does not wait for places that others take
-        assert played.bubbles().min() > schedule.bubble
+        assert played.bubbles().min() >= schedule.bubble - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,18 @@ def test_stages_of_zero_bubble_schedules_do_not_pause(name, stages):
     assert played.longest_stage_ns == 10 * schedule.rounds
 
 
-def test_the_idle_time_of_h1_with_unequal_passes_is_that_of_the_paper():
-    """(p − 1) · (F + B − W), Qi et al. 2023, table 2: here 3 · (4 + 5 − 3) ns."""
-    schedule = Schedule("zb-h1", 4, 8)
-    played = play(schedule, equal_times(schedule, 4, 5, 3))
-    assert played.iteration_ns == 8 * 12 + 3 * 6
+@given(st.integers(1, 8), st.integers(0, 9), *(st.integers(1, 9) for _ in range(3)))
+def test_idle_times_with_unequal_passes_are_those_of_the_paper(stages, more, f, b, w):
+    """Qi et al. 2023, table 2: (p − 1) · (F + B − W), and F + B − 2 · W of H2.
+
+    And no less than the last stage waits for at the begin, or where W is too long to fill.
+    """
+    times = {"zb-h1": max(f, b, f + b - w), "zb-h2": max(f, b - f, f + b - 2 * w)}
+    for name, each in times.items():
+        schedule = Schedule(name, stages, 2 * stages - 1 + more)
+        played = play(schedule, equal_times(schedule, f, b, w))
+        work = schedule.microbatches * (f + b + w)
+        assert played.iteration_ns - work == (stages - 1) * each
 
 
 def test_a_heavy_stage_sets_the_pace():
