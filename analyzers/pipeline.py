@@ -16,6 +16,7 @@ from moeprof.analyzers.stages.schedule import (
     typical_iteration,
 )
 from moeprof.errors import SpecError
+from moeprof.specs.schedule import Schedule
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.trace import Trace
@@ -65,9 +66,20 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
     )
     notes = (
         *found.notes,
+        *_apart(table, schedule),
         "what a stage waits for inside its work (experts, tensor-parallel peers) counts as work",
     )
     return Analysis("pipeline", QUESTION, headline, SCHEMA, table, notes)
+
+
+def _apart(table: pd.DataFrame, schedule: Schedule) -> tuple[str, ...]:
+    """A note where the work shows another schedule than the one that was stated."""
+    if schedule.splits_backward or not table["weight_gradient_ns"].any():
+        return ()
+    return (
+        f"gradients of weights ran apart, so the schedule was not {schedule.name} but one that "
+        "splits backward work; which one is not recorded, and it demands a smaller bubble",
+    )
 
 
 def _causes(table: pd.DataFrame) -> tuple[Metric, ...]:

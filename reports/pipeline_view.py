@@ -26,6 +26,7 @@ _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"
 _LEGEND = (
     "0–9 forward, a–j backward, by their order on the stage, last digit; w weight gradient; · idle"
 )
+_HELD_LEGEND = "held: microbatches whose activations the stage holds at its peak"
 _SCHEDULES_LEGEND = (
     "bubble: idle of the iteration, played; in theory: in closed form, of equal stages; pauses: "
     "what remains where the optimizer of a stage does not wait for others; held: microbatches "
@@ -108,7 +109,10 @@ def _block(name: str, part: Shown) -> Text:
         drawing = grid(part["work"], length, len(rows), WIDTH - label - 1)
         lines += [Text(f"{f'stage {n}':<{label}} {line}") for n, line in enumerate(drawing)]
         lines += [Text(line, style="dim") for line in textwrap.wrap(_LEGEND, WIDTH)]
-        lines += [Text(""), *drawn_grid(_known(finding, _COLUMNS), rows, WIDTH)]
+        columns = _known(finding, _COLUMNS)
+        lines += [Text(""), *drawn_grid(columns, rows, WIDTH)]
+        if columns[-1]["name"] in _HELD:
+            lines.append(Text(_HELD_LEGEND, style="dim"))
     return Text("\n").join([*lines, *_notes(finding)])
 
 

@@ -65,7 +65,7 @@ def compared(
     work: StageWork,
     *,
     is_forward_only: bool = False,
-    activation_bytes: float = float("nan"),
+    activation_bytes: tuple[float, ...] = (),
 ) -> Analysis:
     """All schedules that can run.
 
@@ -73,7 +73,7 @@ def compared(
         shape: stages, microbatches, and the chunks of schedules with any number of them (None: 2).
         work: how long stages work.
         is_forward_only: no backward work runs: only orders of forward work are compared.
-        activation_bytes: what a stage saves for one microbatch; NaN where not known.
+        activation_bytes: what each stage saves for one microbatch; empty where not known.
     """
     rows, notes, unsettled = [], [assumed(work)], {}
     for name in _FORWARD_ONLY if is_forward_only else SCHEDULES:
@@ -102,15 +102,13 @@ def _schedule(name: str, shape: tuple[int, int, int | None]) -> Schedule:
 
 
 def _row(
-    schedule: Schedule, work: StageWork, is_forward_only: bool, activation_bytes: float
+    schedule: Schedule, work: StageWork, is_forward_only: bool, activation_bytes: tuple[float, ...]
 ) -> dict[str, object]:
     played = play(schedule, times_of(schedule, work), is_forward_only=is_forward_only)
-    held = float("nan")
+    held = np.full(schedule.stages, np.nan)
     if not is_forward_only:
-        held = max(
-            in_flight(schedule.name, schedule.stages, schedule.chunks, schedule.microbatches, stage)
-            for stage in range(schedule.stages)
-        )
+        shape = schedule.name, schedule.stages, schedule.chunks, schedule.microbatches
+        held = np.array([in_flight(*shape, stage) for stage in range(schedule.stages)])
     return {
         "schedule": schedule.name,
         "chunks": schedule.chunks,
@@ -118,8 +116,8 @@ def _row(
         "schedule_share": schedule.bubble,
         "pause_share": 1 - float(played.work_ns.mean()) / played.longest_stage_ns,
         "iteration_ns": played.iteration_ns,
-        "in_flight": held,
-        "activation_bytes": held * activation_bytes,
+        "in_flight": held.max(),
+        "activation_bytes": (held * (activation_bytes or np.nan)).max(),
     }
 
 

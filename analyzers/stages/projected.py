@@ -16,7 +16,7 @@ def projected(
     work: StageWork,
     *,
     is_forward_only: bool = False,
-    activation_bytes: float = float("nan"),
+    activation_bytes: tuple[float, ...] = (),
 ) -> PipelineWork:
     """The work of one iteration; with `is_forward_only`, of forward work alone.
 
@@ -24,7 +24,7 @@ def projected(
         schedule: what the stages follow.
         work: how long they take.
         is_forward_only: no backward work runs.
-        activation_bytes: what a stage saves for one microbatch; NaN where not known.
+        activation_bytes: what each stage saves for one microbatch; empty where not known.
 
     Raises:
         SpecError: the schedule has no such order, or has too many pieces to draw.

@@ -11,6 +11,7 @@ piece of work counts as work.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.unions import Pieces, covered_ns
@@ -87,7 +88,9 @@ def stage_table(pipeline: PipelineWork, iteration: int) -> pd.DataFrame:
     )
     rounds = flow_rounds(schedule_of(pipeline))
     table = table.assign(**causes_of_idle(table["work_ns"].to_numpy(), whole_ns, rounds))
-    table = table.assign(activation_bytes=table["in_flight"] * pipeline.activation_bytes)
+    each = pipeline.activation_bytes or (float("nan"),) * pipeline.stages
+    saved = table["in_flight"].to_numpy() * np.array(each)[stages]
+    table = table.assign(activation_bytes=saved)
     return STAGES.frame({name: table[name] for name in STAGES.names})
 
 

@@ -10,14 +10,19 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.selection import selects
-from moeprof.cli.stage_options import StageOptions, describes_stages, source_of, stage_work
+from moeprof.cli.stage_options import (
+    StageOptions,
+    activation_bytes,
+    describes_stages,
+    source_of,
+    stage_work,
+)
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
     from moeprof.reports.pipeline_view import PipelineDocument, Shown
 
 _ALL = "all"
-_GIB = 2**30
 
 
 @click.command("pipeline")
@@ -37,11 +42,6 @@ _GIB = 2**30
 )
 @describes_stages
 @click.option(
-    "--activation-gib",
-    type=click.FloatRange(0, 1e9),
-    help="Activations, in GiB, that a stage saves for one microbatch: shows what it holds.",
-)
-@click.option(
     "--run", "path", type=click.Path(exists=True, path_type=Path), help="What was measured."
 )
 @click.option(
@@ -56,7 +56,6 @@ def command(
     microbatches: int | None,
     chunks: int | None,
     schedule: str | None,
-    activation_gib: float | None,
     path: Path | None,
     iteration: int | None,
     as_json: bool,
@@ -90,11 +89,10 @@ def command(
     document: PipelineDocument = {"schema": view.SCHEMA, "projected": None, "measured": None}
     if stages is not None and microbatches is not None:
         shape = stages, microbatches, chunks
-        held_bytes = float("nan") if activation_gib is None else activation_gib * _GIB
         if schedule == _ALL:
-            document["schedules"] = _compared(shape, work, held_bytes)
+            document["schedules"] = _compared(shape, work)
         else:
-            document["projected"] = _projected(schedule, shape, work, held_bytes)
+            document["projected"] = _projected(schedule, shape, work)
     is_cut = False
     if path is not None:
         document["measured"], is_cut = _measured(path, iteration, session, hosts)
@@ -110,7 +108,6 @@ def _projected(
     name: str | None,
     shape: tuple[int, int, int | None],
     given: StageOptions,
-    activation_bytes: float,
 ) -> Shown:
     from moeprof.analyzers.pipeline import pipeline_stages
     from moeprof.analyzers.stages.projected import projected
@@ -126,14 +123,15 @@ def _projected(
         raise click.UsageError(f"--forward-only: {name} is a way to order backward work.")
     asked = stage_work(given)
     work = projected(
-        schedule, asked, is_forward_only=is_forward_only, activation_bytes=activation_bytes
+        schedule,
+        asked,
+        is_forward_only=is_forward_only,
+        activation_bytes=activation_bytes(given, stages),
     )
     return shown(source_of(asked), pipeline_stages(work), work.work)
 
 
-def _compared(
-    shape: tuple[int, int, int | None], given: StageOptions, activation_bytes: float
-) -> Shown:
+def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
     from moeprof.analyzers.stages.compared import compared
     from moeprof.reports.pipeline_view import shown
     from moeprof.tables.pipeline import STAGE_WORK
@@ -143,7 +141,7 @@ def _compared(
         shape,
         asked,
         is_forward_only=given["is_forward_only"],
-        activation_bytes=activation_bytes,
+        activation_bytes=activation_bytes(given, shape[0]),
     )
     return shown(source_of(asked), analysis, STAGE_WORK.frame())
 

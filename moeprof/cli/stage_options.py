@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _NS_PER_MS = 1_000_000
+_GIB = 2**30
 _TIME = click.FloatRange(1e-3, 1e9)
 _EXTRA = click.FloatRange(0, 1e9)
 
@@ -29,6 +30,7 @@ class StageOptions(TypedDict):
     p2p_ms: float
     p2p_blocks: bool
     is_forward_only: bool
+    activation_gib: tuple[float, ...] | None
 
 
 def describes_stages(command: _Function) -> _Function:
@@ -82,6 +84,13 @@ def describes_stages(command: _Function) -> _Function:
         click.option(
             "--forward-only", "is_forward_only", is_flag=True, help="Project no backward work."
         ),
+        click.option(
+            "--activation-gib",
+            callback=_numbers,
+            metavar="GIB[,GIB,…]",
+            help="Activations, in GiB, that a stage saves for one microbatch, or each of them: "
+            "shows what they hold.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -120,6 +129,23 @@ def stage_work(given: StageOptions) -> StageWork:
     )
 
 
+def activation_bytes(given: StageOptions, stages: int) -> tuple[float, ...]:
+    """What each stage saves for one microbatch; empty where it is not said.
+
+    Raises:
+        click.UsageError: there are neither as many sizes as stages nor one.
+    """
+    sizes = given["activation_gib"] or ()
+    if len(sizes) == 1:
+        sizes = sizes * stages
+    if sizes and len(sizes) != stages:
+        raise click.UsageError(
+            f"--activation-gib: expected {stages} sizes, one per stage, or one for all; "
+            f"found {len(sizes)}."
+        )
+    return tuple(size * _GIB for size in sizes)
+
+
 def source_of(work: StageWork) -> str:
     """Where a projection's times come from, for its heading."""
     totals = work.total_ns if len(set(work.total_ns)) > 1 else work.total_ns[:1]
@@ -142,7 +168,7 @@ def _numbers(
         numbers = ()
     if not numbers or not all(1e-3 <= number <= 1e9 for number in numbers):
         raise click.BadParameter(
-            f"expected times in ms from 0.001 to 1e9 with commas between, such as 1,1,1.5, "
+            f"expected numbers from 0.001 to 1e9 with commas between, such as 1,1,1.5, "
             f"found {text!r}."
         )
     return numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -39,7 +38,7 @@ class PipelineWork:
     """What the stages of a pipeline did, and the schedule that they were to follow.
 
     ``work`` is `STAGE_WORK`, ``times`` `STAGE_TIME`. ``chunks`` are groups of layers per stage.
-    ``activation_bytes`` is what a stage saves for one microbatch; NaN unknown.
+    ``activation_bytes`` is what each stage saves for one microbatch; empty where unknown.
     """
 
     source: str
@@ -50,4 +49,4 @@ class PipelineWork:
     work: pd.DataFrame
     times: pd.DataFrame
     notes: tuple[str, ...] = ()
-    activation_bytes: float = math.nan
+    activation_bytes: tuple[float, ...] = ()

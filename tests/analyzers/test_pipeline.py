@@ -68,6 +68,15 @@ def test_work_that_overlaps_counts_once():
     assert table["work_ns"].tolist() == [6 * MS]
 
 
+def test_gradients_of_weights_that_run_apart_show_another_schedule():
+    rows = [(0, "forward", 0, 1), (0, "backward", 1, 1), (0, "weight_gradient", 2, 1)]
+    analysis = pipeline_stages(work("1f1b", rows, 3, stages=1, microbatches=1))
+    assert analysis.notes[0].startswith(
+        "gradients of weights ran apart, so the schedule was not 1f"
+    )
+    assert analysis.table["in_flight"].tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("schedule", "bubble"),
     [

@@ -57,13 +57,13 @@ def test_idle_time_of_a_split_schedule_is_its_fill():
 
 
 def test_activations_in_bytes():
-    work = projected(Schedule("1f1b", 3, 8), StageWork((3,)), activation_bytes=100.0)
-    assert pipeline_stages(work).table["activation_bytes"].tolist() == [300.0, 200.0, 100.0]
+    work = projected(Schedule("1f1b", 3, 8), StageWork((3,)), activation_bytes=(100.0, 100.0, 90.0))
+    assert pipeline_stages(work).table["activation_bytes"].tolist() == [300.0, 200.0, 90.0]
 
 
 def test_schedules_are_compared():
     """4 stages, 8 microbatches of 6 ms: fill of 3 pieces of 1 ms in zbv, 3 of 2 in zb-h1, …"""
-    analysis = compared((4, 8, None), StageWork((6 * MS,)), activation_bytes=2.0)
+    analysis = compared((4, 8, None), StageWork((6 * MS,)), activation_bytes=(2.0,) * 4)
     rows = analysis.table.set_index("schedule")
     assert rows.index[0] == "zbv"
     assert (rows["iteration_ns"] / MS).to_dict() == {

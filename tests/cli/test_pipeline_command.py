@@ -105,6 +105,7 @@ def test_a_run_without_a_pipeline_says_so(tmp_path):
         (["--stages", "0"], "0"),
         ([*SHAPE, "--stage-ms", "1,x"], "such as 1,1,1.5, found '1,x'"),
         ([*SHAPE, "--stage-ms", "1,0"], "found '1,0'"),
+        ([*SHAPE, "--activation-gib", "1,2"], "expected 4 sizes, one per stage, or one for all"),
         ([*SHAPE, "--weight-ms", "2"], "expected less than 0.666667, found 2"),
         ([*SHAPE, "--schedule", "zbv", "--forward-only"], "zbv is a way to order backward work"),
     ],
