@@ -49,6 +49,15 @@ DISPATCH_CHUNKS = {
 }
 """Primus-Turbo's default per number of ranks; buffers are sized by those of dispatch."""
 
+_TPU = Row(
+    "runtime",
+    "outside",
+    "runtime reserve",
+    0,
+    "0: the memory that a TPU's runtime reports is what XLA may take, collectives within",
+    "AI-Hypercomputer/maxtext, understand_logs_and_metrics.md: a run at 100.4 of 95.74 GiB",
+    "medium",
+)
 RESERVE_BYTES = 3 * 2**30
 RESERVE_PER_PEER_BYTES = 2**30 // 20
 """Device context, code objects and collective buffers: 3 GiB and 0.05 GiB per device. Observed:
@@ -86,6 +95,8 @@ def outside_rows(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
         * degrees.context
         * degrees.pipeline
     )
+    if setting.hardware.vendor == "Google":
+        return (_TPU,)
     return (reserve_row(devices, "devices"), *deepep_rows(setting, degrees))
 
 

@@ -3,7 +3,9 @@
 The logits leave the head in bf16 and have a gradient in bf16; an unfused cross entropy keeps its
 float32 softmax as well (Megatron-LM, core/tensor_parallel/cross_entropy.py): 2 + 2 + 4 bytes per
 logit. What fusing saves was measured as 20.0 GiB of 4.69 Gi logits, 4.3 bytes each (DeepSeek-V2-
-Lite, micro batch 12; ROCm blogs, primus-moe-package, figure 6).
+Lite, micro batch 12; ROCm blogs, primus-moe-package, figure 6). PyTorch's own in float32 has, in
+the backward pass of its log-softmax, that one's output and the gradients of both sides: 3 · 4 bytes
+beside the bf16 logits.
 """
 
 from __future__ import annotations
@@ -23,10 +25,21 @@ def head_tensors(setting: Setting, k: Known) -> list[Kept]:
 def loss_tensors(setting: Setting, k: Known) -> list[Kept]:
     """The logits of the head, at the fullest moment of the cross entropy."""
     size = _logits(setting, k)
-    rows = [Kept("logits and their gradient", 2 * size * k.width, "2 · T · V / TP · c")]
+    if setting.megatron.account == "torchtitan":
+        return [
+            Kept("logits", size * k.width, "T · V / TP · c"),
+            Kept(
+                "log-softmax of the logits and two gradients", 3 * size * 4, "3 · T · V / TP · 4 B"
+            ),
+        ]
+    counts, wide = setting.megatron.counts, DTYPE_BYTES[setting.precision.logits]
+    copies = counts.logit_copies
+    rows = [
+        Kept("logits and their gradient", copies * size * k.width, f"{copies} · T · V / TP · c")
+    ]
     if not setting.has_fused_loss:
-        wide = DTYPE_BYTES[setting.precision.logits]
-        rows.append(Kept("softmax of the logits", size * wide, f"T · V / TP · {wide} B"))
+        softmax = counts.softmax_copies * size * wide
+        rows.append(Kept("softmax of the logits", softmax, f"T · V / TP · {wide} B"))
     return rows
 
 

@@ -76,7 +76,7 @@ def known(setting: Setting, sizes: Sizes) -> Known | None:
 
 def dense_layer(setting: Setting, k: Known) -> list[Kept]:
     """A layer with one feed-forward."""
-    return [*_block(setting, k), *_mlp(setting.model, k, setting.model.dense_ffn)]
+    return [*_block(setting, k), *_mlp(setting, k, setting.model.dense_ffn)]
 
 
 def moe_layer(setting: Setting, k: Known) -> list[Kept]:
@@ -97,6 +97,10 @@ def _block(setting: Setting, k: Known) -> list[Kept]:
         Kept("residual after attention", between * k.width, "t · d · c", (), "mlp_norm"),
         Kept("normed MLP input", between * k.operand, "t · d · c", ("layernorm",)),
     ]
+    if "out_proj" in setting.plan.remat.saved_names:
+        rows.append(Kept("attention's output projection", between * k.width, "t · d · c"))
+    if "mlpwo" in setting.plan.remat.saved_names:
+        rows.append(Kept("MLP's output projection", between * k.width, "t · d · c"))
     if setting.megatron.has_dropout:
         rows.append(Kept("dropout masks", 2 * between, "2 · t · d · 1 B"))
     return rows
@@ -155,17 +159,15 @@ def _scores(setting: Setting, k: Known, heads: Count) -> Kept:
     )
 
 
-def _mlp(model: ModelSpec, k: Known, ffn: int) -> list[Kept]:
+def _mlp(setting: Setting, k: Known, ffn: int) -> list[Kept]:
+    """The products before the activation, and what comes out of it."""
     columns = per(ffn, k.tensor)
-    inward = 2 if model.is_gated else 1
+    before = k.tokens * columns * k.width
+    formula = "T · f / TP · c"
+    inward = ("MLP gate", "MLP up") if setting.model.is_gated else ("MLP up",)
     return [
-        Kept(
-            "MLP before its activation",
-            k.tokens * columns * inward * k.width,
-            f"{inward} · T · f / TP · c",
-            ("mlp",),
-        ),
-        Kept("MLP activation", k.tokens * columns * k.operand, "T · f / TP · c", ("mlp",)),
+        *(Kept(name, before, formula, ("mlp",)) for name in inward),
+        Kept("MLP activation", k.tokens * columns * k.operand, formula, ("mlp",)),
     ]
 
 
@@ -205,7 +207,8 @@ def _mixture(setting: Setting, k: Known) -> list[Kept]:
             True,
         ),
     ]
-    if setting.strategy.kind != "sparse-gmm-deepep":
+    is_deepep = setting.strategy.kind == "sparse-gmm-deepep"
+    if setting.megatron.counts.keeps_expert_output and not is_deepep:
         size = k.rows * model.hidden * k.width
         rows.append(Kept("expert output", size, "N · d · c", ("moe",), None, True))
     return [*rows, *_shared(model, k)]

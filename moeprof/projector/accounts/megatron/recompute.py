@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from moeprof.projector.accounts.megatron.layer import Kept
 from moeprof.projector.setting import Setting
+from moeprof.specs.remat import Remat
 
 LAYER_INPUT = "layer input"
 
@@ -23,16 +24,34 @@ class Layer(NamedTuple):
     passing: tuple[Kept, ...]
 
 
+_SAVED_AS = {
+    "query": "query_proj",
+    "key": "key_proj",
+    "value": "value_proj",
+    "attention output": "context",
+    "attention statistics": "context",
+    "MLP gate": "mlpwi_0",
+    "MLP up": "mlpwi_1",
+    "attention's output projection": "out_proj",
+    "MLP's output projection": "mlpwo",
+}
+"""Names by which ``save:a,b`` keeps tensors; what it recomputes is then all else."""
+
+
 def with_remat(setting: Setting, kept: Iterable[Kept]) -> Layer:
     """Split what a layer keeps under the plan's remat and the offloaded modules."""
-    remat, offloaded = setting.plan.remat, setting.megatron.offloaded_modules
-    modules = set(remat.recomputed_modules)
+    offloaded = setting.megatron.offloaded_modules
     held: list[Kept] = []
     passing: list[Kept] = []
     for tensor in kept:
-        dropped = bool(modules & set(tensor.recompute)) or (
-            remat.text == "full" and tensor.name != LAYER_INPUT
-        )
-        is_away = dropped or tensor.offload in offloaded
+        is_away = _is_dropped(setting.plan.remat, tensor) or tensor.offload in offloaded
         (passing if is_away else held).append(tensor)
     return Layer(tuple(held), tuple(passing))
+
+
+def _is_dropped(remat: Remat, tensor: Kept) -> bool:
+    if remat.text == "none" or tensor.name == LAYER_INPUT:
+        return False
+    if remat.recomputed_modules:
+        return bool(set(remat.recomputed_modules) & set(tensor.recompute))
+    return _SAVED_AS.get(tensor.name) not in remat.saved_names

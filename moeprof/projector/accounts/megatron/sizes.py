@@ -18,7 +18,8 @@ class Sizes(NamedTuple):
     """Degrees and token counts of one rank and microbatch; counts may be arrays.
 
     ``data`` is DP with CP, over which gradients are reduced and the optimizer is split;
-    ``expert_data`` EDP. ``tokens`` [T] are those of a tensor-parallel group, ``shard`` [t] what one
+    ``expert_data`` EDP, ``fsdp`` the ranks that weights are sharded over, which context parallelism
+    joins. ``tokens`` [T] are those of a tensor-parallel group, ``shard`` [t] what one
     of its ranks holds between blocks, ``rows`` [N] what a rank's experts receive. None where
     sequence or batch are not known.
     """
@@ -59,7 +60,7 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
         expert_tensor=degrees.expert_tensor,
         data=degrees.data * degrees.fsdp * degrees.context,
         expert_data=per(devices, degrees.expert_tensor * degrees.expert * degrees.pipeline),
-        fsdp=degrees.fsdp,
+        fsdp=_sharded(degrees.fsdp, degrees.context),
         tokens=tokens,
         shard=shard,
         rows=rows,
@@ -80,3 +81,8 @@ def times(amount: Count, factor: float) -> Count:
 def at_least_one(count: Count) -> Count:
     """The count, 1 where it is less."""
     return np.maximum(count, 1) if isinstance(count, np.ndarray) else max(count, 1)
+
+
+def _sharded(fsdp: Count, context: Count) -> Count:
+    """FSDP shards over the ranks of context parallelism too; 1 where nothing is sharded."""
+    return 1 + (fsdp * context - 1) * (fsdp > 1)

@@ -13,14 +13,16 @@ import numpy as np
 
 from moeprof.projector.accounts.megatron.ends import head_tensors, loss_tensors, mtp_tensors
 from moeprof.projector.accounts.megatron.flight import flight_of_chunks
+from moeprof.projector.accounts.megatron.gathered import gathered_head, gathered_layers
 from moeprof.projector.accounts.megatron.layer import Kept, Known, dense_layer, known, moe_layer
 from moeprof.projector.accounts.megatron.outside import outside_rows
 from moeprof.projector.accounts.megatron.primus import primus_stage
 from moeprof.projector.accounts.megatron.recompute import Layer, with_remat
-from moeprof.projector.accounts.megatron.sizes import per, sizes_of, times
+from moeprof.projector.accounts.megatron.sizes import Sizes, per, sizes_of, times
 from moeprof.projector.accounts.megatron.state import held_classes, state_rows
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, total
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import (
     StageLayers,
     split_stages,
@@ -30,6 +32,8 @@ from moeprof.specs.stages import (
 )
 
 SOURCE = "Megatron-LM core and TransformerEngine: what each module saves for its backward pass"
+LOSS = "loss"
+BACKWARD = "backward of a "
 UNKNOWN = "cannot estimate activations: sequence or batch per device is not given"
 
 
@@ -47,12 +51,23 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     if setting.megatron.account == "primus":
         return primus_stage(setting, degrees)
     sizes = sizes_of(setting, degrees)
-    held = held_classes(stage_parameters(setting.model, stage), sizes)
+    parameters = stage_parameters(setting.model, stage)
+    held = held_classes(parameters, sizes)
     k = known(setting, sizes)
-    peaks = (_unknown_peak(),) if k is None else _peaks(setting, degrees, k, stage)
+    peaks: tuple[Peak, ...] = (_unknown_peak(),)
+    if k is not None:
+        peaks = _peaks(setting, degrees, k, stage)
+        peaks = tuple(_with_gathered(peak, parameters, k, sizes) for peak in peaks)
     args = state_rows(setting, held, sizes)
     outside = outside_rows(setting, degrees, _allocated(args, peaks))
     return StageBreakdown(stage.stage, args, peaks, outside)
+
+
+def _with_gathered(peak: Peak, parameters: Sequence[Parameter], k: Known, sizes: Sizes) -> Peak:
+    if peak.name == LOSS:
+        return Peak(peak.name, (*peak.rows, *gathered_head(parameters, k, sizes)))
+    where = peak.name.removeprefix(BACKWARD)
+    return Peak(peak.name, (*peak.rows, *gathered_layers(parameters, where, k, sizes)))
 
 
 def _chunks(setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
@@ -98,10 +113,10 @@ def _peaks(setting: Setting, degrees: Degrees, k: Known, stage: StageLayers) -> 
             kept += _kept_rows(head_tensors(setting, k), "head", n)
     fullest = "MoE layer" if counts["MoE layer"] else "dense layer"
     working = _working(setting, k, layers[fullest], fullest)
-    peaks = [Peak(f"backward of a {fullest}", (*kept, *working))]
+    peaks = [Peak(f"{BACKWARD}{fullest}", (*kept, *working))]
     if stage.has_head:
         loss = [_row(t, t.name, t.size, t.formula) for t in loss_tensors(setting, k)]
-        peaks.append(Peak("loss", (*kept, *loss)))
+        peaks.append(Peak(LOSS, (*kept, *loss)))
     return tuple(peaks)
 
 

@@ -21,6 +21,7 @@ from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
 
 SOURCE = "Megatron-LM docs, dist_optimizer: 18 B, or 6 + 12/DP B, per parameter"
+_MOMENTS = ("first moment", "second moment")
 _OPTIMIZERS = ("adamw", "muon", "sgd")
 
 
@@ -89,7 +90,6 @@ def _optimizer_rows(setting: Setting, group: Held) -> list[Row]:
     precision, options = setting.precision, setting.megatron
     ranks, over = (group.ranks, _over(group)) if setting.has_distributed_optimizer else (1, "")
     on_device = 1 - options.optimizer_on_host
-    suffix = f" · {on_device:g} on the device" if options.optimizer_on_host else ""
     vectors = group.elements - group.matrices
     parts = (
         ("master weights", precision.master, group.elements),
@@ -106,8 +106,11 @@ def _optimizer_rows(setting: Setting, group: Held) -> list[Row]:
         if dtype is None or (isinstance(elements, int) and elements == 0):
             continue
         width = DTYPE_BYTES[dtype]
-        size = times(per(elements, ranks) * width, on_device)
-        formula = f"{group.formula}{over} · {width} B{suffix}"
+        share = on_device if name in _MOMENTS else 1.0
+        size = times(per(elements, ranks) * width, share)
+        formula = f"{group.formula}{over} · {width} B"
+        if share < 1:
+            formula += f" · {share:g} on the device"
         rows.append(
             Row(f"{name}, {group.name}", "args", "optimizer", size, formula, SOURCE, "high")
         )
