@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.reports import memory_words as words
-from moeprof.reports.memory_document import Component, MemoryRow
+from moeprof.reports.memory_document import Component, MemoryRow, StageInfo
 from moeprof.reports.names import printable, shortened
 
 _SIZE = 10
 _BAR = 10
 _CONFIDENCE = 7
+_MOST_STAGES = 12
+_SMALL = 0.01
+"""Rows below this share of the total are put together; the JSON and the page have each."""
 
 
 def account(row: MemoryRow, width: int) -> Text:
@@ -34,7 +37,15 @@ def stage_table(row: MemoryRow, width: int) -> Text:
     heads = ("stage", "args", "temp", "outside", "total")
     lines = [Text("".join(f"{head:>{10 if n else 7}}" for n, head in enumerate(heads)) + "  GiB",
                   style="bold")]  # fmt: skip
-    for stage in stages:
+    kept = _kept(stages, row["worst_stage"])
+    left = 0
+    for place, stage in enumerate(stages):
+        if place not in kept:
+            left += 1
+            continue
+        if left:
+            lines.append(Text(f"      … {left} more", style="dim"))
+            left = 0
         sizes = (stage["args_bytes"], stage["temp_bytes"], stage["outside_bytes"],
                  stage["total_bytes"])  # fmt: skip
         cells = "".join(f"{'?' if s is None else words.gib(s):>10}" for s in sizes)
@@ -42,6 +53,15 @@ def stage_table(row: MemoryRow, width: int) -> Text:
         end = "  ← worst" if is_worst else ""
         lines.append(Text(f"{stage['stage']:>7}{cells}{end}", style="bold" if is_worst else ""))
     return Text("\n").join(lines)
+
+
+def _kept(stages: Sequence[StageInfo], worst: int) -> set[int]:
+    """The first and last few stages and the worst, where there are many."""
+    every = range(len(stages))
+    if len(stages) <= _MOST_STAGES:
+        return set(every)
+    few = _MOST_STAGES // 3
+    return {n for n in every if n < few or n >= len(stages) - few or stages[n]["stage"] == worst}
 
 
 def _title(row: MemoryRow, pool: str, width: int) -> list[Text]:
@@ -61,7 +81,26 @@ def _title(row: MemoryRow, pool: str, width: int) -> list[Text]:
 
 def _rows(parts: Sequence[Component], whole: int | None, width: int) -> list[Text]:
     ordered = sorted(parts, key=lambda part: -(part["bytes"] or 0))
-    return [line for part in ordered for line in _row(part, whole, width)]
+    small = [part for part in ordered if _is_small(part, whole)]
+    if len(small) < 2:
+        small = []
+    lines = [line for part in ordered if part not in small for line in _row(part, whole, width)]
+    if small:
+        together = sum(part["bytes"] or 0 for part in small)
+        name = f"{len(small)} more below 1 % each"
+        told = _cells(name, words.size(together), width)
+        lines.append(Text(f"{told}", style="dim"))
+    return lines
+
+
+def _is_small(part: Component, whole: int | None) -> bool:
+    size = part["bytes"]
+    return size is not None and whole is not None and size < whole * _SMALL
+
+
+def _cells(name: str, size: str, width: int) -> str:
+    room = width - _SIZE - _BAR - _CONFIDENCE - 5
+    return f" {shortened(name, room):<{room}} {size:>{_SIZE}}"
 
 
 def _row(part: Component, whole: int | None, width: int) -> list[Text]:

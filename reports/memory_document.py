@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
+from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
 from moeprof.reports.names import encodable
+from moeprof.specs.plan import ALL_AXES, MEGATRON_AXES
 
 SCHEMA = "moeprof.memory/1"
 Scalar = str | int | float | bool | None
@@ -51,13 +53,12 @@ class StageInfo(TypedDict):
 
 
 class LeverInfo(TypedDict):
-    """One change, and by how much it lowers what decides the verdict."""
+    """One change alone: the room that it gains in the pool, the verdict then, what it costs."""
 
     name: str
-    option: str
-    saved_bytes: int | None
+    saved_bytes: int
     verdict: str
-    note: str
+    price: str
 
 
 class CompiledInfo(TypedDict):
@@ -101,12 +102,20 @@ class Cell(TypedDict):
     pdbs: int | None
 
 
+class Break(TypedDict):
+    """The first batch that is out of memory, and what breaks there."""
+
+    pdbs: int
+    what: str | None
+
+
 class MemoryDocument(TypedDict):
     """The whole of `moeprof.memory/1`.
 
     ``inputs`` hold what was projected, defaults included; ``said`` are sentences on what was taken
     where nothing was given. ``largest_pdbs`` is the largest batch per device that is not out of
     memory, ``largest_pdbs_with_room`` that is not borderline; null where it cannot be told.
+    ``first_to_break``: at one more than the largest; null where no limit was found.
     ``arguments`` are those of the command.
     """
 
@@ -117,6 +126,7 @@ class MemoryDocument(TypedDict):
     largest_pdbs: dict[str, int | None]
     largest_pdbs_with_room: dict[str, int | None]
     largest_pdbs_tried: int
+    first_to_break: dict[str, Break | None]
     detail: Cell
     arguments: list[str]
 
@@ -125,7 +135,7 @@ def row_of(
     breakdown: MemoryBreakdown,
     *,
     overload: float | None = None,
-    levers: Sequence[LeverInfo] | None = None,
+    levers: Sequence[Lever] | None = None,
 ) -> MemoryRow:
     """One strategy at one batch. ``levers`` None: they were not asked for."""
     bounds = breakdown.mem_fraction_range
@@ -149,7 +159,7 @@ def row_of(
         "components": [_component(row) for row in breakdown.rows],
         "peaks": [{"name": peak.name, "bytes": _whole(peak.size_bytes)} for peak in worst.peaks],
         "stages": [_stage(stage) for stage in breakdown.stages],
-        "levers": None if levers is None else list(levers),
+        "levers": None if levers is None else [_lever(lever) for lever in levers],
         "notes": list(breakdown.notes),
     }
 
@@ -176,7 +186,7 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
             "device_bytes": hardware.hbm_bytes,
             "source": hardware.source,
         },
-        "devices": plan.devices,
+        "devices": devices_of(setting),
         "plan": {
             "data": plan.data,
             "fsdp": plan.fsdp,
@@ -204,6 +214,12 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
     }
 
 
+def devices_of(setting: Setting) -> int:
+    """Devices of the run; Megatron-LM's experts lie inside the other degrees."""
+    is_megatron = setting.world == "megatron"
+    return setting.plan.degree(MEGATRON_AXES if is_megatron else ALL_AXES)
+
+
 def _over(breakdown: MemoryBreakdown) -> int | None:
     """How far the pool that is nearest to its limit is above it; negative: room."""
     inside, outside = breakdown.inside_bytes, breakdown.outside_bytes
@@ -224,6 +240,15 @@ def _component(row: Row) -> Component:
         "source": row.source,
         "confidence": row.confidence,
         "is_routed": row.is_routed,
+    }
+
+
+def _lever(lever: Lever) -> LeverInfo:
+    return {
+        "name": lever.change,
+        "saved_bytes": lever.saved_bytes,
+        "verdict": lever.verdict,
+        "price": lever.price,
     }
 
 

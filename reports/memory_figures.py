@@ -29,7 +29,7 @@ KINDS = {
 }
 """Colour of each kind of component, in the order of the legend."""
 _OTHER = Fill("#6e757c")
-_SAVES, _COSTS = Fill("#1b7447"), Fill("#c0392b", "/")
+_GAINS = Fill("#1b7447")
 
 
 def inside(document: MemoryDocument) -> Figure | None:
@@ -63,15 +63,12 @@ def stages(row: MemoryRow) -> Figure | None:
 
 
 def levers(found: Sequence[LeverInfo]) -> Figure | None:
-    """One bar per lever: GiB that it saves, or costs."""
-    known = {n: lever["saved_bytes"] for n, lever in enumerate(found) if lever["saved_bytes"]}
-    if not known:
+    """One bar per lever: the room that it gains."""
+    if not found:
         return None
-    saves = {n: size for n, size in known.items() if size is not None and size > 0}
-    costs = {n: size for n, size in known.items() if size is not None and size < 0}
-    both = (("saves", _SAVES, saves), ("costs", _COSTS, costs))
-    kinds = [_bars(name, fill, sizes) for name, fill, sizes in both if sizes]
-    return horizontal(kinds, [lever["name"] for lever in found], "GiB saved")
+    sizes = {n: lever["saved_bytes"] for n, lever in enumerate(found)}
+    bars = [_bars("gains", _GAINS, sizes)]
+    return horizontal(bars, [lever["name"] for lever in found], "GiB gained")
 
 
 def _stacked(

@@ -6,6 +6,7 @@ colour only repeats what marks and words say.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -19,6 +20,9 @@ from moeprof.reports.names import printable
 WIDTH = 80
 _STYLES = {"fits": "green", "borderline": "yellow", "oom": "red", "unknown": "magenta"}
 _GAP = 2
+_FEW_LEVERS = 6
+# A figure and its unit stay on one line.
+_UNIT = re.compile(r" (%|GiB|B|×)(?=\W|$)")
 
 
 def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
@@ -34,7 +38,7 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
         account(row, width),
         stage_table(row, width),
         _levers(document, width),
-        _limits(row, width),
+        _limits(document, row, width),
         _notes(row["notes"], width),
         _next(document, width),
     ]
@@ -43,8 +47,9 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
 
 def wrapped(text: str, width: int, *, indent: str = "", style: str = "") -> list[Text]:
     """Lines of whole words; what follows the first is indented."""
-    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
-    return [Text(line, style=style) for line in lines]
+    whole = _UNIT.sub("\u00a0\\1", printable(text))
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [Text(line.replace("\u00a0", " "), style=style) for line in lines]
 
 
 def _heading(document: MemoryDocument, width: int) -> Text:
@@ -116,15 +121,11 @@ def _legend(document: MemoryDocument, width: int) -> list[Text]:
 
 
 def _ends(document: MemoryDocument, width: int) -> Text:
-    """What breaks first, by strategy: at the first batch shown that does not fit."""
+    """What breaks first, by strategy: at one more than the largest batch."""
     lines = [Text("First to break", style="bold")]
-    names = words.strategies(document)
-    for name in names:
-        rows = [row for row in document["rows"] if row["strategy"] == name]
-        row = next((row for row in rows if row["verdict"] == "oom" and row["breaks_first"]), None)
-        if row is not None:
-            label = f" {name} at {row['pdbs']}: "
-            lines += wrapped(f"{label}{row['breaks_first']}", width, indent="   ")
+    for name, end in document["first_to_break"].items():
+        if end is not None and end["what"]:
+            lines += wrapped(f" {name} at {end['pdbs']}: {end['what']}", width, indent="   ")
     return Text("\n").join(lines) if lines[1:] else Text("")
 
 
@@ -138,21 +139,26 @@ def _levers(document: MemoryDocument, width: int) -> Text:
     if row is None or not row["levers"]:
         return Text("")
     lines = wrapped(words.miss_title(row), width, style="bold")
-    for lever in row["levers"]:
+    found = row["levers"]
+    for lever in found[:_FEW_LEVERS]:
         lines += _lever(lever, width)
+    if found[_FEW_LEVERS:]:
+        lines.append(Text(f"{'':13}and {len(found) - _FEW_LEVERS} more: --json", style="dim"))
     return Text("\n").join(lines)
 
 
 def _lever(lever: LeverInfo, width: int) -> list[Text]:
-    figure = words.saving(lever)
-    text = f"{lever['name']}: {lever['verdict']}" + (f". {lever['note']}" if lever["note"] else "")
+    text = f"{lever['name']}: {words.THEN[lever['verdict']]} ({lever['price']})"
     first, *rest = textwrap.wrap(printable(text), width - 13, break_on_hyphens=False)
-    return [Text(f" {figure:>10}  {first}"), *[Text(f"{'':13}{line}") for line in rest]]
+    return [
+        Text(f" {words.saving(lever):>10}  {first}"),
+        *[Text(f"{'':13}{line}") for line in rest],
+    ]
 
 
-def _limits(row: MemoryRow, width: int) -> Text:
-    told = [words.outside_line(row), words.fraction_line(row), words.overload_line(row)]
-    return Text("\n").join(line for text in told if text for line in wrapped(text, width))
+def _limits(document: MemoryDocument, row: MemoryRow, width: int) -> Text:
+    told = words.limits(document, row)
+    return Text("\n").join(line for text in told for line in wrapped(text, width))
 
 
 def _notes(notes: Sequence[str], width: int) -> Text:
@@ -167,8 +173,5 @@ def _list(sentences: Sequence[str], width: int, style: str) -> Text:
 
 
 def _next(document: MemoryDocument, width: int) -> Text:
-    lines = [Text("Next", style="bold")]
-    for what, command in words.next_commands(document):
-        lines += wrapped(f" {what}:", width)
-        lines += wrapped(f"   {command}", width, indent="     ")
-    return Text("\n").join(lines) if lines[1:] else Text("")
+    steps = words.next_steps(document)
+    return Text("\n").join(line for step in steps for line in wrapped(step, width, style="dim"))

@@ -78,13 +78,7 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         outside=figures.outside(document),
         account=_account(row),
         stages=figures.stages(row),
-        limits=tuple(
-            line
-            for line in (
-                words.outside_line(row), words.fraction_line(row), words.overload_line(row)
-            )
-            if line
-        ),
+        limits=tuple(words.limits(document, row)),
         miss=words.miss_title(miss) if miss else "",
         levers=figures.levers(found),
         lever_table=_levers(found) if found else None,
@@ -97,13 +91,13 @@ def _grid(document: MemoryDocument) -> tuple[Line, ...]:
     lines = []
     for name in words.strategies(document):
         rows = [words.row_at(document, name, pdbs) for pdbs in words.batches(document)]
-        first = next((r for r in rows if r and r["verdict"] == "oom"), None)
+        end = document["first_to_break"][name]
         lines.append(
             Line(
                 strategy=name,
                 marks=tuple(_mark(row) for row in rows),
                 largest=words.largest(document, name),
-                breaks_first=(first["breaks_first"] or "") if first else "",
+                breaks_first=f"at {end['pdbs']}: {end['what']}" if end and end["what"] else "",
             )
         )
     return tuple(lines)
@@ -150,16 +144,16 @@ def _component(part: Component, whole: int | None) -> tuple[Cell, ...]:
 def _levers(found: list[LeverInfo]) -> TableView:
     columns = (
         Column("change", "what to change", False),
-        Column("saves", "bytes less than now, of what decides the verdict", True),
+        Column("gains", "room in XLA's pool, against now", True),
         Column("then", "verdict with that change alone", False),
-        Column("note", "what it costs", False),
+        Column("price", "what it costs", False),
     )
     rows = tuple(
         (
             cell(lever["name"]),
             Cell(words.saving(lever), lever["saved_bytes"]),
-            cell(lever["verdict"]),
-            Cell(lever["note"], lever["note"]),
+            cell(words.THEN[lever["verdict"]]),
+            Cell(lever["price"], lever["price"]),
         )
         for lever in found
     )

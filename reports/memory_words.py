@@ -14,7 +14,15 @@ from moeprof.reports.memory_document import LeverInfo, MemoryDocument, MemoryRow
 from moeprof.units import format_bytes, format_percent
 
 GIB = 2**30
+_FAR = 1000
+"""From so many GiB above the limit on, how many does not matter."""
 MARKS = {"fits": "✓", "borderline": "~", "oom": "✗", "unknown": "?"}
+THEN = {
+    "fits": "then fits",
+    "borderline": "then borderline",
+    "oom": "not enough alone",
+    "unknown": "cannot be told",
+}
 POOLS = ("args", "temp", "outside")
 POOL_TITLES = {
     "args": "Given to the step (args)",
@@ -64,6 +72,8 @@ def mark(row: MemoryRow) -> str:
     if is_outside(row) and not is_inside(row):
         return f"{sign}out"
     value = over / GIB
+    if value >= _FAR:
+        return f"{sign}>{_FAR - 1}"
     return f"{sign}+{value:.1f}" if value < 9.95 else f"{sign}+{value:.0f}"
 
 
@@ -172,14 +182,26 @@ def _and(found: list[str]) -> str:
 def pool_line(document: MemoryDocument) -> str:
     """The pool, what a step is given, what is left for it."""
     row = shown(document)
-    fraction = document["inputs"]["mem_fraction"]
-    pool = f"pool {gib(row['pool_bytes'])} GiB ({fraction:g} × {gib(row['device_bytes'])})"
+    device, fraction = gib(row["device_bytes"]), document["inputs"]["mem_fraction"]
+    how = f"{fraction:g} × {device}"
+    if is_allocating(document):
+        how = f"{device} less what others take"
+    pool = f"pool {gib(row['pool_bytes'])} GiB ({how})"
+    kept = [part for part in row["components"] if part["pool"] == "args"]
+    has_grads = any(part["kind"] == "grads" for part in kept)
+    what = "weights, gradients and optimizer" if has_grads else "weights and optimizer"
     args = row["args_bytes"]
     if args is None:
-        return f"{pool} · weights and optimizer {CANNOT_TELL}"
+        known = sum(part["bytes"] or 0 for part in kept)
+        return f"{pool} · {what} at least {gib(known)} GiB"
     left = row["pool_bytes"] - args
     end = f"left for the step {gib(left)} GiB" if left >= 0 else f"{gib(-left)} GiB too much"
-    return f"{pool} · weights and optimizer {gib(args)} GiB · {end}"
+    return f"{pool} · {what} {gib(args)} GiB · {end}"
+
+
+def is_allocating(document: MemoryDocument) -> bool:
+    """Whether the pool grows into all that others leave, as PyTorch's does."""
+    return document["inputs"]["world"] == "megatron"
 
 
 def verdict_line(row: MemoryRow) -> str:
@@ -191,10 +213,10 @@ def verdict_line(row: MemoryRow) -> str:
     inside = args + temp
     needs = f"{name} needs {gib(inside)} of the pool's {gib(pool)} GiB"
     if is_outside(row):
-        return (
-            f"{needs}, but beside the pool {gib(row['outside_bytes'] or 0)} GiB of the "
-            f"{gib(row['outside_limit_bytes'])} that are left: out of memory outside."
-        )
+        beside = f"{gib(row['outside_bytes'] or 0)} of the {gib(row['outside_limit_bytes'])} GiB"
+        if is_inside(row):
+            return f"{needs} and {beside} beside it: out of memory in both."
+        return f"{needs}, but {beside} beside it: out of memory there."
     share = abs(inside - pool) / pool
     if row["verdict"] == "borderline":
         side = "below" if inside <= pool else "above"
@@ -233,10 +255,19 @@ def overload_line(row: MemoryRow) -> str:
     limit = row["fits_up_to_overload"]
     if limit is None:
         return ""
-    return (
-        f"Fits while no rank receives more than {_down(limit)} × what an even routing gives it "
-        "(--overload)."
-    )
+    if not limit:
+        return "It does not fit even with an even routing."
+    receives = f"the fullest rank receives {limit:g} × what an even routing gives it"
+    if row["verdict"] == "oom":
+        return f"It would fit with buffers for an overload of up to {limit:g}: {receives}."
+    return f"Fits up to overload {limit:g}: {receives}."
+
+
+def limits(document: MemoryDocument, row: MemoryRow) -> list[str]:
+    """What lies beside the pool, which fractions suffice, up to which routing it fits."""
+    told = [outside_line(row)] if not is_allocating(document) else []
+    told += [fraction_line(row)] if not is_allocating(document) else []
+    return [line for line in (*told, overload_line(row)) if line]
 
 
 def peak_name(row: MemoryRow) -> str:
@@ -259,12 +290,8 @@ def miss_title(row: MemoryRow) -> str:
 
 
 def saving(lever: LeverInfo) -> str:
-    """``−3.2 GiB``; a change that costs has a plus."""
-    saved = lever["saved_bytes"]
-    if saved is None:
-        return "not known"
-    sign = "−" if saved > 0 else "+" if saved < 0 else ""
-    return f"{sign}{gib(abs(saved))} GiB"
+    """``−3.2 GiB``."""
+    return f"−{gib(lever['saved_bytes'])} GiB"
 
 
 def near_miss(document: MemoryDocument) -> MemoryRow | None:
@@ -285,17 +312,9 @@ def command(document: MemoryDocument, *more: str) -> str:
     return shlex.join(["moeprof", "memory", *document["arguments"], *more])
 
 
-def next_commands(document: MemoryDocument) -> list[tuple[str, str]]:
-    """What to run next, and what that tells."""
-    row = shown(document)
-    cell = f"{row['strategy']}@{row['pdbs']}"
-    found = []
-    others = [r for r in document["rows"] if r["strategy"] != row["strategy"]]
-    if others and row["pdbs"] is not None:
-        other = others[0]
-        cell = f"{other['strategy']}@{other['pdbs']}"
-        found.append(("The account of another cell", command(document, "--detail", cell)))
-    found.append(("A page to share", command(document, "--html", "memory.html")))
+def next_steps(document: MemoryDocument) -> list[str]:
+    """What to add or run next."""
+    found = ["Another cell: --detail STRATEGY@PDBS. A page to share: --html FILE."]
     return found
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.cli.memory_setting import Wanted
 from moeprof.errors import SelectionError
 from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, worth_showing
+from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
-from moeprof.reports.memory_document import SCHEMA, Cell, MemoryDocument, inputs_of, row_of
+from moeprof.projector.overload import fits_up_to_overload
+from moeprof.reports.memory_document import (
+    SCHEMA,
+    Break,
+    Cell,
+    MemoryDocument,
+    MemoryRow,
+    inputs_of,
+    row_of,
+)
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.strategy import Strategy
 
 MOST_BATCHES = 6
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -31,15 +43,12 @@ def answer(wanted: Wanted, detail: str | None, arguments: Sequence[str]) -> Memo
     Raises:
         SelectionError: `detail` is no cell.
     """
+    wanted = _with_room(wanted)
     lines = [_line(wanted, strategy) for strategy in wanted.strategies]
     batches = list(wanted.batches) or worth_showing([line.reach for line in lines], MOST_BATCHES)
     cell = _cell(detail, lines, batches)
     model = wanted.setting.model
-    rows = []
-    for line in lines:
-        of_detail = {cell["pdbs"]} if line.strategy.name == cell["strategy"] else set()
-        for pdbs in sorted({*batches, *(n for n in of_detail if n)}):
-            rows.append(row_of(line.at(pdbs)))
+    rows = [row for line in lines for row in _rows(line, batches, cell)]
     return {
         "schema": SCHEMA,
         "inputs": inputs_of(
@@ -52,14 +61,58 @@ def answer(wanted: Wanted, detail: str | None, arguments: Sequence[str]) -> Memo
         "largest_pdbs": {line.strategy.name: line.reach.largest for line in lines},
         "largest_pdbs_with_room": {line.strategy.name: line.reach.with_room for line in lines},
         "largest_pdbs_tried": BOUND,
+        "first_to_break": {line.strategy.name: _break(line) for line in lines},
         "detail": cell,
         "arguments": list(arguments),
     }
 
 
+def _break(line: _Line) -> Break | None:
+    largest = line.reach.largest
+    if largest is None or largest == BOUND:
+        return None
+    return {"pdbs": largest + 1, "what": line.at(largest + 1).breaks_first}
+
+
+def _with_room(wanted: Wanted) -> Wanted:
+    """Lower a fraction that nobody asked for, where it leaves too little beside the pool."""
+    setting = wanted.setting
+    if wanted.is_fraction_asked or setting.world == "megatron":
+        return wanted
+    known = [
+        project(replace(setting, strategy=one, pdbs=1)).outside_bytes for one in wanted.strategies
+    ]
+    outside = max((size for size in known if size is not None), default=0)
+    fraction = math.floor(100 * (1 - outside / setting.hardware.hbm_bytes)) / 100
+    if not 0 < fraction < setting.mem_fraction:
+        return wanted
+    told = (
+        f"mem_fraction {fraction:g} is taken: {setting.mem_fraction:g} would leave too little for "
+        f"the {outside / GIB:.1f} GiB beside the pool. --mem-fraction sets another."
+    )
+    lower = replace(setting, mem_fraction=fraction)
+    return replace(wanted, setting=lower, said=(*wanted.said, told))
+
+
 def _line(wanted: Wanted, strategy: Strategy) -> _Line:
     at = at_pdbs(replace(wanted.setting, strategy=strategy), project)
     return _Line(strategy, at, reach(at))
+
+
+def _rows(line: _Line, batches: Sequence[int], cell: Cell) -> list[MemoryRow]:
+    """The cells of one strategy; of the one shown, levers for the first that may not fit."""
+    is_shown = line.strategy.name == cell["strategy"]
+    asked = [*batches, cell["pdbs"]] if is_shown and cell["pdbs"] else batches
+    made = [line.at(pdbs) for pdbs in sorted(set(asked))]
+    near = next((one for one in made if one.verdict in ("borderline", "oom")), None)
+    return [
+        row_of(
+            one,
+            overload=fits_up_to_overload(one),
+            levers=levers(one) if is_shown and one is near else None,
+        )
+        for one in made
+    ]
 
 
 def _cell(detail: str | None, lines: Sequence[_Line], batches: Sequence[int]) -> Cell:

@@ -7,14 +7,17 @@ degree of -1 takes what is left, or fsdp, or dp where fsdp is said.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from moeprof.cli.memory_options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
-from moeprof.specs.plan_checks import check_megatron_plan, check_plan
+from moeprof.specs.plan_checks import check_megatron_plan, check_plan, plan_remarks
+from moeprof.specs.plan_rules import Batch
 from moeprof.specs.remat import Remat
 
+MEGATRON = "megatron"
 _FIELDS = {
     "dp": "data",
     "fsdp": "fsdp",
@@ -25,52 +28,73 @@ _FIELDS = {
 }
 
 
-def plan_of(
-    options: RunOptions, model: ModelSpec, taken: list[str], said: list[str]
-) -> ParallelPlan:
-    """The plan, checked against the model; what was filled in is appended to what is said.
+def plan_of(options: RunOptions, taken: list[str], said: list[str]) -> ParallelPlan:
+    """The plan, not yet checked against the model; what was filled in is appended to ``said``.
 
     Raises:
-        SpecError: degrees do not fit each other, the devices or the model.
+        SpecError: degrees do not fit each other or the devices.
     """
-    is_megatron = options.world == "megatron"
+    is_megatron = options.world == MEGATRON
     given = {name: getattr(options, name) for name in _FIELDS}
-    zero = next((name for name, degree in given.items() if degree == 0), None)
-    if zero:
-        raise SpecError(f"--{zero}: expected at least 1, or -1 for what is left, found 0.")
-    open_names = [name for name, degree in given.items() if degree == -1]
-    if len(open_names) > 1:
-        raise SpecError(
-            f"plan: only one degree may be -1, found {' and '.join(f'--{n}' for n in open_names)}."
-        )
-    if open_names and options.devices is None:
-        raise SpecError(
-            f"--{open_names[0]} -1 takes what is left of the devices: say how many with --devices."
-        )
+    open_name = _open_name(given, options)
     known = {name: 1 if degree in (None, -1) else degree for name, degree in given.items()}
+    # In Megatron-LM experts lie inside the other degrees.
+    factors = {n: d for n, d in known.items() if not (is_megatron and n == "ep")}
     if options.devices is not None:
-        name = open_names[0] if open_names else _free(given, options)
+        name = open_name or _free(given, options)
         if name is not None:
-            # In Megatron-LM experts lie inside the other degrees.
-            factors = {n: d for n, d in known.items() if not (is_megatron and n == "ep")}
-            known[name] = _left(name, factors, options.devices, bool(open_names))
+            known[name] = _left(name, factors, options.devices, open_name is not None)
             said.append(f"--{name} is {known[name]}: what is left of {options.devices} devices.")
+    elif is_megatron and given["dp"] is None:
+        known["dp"] = _replicas_for_experts(known, options.etp or 1)
+        taken.append(f"dp {known['dp']}")
     elif not any(given.values()):
         taken.append("1 device")
-    plan = ParallelPlan(
+    return ParallelPlan(
         **{field: known[name] for name, field in _FIELDS.items()},
         expert_tensor=options.etp or 1,
         virtual=options.vpp or 1,
         remat=Remat(options.remat or "full"),
     )
-    check = check_megatron_plan if is_megatron else check_plan
-    check(plan, model, options.devices)
-    return plan
 
 
-def _free(given: dict[str, int | None], options: RunOptions) -> str | None:
+def check(options: RunOptions, plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
+    """Check a plan against model, devices and batch; sentences on what is legal and may surprise.
+
+    Raises:
+        SpecError: all complaints at once.
+    """
+    checks = check_megatron_plan if options.world == MEGATRON else check_plan
+    checks(plan, model, options.devices, batch)
+    return [f"{remark[0].upper()}{remark[1:]}." for remark in plan_remarks(plan, model, batch)]
+
+
+def _open_name(given: Mapping[str, int | None], options: RunOptions) -> str | None:
+    """The degree that takes what is left, if one is -1."""
+    zero = next((name for name, degree in given.items() if degree == 0), None)
+    if zero:
+        raise SpecError(f"--{zero}: expected at least 1, or -1 for what is left, found 0.")
+    names = [name for name, degree in given.items() if degree == -1]
+    if len(names) > 1:
+        raise SpecError(
+            f"plan: only one degree may be -1, found {' and '.join(f'--{n}' for n in names)}."
+        )
+    if names and options.devices is None:
+        raise SpecError(
+            f"--{names[0]} -1 takes what is left of the devices: say how many with --devices."
+        )
+    return names[0] if names else None
+
+
+def _replicas_for_experts(known: Mapping[str, int], expert_tensor: int) -> int:
+    """Data parallelism that experts need in Megatron-LM: EP · ETP lies inside TP · CP · DP."""
+    spread = known["ep"] * expert_tensor
+    return max(1, spread // math.gcd(spread, known["tp"] * known["cp"] * known["fsdp"]))
+
+
+def _free(given: Mapping[str, int | None], options: RunOptions) -> str | None:
     """The degree that is not said and takes what is left: fsdp, else dp; Megatron: dp."""
-    order = ("dp",) if options.world == "megatron" else ("fsdp", "dp")
+    order = ("dp",) if options.world == MEGATRON else ("fsdp", "dp")
     return next((name for name in order if given[name] is None), None)
 
 

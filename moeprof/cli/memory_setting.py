@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from moeprof.cli.memory_config import with_config
+from moeprof.cli.memory_load import load_of, read_counts
 from moeprof.cli.memory_options import RunOptions
-from moeprof.cli.memory_plan import plan_of
+from moeprof.cli.memory_plan import check, plan_of
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
-from moeprof.specs.presets import load_preset
+from moeprof.specs.presets import preset_names
+from moeprof.specs.sources.load import load_model
+from moeprof.specs.sources.loaded import LoadedModel
 from moeprof.specs.strategy import Strategy, parse_strategy
 
 HARDWARE = "h100_sxm"
-UNKNOWN, AUTO = "unknown", "auto"
+UNKNOWN = "unknown"
 STRATEGIES = ("dense-cf1.25", "sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot")
 """What ``all`` stands for."""
+MEGATRON_STRATEGIES = ("sparse-gmm", "sparse-gmm-deepep")
+"""The same for Megatron: its all-to-all and its flexible (DeepEP) token dispatcher."""
 
 _SHORT_DTYPES = {
     "bf16": "bfloat16",
@@ -32,8 +38,8 @@ _SHORT_DTYPES = {
     "f32": "float32",
     "fp8": "float8_e4m3fn",
 }
-_MEGATRON = {"master": "float32", "first_moment": "float32", "second_moment": "float32",
-             "gradients": "float32"}  # fmt: skip
+_WEIGHTS = "bfloat16"
+_FLOAT32 = dict.fromkeys(("first_moment", "second_moment", "gradients"), "float32")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Wanted:
     strategies: tuple[Strategy, ...]
     batches: tuple[int, ...]
     said: tuple[str, ...]
+    is_fraction_asked: bool
 
 
 def wanted(options: RunOptions) -> Wanted:
@@ -60,36 +67,40 @@ def wanted(options: RunOptions) -> Wanted:
             "the names; a Hugging Face config.json or a MaxText YAML is read too."
         )
     taken: list[str] = []
-    said: list[str] = []
-    model = load_preset(options.model)
+    loaded = load_model(options.model)
+    model = loaded.model
+    options, said = with_config(options, loaded)
+    if loaded.origin not in preset_names():  # a preset's note is on what others published
+        said[:0] = loaded.notes
     with as_usage():
         hardware = load_hardware(options.hardware or HARDWARE)
         if options.hardware is None:
             taken.append(f"hardware {HARDWARE}")
-        plan = plan_of(options, model, taken, said)
-        sequence = _sequence(options, taken)
+        plan = plan_of(options, taken, said)
+        load = load_of(options, plan, _sequence(options, taken), taken, said)
+        said += check(options, plan, model, load.batch)
         world = options.world or "maxtext"
         setting = Setting(
             model=model,
             plan=plan,
             strategy=Strategy("sparse-gmm"),
             hardware=hardware,
-            sequence=sequence,
+            sequence=load.batch.sequence,
             pdbs=1,
-            microbatches=_microbatches(options, plan.pipeline, taken),
+            microbatches=load.batch.microbatches,
             world=world,
-            schedule=_schedule(options, world, plan.virtual),
+            schedule=load.batch.schedule,
             optimizer=options.optimizer or "adamw",
-            precision=_precision(options, world),
+            precision=_precision(options, world, loaded),
             offload=frozenset(_parts(options.offload)),
-            layers_per_stage=_layers(options),
+            layers_per_stage=load.batch.layers_per_stage,
             **_given(options),  # type: ignore[arg-type]
         )
-        strategies = _strategies(options)
-        batches = _batches(options, setting, said)
+        strategies = _strategies(options, world, model.experts > 0, said)
     if taken:
         said.insert(0, f"Not given, so taken: {', '.join(taken)}.")
-    return Wanted(setting, options.model, strategies, batches, tuple(said))
+    is_asked = options.mem_fraction is not None
+    return Wanted(setting, loaded.origin, strategies, load.pdbs, tuple(said), is_asked)
 
 
 @contextlib.contextmanager
@@ -114,20 +125,6 @@ def read_dtype(option: str, text: str) -> str:
     return name
 
 
-def read_counts(option: str, text: str, how_many: str = "some, such as 4,8") -> tuple[int, ...]:
-    """Whole numbers of at least 1, with commas between them.
-
-    Raises:
-        SpecError: `text` is something else.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and int(part) >= 1 for part in parts):
-        raise SpecError(
-            f"{option}: expected whole numbers of at least 1 ({how_many}), found {text!r}."
-        )
-    return tuple(int(part) for part in parts)
-
-
 def _sequence(options: RunOptions, taken: list[str]) -> int | None:
     if options.seq is None:
         taken.append("seq 4096")
@@ -137,40 +134,30 @@ def _sequence(options: RunOptions, taken: list[str]) -> int | None:
     return read_counts("--seq", options.seq, f"one, or {UNKNOWN}")[0]
 
 
-def _microbatches(options: RunOptions, stages: int, taken: list[str]) -> int:
-    if options.microbatches is not None or stages == 1:
-        return options.microbatches or 1
-    taken.append(f"{2 * stages} microbatches (two per stage)")
-    return 2 * stages
+def _precision(options: RunOptions, world: str, loaded: LoadedModel) -> Precision:
+    """Megatron's mixed precision; in JAX all that is kept follows the weights (optax, zeros_like).
 
-
-def _layers(options: RunOptions) -> tuple[int, ...] | None:
-    text = options.layers_per_stage
-    return None if text is None else read_counts("--layers-per-stage", text)
-
-
-def _schedule(options: RunOptions, world: str, chunks: int) -> str:
-    """MaxText's pipeline is GPipe, or circular with several chunks; Megatron's is 1F1B."""
-    if options.schedule:
-        return options.schedule
-    single, repeated = ("1f1b", "interleaved") if world == "megatron" else ("gpipe", "circular")
-    return repeated if chunks > 1 else single
-
-
-def _precision(options: RunOptions, world: str) -> Precision:
-    formats: dict[str, str | None] = dict(_MEGATRON) if world == "megatron" else {}
+    A MaxText YAML that names no format has MaxText's own: computing in bfloat16, float32 weights.
+    """
+    master = options.master_dtype
     named = {
         "weights": ("--weight-dtype", options.weight_dtype),
-        "master": ("--master-dtype", options.master_dtype),
+        "master": ("--master-dtype", None if master == "none" else master),
         "first_moment": ("--moment-dtype", options.moment_dtype),
         "second_moment": ("--moment-dtype", options.moment_dtype),
         "gradients": ("--grad-dtype", options.grad_dtype),
     }
-    for name, (option, text) in named.items():
-        if text is not None:
-            is_none = name == "master" and text == "none"
-            formats[name] = None if is_none else read_dtype(option, text)
-    return Precision(**formats)  # type: ignore[arg-type]
+    asked = {
+        name: read_dtype(option, text) for name, (option, text) in named.items() if text is not None
+    }
+    if world == "megatron":
+        asked = {"master": "float32", **_FLOAT32} | asked
+    else:
+        is_maxtext = loaded.origin.lower().endswith((".yml", ".yaml"))
+        weights = asked.setdefault("weights", loaded.model.weight_dtype if is_maxtext else _WEIGHTS)
+        asked = dict.fromkeys(_FLOAT32, weights) | asked
+    made = Precision(**asked)
+    return replace(made, master=None) if master == "none" else made
 
 
 def _given(options: RunOptions) -> dict[str, object]:
@@ -181,36 +168,16 @@ def _given(options: RunOptions) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _strategies(options: RunOptions) -> tuple[Strategy, ...]:
-    names = _parts(options.strategy) or ("all",)
-    names = tuple(n for name in names for n in (STRATEGIES if name == "all" else (name,)))
+def _strategies(
+    options: RunOptions, world: str, has_experts: bool, said: list[str]
+) -> tuple[Strategy, ...]:
+    if not has_experts and not options.strategy:
+        said.append("The model has no experts: strategies make no difference, one stands for all.")
+        return (parse_strategy(STRATEGIES[0]),)
+    every = MEGATRON_STRATEGIES if world == "megatron" else STRATEGIES
+    asked = _parts(options.strategy) or ("all",)
+    names = [n for name in asked for n in (every if name == "all" else (name,))]
     return tuple(parse_strategy(name) for name in dict.fromkeys(names))
-
-
-def _batches(options: RunOptions, setting: Setting, said: list[str]) -> tuple[int, ...]:
-    """pdbs that were asked for; empty: those around the limit."""
-    is_auto = options.pdbs in (None, AUTO)
-    if options.global_batch is None:
-        return () if is_auto else read_counts("--pdbs", str(options.pdbs), "4,8 or auto")
-    if not is_auto:
-        raise SpecError("--pdbs and --global-batch both say how large the batch is: give one.")
-    plan, microbatches = setting.plan, setting.microbatches
-    replicas = plan.data * plan.fsdp * plan.expert
-    pdbs, left = divmod(options.global_batch, replicas * microbatches)
-    if left:
-        step = replicas * microbatches
-        lower = options.global_batch - left
-        near = " or ".join(str(n) for n in (lower, lower + step) if n)
-        raise SpecError(
-            f"--global-batch {options.global_batch}: expected a multiple of {step}, which are "
-            f"{replicas} devices that hold sequences of their own × {microbatches} "
-            f"microbatch{'es' if microbatches > 1 else ''}. The nearest: {near}."
-        )
-    said.append(
-        f"Global batch {options.global_batch} is pdbs {pdbs} on {replicas} devices that hold "
-        f"sequences of their own, {microbatches} microbatch{'es' if microbatches > 1 else ''}."
-    )
-    return (pdbs,)
 
 
 def _parts(names: tuple[str, ...]) -> tuple[str, ...]:

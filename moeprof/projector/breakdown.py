@@ -159,11 +159,11 @@ class MemoryBreakdown:
 
     @property
     def breaks_first(self) -> str | None:
-        """What breaks: ``outside``, or the largest row of the fullest peak; None where it fits."""
-        if self.verdict not in ("oom", "borderline"):
+        """What breaks: the largest row of the fullest peak, or ``outside``; None where it fits."""
+        inside, outside = self.inside_bytes, self.outside_bytes
+        if self.verdict not in ("oom", "borderline") or inside is None or outside is None:
             return None
-        outside = self.outside_bytes
-        if outside is not None and outside > self.device_bytes - self.pool_bytes:
+        if inside <= self.pool_bytes and outside > self.device_bytes - self.pool_bytes:
             return "outside the pool"
         largest = max(self.worst.peak.rows, key=lambda row: _or_inf(row.size_bytes))
         return f"{self.worst.peak.name}: {largest.name}"

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, StageBreakdown
+from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
 from moeprof.reports.memory_document import (
     SCHEMA,
-    LeverInfo,
     MemoryDocument,
     MemoryRow,
     inputs_of,
@@ -61,7 +61,7 @@ def cell(
     strategy: str,
     pdbs: int | None,
     *,
-    levers: Sequence[LeverInfo] | None = None,
+    levers: Sequence[Lever] | None = None,
     overload: float | None = None,
     mem_fraction: float = 0.9,
     **sizes: int | None,
@@ -83,6 +83,12 @@ def document(rows: Sequence[MemoryRow], largest: dict[str, int | None]) -> Memor
         "largest_pdbs": largest,
         "largest_pdbs_with_room": largest,
         "largest_pdbs_tried": 4096,
+        "first_to_break": dict.fromkeys(largest)
+        | {
+            row["strategy"]: {"pdbs": row["pdbs"], "what": row["breaks_first"]}
+            for row in rows
+            if row["verdict"] == "oom" and row["pdbs"]
+        },
         "detail": {"strategy": first["strategy"], "pdbs": first["pdbs"]},
         "arguments": ["--model", "tiny"],
     }

@@ -58,6 +58,7 @@ def test_every_default_is_taken_and_said(memory):
     code, out, _ = memory("--model", "deepseek_v3", "--ep", 64)
     assert code == 0
     assert " - Not given, so taken: hardware h100_sxm, seq 4096." in out
+    assert " is taken: 0.93 would leave too little for" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -106,6 +107,26 @@ def test_overload_raises_only_what_is_routed(projected):
         assert grows == before["is_routed"], before["name"]
 
 
+def test_it_fits_up_to_the_overload_that_is_told(projected):
+    """Twice an even share does not fit at pdbs 20; the overload that is told does."""
+    options = (*AMD, "--strategy", "sparse-gmm", "--pdbs", 20)
+    limit = row_of(projected(*options), "sparse-gmm", 20)["fits_up_to_overload"]
+    at = [row_of(projected(*options, "--overload", limit + more), "sparse-gmm", 20)
+          for more in (0.0, 0.02)]  # fmt: skip
+    inside = [row["args_bytes"] + row["temp_bytes"] for row in at]
+    assert inside[0] <= at[0]["pool_bytes"] < inside[1]
+
+
+def test_a_near_miss_has_changes_that_help_projected_again(projected):
+    made = projected(*AMD, "--strategy", "sparse-gmm", "--pdbs", "7,8", "--detail", "sparse-gmm@8")
+    near = next(row for row in made["rows"] if row["levers"])
+    factor = next(x for x in near["levers"] if x["name"] == "ragged_buffer_factor 4")
+    again = projected(*AMD, "--strategy", "sparse-gmm", "--pdbs", near["pdbs"],
+                      "--ragged-buffer-factor", 4)  # fmt: skip
+    after = row_of(again, "sparse-gmm", near["pdbs"])
+    assert near["temp_bytes"] - after["temp_bytes"] == factor["saved_bytes"]
+
+
 def test_a_degree_of_minus_one_is_filled_in_and_said(projected):
     made = projected("--model", "mixtral_8x7b", "--ep", -1, "--devices", 8)
     assert made["inputs"]["plan"]["expert"] == 8
@@ -118,7 +139,9 @@ def test_a_degree_of_minus_one_is_filled_in_and_said(projected):
 def test_a_global_batch_is_split_and_said(projected):
     made = projected(*AMD, "--global-batch", 256)
     assert {row["pdbs"] for row in made["rows"]} == {4}  # 256 / 64
-    assert any(said.startswith("Global batch 256 is pdbs 4 on 64 devices") for said in made["said"])
+    assert any(
+        said.startswith("Global batch 256 is pdbs 4 on 64 batch shards") for said in made["said"]
+    )
 
 
 def test_strategies_are_a_list_with_spaces_or_commas(projected):
@@ -126,6 +149,54 @@ def test_strategies_are_a_list_with_spaces_or_commas(projected):
     assert list(spaced["largest_pdbs"]) == ["dense-cf2", "sparse-gmm"]
     commas = projected(*AMD, "--pdbs", 4, "--strategy", "dense-cf2,sparse-gmm", "--seq", 2048)
     assert commas["rows"] == spaced["rows"]
+
+
+def test_a_configuration_fills_in_and_an_option_wins_over_it(projected, tmp_path):
+    """huggingface/accelerate#3379: what was asked for is what counts, and it is said."""
+    file = tmp_path / "run.yml"
+    file.write_text(
+        "model_name: deepseek3-671b\nper_device_batch_size: 4\nmax_target_length: 2048\n"
+        "weight_dtype: float16\nici_expert_parallelism: 8\ndcn_fsdp_parallelism: 8\n"
+        "remat_policy: save_out_proj\nsparse_matmul: false\ncapacity_factor: 2.0\n"
+    )
+    made = projected("--model", file, "--hardware", "mi355x")
+    inputs = made["inputs"]
+    assert (inputs["sequence"], inputs["devices"], inputs["remat"]) == (2048, 64, "save_out_proj")
+    assert [(row["strategy"], row["pdbs"]) for row in made["rows"]] == [("dense-cf2", 4)]
+    formats = inputs["precision"]
+    assert (formats["weights"], formats["first_moment"]) == ("float16", "float16")
+    won = projected("--model", file, "--hardware", "mi355x", "--weight-dtype", "float32")
+    assert won["inputs"]["precision"]["weights"] == "float32"
+    assert f"--weight-dtype float32 wins over weight_dtype float16 of {file}." in won["said"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("per_device_batch_size: 0.5", "expected whole sequences per device, found 0.5"),
+        ("ici_expert_parallelism: zero", "expected a whole number of at least 1, or -1"),
+        ("max_target_length: -5", "expected a whole number of at least 1"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_named(memory, tmp_path, text, said):
+    file = tmp_path / "run.yml"
+    file.write_text(f"model_name: deepseek3-671b\n{text}\n")
+    code, _, err = memory("--model", file)
+    assert code == 1
+    assert str(file) in err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_megatron_counts_devices_without_experts(projected):
+    made = projected("--model", "moe_1t", "--world", "megatron", "--pp", 24, "--vpp", 4,
+                     "--ep", 8, "--devices", 768, "--hardware", "mi355x", "--remat", "none",
+                     "--microbatches", 96, "--pdbs", 1)  # fmt: skip
+    assert made["inputs"]["devices"] == 768
+    assert made["inputs"]["plan"]["data"] == 32  # 768 / 24
+    (row,) = [row for row in made["rows"] if row["strategy"] == "sparse-gmm"]
+    assert len(row["stages"]) == 24
+    assert row["total_bytes"] == max(stage["total_bytes"] for stage in row["stages"])
 
 
 @pytest.mark.parametrize(
@@ -146,8 +217,8 @@ def test_strategies_are_a_list_with_spaces_or_commas(projected):
          "only one degree may be -1, found --fsdp and --ep"),
         (("--model", "deepseek_v3", "--ep", 3, "--fsdp", -1, "--devices", 8),
          "--fsdp -1: 8 devices are not a multiple of 3 (ep 3)"),
-        ((*AMD, "--global-batch", 100), "The nearest: 64 or 128."),
-        ((*AMD, "--global-batch", 64, "--pdbs", 4), "give one"),
+        ((*AMD, "--global-batch", 100), "nearest: 64 or 128"),
+        ((*AMD, "--global-batch", 64, "--pdbs", 4), "Give one of them."),
         ((*AMD, "--detail", "sparse-gmm"), "expected STRATEGY@PDBS"),
         ((*AMD, "--detail", "magic@3"), "expected STRATEGY@PDBS with one of"),
         (("--model", "deepseek_v3", "--world", "mars"), "world: expected one of"),

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from builders.memory import GIB, cell, document
+from builders.memory import GIB, breakdown, cell, document, setting
 
-from moeprof.reports.memory_document import to_json
+from moeprof.projector.levers import Lever
+from moeprof.reports.memory_document import row_of, to_json
 from moeprof.reports.memory_text import drawn
 
 
@@ -70,19 +71,27 @@ def test_an_unknown_size_is_no_zero():
 
 
 def test_a_change_that_helps_is_told_with_its_size():
-    lever = {"name": "vocab tiling 4", "option": "--vocab-tiling 4", "saved_bytes": 6 * GIB,
-             "verdict": "fits", "note": "Slower."}  # fmt: skip
+    lever = Lever("vocab tiling 4", "slower", 6 * GIB, "fits", setting())
     made = document([cell("sparse-gmm", 1, temp=75 * GIB, levers=[lever])], {"sparse-gmm": 0})
     text = drawn(made).plain
     assert "What would help sparse-gmm at pdbs 1 (3.0 GiB too much)" in text
-    assert "−6.0 GiB  vocab tiling 4: fits. Slower." in text
+    assert "   −6.0 GiB  vocab tiling 4: then fits (slower)" in text
+
+
+@pytest.mark.parametrize(
+    ("temp", "limit", "said"),
+    [
+        (50, 2.5, "Fits up to overload 2.5: the fullest rank receives 2.5 × what an even"),
+        (90, 1.5, "It would fit with buffers for an overload of up to 1.5: the fullest rank"),
+        (90, 0.0, "It does not fit even with an even routing."),
+    ],
+)
+def test_the_overload_up_to_which_it_fits_is_told(temp, limit, said):
+    row = cell("sparse-gmm", 1, temp=temp * GIB, overload=limit)
+    assert said in drawn(document([row], {"sparse-gmm": 1})).plain
 
 
 def test_every_stage_of_a_pipeline_is_a_line():
-    from builders.memory import breakdown, setting
-
-    from moeprof.reports.memory_document import row_of
-
     row = row_of(breakdown(setting(), args=10 * GIB, temp=40 * GIB, stages=2))
     lines = drawn(document([row], {"sparse-gmm": 1})).plain.splitlines()
     assert "      0      10.0      20.0       0.0      30.0" in lines
@@ -102,7 +111,7 @@ def test_the_document_is_strict_and_its_components_sum_to_the_total():
     ("fraction", "said"),
     [
         (0.93, "needs 72.0 of the pool's 74.4 GiB: borderline, 3.2 % below the limit."),
-        (0.98, "3.7 GiB of the 1.6 that are left: out of memory outside."),
+        (0.98, "but 3.7 of the 1.6 GiB beside it: out of memory there."),
         (0.85, "needs 72.0 of the pool's 68.0 GiB: out of memory by 4.0 GiB."),
     ],
 )

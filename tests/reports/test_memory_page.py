@@ -1,0 +1,116 @@
+"""The page of a memory projection, opened from disk in Chromium without a network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders.memory import GIB, breakdown, cell, document, setting
+
+from moeprof.projector.levers import Lever
+from moeprof.reports.memory_document import row_of
+from moeprof.reports.memory_figures import inside, levers, outside, stages
+from moeprof.reports.memory_page import render, write_page
+from moeprof.reports.memory_words import shown
+
+
+def made():
+    """Pool 72 of 80 GiB: one cell near it, one that does not fit, one that does not beside it."""
+    lever = Lever("vocab tiling 4", "slower <b>", 6 * GIB, "fits", setting())
+    return document(
+        [
+            cell("sparse-gmm", 1, args=20 * GIB, temp=51 * GIB, outside=GIB, levers=[lever]),
+            cell("sparse-gmm", 2, args=20 * GIB, temp=400 * GIB, outside=GIB),
+            cell("sparse-gmm-deepep", 1, args=20 * GIB, temp=30 * GIB, outside=9 * GIB),
+        ],
+        {"sparse-gmm": 1, "sparse-gmm-deepep": 0},
+    )
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """The page of a document, drawn; and all that it complained of or asked for."""
+    contexts = []
+
+    def opened(of, width=1400, scheme="light"):
+        out = tmp_path / "memory.html"
+        write_page(of, out)
+        context = browser.new_context(
+            offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        heard: list[str] = []
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("request", lambda request: heard.append(request.url))
+        page.goto(out.as_uri())
+        page.evaluate("figures.drawAll()")
+        return page, [text for text in heard if text != page.url]
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 420])
+def test_nothing_complains_and_nothing_is_wider_than_the_screen(open_page, scheme, width):
+    page, heard = open_page(made(), width, scheme)
+    assert heard == []
+    drawn = page.eval_on_selector_all("figure.plot", "f => f.map(x => x.dataset.drawn)")
+    assert drawn == [scheme] * 3  # inside, outside, levers
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_grid_says_in_marks_what_fits(open_page):
+    page, _ = open_page(made())
+    rows = page.eval_on_selector_all(
+        "#grid tbody tr", "rows => rows.map(row => [...row.cells].map(c => c.textContent.trim()))"
+    )
+    assert rows[0][:4] == ["sparse-gmm", "~", "✗+348", "1"]
+    assert rows[1][:4] == ["sparse-gmm-deepep", "✗out", "", "0"]
+    verdict = page.inner_text(".trust")
+    assert "sparse-gmm at pdbs 1 needs 71.0 of the pool's 72.0 GiB: borderline" in verdict
+
+
+def test_every_component_stands_in_the_account(open_page):
+    page, _ = open_page(made())
+    names = page.eval_on_selector_all(
+        "#account-table tbody tr, #account tbody tr", "r => r.map(x => x.cells[0].textContent)"
+    )
+    assert {"weights", "logits", "reserve"} <= {name.strip() for name in names}
+
+
+def test_the_page_carries_its_document_and_names_stay_text():
+    page = render(made())
+    assert "slower <b>" not in page
+    start = page.index('class="document">') + len('class="document">')
+    carried = json.loads(page[start : page.index("</script>", start)])
+    assert carried == json.loads(json.dumps(made()))
+
+
+def test_a_bar_is_as_long_as_its_bytes_and_the_pool_is_a_line():
+    figure = inside(made())
+    assert {trace["name"]: trace["x"] for trace in figure["data"]} == {
+        "params": [20, 20, 20],
+        "temporaries": [51, 400, 30],
+    }
+    assert figure["layout"]["shapes"][0]["x0"] == 72
+    assert figure["layout"]["xaxis"]["range"] == [0, 144]  # what is far beyond ends at the frame
+    beside = outside(made())
+    assert beside["data"][0]["x"] == [1, 9]
+    assert beside["layout"]["shapes"][0]["x0"] == pytest.approx(8)
+    assert levers(made()["rows"][0]["levers"])["data"][0]["x"] == [6]
+
+
+def test_stages_are_drawn_where_there_are_several():
+    assert stages(shown(made())) is None
+    row = row_of(breakdown(setting(), args=10 * GIB, temp=40 * GIB, stages=2))
+    assert [trace["x"] for trace in stages(row)["data"]] == [[10, 10], [20, 40]]
+
+
+def test_sizes_that_are_not_known_have_no_bar():
+    unknown = document([cell("sparse-gmm", 1, temp=None)], {"sparse-gmm": None})
+    assert inside(unknown) is None
+    assert "not known" in render(unknown)
