@@ -45,10 +45,12 @@ def causes_of_idle(
         iteration_ns: length of the iteration of the slowest stage.
         rounds: see `flow_rounds`; microbatches · chunks where backward work is one piece.
     """
-    idle = iteration_ns - work_ns
     n, of = rounds.numerator, rounds.denominator
-    slowest = work_ns.max(initial=0)
-    fill = np.minimum((work_ns.sum() - work_ns) * of // n, idle)
-    uneven = (slowest - work_ns) * (n - of) // n
+    exact = work_ns.astype(object)  # whole numbers of any size: products are beyond int64
+    idle = iteration_ns - exact
+    slowest = exact.max(initial=0)
+    fill = np.minimum((exact.sum() - exact) * of // n, idle)
+    uneven = (slowest - exact) * (n - of) // n
     imbalance = np.minimum(uneven, idle - fill)
-    return {"fill_ns": fill, "imbalance_ns": imbalance, "wait_ns": idle - fill - imbalance}
+    causes = {"fill_ns": fill, "imbalance_ns": imbalance, "wait_ns": idle - fill - imbalance}
+    return {name: cause.astype("int64") for name, cause in causes.items()}

@@ -74,6 +74,9 @@ def compared(
         work: how long stages work.
         is_forward_only: no backward work runs: only orders of forward work are compared.
         activation_bytes: what each stage saves for one microbatch; empty where not known.
+
+    Raises:
+        SpecError: none can run; why is said of each.
     """
     rows, notes, unsettled = [], [assumed(work)], {}
     for name in _FORWARD_ONLY if is_forward_only else SCHEDULES:
@@ -85,6 +88,8 @@ def compared(
             continue
         if schedule.microbatches < schedule.settled_microbatches:
             unsettled[name] = schedule.settled_microbatches
+    if not rows:
+        raise SpecError(f"no schedule can run; {'; '.join(notes[1:])}")
     if unsettled:
         least = ", ".join(f"{name} {count}" for name, count in unsettled.items())
         notes.append(f"the closed form of the bubble holds from so many microbatches on: {least}")
@@ -122,8 +127,6 @@ def _row(
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    if table.empty:
-        return ()
     held = table["in_flight"].to_numpy()
     least = None if np.isnan(held).all() else int(np.nanargmin(held))
     return (

@@ -43,10 +43,8 @@ def describes_stages(command: _Function) -> _Function:
             show_default=True,
             help="Assumed work of one stage for one microbatch, forward and backward.",
         ),
-        click.option(
-            "--forward-ms", type=_TIME, help="Of it, forward. Default: a third of --microbatch-ms."
-        ),
-        click.option("--backward-ms", type=_TIME, help="Of it, backward. Default: two thirds."),
+        click.option("--forward-ms", type=_TIME, help="Forward work of it. Default: a third."),
+        click.option("--backward-ms", type=_TIME, help="Backward work of it. Default: two thirds."),
         click.option(
             "--weight-ms",
             type=_TIME,

@@ -16,6 +16,8 @@ from moeprof.specs.schedule import Schedule, stage_at
 from moeprof.specs.schedule_order import KINDS, order_arrays
 
 MOST_PIECES = 1_000_000
+MOST_NS = 2**62
+"""Of all pieces together, one after the other: times are int64."""
 _INPUT, _NOT_YET = -1, -1
 _FORWARD, _BACKWARD, _WEIGHT = range(len(KINDS))
 
@@ -93,13 +95,20 @@ def play(schedule: Schedule, times: StageTimes, *, is_forward_only: bool = False
     """When every piece runs.
 
     Raises:
-        SpecError: there are more than `MOST_PIECES`, or the order cannot be (see `order_of_work`).
+        SpecError: there are more than `MOST_PIECES`, they take longer than `MOST_NS`, or the order
+            cannot be (see `order_of_work`).
     """
     passes = 1 if is_forward_only else schedule.passes
     pieces = schedule.stages * schedule.microbatches * schedule.chunks * passes
     if pieces > MOST_PIECES:
         raise SpecError(
             f"{schedule.name}: expected at most {MOST_PIECES:,} pieces, found {pieces:,}."
+        )
+    longest = pieces * (int(times.work_ns.max()) + times.transfer_ns)
+    if longest > MOST_NS:
+        raise SpecError(
+            f"{schedule.name}: expected an iteration of less than {MOST_NS / 1e9:.3g} s, found "
+            f"{pieces:,} pieces that add up to {longest / 1e9:.3g} s."
         )
     stages = range(schedule.stages)
     orders = [order_arrays(schedule, s, is_forward_only=is_forward_only) for s in stages]

@@ -39,8 +39,8 @@ def test_less_idle_time_than_the_schedule_demands_goes_to_it_first():
 
 
 @given(
-    st.lists(st.integers(0, 10**12), min_size=1, max_size=64),
-    st.integers(0, 10**12),
+    st.lists(st.integers(0, 10**18), min_size=1, max_size=64),
+    st.integers(0, 10**18),
     st.integers(1, 10**6),
 )
 def test_the_three_add_up_to_the_idle_time_and_none_is_negative(work, more, rounds):

@@ -8,6 +8,7 @@ from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.stages.compared import compared
 from moeprof.analyzers.stages.held import most_held
 from moeprof.analyzers.stages.projected import projected
+from moeprof.errors import SpecError
 from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.stage_work import StageWork
@@ -101,6 +102,11 @@ def test_schedules_that_cannot_be_are_left_out_and_named():
     assert "interleaved" not in set(analysis.table["schedule"])
     assert analysis.notes[1].startswith("left out: interleaved: microbatches must be a multiple")
     assert analysis.notes[2].endswith("zb-h2 7, zbv 7")
+
+
+def test_where_no_schedule_can_run_it_is_said_why():
+    with pytest.raises(SpecError, match="no schedule can run; left out: gpipe: expected at most"):
+        compared((1000, 1000, None), StageWork((6,)))
 
 
 def test_forward_work_alone_is_compared_where_it_differs():

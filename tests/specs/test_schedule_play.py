@@ -150,3 +150,9 @@ def test_a_long_pipeline_is_played_and_a_longer_one_refused():
     assert play(schedule, equal_times(schedule, 1, 2)).bubbles()[0] == pytest.approx(63 / 4159)
     with pytest.raises(SpecError, match="at most 1,000,000 pieces, found 2,000,000"):
         play(Schedule("gpipe", 1000, 1000), equal_times(Schedule("gpipe", 1000, 1000), 1, 2))
+
+
+def test_an_iteration_beyond_what_a_table_holds_is_refused():
+    schedule = Schedule("1f1b", 4, 100_000)
+    with pytest.raises(SpecError, match=r"less than 4.61e\+09 s, found 800,000 pieces that add up"):
+        play(schedule, equal_times(schedule, 10**15, 1))
