@@ -23,16 +23,24 @@ def attention(x: jax.Array, weights: dict[str, jax.Array], model: ModelSpec) -> 
         named(query, "query_proj"),
         named(key, "key_proj"),
         named(value, "value_proj"),
+        weights.get("sinks"),
     )
     with jax.named_scope("out"):
-        return named(jnp.einsum("bsnv,nvm->bsm", mixed, weights["out"]), "out_proj")
+        out = jnp.einsum("bsnv,nvm->bsm", mixed, weights["out"])
+        if model.output_bias:
+            out = out + weights["out_bias"]
+        return named(out, "out_proj")
 
 
-def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def causal_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array | None = None
+) -> jax.Array:
     """``softmax(q·k / sqrt(D)) v`` over positions up to one's own.
 
     Query [B, S, N, D], key [B, S, G, D], value [B, S, G, V] with N a multiple of G: each key and
-    value head serves N/G queries. Returns [B, S, N, V].
+    value head serves N/G queries. ``sinks`` [N], one score per head, takes part in the softmax and
+    has no value: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023,
+    section 3.3. Returns [B, S, N, V].
     """
     batch, sequence, heads, dim = query.shape
     groups = key.shape[2]
@@ -42,9 +50,19 @@ def causal_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
             "bsghd,btgd->bghst", grouped, key, preferred_element_type=jnp.float32
         ) * (dim**-0.5)
         causal = jnp.tril(jnp.ones((sequence, sequence), bool))
-        share = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1).astype(value.dtype)
+        share = _softmax(jnp.where(causal, scores, -jnp.inf), sinks).astype(value.dtype)
         mixed = jnp.einsum("bghst,btgv->bsghv", share, value)
     return mixed.reshape(batch, sequence, heads, value.shape[-1])
+
+
+def _softmax(scores: jax.Array, sinks: jax.Array | None) -> jax.Array:
+    """Softmax over the last dimension of scores [B, G, N/G, S, T], a sink per head beside them."""
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    groups, per_group = scores.shape[1:3]
+    sink = sinks.astype(scores.dtype).reshape(groups, per_group, 1, 1)
+    beside = jnp.broadcast_to(sink, (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, beside], axis=-1), axis=-1)[..., :-1]
 
 
 def _project_mla(
@@ -75,10 +93,28 @@ def _project_mla(
 def _project_gqa(
     x: jax.Array, weights: dict[str, jax.Array], model: ModelSpec
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Ainslie et al., "GQA", 2023, section 2.2."""
+    """Ainslie et al., "GQA", 2023, section 2.2; queries and keys are normed before they turn."""
+
+    def projected(name: str) -> jax.Array:
+        heads = jnp.einsum("bsm,mnd->bsnd", x, weights[name])
+        return heads + weights[f"{name}_bias"] if model.attention_bias else heads
+
+    def turned(name: str) -> jax.Array:
+        heads = projected(name)
+        if model.qk_norm != "none":
+            heads = _normed_heads(heads, weights[f"{name}_norm"], model)
+        return rotate(heads, model.rope_theta)
+
     with jax.named_scope("q"):
-        query = rotate(jnp.einsum("bsm,mnd->bsnd", x, weights["query"]), model.rope_theta)
+        query = turned("query")
     with jax.named_scope("kv"):
-        key = rotate(jnp.einsum("bsm,mnd->bsnd", x, weights["key"]), model.rope_theta)
-        value = jnp.einsum("bsm,mnd->bsnd", x, weights["value"])
+        key, value = turned("key"), projected("value")
     return query, key, value
+
+
+def _normed_heads(heads: jax.Array, scale: jax.Array, model: ModelSpec) -> jax.Array:
+    """Each head of [B, S, N, D] normed by itself (scale [D]), or all together (scale [N, D])."""
+    if model.qk_norm == "head":
+        return rms_norm(heads, scale, model.norm_epsilon)
+    flat = rms_norm(heads.reshape(*heads.shape[:2], -1), scale.reshape(-1), model.norm_epsilon)
+    return flat.reshape(heads.shape)

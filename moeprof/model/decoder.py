@@ -49,9 +49,12 @@ def forward(
         job: what runs.
     """
     x = _embed(weights, tokens, where, job)
-    if job.model.dense_layers:
-        x = _scan_dense(x, weights["dense_layers"], where["dense_layers"], job)
-    x, load = _scan_moe(x, weights["moe_layers"], bias, where["moe_layers"], job)
+    if job.model.is_interleaved:
+        x, load = _scan_interleaved(x, weights, bias, where, job)
+    else:
+        if job.model.dense_layers:
+            x = _scan_dense(x, weights["dense_layers"], where["dense_layers"], job)
+        x, load = _scan_moe(x, weights, bias, where, job)
     with jax.named_scope("norm"):
         x = rms_norm(x, weights["final_norm"], job.model.norm_epsilon)
     return _head(x, weights, where, job), load
@@ -102,8 +105,35 @@ def _scan_dense(x: jax.Array, layers: Tree, where: Tree, job: Job) -> jax.Array:
 
 
 def _scan_moe(
-    x: jax.Array, layers: Tree, bias: jax.Array, where: Tree, job: Job
+    x: jax.Array, weights: Tree, bias: jax.Array, where: Tree, job: Job
 ) -> tuple[jax.Array, LayerLoad]:
+    if not job.model.moe_layers:
+        return x, LayerLoad(jnp.zeros(bias.shape, jnp.int32), jnp.zeros(0, jnp.int32))
+    layer = rematerialised(_moe_layer(where["moe_layers"], job), job.plan.remat)
+    return jax.lax.scan(layer, x, (weights["moe_layers"], bias))
+
+
+def _scan_interleaved(
+    x: jax.Array, weights: Tree, bias: jax.Array, where: Tree, job: Job
+) -> tuple[jax.Array, LayerLoad]:
+    """Groups of dense layers and one MoE layer; each group's dense layers are scanned in turn."""
+    groups = job.model.moe_layers
+    dense = jax.tree.map(
+        lambda stack: stack.reshape(groups, -1, *stack.shape[1:]), weights["dense_layers"]
+    )
+    moe_layer = rematerialised(_moe_layer(where["moe_layers"], job), job.plan.remat)
+
+    def group(x: jax.Array, parts: tuple[Tree, Tree, jax.Array]) -> tuple[jax.Array, LayerLoad]:
+        layers, weights, bias = parts
+        x = _scan_dense(x, layers, where["dense_layers"], job)
+        return moe_layer(x, (weights, bias))
+
+    return jax.lax.scan(group, x, (dense, weights["moe_layers"], bias))
+
+
+def _moe_layer(
+    where: Tree, job: Job
+) -> Callable[[jax.Array, tuple[Tree, jax.Array]], tuple[jax.Array, LayerLoad]]:
     def layer(
         x: jax.Array, weights_and_bias: tuple[Tree, jax.Array]
     ) -> tuple[jax.Array, LayerLoad]:
@@ -118,7 +148,7 @@ def _scan_moe(
                 x = x + swiglu(normed, whole)
         return x, LayerLoad(tokens_per_expert, routed.received_rows)
 
-    return jax.lax.scan(rematerialised(layer, job.plan.remat), x, (layers, bias))
+    return layer
 
 
 def _mixture(

@@ -31,23 +31,26 @@ def forward(
     dtype = jnp.dtype(model.compute_dtype)
     cast: Tree = jax.tree.map(lambda weight: jnp.asarray(weight, dtype), weights)
     x = cast["embedding"][tokens]
-    for i in range(model.dense_layers):
-        layer = jax.tree.map(lambda weight: weight[i], cast["dense_layers"])  # noqa: B023
-        x, normed = _attend(x, layer, model)
-        x = x + swiglu(normed, layer["mlp"])
-    counts = []
-    for i in range(model.moe_layers):
-        layer = jax.tree.map(lambda weight: weight[i], cast["moe_layers"])  # noqa: B023
-        x, normed = _attend(x, layer, model)
+    counts = [jnp.zeros((0, model.experts), jnp.int32)]
+    with_experts = model.moe_layer_indices
+    for layer in range(model.layers):
+        i = sum(other < layer for other in with_experts)
+        if layer not in with_experts:
+            block = jax.tree.map(lambda w, i=layer - i: w[i], cast["dense_layers"])
+            x, normed = _attend(x, block, model)
+            x = x + swiglu(normed, block["mlp"])
+            continue
+        block = jax.tree.map(lambda w, i=i: w[i], cast["moe_layers"])
+        x, normed = _attend(x, block, model)
         gate = weights["moe_layers"]["router"]["gate"][i]
-        added, count = every_expert(normed, gate, bias[i], layer["experts"], model)
+        added, count = every_expert(normed, gate, bias[i], block["experts"], model)
         x = x + added
         if model.shared_experts:
-            x = x + swiglu(normed, layer["shared"])
-        counts.append(count)
+            x = x + swiglu(normed, block["shared"])
+        counts.append(count[None])
     x = rms_norm(x, cast["final_norm"], model.norm_epsilon)
     head = cast["embedding"].T if model.tied_head else cast["head"]
-    return jnp.matmul(x, head, preferred_element_type=jnp.float32), jnp.stack(counts)
+    return jnp.matmul(x, head, preferred_element_type=jnp.float32), jnp.concatenate(counts)
 
 
 def every_expert(

@@ -6,7 +6,7 @@ A projection knows more models and plans than the bundled model implements.
 from __future__ import annotations
 
 from moeprof.errors import SpecError
-from moeprof.specs.model import ModelSpec
+from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.plan import ALL_AXES, AXES, ParallelPlan
 
 
@@ -25,17 +25,16 @@ def check_trainable(model: ModelSpec, plan: ParallelPlan) -> None:
 
 
 def _of_model(model: ModelSpec) -> list[str]:
+    has_latent = isinstance(model.attention, MlaSpec)
     asked = {
-        "model without experts": not model.experts,
-        "interleaved dense layers": model.is_interleaved,
         "feed-forward without gate": not model.is_gated,
         "multi-token prediction": model.mtp_layers > 0,
         "linear attention": model.linear_layers > 0,
         "attention gate": model.has_attention_gate,
-        "bias of projections": model.attention_bias or model.output_bias or model.expert_bias,
-        "attention sinks": model.has_sinks,
-        "norm of queries and keys": model.qk_norm != "none",
+        "bias of experts": model.expert_bias,
         "soft cap of logits": model.final_softcap,
+        "bias of latent attention": has_latent and model.attention_bias,
+        "norm of latent queries and keys": has_latent and model.qk_norm != "none",
     }
     return [what for what, is_asked in asked.items() if is_asked]
 

@@ -38,6 +38,7 @@ from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.plan import AXES, ParallelPlan
 from moeprof.specs.strategy import Strategy
 
+_ZERO_AT_FIRST = ("_bias", "sinks")
 REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
 
 Leaf = TypeVar("Leaf", jax.Array, PartitionSpec)
@@ -208,12 +209,14 @@ def _update(
 
 
 def random_weights(model: ModelSpec, seed: int) -> Tree:
-    """Host arrays, each normal with variance 1/fan_in; norms are ones."""
+    """Host arrays, each normal with variance 1/fan_in; norms are ones, biases and sinks zeros."""
     random = np.random.default_rng(seed)
     return nest({p.path: _random_weight(p, random, model.weight_dtype) for p in _trained(model)})
 
 
 def _random_weight(parameter: Parameter, random: np.random.Generator, dtype: str) -> np.ndarray:
+    if parameter.path[-1].endswith(_ZERO_AT_FIRST):
+        return np.zeros(parameter.shape, jnp.dtype(dtype))
     if not parameter.fan_in:
         return np.ones(parameter.shape, jnp.dtype(dtype))
     values = random.standard_normal(parameter.shape, np.float32) * parameter.fan_in**-0.5

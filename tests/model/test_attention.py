@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.model.attention import causal_attention
+from moeprof.model.attention import attention, causal_attention
 from moeprof.model.norm import rms_norm
 from moeprof.model.rotary import rotate
+from moeprof.model.train import random_weights
+
+from .builders import GQA, tiny
 
 
 def test_the_first_position_reads_only_itself():
@@ -32,6 +35,62 @@ def test_equal_scores_average_the_values_so_far():
     value = jnp.arange(4.0).reshape(1, 4, 1, 1)
     mixed = causal_attention(jnp.zeros((1, 4, 1, 2)), jnp.zeros((1, 4, 1, 2)), value)
     np.testing.assert_allclose(mixed.reshape(-1), [0, 0.5, 1, 1.5], rtol=1e-6)
+
+
+def test_a_sink_takes_its_share_and_gives_nothing():
+    """Scores and sink of 0: position i is one of i + 2 equal shares, so values sum over i + 2."""
+    zeros = jnp.zeros((1, 4, 1, 2))
+    value = jnp.ones((1, 4, 1, 1))
+    mixed = causal_attention(zeros, zeros, value, jnp.zeros(1))
+    np.testing.assert_allclose(mixed.reshape(-1), [1 / 2, 2 / 3, 3 / 4, 4 / 5], rtol=1e-6)
+
+
+def test_a_sink_belongs_to_its_own_query_head():
+    """Two query heads share one key; a sink of -30 leaves its head as it was."""
+    query = jax.random.normal(jax.random.key(0), (1, 3, 2, 4))
+    key, value = (jax.random.normal(jax.random.key(i), (1, 3, 1, 4)) for i in (1, 2))
+    plain = causal_attention(query, key, value)
+    mixed = causal_attention(query, key, value, jnp.array([-30.0, 30.0]))
+    np.testing.assert_allclose(mixed[:, :, 0], plain[:, :, 0], atol=1e-6)
+    np.testing.assert_allclose(mixed[:, :, 1], 0, atol=1e-6)
+
+
+def first_layer(**changes):
+    """A model with grouped attention of one layer, and its attention's weights."""
+    model = tiny(layers=1, dense_layers=0, attention=GQA, **changes)
+    layers = random_weights(model, 0)["moe_layers"]["attention"]
+    return model, {name: jnp.asarray(stack[0]) for name, stack in layers.items()}
+
+
+def test_a_norm_of_queries_and_keys_forgets_their_scale():
+    x = jax.random.normal(jax.random.key(0), (1, 5, 32))
+    for span in ("head", "all"):
+        model, weights = first_layer(qk_norm=span)
+        scaled = weights | {name: 7 * weights[name] for name in ("query", "key")}
+        np.testing.assert_allclose(
+            attention(x, scaled, model), attention(x, weights, model), atol=1e-5
+        )
+
+
+def test_a_norm_of_all_heads_keeps_the_ratio_between_them():
+    """Twice the first query head: a norm per head undoes it, one over both heads does not."""
+    x = jax.random.normal(jax.random.key(0), (1, 5, 32))
+    for span, is_same in (("head", True), ("all", False)):
+        model, weights = first_layer(qk_norm=span)
+        uneven = weights | {"query": weights["query"].at[:, 0].multiply(2)}
+        same = np.allclose(attention(x, uneven, model), attention(x, weights, model), atol=1e-5)
+        assert same == is_same
+
+
+def test_biases_are_added_once():
+    x = jnp.zeros((1, 3, 32))
+    model, weights = first_layer(attention_bias=True, output_bias=True)
+    value = jax.random.normal(jax.random.key(1), weights["value_bias"].shape)
+    out = jax.random.normal(jax.random.key(2), weights["out_bias"].shape)
+    found = attention(x, weights | {"value_bias": value, "out_bias": out}, model)
+    # Every position mixes the same value, which serves both query heads.
+    expected = jnp.einsum("nv,nvm->m", jnp.repeat(value, 2, axis=0), weights["out"]) + out
+    np.testing.assert_allclose(found, jnp.broadcast_to(expected, found.shape), atol=1e-5)
 
 
 def test_rotation_turns_the_first_pair_by_one_radian_per_position():

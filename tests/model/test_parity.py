@@ -16,6 +16,11 @@ from .builders import GQA, MLA, run_parallel, run_reference, tiny
 
 LATENT = tiny()
 GROUPED = tiny(attention=GQA, tied_head=True, dense_layers=0)
+INTERLEAVED = tiny(layers=6, dense_layers=4, is_interleaved=True, attention=GQA, qk_norm="all")
+DENSE = tiny(
+    experts=0, top_k=0, moe_ffn=0, layers=2, dense_layers=2, attention=GQA, qk_norm="head",
+    attention_bias=True, output_bias=True, has_sinks=True,
+)  # fmt: skip
 ONE_QUERY_MATRIX = tiny(attention=dataclasses.replace(MLA, q_lora_rank=0))
 BFLOAT16 = tiny(compute_dtype="bfloat16")
 
@@ -27,6 +32,8 @@ CASES = [
     ("sparse-gmm", LATENT, 8, 1, "full"),
     ("sparse-gmm", LATENT, 1, 8, "full"),
     ("sparse-gmm", ONE_QUERY_MATRIX, 4, 2, "full"),
+    ("sparse-ragged-dot", INTERLEAVED, 2, 4, "full"),
+    ("sparse-gmm", DENSE, 1, 8, "full"),
     ("sparse-gmm-deepep", LATENT, 8, 1, "full"),
     ("sparse-gmm-deepep", LATENT, 2, 4, "save:out_proj,mlpwo"),
     # Capacity 8 times an even share holds every token of an 8-token sequence: nothing is dropped.
