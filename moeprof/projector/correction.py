@@ -1,0 +1,190 @@
+"""Question: how does what one run showed correct the projection of another?
+
+A correction is a factor on the arena of an account: a world, a strategy, a rematerialisation. It is
+kept in a small JSON file with its evidence, and applied as a row of its own, so that rows still sum
+to the total and the projection without it can be read off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from moeprof.errors import SpecError
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row
+from moeprof.projector.calibrate import Calibration
+from moeprof.projector.rows import whole
+from moeprof.projector.setting import Setting
+
+SCHEMA = "moeprof.memory_correction/1"
+_ROW = "correction by a captured run"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The run that a factor is from: sizes in bytes, day in UTC."""
+
+    run: str
+    program: str
+    device: str
+    jax_version: str
+    date: str
+    model: str
+    devices: int
+    pdbs: int | None
+    sequence: int | None
+    projected_temp_bytes: int
+    measured_temp_bytes: int
+    args_bytes: int
+
+
+@dataclass(frozen=True)
+class Correction:
+    """``factor`` on the arena of settings of this world, strategy, rematerialisation, hardware."""
+
+    world: str
+    strategy: str
+    remat: str
+    hardware: str
+    factor: float
+    evidence: Evidence
+
+    def fits(self, setting: Setting) -> bool:
+        """Whether the setting is of this account."""
+        return self.key == account_of(setting)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The account that it is of."""
+        return (self.world, self.strategy, self.remat, self.hardware)
+
+
+def account_of(setting: Setting) -> tuple[str, str, str, str]:
+    """World, strategy, rematerialisation, hardware."""
+    return (
+        setting.world,
+        setting.strategy.name,
+        setting.plan.remat.text,
+        setting.hardware.key,
+    )
+
+
+def correction_of(calibration: Calibration) -> Correction:
+    """The correction that a calibration supports.
+
+    Raises:
+        SpecError: the run does not match what was projected.
+    """
+    run, breakdown = calibration.run, calibration.breakdown
+    temp = breakdown.temp_bytes
+    if calibration.refusal or calibration.factor is None or temp is None:
+        raise SpecError(f"calibration with {run.path}: nothing to store, {calibration.refusal}.")
+    setting = breakdown.setting
+    world, strategy, remat, hardware = account_of(setting)
+    evidence = Evidence(
+        run=run.path,
+        program=run.program,
+        device=run.device_model,
+        jax_version=run.jax_version,
+        date=run.date,
+        model=setting.model.name,
+        devices=setting.plan.devices,
+        pdbs=setting.pdbs,
+        sequence=setting.sequence,
+        projected_temp_bytes=temp,
+        measured_temp_bytes=run.temp_bytes + run.results_bytes,
+        args_bytes=run.args_bytes,
+    )
+    return Correction(world, strategy, remat, hardware, calibration.factor, evidence)
+
+
+def store(file: Path, calibration: Calibration) -> Correction:
+    """Write the correction of a calibration to a file, beside those of other accounts there.
+
+    Raises:
+        SpecError: the run does not match what was projected, or the file cannot be used.
+    """
+    found = correction_of(calibration)
+    others = read_corrections(file) if file.exists() else ()
+    kept = [other for other in others if other.key != found.key]
+    document = {"schema": SCHEMA, "corrections": [asdict(one) for one in (*kept, found)]}
+    try:
+        file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be written: {error.strerror}.") from error
+    return found
+
+
+def read_corrections(file: Path) -> tuple[Correction, ...]:
+    """The corrections of a file.
+
+    Raises:
+        SpecError: it cannot be read, or is none of `store`'s.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document["schema"] != SCHEMA:
+            raise KeyError("schema")
+        return tuple(_read(row) for row in document["corrections"])
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecError(
+            f"{file}: expected corrections that `moeprof memory --calibrate` stored ({SCHEMA}), "
+            f"found something else ({type(error).__name__}: {error}). Store them again."
+        ) from error
+
+
+def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> MemoryBreakdown:
+    """The projection with the correction of its account as a row of each peak.
+
+    Without one it stays as it is, and a note says so.
+    """
+    fitting = next((one for one in corrections if one.fits(breakdown.setting)), None)
+    if fitting is None:
+        known = ", ".join("/".join(one.key) for one in corrections) or "none"
+        account = "/".join(account_of(breakdown.setting))
+        note = f"No correction is of {account} (there are: {known}), so none was applied."
+        return replace(breakdown, notes=(*breakdown.notes, note))
+    stages = tuple(
+        replace(stage, peaks=tuple(_with(peak, fitting) for peak in stage.peaks))
+        for stage in breakdown.stages
+    )
+    proof = fitting.evidence
+    note = (
+        f"The arena is multiplied by {fitting.factor:.3f}, as {proof.program} of {proof.run} "
+        f"({proof.date}) took {proof.measured_temp_bytes:,} B where "
+        f"{proof.projected_temp_bytes:,} B were projected."
+    )
+    return replace(breakdown, stages=stages, notes=(*breakdown.notes, note))
+
+
+def _with(peak: Peak, correction: Correction) -> Peak:
+    size = peak.size_bytes
+    more = None if size is None else whole(size * (correction.factor - 1))
+    proof = correction.evidence
+    row = Row(
+        name=_ROW,
+        pool="temp",
+        kind="temporaries",
+        size_bytes=more,
+        formula=f"({correction.factor:.4f} − 1) · sum of the rows of this peak",
+        source=f"{proof.program} of {proof.run}, {proof.device}, {proof.date}",
+        confidence="medium",
+    )
+    return Peak(peak.name, (*peak.rows, row))
+
+
+def _read(row: dict[str, object]) -> Correction:
+    texts = {name: row[name] for name in ("world", "strategy", "remat", "hardware")}
+    factor = row["factor"]
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TypeError("an account is text")
+    if not isinstance(factor, int | float) or isinstance(factor, bool) or not 0 < factor < 1e6:
+        raise ValueError(f"a factor above 0 was expected, found {factor!r}")
+    evidence = row["evidence"]
+    if not isinstance(evidence, dict):
+        raise TypeError("evidence is missing")
+    return Correction(**texts, factor=float(factor), evidence=Evidence(**evidence))  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""A projection beside a run: what differs, what may be stored, and how it is applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from moeprof.errors import SpecError, TraceError
+from moeprof.projector.breakdown import total
+from moeprof.projector.calibrate import calibrate
+from moeprof.projector.correction import corrected, read_corrections, store
+from moeprof.projector.measured import Measured, Part, measured
+from moeprof.projector.memory import project
+from moeprof.projector.setting import Setting
+from moeprof.reports.calibration import build_calibration, calibration_json, calibration_text
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset
+from moeprof.specs.strategy import parse_strategy
+
+SETTING = Setting(
+    load_preset("mixtral-8x7b"),
+    ParallelPlan(fsdp=8, expert=8),
+    parse_strategy("sparse-gmm"),
+    load_hardware("h100_sxm"),
+    sequence=4096,
+    pdbs=1,
+)
+PROJECTED = project(SETTING)
+
+
+def run(**changes: object) -> Measured:
+    """A run that took 1.25 times the projected arena and exactly the projected arguments."""
+    assert PROJECTED.args_bytes is not None
+    assert PROJECTED.temp_bytes is not None
+    temp = PROJECTED.temp_bytes * 5 // 4
+    known: dict[str, object] = {
+        "path": "runs/one",
+        "program": "jit_train_step",
+        "platform": "gpu",
+        "hardware": "h100_sxm",
+        "device_model": "NVIDIA H100 80GB HBM3",
+        "jax_version": "0.11.2",
+        "date": "2026-03-01",
+        "args_bytes": PROJECTED.args_bytes,
+        "temp_bytes": temp,
+        "results_bytes": 0,
+        "allocator_peak_bytes": None,
+        "peak_op_component": "dispatch",
+        "parts": (
+            Part("args", "params", "weights", PROJECTED.args_bytes),
+            Part("temp", "temporaries", "receive buffers, dispatch", temp),
+        ),
+        "strategies": frozenset({"sparse-gmm"}),
+    }
+    return Measured(**(known | changes))  # type: ignore[arg-type]
+
+
+def test_totals_and_kinds_stand_side_by_side_and_add_up():
+    found = calibrate(PROJECTED, run())
+    args, temp, outside = found.totals
+    assert args.difference_bytes == 0
+    assert temp.measured_bytes == run().temp_bytes
+    assert outside.measured_bytes is None
+    for pool, whole in (("args", args), ("temp", temp)):
+        rows = [row for row in found.rows if row.pool == pool]
+        assert sum(row.projected_bytes or 0 for row in rows) == whole.projected_bytes
+        assert sum(row.measured_bytes or 0 for row in rows) == whole.measured_bytes
+    assert found.factor == pytest.approx(1.25)
+    assert found.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hardware": "", "device_model": "cpu", "platform": "cpu"}, "the run's device is cpu"),
+        ({"hardware": "mi300x", "device_model": "MI300X"}, "the run's device is MI300X"),
+        ({"args_bytes": 10**9}, "another model, plan, optimizer or number format"),
+        ({"strategies": frozenset({"dense"})}, "the run's program is of dense"),
+    ],
+)
+def test_a_run_of_something_else_stores_nothing(tmp_path, changes, says):
+    found = calibrate(PROJECTED, run(**changes))
+    assert found.refusal is not None
+    assert says in found.refusal
+    file = tmp_path / "corrections.json"
+    with pytest.raises(SpecError, match="nothing to store") as raised:
+        store(file, found)
+    assert "\n" not in str(raised.value)
+    assert not file.exists()
+    assert says in calibration_text(build_calibration(found)).plain.replace("\n", " ")
+
+
+def test_a_program_that_does_not_tell_its_strategy_is_taken_and_said():
+    found = calibrate(PROJECTED, run(strategies=frozenset()))
+    assert found.refusal is None
+    assert any("strategy" in note for note in found.notes)
+
+
+def test_a_correction_is_a_row_of_each_peak_and_rows_still_sum(tmp_path):
+    file = tmp_path / "corrections.json"
+    store(file, calibrate(PROJECTED, run()))
+    found = corrected(PROJECTED, read_corrections(file))
+    assert PROJECTED.temp_bytes is not None
+    assert found.temp_bytes == pytest.approx(PROJECTED.temp_bytes * 1.25, rel=1e-9)
+    assert found.args_bytes == PROJECTED.args_bytes
+    assert total(found.rows) == found.total_bytes
+    assert all(any("correction" in row.name for row in peak.rows) for peak in found.worst.peaks)
+    assert "1.250" in found.notes[-1]
+
+
+def test_a_correction_of_another_account_is_not_applied_and_said(tmp_path):
+    file = tmp_path / "corrections.json"
+    store(file, calibrate(PROJECTED, run()))
+    other = project(dataclasses.replace(SETTING, strategy=parse_strategy("dense-cf2")))
+    found = corrected(other, read_corrections(file))
+    assert found.temp_bytes == other.temp_bytes
+    assert "No correction is of maxtext/dense-cf2/full/h100_sxm" in found.notes[-1]
+
+
+def test_a_second_run_of_an_account_takes_the_place_of_the_first(tmp_path):
+    file = tmp_path / "corrections.json"
+    store(file, calibrate(PROJECTED, run()))
+    other = project(dataclasses.replace(SETTING, strategy=parse_strategy("dense-cf2")))
+    dense = run(strategies=frozenset({"dense"}), temp_bytes=other.temp_bytes)
+    store(file, calibrate(other, dense))
+    again = store(file, calibrate(PROJECTED, run(temp_bytes=PROJECTED.temp_bytes)))
+    assert again.factor == 1.0
+    assert sorted(one.factor for one in read_corrections(file)) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "other/1"}', '{"schema": "moeprof.memory_correction/1"}']
+)
+def test_a_file_of_something_else_is_said_in_one_line(tmp_path, text):
+    file = tmp_path / "corrections.json"
+    file.write_text(text)
+    with pytest.raises(SpecError, match="expected corrections that") as raised:
+        read_corrections(file)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_factor_that_cannot_be_is_refused(tmp_path):
+    file = tmp_path / "corrections.json"
+    store(file, calibrate(PROJECTED, run()))
+    document = json.loads(file.read_text())
+    document["corrections"][0]["factor"] = -1
+    file.write_text(json.dumps(document))
+    with pytest.raises(SpecError, match="a factor above 0"):
+        read_corrections(file)
+
+
+def test_the_text_is_80_columns_wide_and_the_json_strict():
+    document = build_calibration(calibrate(PROJECTED, run()))
+    text = calibration_text(document).plain
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1.250 times the projected arena" in text
+    assert json.loads(calibration_json(document))["schema"] == "moeprof.calibration/1"
+
+
+def test_what_has_no_program_is_said_in_one_line(tmp_path):
+    with pytest.raises(TraceError):
+        measured(tmp_path)
