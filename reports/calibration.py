@@ -99,10 +99,10 @@ def calibration_text(document: CalibrationDocument) -> Text:
         lines += [_part(row, False) for row in one["measured"][:_MOST_PARTS]]
     peak = document["peak"]
     ran = peak["measured_component"] or NOT_KNOWN
-    lines += ["", f"fullest at: {peak['projected']} (projected); {ran} (measured)"]
-    lines += ["", *_verdict(document)]
-    lines += [line for note in document["notes"] for line in textwrap.wrap(f"note: {note}", WIDTH)]
-    return Text("\n").join([Text(line) if isinstance(line, str) else line for line in lines])
+    plain = ["", f"fullest at: {peak['projected']} (projected); {ran} (measured)", ""]
+    plain += _verdict(document)
+    plain += [line for note in document["notes"] for line in textwrap.wrap(f"note: {note}", WIDTH)]
+    return Text("\n").join([*lines, *map(Text, plain)])
 
 
 def _info(one: Comparison) -> ComparisonInfo:
@@ -131,7 +131,7 @@ def _whole(row: Row) -> int | None:
 
 
 def _line(name: str, one: ComparisonInfo) -> Text:
-    projected, measured = (_size(one[key]) for key in ("projected_bytes", "measured_bytes"))  # type: ignore[literal-required]
+    projected, measured = (_size(one[key]) for key in ("projected_bytes", "measured_bytes"))
     difference = one["difference_bytes"]
     change = "" if difference is None else signed(difference, format_bytes) or "none"
     share = ""

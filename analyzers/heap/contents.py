@@ -24,6 +24,8 @@ SAVED = "saved activations"
 _OPTIMIZER = re.compile(
     r"\b(opt_state|optimizer|mu|nu|momentum|trace|exp_avg\w*|moments?)\b|^[mv]\["
 )
+_LEAST_STACK = 4
+"""Dimensions from which on those of a weight are no chance: layers, experts, and a matrix."""
 _CARRIERS = frozenset({"while", "conditional", "call", "parameter"})
 """Ops that hand on what others wrote: a loop, and what its body is given."""
 
@@ -47,6 +49,7 @@ class Contents:
         uses = (use for use in uses_of(trace) if use.module == module)
         self._received = {use.buffer_op for use in uses if use.role != "fan_out"}
         self._weights = _weight_dims(self.program)
+        self._stacks = {tuple(sorted(d)) for d in self._weights if len(d) >= _LEAST_STACK}
         self._dense = dense_fallback(self.program).arrays
 
     def of_argument(self, name: str) -> str:
@@ -71,7 +74,7 @@ class Contents:
         if component == "weight_gather":
             return "gathered weights"
         is_late = phase == "backward" or (op.opcode in _CARRIERS and self._is_backward)
-        if component == "gradient_reduce" or (is_late and dims in self._weights):
+        if component == "gradient_reduce" or (is_late and self._is_weight(dims)):
             return "gradients"
         if op.opcode in _CARRIERS:
             return SAVED if phase == "forward" and self._is_backward else "loop state"
@@ -84,6 +87,11 @@ class Contents:
             if op.target.startswith("__cub") and dims[-1:] != op.dims[-1:]
             else "working set"
         )
+
+    def _is_weight(self, dims: tuple[int, ...]) -> bool:
+        """Whether an array has a weight's dimensions; a loop may stack layers in another order."""
+        is_stack = len(dims) >= _LEAST_STACK and tuple(sorted(dims)) in self._stacks
+        return dims in self._weights or is_stack
 
     def _is_dense_fallback(self, op: Op, dims: tuple[int, ...]) -> bool:
         if op.name in self._dense:

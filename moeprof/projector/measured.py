@@ -18,7 +18,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
-from moeprof.analyzers.heap.at_peak import GAPS, RESULTS, peak_of
+from moeprof.analyzers.heap.at_peak import AT_PEAK, GAPS, RESULTS, peak_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, SAVED, WEIGHTS
 from moeprof.analyzers.heap.module import main_module
 from moeprof.errors import TraceError
@@ -39,6 +39,8 @@ _KIND_OF = {
     GAPS: ("temp", "gaps and rounding"),
 }
 """Content at the peak -> pool and kind of a projection's row; all else are temporaries."""
+_VAGUE = ("loop_gaps", "unattributed", "other", "collectives", "moe_other")
+"""Parts of a step that say nothing of what a buffer is for."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def measured(path: Path) -> Measured:
     model = next(iter(trace.devices["model"].tolist()), "")
     device = hardware_of(str(model))
     peak = peak_of(trace, module)
-    labels = [] if peak is None else peak.table.loc[peak.table["op"].eq(peak.op), "component"]
+    at_peak = AT_PEAK.frame() if peak is None else peak.table
+    labels = at_peak["component"][at_peak["op"].eq(peak.op if peak else "")]
     return Measured(
         path=str(path),
         program=str(stated["name"]),
@@ -117,7 +120,7 @@ def measured(path: Path) -> Measured:
         results_bytes=(memory.output_bytes or 0) - (memory.alias_bytes or 0),
         allocator_peak_bytes=_allocator_peak(trace),
         peak_op_component=str(next(iter(labels), "")),
-        parts=() if peak is None else tuple(_parts(peak.table)),
+        parts=tuple(_parts(at_peak)),
         strategies=frozenset(_strategies(programs_of(trace).get(module))),
     )
 
@@ -141,8 +144,12 @@ def _stated(module: pd.Series, run: Path) -> CompiledMemory:
 
 def _parts(table: pd.DataFrame) -> Iterator[Part]:
     """The peak's contents, one part per kind of tensor and part of the step, largest first."""
-    sums = table.groupby(["content", "component"], sort=False)["size_bytes"].sum()
-    for (content, component), size in sums.sort_values(ascending=False).items():
+    is_vague = table["component"].isin(_VAGUE)
+    told = table.assign(component=table["component"].mask(is_vague, ""))
+    sums = told.groupby(["content", "component"], sort=False)["size_bytes"].sum()
+    ordered = sums.sort_values(ascending=False, kind="stable").reset_index()
+    rows = zip(ordered["content"], ordered["component"], ordered["size_bytes"], strict=True)
+    for content, component, size in rows:
         pool, kind = _KIND_OF.get(content, ("temp", "temporaries"))
         what = f"{content}, {component}" if component else content
         yield Part(pool, kind, what, int(size))
