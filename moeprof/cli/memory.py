@@ -59,6 +59,19 @@ def _module(name: str) -> str:
 @click.group("memory", cls=MemoryGroup, invoke_without_command=True)
 @describes_a_run
 @click.option("--detail", metavar="STRATEGY@PDBS", help="The cell whose account is shown in full.")
+@click.option(
+    "--calibrate",
+    "run",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Compare with a captured run, one strategy and pdbs; --correction FILE stores the factor.",
+)
+@click.option(
+    "--correction",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Correct the arena by the factors that --calibrate stored.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.memory/1.")
 @click.option(
     "--html",
@@ -70,6 +83,8 @@ def command(
     ctx: click.Context,
     /,
     detail: str | None,
+    run: Path | None,
+    correction: Path | None,
     as_json: bool,
     html: Path | None,
     **options: object,
@@ -81,17 +96,24 @@ def command(
     are kept apart: what a step is given (args), XLA's arena (temp), and what other libraries take
     beside XLA's pool (outside).
 
-    Example:
+    Examples:
 
         moeprof memory --model deepseek_v3 --hardware mi355x --ep 8 --fsdp 8
+
+        moeprof memory --model config.json --strategy sparse-gmm --pdbs 4 --calibrate runs/one
     """
     if ctx.invoked_subcommand is not None:
         return
     from moeprof.cli.memory_answer import answer
+    from moeprof.cli.memory_calibration import calibrated, projecting
     from moeprof.cli.memory_setting import wanted
     from moeprof.reports.memory_document import to_json
 
-    document = answer(wanted(RunOptions(**options)), detail, _arguments())  # type: ignore[arg-type]
+    asked = wanted(RunOptions(**options))  # type: ignore[arg-type]
+    if run is not None:
+        calibrated(asked, run, correction, as_json=as_json)
+        return
+    document = answer(asked, detail, _arguments(), projecting(correction))
     if html is not None:
         from moeprof.reports.memory_page import write_page
 

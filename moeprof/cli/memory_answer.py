@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.cli.memory_setting import Wanted
 from moeprof.errors import SelectionError
 from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, worth_showing
+from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
 from moeprof.projector.overload import fits_up_to_overload
+from moeprof.projector.setting import Setting
 from moeprof.reports.memory_document import (
     SCHEMA,
     Break,
@@ -24,6 +26,7 @@ from moeprof.reports.memory_document import (
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.strategy import Strategy
 
+Projecting = Callable[[Setting], MemoryBreakdown]
 MOST_BATCHES = 6
 GIB = 2**30
 
@@ -37,14 +40,19 @@ class _Line:
     reach: Reach
 
 
-def answer(wanted: Wanted, detail: str | None, arguments: Sequence[str]) -> MemoryDocument:
-    """Project every cell that was asked for, and put them together.
+def answer(
+    wanted: Wanted,
+    detail: str | None,
+    arguments: Sequence[str],
+    projecting: Projecting = project,
+) -> MemoryDocument:
+    """Project every cell that was asked for by `projecting`, and put them together.
 
     Raises:
         SelectionError: `detail` is no cell.
     """
     wanted = _with_room(wanted)
-    lines = [_line(wanted, strategy) for strategy in wanted.strategies]
+    lines = [_line(wanted, strategy, projecting) for strategy in wanted.strategies]
     batches = list(wanted.batches) or worth_showing([line.reach for line in lines], MOST_BATCHES)
     cell = _cell(detail, lines, batches)
     model = wanted.setting.model
@@ -94,8 +102,8 @@ def _with_room(wanted: Wanted) -> Wanted:
     return replace(wanted, setting=lower, said=(*wanted.said, told))
 
 
-def _line(wanted: Wanted, strategy: Strategy) -> _Line:
-    at = at_pdbs(replace(wanted.setting, strategy=strategy), project)
+def _line(wanted: Wanted, strategy: Strategy, projecting: Projecting) -> _Line:
+    at = at_pdbs(replace(wanted.setting, strategy=strategy), projecting)
     return _Line(strategy, at, reach(at))
 
 

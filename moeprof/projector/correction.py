@@ -11,12 +11,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row
-from moeprof.projector.calibrate import Calibration
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total
 from moeprof.projector.rows import whole
 from moeprof.projector.setting import Setting
+
+if TYPE_CHECKING:  # it reads profiles, which a projection with a correction need not
+    from moeprof.projector.calibrate import Calibration
 
 SCHEMA = "moeprof.memory_correction/1"
 _ROW = "correction by a captured run"
@@ -162,19 +165,28 @@ def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> 
 
 
 def _with(peak: Peak, correction: Correction) -> Peak:
-    size = peak.size_bytes
-    more = None if size is None else whole(size * (correction.factor - 1))
-    proof = correction.evidence
-    row = Row(
-        name=_ROW,
+    """A row for what does not grow with the rows that a rank receives, and one for what does."""
+    more = [
+        _row([row for row in peak.rows if row.is_routed == is_routed], correction, is_routed)
+        for is_routed in (False, True)
+        if any(row.is_routed == is_routed for row in peak.rows)
+    ]
+    return Peak(peak.name, (*peak.rows, *more))
+
+
+def _row(rows: Sequence[Row], correction: Correction, is_routed: bool) -> Row:
+    size, proof = total(rows), correction.evidence
+    which = "routed rows" if is_routed else "other rows"
+    return Row(
+        name=f"{_ROW}, {which}",
         pool="temp",
         kind="temporaries",
-        size_bytes=more,
-        formula=f"({correction.factor:.4f} − 1) · sum of the rows of this peak",
+        size_bytes=None if size is None else whole(size * (correction.factor - 1)),
+        formula=f"({correction.factor:.4f} − 1) · sum of the {which} of this peak",
         source=f"{proof.program} of {proof.run}, {proof.device}, {proof.date}",
         confidence="medium",
+        is_routed=is_routed,
     )
-    return Peak(peak.name, (*peak.rows, row))
 
 
 def _read(row: dict[str, object]) -> Correction:
