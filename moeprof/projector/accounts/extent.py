@@ -13,6 +13,7 @@ n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E)
 N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
 M      entries of one capacity mask: sequences · S · E · C
 W_moe… elements of one layer's weights, gathered over the axes that split them
+P_moved elements of all layers' routed experts on the device, where layers gather them
 ====== =======================================================================================
 
 Tensor parallelism divides f, f_s, f_d, V, heads and their features (MaxText's rules for mlp,
@@ -27,7 +28,7 @@ import numpy as np
 
 from moeprof.projector.rows import ceil_div, larger, smaller
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
-from moeprof.projector.sharding import gathered_elements
+from moeprof.projector.sharding import gathered_elements, held_elements
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter
 
@@ -149,4 +150,13 @@ def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
             sizes["W_head"] = elements
     if isinstance(sizes["W_head"], int) and not sizes["W_head"]:
         sizes["W_head"] = sizes["W_embedding"]
+    sizes["P_moved"] = _moved(degrees, held)
     return dict(sizes)
+
+
+def _moved(degrees: Degrees, held: Sequence[Parameter]) -> Amount:
+    """Held elements of routed experts where a layer gathers them; 0 where it need not."""
+    stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
+    elements = sum((held_elements(p, degrees) for p in stacks), 0)
+    is_gathered = smaller(degrees.fsdp * degrees.context - 1, 1)
+    return elements * is_gathered

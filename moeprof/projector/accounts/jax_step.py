@@ -6,6 +6,7 @@ step has: gradients, what layers saved, gathered weights, the optimizer's update
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 
 from moeprof.projector.accounts import bundled, maxtext
@@ -22,9 +23,17 @@ from moeprof.projector.pipeline_share import (
 from moeprof.projector.rows import product_row
 from moeprof.projector.setting import Amount, Degrees, Setting
 from moeprof.projector.state import gradient_row, largest_leaf, state_rows
+from moeprof.specs.model import ModelSpec
+from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import StageLayers, stage_parameters
 
 _ACCOUNTS: dict[str, ModuleType] = {"maxtext": maxtext, "bundled": bundled}
+
+
+@functools.lru_cache(maxsize=512)
+def held_by(model: ModelSpec, stage: StageLayers) -> tuple[Parameter, ...]:
+    """The weights of a stage, listed once per model and stage."""
+    return stage_parameters(model, stage)
 
 
 def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> StageBreakdown:
@@ -32,7 +41,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
 
     ``degrees`` may hold arrays, except for pipeline, virtual and microbatches.
     """
-    held = stage_parameters(setting.model, stage)
+    held = held_by(setting.model, stage)
     extent = extent_of(setting, degrees, held)
     args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
     gradients = _gradients(setting, degrees, stage)
@@ -55,7 +64,7 @@ def _account(setting: Setting) -> ModuleType:
 
 def _happens(moment: str, stage: StageLayers) -> bool:
     """Whether a stage has layers of the kind that a moment belongs to."""
-    if moment == "backward of a MoE layer":
+    if moment.startswith("backward of a MoE layer"):
         return stage.moe_layers + stage.mtp_layers > 0
     if moment == "backward of a dense layer":
         return stage.dense_layers > 0
@@ -94,7 +103,7 @@ def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
 
 
 def _gradients(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
-    row = gradient_row(setting, degrees, stage_parameters(setting.model, stage))
+    row = gradient_row(setting, degrees, held_by(setting.model, stage))
     if degrees.pipeline == 1 and int(degrees.microbatches) > 1:
         second = Row(
             "gradients summed over microbatches",
@@ -113,7 +122,7 @@ def _saved(
     setting: Setting, degrees: Degrees, extent: Extent, stage: StageLayers
 ) -> tuple[Row, ...]:
     in_flight = microbatches_in_flight(setting, degrees, stage.stage)
-    rows = saved_rows(setting, extent, stage, in_flight, _account(setting).kept_whole(setting))
+    rows = saved_rows(setting, extent, stage, in_flight, _account(setting))
     if degrees.pipeline == 1:
         return rows
     source = "AI-Hypercomputer/maxtext, layers/pipeline.py: state_io, shift, circular storage"
@@ -138,7 +147,7 @@ def _update(setting: Setting, degrees: Degrees, stage: StageLayers) -> Row:
     return product_row(
         "update of the largest weight array",
         2,
-        {"elements of the largest": largest_leaf(degrees, stage_parameters(setting.model, stage))},
+        {"elements of the largest": largest_leaf(degrees, held_by(setting.model, stage))},
         item_bytes("w", setting),
         source="XLA fuses the update per array; two are alive",
         confidence="low",

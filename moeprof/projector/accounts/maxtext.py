@@ -139,6 +139,11 @@ def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
     }
 
 
+def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
+    """None: MaxText keeps the compiler from merging recomputation where it does not scan."""
+    return {}
+
+
 def _experts(setting: Setting) -> tuple[Live, ...]:
     lists = STRATEGIES[setting.strategy.kind]
     if setting.strategy.kind != "dense" and setting.has_float32_weight_sum:

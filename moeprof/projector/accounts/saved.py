@@ -9,6 +9,7 @@ buffers, worst case and all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from moeprof.projector.accounts.extent import Extent
 from moeprof.projector.accounts.live import Live, item_bytes, live_row
@@ -16,6 +17,21 @@ from moeprof.projector.breakdown import Row
 from moeprof.projector.rows import product_row
 from moeprof.projector.setting import Amount, Setting
 from moeprof.specs.stages import StageLayers
+
+
+class Account(Protocol):
+    """What a program's account tells of its layers."""
+
+    def kept_whole(self, setting: Setting) -> Mapping[str, tuple[Live, ...]]:
+        """What a MoE and a dense layer keep where nothing is recomputed."""
+
+    def kept_unrolled(self, setting: Setting) -> Mapping[str, tuple[Live, ...]]:
+        """What is kept of a stack of one layer, where that is compiled without a loop.
+
+        The compiler then finds recomputation to be what it has computed already, and keeps it.
+        Empty where it may not.
+        """
+
 
 _SOURCE = "AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy"
 _ATTENTION_NAMES: Mapping[str, str] = {
@@ -38,31 +54,40 @@ def saved_rows(
     extent: Extent,
     stage: StageLayers,
     in_flight: float,
-    kept_whole: Mapping[str, tuple[Live, ...]],
+    account: Account,
 ) -> tuple[Row, ...]:
-    """What all layers of a stage keep, for the microbatches in flight.
-
-    ``kept_whole`` lists what a MoE and a dense layer keep where nothing is recomputed.
-    """
-    layers = stage.dense_layers + stage.moe_layers + stage.mtp_layers
-    recomputed = 0 if setting.plan.remat.text == "none" else layers
-    if setting.recomputed_layers is not None:
-        recomputed = min(recomputed, setting.recomputed_layers)
+    """What all layers of a stage keep, for the microbatches in flight."""
+    layers = {"moe": stage.moe_layers + stage.mtp_layers, "dense": stage.dense_layers}
+    recomputed = _recomputed(setting, layers, account)
     rows = []
-    if recomputed:
-        share = recomputed / layers
-        rows += _inputs(setting, extent, recomputed, in_flight)
-        rows += _named(setting, extent, stage, in_flight * share)
-    if recomputed < layers:
-        share = 1 - recomputed / layers
-        counted = (("moe", stage.moe_layers + stage.mtp_layers), ("dense", stage.dense_layers))
-        for kind, number in counted:
-            times = in_flight * share * number
-            rows += [live_row(one, extent, setting, times) for one in kept_whole[kind] if times]
+    if any(recomputed.values()):
+        rows += _inputs(setting, extent, sum(recomputed.values()), in_flight)
+        rows += _named(setting, extent, recomputed, in_flight)
+    whole, unrolled = account.kept_whole(setting), account.kept_unrolled(setting)
+    for kind, number in layers.items():
+        times = in_flight * (number - recomputed[kind])
+        kept = unrolled[kind] if number == 1 and kind in unrolled else whole[kind]
+        rows += [live_row(one, extent, setting, times) for one in kept if times]
     return tuple(rows)
 
 
-def _inputs(setting: Setting, extent: Extent, layers: int, in_flight: float) -> list[Row]:
+def _recomputed(
+    setting: Setting, layers: Mapping[str, int], account: Account
+) -> dict[str, int | float]:
+    """Layers of each kind that are recomputed; a limit on their number is shared evenly."""
+    if setting.plan.remat.text == "none":
+        return dict.fromkeys(layers, 0)
+    unrolled = account.kept_unrolled(setting)
+    numbers: dict[str, int | float] = {
+        kind: 0 if number == 1 and kind in unrolled else number for kind, number in layers.items()
+    }
+    total, limit = sum(layers.values()), setting.recomputed_layers
+    if limit is None or limit >= total:
+        return numbers
+    return {kind: number * limit / total for kind, number in numbers.items()}
+
+
+def _inputs(setting: Setting, extent: Extent, layers: float, in_flight: float) -> list[Row]:
     if "activations" in setting.offload:
         return []
     dimensions: dict[str, Amount | None] = {
@@ -83,20 +108,23 @@ def _inputs(setting: Setting, extent: Extent, layers: int, in_flight: float) -> 
     ]
 
 
-def _named(setting: Setting, extent: Extent, stage: StageLayers, times: float) -> list[Row]:
+def _named(
+    setting: Setting, extent: Extent, layers: Mapping[str, float], in_flight: float
+) -> list[Row]:
     rows = []
     for name in setting.plan.remat.saved_names:
-        for where, layers, shape in _places(setting, name, stage):
-            if not layers:
-                continue
+        for where, number, shape in _places(setting, name, layers):
             live = Live(f"{name}, {where}", shape, 1, _SOURCE, "high", "activations")
-            rows.append(live_row(live, extent, setting, times * layers))
+            if number:
+                rows.append(live_row(live, extent, setting, in_flight * number))
     return rows
 
 
-def _places(setting: Setting, name: str, stage: StageLayers) -> list[tuple[str, int, str]]:
+def _places(
+    setting: Setting, name: str, layers: Mapping[str, float]
+) -> list[tuple[str, float, str]]:
     """Where a name occurs: which part, in how many layers, with which shape."""
-    dense, moe = stage.dense_layers, stage.moe_layers + stage.mtp_layers
+    dense, moe = layers["dense"], layers["moe"]
     if name in _ATTENTION_NAMES:
         return [("all layers", dense + moe, f"T {_ATTENTION_NAMES[name]}")]
     if name not in _FEEDFORWARD_NAMES:
