@@ -94,7 +94,7 @@ EVEN = ModelSpec(
 
 @pytest.mark.parametrize(("virtual", "bubble"), [(1, 0.4839), (3, 0.2381), (6, 0.1351)])
 def test_equal_stages_have_the_bubble_of_the_schedule(virtual, bubble):
-    plan = ParallelPlan(expert=8, pipeline=16, virtual=virtual)
+    plan = ParallelPlan(data=8, expert=8, pipeline=16, virtual=virtual)
     found = estimate(run(model=EVEN, plan=plan, microbatches=16, world="megatron", pdbs=1))
     # Stage-to-stage transfers of a schedule with one chunk are no bubble of equal stages.
     transfers = sum(r.seconds for r in found.rows if r.name == "pipeline transfers")

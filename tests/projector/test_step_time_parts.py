@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.projector.timing.exchange import exchange_s, places_needed
 from moeprof.projector.timing.flops import layer_work, matrices, model_flops_per_token
-from moeprof.projector.timing.links import Links, all_to_all_s, gather_s, group
+from moeprof.projector.timing.ground import ground_of
+from moeprof.projector.timing.groups import Groups, groups_of
+from moeprof.projector.timing.links import Links, all_to_all_s, gather_s
 from moeprof.projector.timing.pipeline_time import waiting_share
 from moeprof.projector.timing.recompute import recomputed
 from moeprof.projector.timing.routed_rows import routed_rows
 from moeprof.projector.timing.stage_load import stage_loads
+from moeprof.projector.timing.tuning import PLAIN
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
@@ -125,45 +128,63 @@ def axes(**degrees: int) -> Degrees:
     return Degrees(**{**dict.fromkeys(Degrees._fields, 1), **degrees})
 
 
+def groups(**degrees: int) -> Groups:
+    """Groups of a JAX plan on domains of 8."""
+    return groups_of("maxtext", axes(**degrees), 8)
+
+
 def test_peers_are_neighbours_from_the_inside():
-    plan = axes(tensor=2, expert=8, fsdp=4)
-    assert tuple(group(plan, ("tensor",), 8)) == (2, 2)
-    assert tuple(group(plan, ("expert",), 8)) == (8, 4)
-    assert tuple(group(plan, ("fsdp",), 8)) == (4, 1)
-    assert tuple(group(plan, ("expert", "context", "fsdp"), 8)) == (32, 4)
+    plan = groups(tensor=2, expert=8, fsdp=4)
+    assert tuple(plan.tensor) == (2, 2)
+    assert tuple(plan.exchange) == (8, 4)
+    assert tuple(plan.expert_weights) == (4, 1)
+    assert tuple(plan.other_weights) == (32, 4)
+
+
+def test_megatron_folds_experts_into_the_devices_of_a_stage():
+    # 2 × 2 × 8 devices of a stage: ranks of experts lie side by side, 32 / 16 replicas of each.
+    plan = groups_of("megatron", axes(tensor=2, context=2, data=8, expert=16), 8)
+    assert tuple(plan.exchange) == (16, 8)
+    assert tuple(plan.expert_weights) == (2, 1)
+    assert tuple(plan.other_weights) == (16, 4)
 
 
 def test_an_all_to_all_inside_a_domain_and_across_two():
     # 8 GB to 8 ranks: 7 GB leave over 100 GB/s.
-    assert all_to_all_s(8e9, group(axes(expert=8), ("expert",), 8), LINKS) == pytest.approx(0.07)
+    assert all_to_all_s(8e9, groups(expert=8).exchange, LINKS) == pytest.approx(0.07)
     # 16 ranks in two domains: half goes over the network, 4 GB at 10 GB/s.
-    assert all_to_all_s(8e9, group(axes(expert=16), ("expert",), 8), LINKS) == pytest.approx(0.4)
+    assert all_to_all_s(8e9, groups(expert=16).exchange, LINKS) == pytest.approx(0.4)
 
 
 def test_a_gather_shares_what_a_domain_receives_among_its_cards():
+    plan = groups(expert=8, fsdp=8)
     # 8 GB over 8 domains of one member each: 7 GB through one card.
-    alone = group(axes(expert=8, fsdp=8), ("fsdp",), 8)
-    assert gather_s(8e9, alone, LINKS) == pytest.approx(0.7)
+    assert gather_s(8e9, plan.expert_weights, LINKS) == pytest.approx(0.7)
     # 8 domains of 8 members: the same 7 GB through 8 cards; inside 63/64 of 8 GB.
-    together = group(axes(expert=8, fsdp=8), ("expert", "context", "fsdp"), 8)
-    assert gather_s(8e9, together, LINKS) == pytest.approx(7e9 / 8 / 10e9)
+    assert gather_s(8e9, plan.other_weights, LINKS) == pytest.approx(7e9 / 8 / 10e9)
 
 
 def test_what_stays_inside_needs_no_network():
     unknown = LINKS._replace(network_bytes_per_s=float("nan"))
-    assert np.isfinite(all_to_all_s(8e9, group(axes(expert=8), ("expert",), 8), unknown))
-    assert np.isnan(all_to_all_s(8e9, group(axes(expert=16), ("expert",), 8), unknown))
+    assert np.isfinite(all_to_all_s(8e9, groups(expert=8).exchange, unknown))
+    assert np.isnan(all_to_all_s(8e9, groups(expert=16).exchange, unknown))
 
 
 def test_deepep_sends_one_copy_per_rank_and_ragged_all_to_all_one_per_expert():
-    run, deepep = setting("sparse-gmm"), setting("sparse-gmm-deepep")
-    degrees = degrees_of(run)
-    rows = routed_rows(run, degrees, 4096)
-    both = [exchange_s(s, degrees, 4096, rows, LINKS) for s in (run, deepep)]
+    both = []
+    for strategy in ("sparse-gmm", "sparse-gmm-deepep"):
+        run = setting(strategy)
+        ground = ground_of(run, degrees_of(run), PLAIN)._replace(links=LINKS)
+        both.append(exchange_s(ground, routed_rows(run, degrees_of(run), 4096)))
     token = 4096 * 7168 * 2
     assert both[0] == pytest.approx(2 * token * 8 * 7 / 8 / 100e9)
     assert both[1] == pytest.approx(2 * token * places_needed(256, 8, 8) * 7 / 8 / 100e9)
-    assert exchange_s(run, degrees._replace(expert=1), 4096, rows, LINKS) == 0
+
+
+def test_without_expert_parallelism_nothing_is_exchanged():
+    run = setting(plan=ParallelPlan(fsdp=64))
+    ground = ground_of(run, degrees_of(run), PLAIN)
+    assert exchange_s(ground, routed_rows(run, degrees_of(run), 4096)) == 0
 
 
 def test_what_is_kept_is_not_done_again():
@@ -174,6 +195,16 @@ def test_what_is_kept_is_not_done_again():
     assert recomputed(kept, "key and value") == 1
     assert recomputed(kept, "feed-forward in") == 0
     assert recomputed(kept, "feed-forward out") == 1
+
+
+def test_modules_are_done_again_and_nothing_else():
+    selective = Remat("selective:core_attn,mlp")
+    assert recomputed(selective, "attention core", "attention core") == 1
+    assert recomputed(selective, "feed-forward in", "dense feed-forward") == 1
+    assert recomputed(selective, "feed-forward in", "routed experts") == 0
+    assert recomputed(selective, "exchange") == 0
+    assert recomputed(Remat("selective:moe"), "feed-forward in", "routed experts") == 1
+    assert recomputed(Remat("minimal_offloaded"), "query") == 0
 
 
 @given(

@@ -27,7 +27,8 @@ import numpy as np
 
 from moeprof.projector.setting import Count, Degrees, Setting
 from moeprof.projector.timing.formats import item_bytes
-from moeprof.projector.timing.links import Links, all_to_all_s, group, slower
+from moeprof.projector.timing.ground import Ground
+from moeprof.projector.timing.links import Links, all_to_all_s, slower
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.routed_rows import Routed
 
@@ -46,14 +47,17 @@ _PASSES = {
 }
 
 
-def exchange_s(
-    setting: Setting, degrees: Degrees, tokens: Real, routed: Routed, links: Links
-) -> Real:
+def exchange_s(ground: Ground, routed: Routed) -> Real:
     """Seconds of one dispatch and one combine of one MoE layer and microbatch; 0 without EP."""
-    peers = group(degrees, ("expert",), links.domain)
+    setting, degrees, links, peers = (
+        ground.setting,
+        ground.degrees,
+        ground.links,
+        ground.groups.exchange,
+    )
     row_bytes = setting.model.hidden * item_bytes(setting) / degrees.tensor
     if setting.strategy.kind == "sparse-gmm-deepep":
-        one_way = _deepep_s(setting, peers.size, peers.inside, tokens * row_bytes, links)
+        one_way = _deepep_s(setting, peers.size, peers.inside, ground.tokens * row_bytes, links)
     else:
         rows = routed.computed if setting.strategy.kind == "dense" else routed.useful
         one_way = all_to_all_s(rows * row_bytes, peers, links)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.projector.setting import Degrees, Setting
+from moeprof.projector.timing.groups import Groups, groups_of
 from moeprof.projector.timing.links import Links, links_of
 from moeprof.projector.timing.rates import Rates, rates_of
 from moeprof.projector.timing.reals import Real
@@ -24,6 +25,7 @@ class Ground(NamedTuple):
     tuning: Tuning
     rates: Rates
     links: Links
+    groups: Groups
     tokens: Real
     again: Real
 
@@ -39,7 +41,8 @@ def ground_of(setting: Setting, degrees: Degrees, tuning: Tuning) -> Ground:
         per_stage = setting.model.layers / np.asarray(degrees.pipeline)
         again = np.minimum(setting.recomputed_layers / per_stage, 1.0)
     links = links_of(setting.hardware, rates)
-    return Ground(setting, degrees, tuning, rates, links, tokens, again)
+    groups = groups_of(setting.world, degrees, links.domain)
+    return Ground(setting, degrees, tuning, rates, links, groups, tokens, again)
 
 
 def memory_bytes_per_s(ground: Ground) -> float:

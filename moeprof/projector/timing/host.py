@@ -44,7 +44,8 @@ def host_row_list(ground: Ground, kind: LayerKind, device_s: Real) -> list[TimeR
     ]
     if kind == "moe":
         syncs = SYNCS[ground.tuning.sync_free]
-        seconds = syncs * SYNC_S * (1 + again)
+        routes_again = ground.again * recomputed(ground.setting.plan.remat, "exchange")
+        seconds = syncs * SYNC_S * (1 + routes_again)
         formula = f"{syncs} waits per MoE layer, forward and again · 0.1 ms"
         rows.append(
             TimeRow("waits for the device", "host", seconds, 0.0, formula, "assumed", "low")

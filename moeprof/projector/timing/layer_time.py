@@ -21,7 +21,7 @@ from moeprof.projector.timing.flops import (
 )
 from moeprof.projector.timing.formats import item_bytes, peak_flops_per_s
 from moeprof.projector.timing.ground import Ground, memory_bytes_per_s
-from moeprof.projector.timing.links import gather_s, group
+from moeprof.projector.timing.links import gather_s
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.recompute import recomputed
 from moeprof.projector.timing.routed_rows import Routed, routed_rows
@@ -74,7 +74,7 @@ def _product_part(ground: Ground, work: Work, again: Real | None = None) -> Time
     flops_s = work.flops / (peak_flops_per_s(setting, dtype) * rate[work.engine])
     seconds = np.maximum(flops_s, work.memory_bytes / memory_bytes_per_s(ground))
     if again is None:
-        again = ground.again * recomputed(setting.plan.remat, work.part)
+        again = ground.again * recomputed(setting.plan.remat, work.part, work.name)
     passes = 1 + again + work.backward
     formula = f"{work.formula} / ({rate[work.engine]:g} of the peak), {work.backward:g}× backward"
     return TimeRow(
@@ -84,13 +84,14 @@ def _product_part(ground: Ground, work: Work, again: Real | None = None) -> Time
 
 def _elementwise(ground: Ground, routed: Routed, kind: LayerKind) -> TimeRow:
     setting, model = ground.setting, ground.setting.model
-    again = ground.again * recomputed(setting.plan.remat, "norms")
+    norms_again = ground.again * recomputed(setting.plan.remat, "norms")
+    activation_again = ground.again * recomputed(setting.plan.remat, "activation")
     if kind == "dense":
         wide = model.dense_ffn * ground.tokens
     else:
         wide = model.shared_width * ground.tokens + model.moe_ffn * routed.buffer
-    rows = _NORMS_AND_SUMS * model.hidden * ground.tokens * (2 + again)
-    rows = rows + model.feedforward_matrices * wide * (3 + again)
+    rows = _NORMS_AND_SUMS * model.hidden * ground.tokens * (2 + norms_again)
+    rows = rows + model.feedforward_matrices * wide * (3 + activation_again)
     moved = rows / ground.degrees.tensor * item_bytes(setting)
     return TimeRow(
         "norms, sums and activations",
@@ -119,7 +120,7 @@ def _permute(ground: Ground, routed: Routed) -> TimeRow:
 
 
 def _exchange(ground: Ground, routed: Routed) -> TimeRow:
-    once = exchange_s(ground.setting, ground.degrees, ground.tokens, routed, ground.links)
+    once = exchange_s(ground, routed)
     again = ground.again * recomputed(ground.setting.plan.remat, "exchange")
     return TimeRow(
         "dispatch and combine",
@@ -135,10 +136,9 @@ def _exchange(ground: Ground, routed: Routed) -> TimeRow:
 def _tensor(ground: Ground) -> TimeRow:
     """Two sums over tensor peers per pass: after attention and after the feed-forward."""
     setting = ground.setting
-    peers = group(ground.degrees, ("tensor",), ground.links.domain)
     whole = ground.tokens * setting.model.hidden * item_bytes(setting)
-    passes = 2 + ground.again * recomputed(setting.plan.remat, "exchange")
-    seconds = 2 * 2 * gather_s(whole, peers, ground.links) * passes
+    passes = 2 + ground.again * recomputed(setting.plan.remat, "tensor sums")
+    seconds = 2 * 2 * gather_s(whole, ground.groups.tensor, ground.links) * passes
     return TimeRow(
         "tensor-parallel sums",
         "collectives",
@@ -153,10 +153,9 @@ def _tensor(ground: Ground) -> TimeRow:
 def _context(ground: Ground, core_s: Real) -> TimeRow:
     """Keys and values of the other context peers go round a ring, hidden behind the core."""
     setting, degrees = ground.setting, ground.degrees
-    peers = group(degrees, ("context",), ground.links.domain)
     whole = ground.tokens * degrees.context * kept_key_width(setting.model) * item_bytes(setting)
     again = ground.again * recomputed(setting.plan.remat, "attention core")
-    ring = gather_s(whole / degrees.tensor, peers, ground.links) * (3 + again)
+    ring = gather_s(whole / degrees.tensor, ground.groups.context, ground.links) * (3 + again)
     return TimeRow(
         "context-parallel keys and values",
         "collectives",

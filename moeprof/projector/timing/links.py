@@ -1,13 +1,7 @@
-"""Question: how long does a collective take between the devices of one axis of a plan?
+"""Question: how long does a collective take between devices that a domain holds a share of?
 
-Neighbours first: tensor, expert, context, fsdp and data peers are laid out from the inside and
-pipeline stages outermost, so that the axes with most traffic stay inside the fast domain (MaxText
-and Megatron place theirs so). A group of g members, s devices apart, has
-
-    inside = clip(domain / s, 1, g)
-
-members per domain. What leaves the domain goes through the members' own network cards, what stays
-uses the links between peers; both run at the same time, the slower one counts.
+What leaves the domain goes through the members' own network cards, what stays uses the links
+between peers; both run at the same time, the slower one counts.
 
 Ring all-gather and reduce-scatter: Thakur et al. 2005, "Optimization of Collective Communication
 Operations in MPICH", section 4: each member receives (g − 1) / g of the whole.
@@ -19,12 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.setting import Count, Degrees
+from moeprof.projector.setting import Count
 from moeprof.projector.timing.rates import Rates
 from moeprof.projector.timing.reals import Real
 from moeprof.specs.hardware import HardwareSpec
-
-_INSIDE_OUT = ("tensor", "expert", "context", "fsdp", "data", "pipeline")
 
 
 class Links(NamedTuple):
@@ -50,17 +42,6 @@ def links_of(hardware: HardwareSpec, rates: Rates) -> Links:
         float("nan") if network is None else network * rates.network,
         hardware.domain,
     )
-
-
-def group(degrees: Degrees, axes: tuple[str, ...], domain: int) -> Group:
-    """The group over some axes, which must be neighbours in the layout."""
-    inner: Count = 1
-    for axis in _INSIDE_OUT[: min(map(_INSIDE_OUT.index, axes))]:
-        inner = inner * getattr(degrees, axis)
-    size: Count = 1
-    for axis in axes:
-        size = size * getattr(degrees, axis)
-    return Group(size, np.clip(domain // np.asarray(inner), 1, size))
 
 
 def all_to_all_s(sent_bytes: Real, group: Group, links: Links) -> Real:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from moeprof.projector.setting import Count
 from moeprof.projector.timing.formats import item_bytes
 from moeprof.projector.timing.ground import Ground
-from moeprof.projector.timing.links import group, slower
+from moeprof.projector.timing.links import slower
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.rows import TimeRow
 from moeprof.specs.schedule import SINGLE, Schedule
@@ -52,8 +52,7 @@ def transfer_row(ground: Ground) -> TimeRow:
     degrees = ground.degrees
     size = ground.tokens * ground.setting.model.hidden * item_bytes(ground.setting)
     size = np.where(np.asarray(degrees.pipeline) > 1, size / degrees.tensor, 0.0)
-    pair = group(degrees, ("pipeline",), ground.links.domain)
-    is_inside = np.asarray(pair.inside) > 1
+    is_inside = np.asarray(ground.groups.stages.inside) > 1
     once = slower(np.where(is_inside, size, 0.0), np.where(is_inside, 0.0, size), ground.links)
     seconds = 2 * once * degrees.microbatches * degrees.virtual
     has_chunks = np.asarray(degrees.virtual) > 1

@@ -16,7 +16,7 @@ import numpy as np
 from moeprof.projector.timing.flops import LayerKind, matrices
 from moeprof.projector.timing.formats import item_bytes
 from moeprof.projector.timing.ground import Ground, memory_bytes_per_s
-from moeprof.projector.timing.links import gather_s, group
+from moeprof.projector.timing.links import gather_s
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.rows import TimeRow
 from moeprof.projector.timing.stage_load import StageLoad
@@ -37,10 +37,12 @@ class Weights(NamedTuple):
 
 def layer_weights(ground: Ground, kind: LayerKind) -> Weights:
     """Elements of one layer's matrices."""
-    model, tensor = ground.setting.model, ground.degrees.tensor
+    model, degrees = ground.setting.model, ground.degrees
     routed = model.experts * model.feedforward_matrices * model.hidden * model.moe_ffn
-    others = sum(matrices(model, kind)) / np.asarray(tensor)
-    return Weights(routed / np.asarray(tensor) if kind == "moe" else 0.0, others)
+    is_folded = ground.setting.world == "megatron"
+    split = degrees.expert_tensor if is_folded else degrees.tensor
+    others = sum(matrices(model, kind)) / np.asarray(degrees.tensor)
+    return Weights(routed / np.asarray(split) if kind == "moe" else 0.0, others)
 
 
 def head_weights(ground: Ground) -> Weights:
@@ -55,10 +57,10 @@ def gather_row(ground: Ground, weights: Weights, compute_s: Real, again: int = 1
     item = item_bytes(setting)
     seconds: Real = 0.0
     if setting.world != "megatron":
-        fsdp = group(ground.degrees, ("context", "fsdp"), links.domain)
-        spread = group(ground.degrees, ("expert", "context", "fsdp"), links.domain)
+        groups = ground.groups
         local = weights.experts / np.asarray(ground.degrees.expert) * item
-        once = gather_s(local, fsdp, links) + gather_s(weights.others * item, spread, links)
+        once = gather_s(local, groups.expert_weights, links)
+        once = once + gather_s(weights.others * item, groups.other_weights, links)
         seconds = once * _PASSES * again
     share = HIDDEN_SHARE.get(setting.strategy.kind, 0.0)
     hidden = np.minimum(seconds * np.float64(share), compute_s)
@@ -75,19 +77,17 @@ def gather_row(ground: Ground, weights: Weights, compute_s: Real, again: int = 1
 
 def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
     """Gradient sums, and in Megatron weight gathers, of one step, by kind of stage."""
-    setting, links, degrees = ground.setting, ground.links, ground.degrees
+    setting, links, groups = ground.setting, ground.links, ground.groups
     held = _held(ground, load)
     gradient = DTYPE_BYTES[setting.precision.gradients]
     if setting.world == "megatron":
         moved = gradient + item_bytes(setting)
-        experts = group(degrees, ("context", "fsdp", "data"), links.domain)
-        others = group(degrees, ("expert", "context", "fsdp", "data"), links.domain)
-        seconds = gather_s(held.experts * moved, experts, links)
-        seconds = seconds + gather_s(held.others * moved, others, links)
+        seconds = gather_s(held.experts * moved, groups.expert_weights, links)
+        seconds = seconds + gather_s(held.others * moved, groups.other_weights, links)
         hidden = np.minimum(seconds, microbatch_s)
     else:
-        replicas = group(degrees, ("data",), links.domain)
-        seconds = 2 * gather_s((held.experts + held.others) * gradient, replicas, links)
+        held_all = held.experts + held.others
+        seconds = 2 * gather_s(held_all * gradient, groups.replicas, links)
         hidden = np.zeros_like(seconds)
     return TimeRow(
         "data-parallel sums",
@@ -102,14 +102,15 @@ def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
 
 def update_row(ground: Ground, load: StageLoad) -> TimeRow:
     """The optimizer passes weights, moments and gradients through memory once."""
-    precision, degrees = ground.setting.precision, ground.degrees
+    precision = ground.setting.precision
     names = (precision.first_moment, precision.second_moment, precision.master)
     state = sum(DTYPE_BYTES[name] for name in names if name is not None)
     per_element = 2 * (state + DTYPE_BYTES[precision.weights]) + DTYPE_BYTES[precision.gradients]
     held = _held(ground, load)
     if ground.setting.world == "megatron":
-        replicas = np.asarray(degrees.data * degrees.fsdp * degrees.context)
-        elements = held.experts / replicas + held.others / (replicas * degrees.expert)
+        groups = ground.groups
+        elements = held.experts / np.asarray(groups.expert_weights.size)
+        elements = elements + held.others / np.asarray(groups.other_weights.size)
     else:
         elements = held.experts + held.others
     return TimeRow(
