@@ -1,0 +1,130 @@
+"""Question: which plans are there for a number of devices?
+
+Every way to write the devices as a product of degrees of the axes. In Megatron-LM experts lie
+inside a stage's devices, so that each of those comes with every degree of ``expert`` that divides a
+stage; ``fsdp`` is no axis of its own there. Chunks per stage (``virtual``) are those that split the
+layers evenly. Tensor parallelism stays inside the fast domain: its sums do not hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moeprof.projector.setting import Degrees, Setting
+from moeprof.specs.model import divisors
+from moeprof.specs.remat import Remat
+from moeprof.specs.strategy import Strategy
+
+LIMITED = ("data", "fsdp", "expert", "tensor", "context", "pipeline", "expert_tensor", "virtual")
+"""Degrees that `Space.allowed` may limit."""
+_MOST_DOUBLINGS = 5
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    ``base`` gives all that plans share: model, hardware, sequence, world, precision. ``allowed``
+    limits degrees by name. ``global_batch`` sequences make a step, cut into microbatches of 1, 2,
+    4, 8 or 16 sequences, or without a pipeline of all that a device has; without it each plan takes
+    ``pdbs``, or the largest that fits, and two microbatches per stage (one without a pipeline).
+    """
+
+    base: Setting
+    devices: int
+    strategies: tuple[Strategy, ...]
+    remats: tuple[Remat, ...]
+    allowed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    global_batch: int | None = None
+    pdbs: int | None = None
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether experts lie inside the other degrees."""
+        return self.base.world == "megatron"
+
+
+def plans(space: Space) -> Degrees:
+    """Every plan, legal or not, as arrays; without a batch pdbs is 1."""
+    rows = np.asarray(list(_plans(space)), dtype=np.int64).reshape(-1, len(Degrees._fields))
+    return Degrees(*rows.T)
+
+
+def _plans(space: Space) -> Iterator[tuple[int, ...]]:
+    sequence = space.base.sequence or 0
+    for mesh in _meshes(space):
+        data, fsdp, expert, tensor, _, pipeline = mesh
+        shards = data * fsdp * (1 if space.is_megatron else expert)
+        batches = list(_batches(space, shards, pipeline))
+        for expert_tensor in _kept(space, "expert_tensor", _expert_tensors(space, tensor)):
+            for virtual in _kept(space, "virtual", _chunks(space, pipeline)):
+                for pdbs, microbatches in batches:
+                    yield (*mesh, expert_tensor, virtual, pdbs, microbatches, sequence)
+
+
+def _meshes(space: Space) -> Iterator[tuple[int, ...]]:
+    """(data, fsdp, expert, tensor, context, pipeline)."""
+    for pipeline in _kept(space, "pipeline", divisors(space.devices)):
+        stage = space.devices // pipeline
+        for tensor in _kept(space, "tensor", divisors(stage)):
+            if tensor > space.base.hardware.domain:
+                continue
+            for context in _kept(space, "context", divisors(stage // tensor)):
+                rest = stage // tensor // context
+                for data, fsdp, expert in _replicas(space, rest, stage):
+                    yield data, fsdp, expert, tensor, context, pipeline
+
+
+def _replicas(space: Space, rest: int, stage: int) -> Iterator[tuple[int, int, int]]:
+    if space.is_megatron:
+        if _is_kept(space, "data", rest):
+            for expert in _kept(space, "expert", divisors(stage)):
+                yield rest, 1, expert
+        return
+    for expert in _kept(space, "expert", divisors(rest)):
+        for fsdp in _kept(space, "fsdp", divisors(rest // expert)):
+            data = rest // expert // fsdp
+            if _is_kept(space, "data", data):
+                yield data, fsdp, expert
+
+
+def _expert_tensors(space: Space, tensor: int) -> tuple[int, ...]:
+    """In JAX tensor parallelism splits experts too, whatever the plan calls it."""
+    return divisors(tensor) if space.is_megatron and space.base.model.experts else (1,)
+
+
+def _chunks(space: Space, pipeline: int) -> tuple[int, ...]:
+    """Chunks per stage."""
+    layers = space.base.model.layers
+    if pipeline == 1:
+        return (1,)
+    return tuple(
+        v for v in range(1, layers // pipeline + 1) if v == 1 or layers % (pipeline * v) == 0
+    )
+
+
+def _batches(space: Space, shards: int, pipeline: int) -> Iterator[tuple[int, int]]:
+    """(pdbs, microbatches)."""
+    if space.global_batch is None:
+        yield space.pdbs or 1, 1 if pipeline == 1 else 2 * pipeline
+        return
+    each = space.global_batch // shards
+    if each * shards != space.global_batch or not each:
+        yield 1, max(each, 1)  # not legal, and counted as such
+        return
+    sizes = {2**n for n in range(_MOST_DOUBLINGS)} | ({each} if pipeline == 1 else set())
+    for pdbs in sorted(sizes if space.pdbs is None else {space.pdbs}):
+        if each % pdbs == 0:
+            yield pdbs, each // pdbs
+
+
+def _kept(space: Space, axis: str, degrees: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(degree for degree in degrees if _is_kept(space, axis, degree))
+
+
+def _is_kept(space: Space, axis: str, degree: int) -> bool:
+    allowed = space.allowed.get(axis)
+    return allowed is None or degree in allowed
