@@ -97,7 +97,8 @@ def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:
     assert isinstance(degrees.pipeline, int)
     assert isinstance(degrees.virtual, int)
     worst = PlanSizes(*(np.full(plans, -np.inf) for _ in PlanSizes._fields))
-    for stage in world.stages(setting, degrees.pipeline, degrees.virtual):
+    stages = world.stages(setting, degrees.pipeline, degrees.virtual)
+    for stage in _distinct(setting.schedule, stages):
         found = world.breakdown(setting, degrees, stage)
         temp = np.max([_array(peak.size_bytes, plans) for peak in found.peaks], axis=0)
         args, outside = _array(total(found.args), plans), _array(total(found.outside), plans)
@@ -109,6 +110,20 @@ def _worst_stage(setting: Setting, degrees: Degrees, plans: int) -> PlanSizes:
             )
         )
     return worst
+
+
+def _distinct(schedule: str, stages: tuple[StageLayers, ...]) -> tuple[StageLayers, ...]:
+    """The stages that can be the worst: of those that hold the same, the first.
+
+    Where that is so: in these schedules a later stage never has more microbatches in flight.
+    """
+    if schedule not in ("gpipe", "circular", "1f1b", "interleaved"):
+        return stages
+    first: dict[tuple[object, ...], StageLayers] = {}
+    for stage in stages:
+        layers = (stage.dense_layers, stage.moe_layers, stage.linear_layers, stage.mtp_layers)
+        first.setdefault((*layers, stage.has_embedding, stage.has_head), stage)
+    return tuple(first.values())
 
 
 def _array(amount: Amount | None, plans: int) -> Sizes:

@@ -8,6 +8,7 @@ A dimension that does not divide stays whole on the axes that do not fit.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,7 @@ def partition(parameter: Parameter, plan: ParallelPlan) -> tuple[Split, ...]:
     return tuple(splits)
 
 
+@functools.lru_cache(maxsize=64)
 def parameters(model: ModelSpec) -> tuple[Parameter, ...]:
     """All weights of a model, in the order of the forward pass.
 

@@ -7,6 +7,7 @@ section 2.2).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,6 +69,13 @@ def split_stages(
         SpecError: ``split`` has another length or another sum, or there are fewer layers than
             chunks and no split.
     """
+    return _split(model, pipeline, virtual, None if split is None else tuple(split))
+
+
+@functools.lru_cache(maxsize=1024)
+def _split(
+    model: ModelSpec, pipeline: int, virtual: int, split: tuple[int, ...] | None
+) -> tuple[StageLayers, ...]:
     chunks = pipeline * virtual
     if split is None:
         if chunks > model.layers:
@@ -137,6 +145,7 @@ def whole_stages(chunks: Sequence[StageLayers]) -> tuple[StageLayers, ...]:
     return tuple(_joined(stage, by_stage[stage]) for stage in sorted(by_stage))
 
 
+@functools.lru_cache(maxsize=4096)
 def stage_parameters(model: ModelSpec, stage: StageLayers) -> tuple[Parameter, ...]:
     """The weights of `parameters` that a stage holds, stacked over its own layers.
 

@@ -27,7 +27,7 @@ def broken_rule(space: Space, degrees: Degrees) -> npt.NDArray[np.int64]:
         (_experts, _folding, _tensor, _layers, _grouped, _context, _batch)
     ):
         broken[(broken < 0) & rule(space, degrees)] = number
-    return broken
+    return np.asarray(broken)
 
 
 RULES = (
@@ -82,7 +82,7 @@ def _layers(space: Space, degrees: Degrees) -> Mask:
     )
     if space.base.schedule in _EVEN:
         broken |= (chunks > 1) & ((model.moe_layers or model.layers) % chunks != 0)
-    return broken
+    return np.asarray(broken)
 
 
 def _grouped(space: Space, degrees: Degrees) -> Mask:
