@@ -27,10 +27,11 @@ _PER_GROUP = ("pipeline", "virtual", "microbatches")
 
 
 class World(NamedTuple):
-    """How a program is projected: what its stages hold, and what fills one of them."""
+    """How a program is projected: what its stages hold, what fills one, what was assumed."""
 
     stages: Callable[[Setting, int, int], tuple[StageLayers, ...]]
     breakdown: Callable[[Setting, Degrees, StageLayers], StageBreakdown]
+    notes: Callable[[MemoryBreakdown], tuple[str, ...]]
 
 
 class PlanSizes(NamedTuple):
@@ -41,8 +42,8 @@ class PlanSizes(NamedTuple):
     outside: Sizes
 
 
-JAX = World(stages_of, jax_step.stage_breakdown)
-MEGATRON = World(megatron.stages_of, megatron.stage_breakdown)
+JAX = World(stages_of, jax_step.stage_breakdown, notes_on)
+MEGATRON = World(megatron.stages_of, megatron.stage_breakdown, megatron.notes_on)
 
 
 def project(setting: Setting) -> MemoryBreakdown:
@@ -55,8 +56,7 @@ def project(setting: Setting) -> MemoryBreakdown:
     held = world.stages(setting, setting.plan.pipeline, setting.plan.virtual)
     stages = tuple(world.breakdown(setting, degrees, stage) for stage in held)
     breakdown = MemoryBreakdown(setting, stages)
-    notes = notes_on(breakdown) if world is JAX else ()
-    return MemoryBreakdown(setting, stages, notes)
+    return MemoryBreakdown(setting, stages, world.notes(breakdown))
 
 
 def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:

@@ -1,15 +1,16 @@
 """Question: what does a run of Megatron-LM, or of Primus on top of it, hold in memory?
 
-`stages_of` and `stage_breakdown` are what `moeprof.projector.memory` asks of a world. PyTorch
-allocates what arrives, so an even routing is assumed unless ``overload`` says otherwise.
+`stages_of`, `stage_breakdown` and `notes_on` are what `moeprof.projector.memory` asks of a world.
+PyTorch allocates what arrives, so an even routing is assumed unless ``overload`` says otherwise.
 """
 
 from __future__ import annotations
 
+from moeprof.projector.accounts.megatron.notes import notes_on
 from moeprof.projector.accounts.megatron.stages import stage_breakdown, stages_of
 from moeprof.projector.setting import Precision
 
-__all__ = ["MIXED_PRECISION", "stage_breakdown", "stages_of"]
+__all__ = ["MIXED_PRECISION", "notes_on", "stage_breakdown", "stages_of"]
 
 MIXED_PRECISION = Precision(
     compute="bfloat16",

@@ -13,19 +13,21 @@ import numpy as np
 
 from moeprof.projector.accounts.megatron.layer import Known
 from moeprof.projector.accounts.megatron.sizes import Sizes, per
+from moeprof.projector.accounts.megatron.tally import Kind
 from moeprof.projector.breakdown import Row
 from moeprof.projector.setting import Count
 from moeprof.specs.parameters import Parameter
 
 _SOURCE = "Zhao et al. 2023, arXiv 2304.11277, section 3.3: gathered, prefetched, not yet reduced"
-_KINDS = {"dense layer": "dense_layers", "MoE layer": "moe_layers"}
 
 
 def gathered_layers(
-    parameters: Sequence[Parameter], where: str, k: Known, sizes: Sizes
+    parameters: Sequence[Parameter], kind: Kind, k: Known, sizes: Sizes
 ) -> list[Row]:
     """Three copies of a layer; none without FSDP."""
-    layer = [p for p in parameters if p.path[0] == _KINDS[where]]
+    stack = "moe_layers" if kind.is_moe else "dense_layers"
+    absent = "attention" if kind.is_linear else "linear"
+    layer = [p for p in parameters if p.path[0] == stack and p.path[1] != absent]
     elements = sum(_on_rank(p, sizes) // p.shape[0] for p in layer)
     return _rows("gathered layers and gradients not yet reduced", 3 * elements * k.width, sizes)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from moeprof.projector.accounts.megatron.sizes import Sizes, per
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
-from moeprof.specs.model import MlaSpec, ModelSpec
+from moeprof.specs.model import LinearSpec, MlaSpec, ModelSpec
 
 MAP_BYTES = 17
 """Per token and expert: router scores and probabilities in float32 (8), whether chosen (1), and the
@@ -74,18 +74,16 @@ def known(setting: Setting, sizes: Sizes) -> Known | None:
     )
 
 
-def dense_layer(setting: Setting, k: Known) -> list[Kept]:
-    """A layer with one feed-forward."""
-    return [*_block(setting, k), *_mlp(setting, k, setting.model.dense_ffn)]
+def layer_tensors(setting: Setting, k: Known, *, is_moe: bool, is_linear: bool) -> list[Kept]:
+    """One layer: with experts or one feed-forward, with softmax or linear attention."""
+    feedforward = _mixture(setting, k) if is_moe else _mlp(setting, k, setting.model.dense_ffn)
+    linear = setting.model.linear if is_linear else None
+    attention = _attention(setting, k) if linear is None else _linear_attention(linear, k)
+    return [*_block(setting, k, attention), *feedforward]
 
 
-def moe_layer(setting: Setting, k: Known) -> list[Kept]:
-    """A layer with a router, routed experts and shared ones."""
-    return [*_block(setting, k), *_mixture(setting, k)]
-
-
-def _block(setting: Setting, k: Known) -> list[Kept]:
-    """Residuals, norms and attention."""
+def _block(setting: Setting, k: Known, attention: list[Kept]) -> list[Kept]:
+    """Residuals and norms around the attention."""
     model = setting.model
     between = k.shard * model.hidden
     rows = [
@@ -93,7 +91,7 @@ def _block(setting: Setting, k: Known) -> list[Kept]:
         Kept(
             "normed attention input", between * k.operand, "t · d · c", ("layernorm",), "qkv_linear"
         ),
-        *_attention(setting, k),
+        *attention,
         Kept("residual after attention", between * k.width, "t · d · c", (), "mlp_norm"),
         Kept("normed MLP input", between * k.operand, "t · d · c", ("layernorm",)),
     ]
@@ -132,6 +130,22 @@ def _attention(setting: Setting, k: Known) -> list[Kept]:
     if model.has_attention_gate:
         rows.append(Kept("attention gate, before and after", 2 * out, "2 · T · o / TP · c"))
     return rows
+
+
+def _linear_attention(linear: LinearSpec, k: Known) -> list[Kept]:
+    """Projections, what a convolution makes of them, the output before and after its norm, gate.
+
+    The running state of a chunk of tokens is computed again.
+    """
+    inward = k.tokens * per(2 * linear.key_width + linear.value_width, k.tensor) * k.width
+    outward = k.tokens * per(linear.value_width, k.tensor) * k.width
+    copies = 2 if linear.conv_width else 1
+    formula = "T · (2 · k + v) / TP · c"
+    return [
+        Kept("linear queries, keys and values", copies * inward, f"{copies} · {formula}"),
+        Kept("linear output, before and after its norm", 2 * outward, "2 · T · v / TP · c"),
+        Kept("linear output's gate", outward, "T · v / TP · c"),
+    ]
 
 
 def _latents(mla: MlaSpec, k: Known) -> list[Kept]:

@@ -18,10 +18,18 @@ LAYER_INPUT = "layer input"
 
 
 class Layer(NamedTuple):
-    """One layer's tensors: ``held`` per microbatch in flight, ``passing`` only while it works."""
+    """One layer's tensors: ``held`` per microbatch in flight, ``passing`` only while it works.
+
+    ``all`` are both: what a layer holds whose backward pass recomputes nothing.
+    """
 
     held: tuple[Kept, ...]
     passing: tuple[Kept, ...]
+
+    @property
+    def all(self) -> tuple[Kept, ...]:
+        """Held and passing."""
+        return (*self.held, *self.passing)
 
 
 _SAVED_AS = {

@@ -75,7 +75,18 @@ def state_rows(setting: Setting, held: Sequence[Held], sizes: Sizes) -> tuple[Ro
         ]
     for group in held:
         rows += _optimizer_rows(setting, group)
-    return tuple(rows)
+    return (*rows, *_fp8_copies(setting, held))
+
+
+def _fp8_copies(setting: Setting, held: Sequence[Held]) -> list[Row]:
+    """What TransformerEngine keeps of weights over the microbatches of a step."""
+    width = DTYPE_BYTES[setting.precision.compute]
+    if width > 1 or setting.megatron.account != "megatron":
+        return []
+    size = sum(2 * width * group.matrices for group in held)
+    source = "TransformerEngine: fp8 weights and their transposes are cached between microbatches"
+    formula = f"2 · matrices of layers · {width} B"
+    return [Row("weights in fp8, also transposed", "args", "params", size, formula, source, "low")]
 
 
 def _row(name: str, kind: str, group: Held, dtype: str, sizes: Sizes) -> Row:
