@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from moeprof.projector.setting import Amount, Setting
@@ -59,7 +60,7 @@ class Peak:
     name: str
     rows: tuple[Row, ...]
 
-    @property
+    @cached_property
     def size_bytes(self) -> Amount | None:
         """Sum of the rows; None if one is unknown."""
         return total(self.rows)
@@ -74,7 +75,7 @@ class StageBreakdown:
     peaks: tuple[Peak, ...]
     outside: tuple[Row, ...]
 
-    @property
+    @cached_property
     def peak(self) -> Peak:
         """The fullest of the peaks; one of unknown size counts as the fullest."""
         return max(self.peaks, key=lambda p: float("inf") if p.size_bytes is None else p.size_bytes)
@@ -96,7 +97,7 @@ class MemoryBreakdown:
     stages: tuple[StageBreakdown, ...]
     notes: tuple[str, ...] = field(default=())
 
-    @property
+    @cached_property
     def worst(self) -> StageBreakdown:
         """The stage nearest to, or furthest over, its limits."""
         return max(self.stages, key=lambda s: _or_inf(total(s.rows)))

@@ -188,6 +188,44 @@ def test_a_configuration_that_cannot_be_is_named(memory, tmp_path, text, said):
     assert err.count("\n") == 1
 
 
+def test_sixty_experts_have_their_valid_degrees_named(memory, tmp_path):
+    """AI-Hypercomputer/maxtext#5259: 60 experts do not split over 64."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({
+        "model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 151936,
+        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+        "intermediate_size": 5632, "shared_expert_intermediate_size": 5632,
+        "torch_dtype": "bfloat16",
+    }))  # fmt: skip
+    code, out, err = memory("--model", file, "--ep", 64, "--devices", 64)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "60 experts cannot be split evenly over expert 64" in err
+    assert "valid on 64 devices: 1, 2, 4" in err  # of the divisors of 60 those that divide 64
+    code, _, err = memory("--model", file, "--ep", 60, "--devices", 60)
+    assert code == 0
+
+
+def test_an_uneven_pipeline_is_told_stage_by_stage(projected, tmp_path):
+    """NVIDIA-NeMo/Megatron-Bridge#5077: 8 layers as 1, 2, 2, 3; two dense ones first."""
+    file = tmp_path / "model.yml"
+    file.write_text(
+        "base_emb_dim: 1024\nbase_num_decoder_layers: 8\nfirst_num_dense_layers: 2\n"
+        "base_num_query_heads: 8\nbase_num_kv_heads: 8\nhead_dim: 128\nbase_mlp_dim: 4096\n"
+        "base_moe_mlp_dim: 512\nnum_experts: 16\nnum_experts_per_tok: 2\nvocab_size: 32000\n"
+    )
+    made = projected("--model", file, "--world", "megatron", "--pp", 4, "--layers-per-stage",
+                     "1,2,2,3", "--microbatches", 4, "--pdbs", 1, "--remat", "none")  # fmt: skip
+    row = row_of(made, "sparse-gmm", 1)
+    assert [stage["stage"] for stage in row["stages"]] == [0, 1, 2, 3]
+    sizes = [stage["args_bytes"] for stage in row["stages"]]
+    # The last has the most layers with experts and the head; the second one dense, one MoE.
+    assert max(sizes) == sizes[3]
+    assert sizes[1] < sizes[2]  # a dense layer has 3·1024·4096, a MoE layer 16·3·1024·512
+    whole = made["inputs"]["model"]["parameters"]
+    assert sum(sizes) == 18 * whole  # 2 + 4 + 4 + 4 + 4 B on one device each
+
+
 def test_megatron_counts_devices_without_experts(projected):
     made = projected("--model", "moe_1t", "--world", "megatron", "--pp", 24, "--vpp", 4,
                      "--ep", 8, "--devices", 768, "--hardware", "mi355x", "--remat", "none",

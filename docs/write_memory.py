@@ -1,0 +1,41 @@
+"""Question: what does `moeprof memory` answer today, for the example of docs/memory.md?
+
+Puts the command's own output into the page:
+
+    python docs/write_memory.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "memory.md"
+_EXAMPLE = re.compile(
+    r"(\$ moeprof (?P<command>[^\n]+)\n```\n<!-- output[^\n]*-->\n```\n).*?(```\n<!-- end -->)",
+    re.DOTALL,
+)
+
+
+def written(page: str) -> str:
+    """The page with the output of each of its commands."""
+    return _EXAMPLE.sub(lambda found: found[1] + _output(found["command"]) + found[3], page)
+
+
+def _output(command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "moeprof", *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
