@@ -109,7 +109,7 @@ def _unknown(*traces: Trace) -> str:
     which = ", ".join(trace.meta.path for trace in traces if _buffers(trace).empty)
     return (
         f"no account of the buffers in {which}, so only totals can be compared: compile with "
-        "XLA_FLAGS=--xla_dump_to=FOLDER --xla_dump_hlo_as_proto and give FOLDER"
+        "XLA_FLAGS=--xla_dump_to=FOLDER and give FOLDER"
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def command(base: Path, new: Path, as_json: bool) -> None:
     """Which buffers NEW holds at its memory peak that BASE does not, the most new first.
 
-    BASE and NEW are XLA dump folders (XLA_FLAGS=--xla_dump_to=FOLDER --xla_dump_hlo_as_proto),
+    BASE and NEW are XLA dump folders (XLA_FLAGS=--xla_dump_to=FOLDER, as text or as protos),
     single *.hlo.pb or *buffer-assignment.txt files, or what `moeprof analyze` takes. Buffers are
     matched by kind of tensor, part of the model and shape. Of a dump of several programs the one
     that needs most memory counts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -58,20 +59,40 @@ def test_of_a_dump_the_largest_program_counts_and_its_rows_sum_to_what_xla_state
     assert "dense fallback of ragged dot" in set(peak.table["content"])
 
 
-def test_the_text_of_a_buffer_assignment_tells_what_the_proto_does(dumped):
-    text = next(dumped.glob("*jit_loss*buffer-assignment.txt"))
-    traces = [open_dump(dumped), open_dump(text)]
-    modules = [main_module(trace) for trace in traces]
-    sizes = ["argument_bytes", "output_bytes", "temp_bytes", "alias_bytes"]
-    protos, texts = (
-        trace.modules.set_index("module").loc[module, sizes].tolist()
-        for trace, module in zip(traces, modules, strict=True)
-    )
-    assert texts == protos
-    peaks = [peak_of(trace, module) for trace, module in zip(traces, modules, strict=True)]
-    of_heap = [set(zip(p.table["op"], p.table["size_bytes"], strict=True)) for p in peaks if p]
-    largest = [max(rows, key=lambda row: row[1]) for rows in of_heap]
-    assert largest[0][1] == largest[1][1]
+def described(path) -> tuple[list[int], list[tuple[object, ...]]]:
+    """What XLA states of a dump's largest program, and what lies at its peak."""
+    trace = open_dump(path)
+    module = main_module(trace)
+    sizes = ["argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "constant_bytes"]
+    stated = trace.modules.set_index("module").loc[module, sizes].tolist()
+    peak = peak_of(trace, module)
+    assert peak is not None
+    return stated, sorted(peak.table.itertuples(index=False, name=None))
+
+
+def test_texts_tell_what_the_proto_does(dumped, tmp_path):
+    """The same totals, and the same buffers of the same kind, part and source at the peak."""
+    for file in dumped.glob("*jit_loss*after_optimizations*.txt"):
+        shutil.copy(file, tmp_path)
+    assert not list(tmp_path.glob("*.pb"))
+    assert described(tmp_path) == described(dumped)
+
+
+def test_a_buffer_assignment_without_its_program_tells_the_same_sizes(dumped, tmp_path):
+    for file in dumped.glob("*jit_loss*after_optimizations-*.txt"):
+        shutil.copy(file, tmp_path)
+    (alone,) = tmp_path.glob("*-buffer-assignment.txt")
+    stated, rows = described(alone)
+    all_stated, all_rows = described(dumped)
+    assert stated == all_stated
+    assert sorted(row[-2] for row in rows) == sorted(row[-2] for row in all_rows)
+
+
+def test_what_the_compiler_writes_between_its_passes_is_passed_over(dumped, tmp_path):
+    (proto,) = dumped.glob("*jit_loss*after_optimizations.hlo.pb")
+    shutil.copy(proto, tmp_path)
+    shutil.copy(proto, tmp_path / "module_0001.jit_loss.after_spmd_partitioner.hlo.pb")
+    assert len(open_dump(tmp_path).modules) == 1
 
 
 def test_without_live_ranges_the_largest_of_those_that_share_memory_are_shown(tmp_path):
@@ -132,7 +153,8 @@ def test_an_instruction_is_read_from_every_form_of_its_text():
     assert whole is not None
     assert (whole.name, whole.opcode, whole.shape) == ("fusion.3", "fusion", "(bf16[8,4],s32[])")
     assert (whole.operands, whole.called) == (("p.0", "p.1"), ("fused",))
-    assert (whole.op_name, whole.source_line) == ("jit(f)/w['a']/add", 12)
+    assert (whole.op_name, whole.frames) == ("jit(f)/w['a']/add", "/a b/c.py:12:")
+    assert (whole.is_root, whole.details) == (True, "kind=kLoop")
     short = parse_instruction("fusion.1265.remat3 = fusion(custom-call.224, add), kind=kOutput")
     assert short is not None
     assert (short.opcode, short.operands, short.shape) == (

@@ -118,7 +118,7 @@ def _buffer(value: Value, lives: Mapping[tuple[str, str], tuple[int, int]], chos
     life = (-1, -1)
     if home.kind == "temp":
         known = lives.get((value.op, value.shape_index))
-        life = known if known is not None else (0, 1) if chosen else (-1, -1)
+        life = (known[0], known[1] + 1) if known else (0, 1) if chosen else (-1, -1)
     return Buffer(
         id=value.id,
         op=value.op,

@@ -93,18 +93,20 @@ def _ops(module: int, listed: Sequence[InstructionText]) -> Iterator[dict[str, o
 
 
 def _op(module: int, op: InstructionText, operands: Sequence[str]) -> dict[str, object]:
-    source = f"{op.source_file}:{op.source_line}:" if op.source_file else ""
     return {
         "module": module,
         "op": op.name,
-        "computation": "main",
+        "computation": op.computation,
+        "is_root": op.is_root,
         "opcode": op.opcode,
         "shape": op.shape,
         "op_name": op.op_name,
         "custom_call_target": op.target,
         "operands": " ".join(operands),
         "called": " ".join(op.called),
-        "frames": source,
+        "frames": op.frames,
+        "details": op.details,
+        "trip_count": op.trip_count,
         "parameter": op.parameter,
         "fusion_kind": op.fusion_kind,
     }

@@ -9,6 +9,7 @@ As the compiler prints it in dumps, in buffer assignments and in out-of-memory m
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s*=\s*")
@@ -21,6 +22,7 @@ _FIELD = {
     "source_line": re.compile(r"\bsource_line=(\d+)"),
     "target": re.compile(r'\bcustom_call_target="([^"]*)"'),
     "fusion_kind": re.compile(r"\bkind=(k\w+)"),
+    "trip_count": re.compile(r'"known_trip_count":\{"n":"(\d+)"'),
 }
 
 
@@ -28,7 +30,8 @@ _FIELD = {
 class InstructionText:
     """An instruction as far as its text tells; what it does not is empty, ``parameter`` -1.
 
-    ``shape`` is the result as ``dtype[dims]``, without layouts, tuples in brackets.
+    ``shape`` is the result as ``dtype[dims]``, without layouts, tuples in brackets; ``details`` are
+    those of `HLO_OPS`.
     """
 
     name: str
@@ -37,11 +40,14 @@ class InstructionText:
     operands: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
     op_name: str = ""
-    source_file: str = ""
-    source_line: int = 0
     target: str = ""
     fusion_kind: str = ""
     parameter: int = -1
+    computation: str = "main"
+    is_root: bool = False
+    details: str = ""
+    trip_count: int = -1
+    frames: str = ""
 
 
 def parse_instruction(text: str) -> InstructionText | None:
@@ -66,11 +72,13 @@ def parse_instruction(text: str) -> InstructionText | None:
         operands=_operands(inside),
         called=tuple(_CALLED.findall(attributes)),
         op_name=fields["op_name"],
-        source_file=fields["source_file"],
-        source_line=int(fields["source_line"] or 0),
+        frames=_frame(fields["source_file"], fields["source_line"]),
         target=fields["target"],
         fusion_kind=fields["fusion_kind"],
         parameter=int(number) if opcode == "parameter" and number.isdecimal() else -1,
+        is_root=text.lstrip().startswith("ROOT "),
+        details=" ".join(_details(attributes, fields["fusion_kind"])),
+        trip_count=int(fields["trip_count"] or -1),
     )
 
 
@@ -83,6 +91,25 @@ def metadata(text: str) -> dict[str, str]:
 def plain_shape(text: str) -> str:
     """``bf16[8,4]`` of ``bf16[8,4]{1,0:T(8,128)(2,1)}``; tuples without spaces."""
     return _LAYOUT.sub("", text).replace(" ", "")
+
+
+def _frame(file: str, line: str) -> str:
+    return f"{file}:{line or 0}:" if file else ""
+
+
+def _details(attributes: str, fusion_kind: str) -> Iterator[str]:
+    """What `HLO_OPS` says in ``details``, as far as the attributes tell."""
+    if fusion_kind:
+        yield f"kind={fusion_kind}"
+    if index := re.search(r"\bindex=(\d+)", attributes):
+        yield f"index={index[1]}"
+    if dimensions := re.search(r"(?<![a-z_])dimensions=\{([\d,]+)\}", attributes):
+        yield f"dimensions={dimensions[1]}"
+    if direction := re.search(r"\bdirection=(\w+)", attributes):
+        yield f"direction={direction[1]}"
+    for side in ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch"):
+        if numbers := re.search(rf"\b{side}_dims=\{{([\d,]+)\}}", attributes):
+            yield f"{side}={numbers[1]}"
 
 
 def _unescaped(text: str) -> str:

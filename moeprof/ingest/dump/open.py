@@ -14,24 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprof.errors import TraceError
-from moeprof.ingest.dump.assignment_text import MARK, buffers_of, parse_assignment, totals_of
+from moeprof.ingest.dump.assignment_text import (
+    MARK,
+    Assignment,
+    buffers_of,
+    parse_assignment,
+    totals_of,
+)
 from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists, trace_of_programs
 from moeprof.ingest.dump.instruction_text import InstructionText
+from moeprof.ingest.dump.module_text import module_name, parse_module_text
 from moeprof.ingest.hlo.programs import Program, parse_program
 from moeprof.ingest.unreadable import unreadable
 from moeprof.ingest.xspace.wire import WireError
 from moeprof.tables.trace import Trace
 
 PROTO = re.compile(r"\.hlo\.pb(\.gz)?$")
-_BEFORE = "before_optimizations"
+_BEFORE, _AFTER = "before_optimizations", "after_optimizations"
 _TEXTS = re.compile(r"(?P<stem>.*?)-(buffer-assignment|buffer-assignment-values|live-range)\.txt$")
 _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class _Texts:
+    """The texts of a program: its buffers, and its instructions where they are beside them."""
+
     stem: str
     files: tuple[Path, ...]
+    module: Path | None = None
 
 
 def is_dump(path: Path) -> bool:
@@ -68,7 +78,7 @@ def _open(root: Path) -> Trace:
         raise TraceError(
             f"{root}: expected compiled programs (*after_optimizations.hlo.pb or "
             "*buffer-assignment.txt), found none; compile with XLA_FLAGS=--xla_dump_to=FOLDER "
-            "--xla_dump_hlo_as_proto and give FOLDER"
+            "and give FOLDER"
         )
     return _of_texts(root, texts)
 
@@ -102,10 +112,10 @@ def _of_texts(root: Path, texts: Sequence[_Texts]) -> Trace:
                 f"{part.stem}: no live ranges beside it, so of the buffers that share memory the "
                 "largest are taken to be there at the peak"
             )
-        shapes = {value.op: InstructionText(value.op, "", value.shape) for value in found.values}
+        name, instructions = _instructions(part, found)
         programs[len(programs)] = ListedProgram(
-            part.stem,
-            list({**shapes, **found.instructions}.values()),
+            name,
+            instructions,
             buffers_of(found),
             totals_of(found),
         )
@@ -117,9 +127,22 @@ def _of_texts(root: Path, texts: Sequence[_Texts]) -> Trace:
     return trace_of_lists(str(root), programs, notes)
 
 
+def _instructions(part: _Texts, found: Assignment) -> tuple[str, list[InstructionText]]:
+    """Name of the program, and its instructions: all of them, else those that make a buffer."""
+    if part.module is not None:
+        text = part.module.read_text("utf-8", "replace")
+        every = list(parse_module_text(text))
+        if every:
+            return module_name(text) or part.stem, every
+    shapes = {value.op: InstructionText(value.op, "", value.shape) for value in found.values}
+    return part.stem, list({**shapes, **found.instructions}.values())
+
+
 def _protos(folder: Path) -> list[Path]:
+    """Protos of compiled programs; the compiler may write others between its passes."""
     every = sorted(p for p in folder.iterdir() if PROTO.search(p.name) and p.is_file())
-    return [p for p in every if _BEFORE not in p.name]
+    compiled = [p for p in every if _AFTER in p.name]
+    return compiled or [p for p in every if _BEFORE not in p.name]
 
 
 def _texts(folder: Path) -> list[_Texts]:
@@ -127,7 +150,12 @@ def _texts(folder: Path) -> list[_Texts]:
     for file in sorted(folder.iterdir()):
         if (name := _TEXTS.match(file.name)) and file.is_file():
             by_stem.setdefault(name["stem"], []).append(file)
-    return [_Texts(stem, tuple(files)) for stem, files in by_stem.items()]
+    return [_family(folder, stem, files) for stem, files in by_stem.items()]
+
+
+def _family(folder: Path, stem: str, files: Sequence[Path]) -> _Texts:
+    module = folder / f"{stem}.txt"
+    return _Texts(stem, tuple(files), module if module.is_file() else None)
 
 
 def _beside(file: Path) -> list[_Texts]:

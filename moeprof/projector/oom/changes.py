@@ -28,6 +28,8 @@ from moeprof.projector.oom.explain import (
 )
 
 _TILES = 8
+_LEAST_SHARE = 0.01
+"""Of what is listed: a change that saves less is none."""
 _LEAST_SCORES = 1024  # tokens from which on scores [.., S, S] matter
 _MOST_FRACTION = 0.95
 """Of the device's memory: what is left is needed by the runtime, collectives and their buffers."""
@@ -54,7 +56,9 @@ def changes(
         return (_smaller_pool(found, capacity),)
     if found.verdict in (ALREADY_FULL, FRAGMENTED):
         return (_free_first(found), *_larger_pool(found, capacity))
-    every = [*_of_buffers(buffers), *_larger_pool(found, capacity)]
+    least = _LEAST_SHARE * int(buffers["size_bytes"].sum())
+    of_buffers = [change for change in _of_buffers(buffers) if (change.saves_bytes or 0) > least]
+    every = [*of_buffers, *_larger_pool(found, capacity)]
     if found.verdict == TOGETHER_TOO_LARGE and found.held_bytes:
         every.append(_free_first(found))
     return tuple(sorted(every, key=lambda change: -(change.saves_bytes or 0)))

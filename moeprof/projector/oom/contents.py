@@ -106,14 +106,12 @@ def groups_of(buffers: pd.DataFrame) -> tuple[Group, ...]:
 
 
 def _instruction(name: str, buffer: ListedBuffer) -> InstructionText:
-    file, _, line = buffer.source.rpartition(":")
     return InstructionText(
         name,
         "parameter" if buffer.is_argument else buffer.label or "fusion",
         buffer.shape,
         op_name=buffer.op_name,
-        source_file=file,
-        source_line=int(line) if line.isdecimal() else 0,
+        frames=f"{buffer.source}:" if buffer.source else "",
     )
 
 

@@ -148,7 +148,7 @@ def _group(group: Group) -> Row:
 
 def _change(change: Change, found: Explanation) -> Row:
     saves, excess = change.saves_bytes, found.excess_bytes
-    is_enough = None if saves is None or excess is None else saves >= excess
+    is_enough = saves >= excess if saves is not None and excess else None
     if is_enough and change.is_upper_bound:
         is_enough = None  # it may be
     return {**asdict(change), "is_enough": is_enough}

@@ -1,0 +1,77 @@
+"""Question: which instructions does a program consist of that was written as HLO text?
+
+``…after_optimizations.txt``, which the compiler writes unless it is told otherwise: tables of
+source locations, then computations. What an instruction says is read by `instruction_text`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction
+
+MARK = "HloModule "
+_MODULE = re.compile(r"HloModule ([\w.\-]+)")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{\s*$")
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_ENTRY = re.compile(r"(\d+) (.*)")
+_NUMBER = re.compile(r"(\w+)=(\d+)")
+_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_MOST_FRAMES = 200
+
+
+@dataclass
+class _Sources:
+    """The tables of source locations, by number."""
+
+    tables: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def frames(self, number: int) -> str:
+        """``file:line:function`` per line, innermost first; empty where unknown."""
+        frames = self.tables.get("StackFrames", {})
+        # some versions print a parent as its number plus one, so that the outermost is its own
+        is_shifted = dict(_NUMBER.findall(frames.get(1, ""))).get("parent_frame_id") == "1"
+        lines: list[str] = []
+        while number in frames and len(lines) < _MOST_FRAMES:
+            told = dict(_NUMBER.findall(frames[number]))
+            lines.append(self._line(int(told.get("file_location_id", 0))))
+            parent = int(told.get("parent_frame_id", 0)) - is_shifted
+            if parent == number:
+                break
+            number = parent
+        return "\n".join(line for line in lines if line)
+
+    def _line(self, location: int) -> str:
+        told = dict(_NUMBER.findall(self.tables.get("FileLocations", {}).get(location, "")))
+        names = (("FileNames", "file_name_id"), ("FunctionNames", "function_name_id"))
+        file, function = (
+            self.tables.get(table, {}).get(int(told.get(key, 0)), "").strip('"')
+            for table, key in names
+        )
+        return f"{file}:{told.get('line', 0)}:{function}" if file else ""
+
+
+def module_name(text: str) -> str:
+    """The name of the module; empty where the text is none."""
+    found = _MODULE.match(text)
+    return found[1] if found else ""
+
+
+def parse_module_text(text: str) -> Iterator[InstructionText]:
+    """Instructions of all computations, in the order of the text."""
+    sources, table, computation = _Sources(), "", ""
+    for line in text.splitlines():
+        if line in _TABLES:
+            table = line
+        elif table and (entry := _ENTRY.fullmatch(line)):
+            sources.tables.setdefault(table, {})[int(entry[1])] = entry[2]
+        elif head := _COMPUTATION.match(line):
+            table, computation = "", head[1]
+        elif computation and line.startswith("  "):
+            found = parse_instruction(line)
+            if found is not None:
+                frame = _FRAME.search(line)
+                frames = sources.frames(int(frame[1])) if frame else ""
+                yield replace(found, computation=computation, frames=found.frames or frames)
