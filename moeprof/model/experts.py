@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from moeprof.model.names import named
 
@@ -20,9 +21,26 @@ def grouped_swiglu(
 ) -> jax.Array:
     """SwiGLU of each row [R, M] with its expert's matrices; rows past the sum stay zero.
 
-    ``weights`` holds gate and up [E, M, F] and down [E, F, M]; ``rows_per_expert`` int32 [E].
+    ``weights`` holds gate and up [E, M, F] and down [E, F, M], and where the model has them
+    gate_bias and up_bias [E, F] and down_bias [E, M]; ``rows_per_expert`` int32 [E].
     """
-    gate = named(product(rows, weights["gate"], rows_per_expert), "mlpwi_0")
-    up = named(product(rows, weights["up"], rows_per_expert), "mlpwi_1")
-    out = product(jax.nn.silu(gate) * up, weights["down"], rows_per_expert)
-    return named(out, "mlpwo")
+
+    def projected(x: jax.Array, name: str) -> jax.Array:
+        out = product(x, weights[name], rows_per_expert)
+        bias = weights.get(f"{name}_bias")
+        return out if bias is None else out + rows_of_experts(bias, rows_per_expert, len(rows))
+
+    gate = named(projected(rows, "gate"), "mlpwi_0")
+    up = named(projected(rows, "up"), "mlpwi_1")
+    return named(projected(jax.nn.silu(gate) * up, "down"), "mlpwo")
+
+
+def rows_of_experts(values: jax.Array, rows_per_expert: jax.Array, count: int) -> jax.Array:
+    """For each of ``count`` rows sorted by expert its expert's values [E, F]; zeros past the sum.
+
+    A product with a mask [count, E], whose transpose is another, where a gather's would scatter.
+    """
+    end = jnp.cumsum(rows_per_expert)
+    row = jnp.arange(count, dtype=end.dtype)[:, None]
+    is_expert = (row >= end - rows_per_expert) & (row < end)
+    return is_expert.astype(values.dtype) @ values

@@ -31,7 +31,6 @@ def _of_model(model: ModelSpec) -> list[str]:
         "multi-token prediction": model.mtp_layers > 0,
         "linear attention": model.linear_layers > 0,
         "attention gate": model.has_attention_gate,
-        "bias of experts": model.expert_bias,
         "soft cap of logits": model.final_softcap,
         "bias of latent attention": has_latent and model.attention_bias,
         "norm of latent queries and keys": has_latent and model.qk_norm != "none",

@@ -71,6 +71,16 @@ def _saved_buffers(breakdown: MemoryBreakdown) -> str:
     )
 
 
+def _linear_layers(breakdown: MemoryBreakdown) -> str:
+    layers = breakdown.setting.model.linear_layers
+    if not layers:
+        return ""
+    return (
+        f"the {layers} layers of linear attention have weights of their own; their activations are "
+        "counted as those of softmax attention, and their states are not."
+    )
+
+
 def _offloaded(breakdown: MemoryBreakdown) -> str:
     setting = breakdown.setting
     if "optimizer" not in setting.offload:
@@ -108,6 +118,7 @@ _NOTES: tuple[Callable[[MemoryBreakdown], str], ...] = (
     _elastic,
     _worst_case,
     _saved_buffers,
+    _linear_layers,
     _offloaded,
     _schedule,
     lambda breakdown: _precision(breakdown.setting),

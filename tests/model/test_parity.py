@@ -21,6 +21,7 @@ DENSE = tiny(
     experts=0, top_k=0, moe_ffn=0, layers=2, dense_layers=2, attention=GQA, qk_norm="head",
     attention_bias=True, output_bias=True, has_sinks=True,
 )  # fmt: skip
+BIASED = tiny(attention=GQA, expert_bias=True, dense_layers=0, layers=1, shared_experts=0)
 ONE_QUERY_MATRIX = tiny(attention=dataclasses.replace(MLA, q_lora_rank=0))
 BFLOAT16 = tiny(compute_dtype="bfloat16")
 
@@ -34,6 +35,8 @@ CASES = [
     ("sparse-gmm", ONE_QUERY_MATRIX, 4, 2, "full"),
     ("sparse-ragged-dot", INTERLEAVED, 2, 4, "full"),
     ("sparse-gmm", DENSE, 1, 8, "full"),
+    ("sparse-gmm", BIASED, 4, 2, "full"),
+    ("dense-cf8", BIASED, 2, 4, "full"),
     ("sparse-gmm-deepep", LATENT, 8, 1, "full"),
     ("sparse-gmm-deepep", LATENT, 2, 4, "save:out_proj,mlpwo"),
     # Capacity 8 times an even share holds every token of an 8-token sequence: nothing is dropped.

@@ -56,9 +56,16 @@ def capacity_masks(
 
 
 def _batched_swiglu(x: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
-    gate = jnp.einsum("ebcm,emf->ebcf", x, weights["gate"])
-    up = jnp.einsum("ebcm,emf->ebcf", x, weights["up"])
-    return jnp.einsum("ebcf,efm->ebcm", jax.nn.silu(gate) * up, weights["down"])
+    """SwiGLU of ``x`` [E, B, C, M]; a bias is added to empty places too, which no weight reads."""
+
+    def projected(formula: str, x: jax.Array, name: str) -> jax.Array:
+        out = jnp.einsum(formula, x, weights[name])
+        bias = weights.get(f"{name}_bias")
+        return out if bias is None else out + bias[:, None, None, :]
+
+    gate = projected("ebcm,emf->ebcf", x, "gate")
+    up = projected("ebcm,emf->ebcf", x, "up")
+    return projected("ebcf,efm->ebcm", jax.nn.silu(gate) * up, "down")
 
 
 def _exchange(x: jax.Array, job: Job, *, split: int, concat: int) -> jax.Array:
