@@ -86,7 +86,9 @@ def _offloaded(breakdown: MemoryBreakdown) -> str:
     if "optimizer" not in setting.offload:
         return ""
     plan = setting.plan
-    chunks = split_stages(setting.model, plan.pipeline, plan.virtual, setting.layers_per_stage)
+    chunks = split_stages(
+        setting.model, plan.pipeline, plan.virtual, setting.layers_per_stage, setting.schedule
+    )
     stage = whole_stages(chunks)[breakdown.worst.stage]
     held = stage_parameters(setting.model, stage)
     size = total(offloaded_rows(setting, degrees_of(setting), held))

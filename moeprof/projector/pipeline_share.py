@@ -29,7 +29,7 @@ def stages_of(setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayer
     if pipeline > 1 and runs_as_one_program(setting):
         return _equal_stages(setting.model, pipeline)
     split = setting.layers_per_stage
-    return whole_stages(split_stages(setting.model, pipeline, virtual, split))
+    return whole_stages(split_stages(setting.model, pipeline, virtual, split, setting.schedule))
 
 
 def microbatches_in_flight(setting: Setting, degrees: Degrees, stage: int) -> float:

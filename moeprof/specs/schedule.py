@@ -139,11 +139,11 @@ class Schedule:
         return needed.get(self.name, 1)
 
 
-def stage_at(schedule: Schedule, depth: int) -> tuple[int, int]:
+def stage_at(schedule: str, stages: int, depth: int) -> tuple[int, int]:
     """Stage and chunk that a microbatch passes ``depth``-th in forward, from 0 to p · v − 1."""
-    chunk, along = divmod(depth, schedule.stages)
-    is_upward = schedule.is_v_shaped and chunk == 1
-    return (schedule.stages - 1 - along if is_upward else along), chunk
+    chunk, along = divmod(depth, stages)
+    is_upward = schedule in V_SHAPED and chunk == 1
+    return (stages - 1 - along if is_upward else along), chunk
 
 
 def _fill(stages: int) -> int:

@@ -176,7 +176,7 @@ def _dependencies(
     """
     kind, chunk, microbatch = pieces
     p, v, m = schedule.stages, schedule.chunks, schedule.microbatches
-    way = np.array([stage_at(schedule, depth) for depth in range(p * v)])
+    way = np.array([stage_at(schedule.name, p, depth) for depth in range(p * v)])
     depth_of = np.empty((p, v), dtype="int64")
     depth_of[way[:, 0], way[:, 1]] = np.arange(p * v)
     stage = np.broadcast_to(np.arange(p)[:, None], kind.shape)

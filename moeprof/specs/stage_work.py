@@ -66,7 +66,7 @@ def times_of(schedule: Schedule, work: StageWork) -> StageTimes:
         pieces[:, stage] = np.array(_parts(total_ns // schedule.chunks, work.shares))[:, None]
     ends = ((0, work.embedding_ns), (schedule.stages * schedule.chunks - 1, work.head_ns))
     for depth, extra_ns in ends:
-        stage, chunk = stage_at(schedule, depth)
+        stage, chunk = stage_at(schedule.name, schedule.stages, depth)
         pieces[:, stage, chunk] += _parts(extra_ns, work.shares)
     return StageTimes(pieces, work.transfer_ns, work.is_overlapped)
 

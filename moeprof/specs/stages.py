@@ -2,7 +2,8 @@
 
 Chunks are counted in the order in which a token passes them: with p stages, chunk k of a pass lies
 on stage k mod p and is that stage's chunk k div p (Narayanan et al. 2021, arXiv 2104.04473,
-section 2.2).
+section 2.2). Schedules that go down the stages and back up (zbv, v-half, v-min) have the second
+chunk of stage s at 2p − 1 − s, so that the first stage holds the embedding and the head.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from moeprof.errors import SpecError
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
+from moeprof.specs.schedule import stage_at
 from moeprof.specs.stage_layout import read_layout
 
 
@@ -54,7 +56,11 @@ def even_split(layers: int, chunks: int) -> tuple[int, ...]:
 
 
 def split_stages(
-    model: ModelSpec, pipeline: int, virtual: int = 1, split: Sequence[int] | None = None
+    model: ModelSpec,
+    pipeline: int,
+    virtual: int = 1,
+    split: Sequence[int] | None = None,
+    schedule: str = "1f1b",
 ) -> tuple[StageLayers, ...]:
     """The chunks of a pipeline, in the order in which a token passes them.
 
@@ -64,6 +70,7 @@ def split_stages(
         virtual: chunks per stage.
         split: layers of each of the ``pipeline · virtual`` chunks; None: `even_split`. The first
             holds the embedding, the last the head and multi-token prediction.
+        schedule: of `moeprof.specs.schedule`, which says on which stage a chunk is.
 
     Raises:
         SpecError: ``split`` has another length or another sum, or there are fewer layers than
@@ -95,7 +102,7 @@ def _split(
     return tuple(
         _chunk(
             model,
-            place=(k % pipeline, k // pipeline),
+            place=stage_at(schedule, pipeline, k),
             layers=tuple(range(end - count, end)),
             mtp_layers=model.mtp_layers if k == last else 0,
             ends=(k == 0, k == last),
@@ -105,7 +112,7 @@ def _split(
 
 
 def stages_of_layout(
-    model: ModelSpec, text: str, pipeline: int, virtual: int = 1
+    model: ModelSpec, text: str, pipeline: int, virtual: int = 1, schedule: str = "1f1b"
 ) -> tuple[StageLayers, ...]:
     """The chunks that a layout such as ``Et*7|t*7mL`` describes; see `read_layout`.
 
@@ -128,7 +135,7 @@ def stages_of_layout(
     return tuple(
         _chunk(
             model,
-            place=(k % pipeline, k // pipeline),
+            place=stage_at(schedule, pipeline, k),
             layers=tuple(range(end - c.layers, end)),
             mtp_layers=c.mtp_layers,
             ends=(bool(c.embeddings), bool(c.heads)),

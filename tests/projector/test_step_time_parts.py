@@ -211,15 +211,18 @@ def test_modules_are_done_again_and_nothing_else():
     st.sampled_from(["deepseek_v3", "llama4_maverick", "mixtral_8x7b", "kimi_k2"]),
     st.integers(1, 16),
     st.integers(1, 4),
+    st.sampled_from(["1f1b", "v-half"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_stages_hold_what_an_even_split_gives_them(name, pipeline, virtual):
+def test_stages_hold_what_an_even_split_gives_them(name, pipeline, virtual, schedule):
     model = load_preset(name)
+    virtual = 2 if schedule == "v-half" else virtual
     if pipeline * virtual > model.layers:
         return
-    run = setting(model=model, plan=ParallelPlan(pipeline=pipeline, virtual=virtual))
+    plan = ParallelPlan(pipeline=pipeline, virtual=virtual)
+    run = setting(model=model, plan=plan, schedule=schedule)
     load = stage_loads(run, degrees_of(run))
-    stages = whole_stages(split_stages(model, pipeline, virtual))
+    stages = whole_stages(split_stages(model, pipeline, virtual, schedule=schedule))
     kinds = [min(k, pipeline - 1) for k in (0, 1, 2)] + [max(pipeline - 2, 0), pipeline - 1]
     for kind, stage in enumerate(kinds):
         expected = stages[stage]

@@ -62,6 +62,14 @@ def test_chunks_go_round_the_stages():
     assert (second.layers, second.has_head) == ((2, 3, 6, 7), True)
 
 
+def test_a_v_shaped_schedule_ends_on_the_first_stage():
+    first, second = whole_stages(split_stages(EIGHT, 2, 2, schedule="zbv"))
+    assert (first.layers, first.has_embedding, first.has_head) == ((0, 1, 6, 7), True, True)
+    assert (second.layers, second.has_embedding, second.has_head) == ((2, 3, 4, 5), False, False)
+    layout = stages_of_layout(EIGHT, "Ett|tt|tt|ttL", 2, 2, "v-min")
+    assert [(c.stage, c.chunk) for c in layout] == [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+
 def test_a_layout_places_embedding_head_and_further_predictions():
     model = dataclasses.replace(EIGHT, mtp_layers=1)
     stages = stages_of_layout(model, "Et*3|t*5mL", 2)

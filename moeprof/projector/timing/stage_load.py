@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.specs.model import ModelSpec
+from moeprof.specs.schedule import V_SHAPED
 from moeprof.specs.stages import split_stages, whole_stages
 
 Numbers = npt.NDArray[np.float64]
@@ -37,19 +38,21 @@ def stage_loads(setting: Setting, degrees: Degrees) -> StageLoad:
         return _given(setting, setting.layers_per_stage)
     model = setting.model
     last = np.asarray(degrees.pipeline) - 1
+    is_v = setting.schedule in V_SHAPED
     kinds = [np.minimum(n, last) for n in (0, 1, 2)] + [np.maximum(last - 1, 0), last]
-    counts = [_layers(model, degrees, stage) for stage in kinds]
-    is_last = np.stack([np.asarray(stage == last, dtype=np.float64) for stage in kinds])
-    mtp = model.mtp_layers * is_last
+    counts = [_layers(model, degrees, stage, is_v) for stage in kinds]
+    end = np.zeros_like(last) if is_v else last
+    has_end = np.stack([np.asarray(stage == end, dtype=np.float64) for stage in kinds])
+    mtp = model.mtp_layers * has_end
     return StageLoad(
         dense=np.stack([dense for dense, _ in counts]),
         moe=np.stack([moe for _, moe in counts]) + mtp,
-        heads=is_last + mtp,
+        heads=has_end + mtp,
     )
 
 
 def _layers(
-    model: ModelSpec, degrees: Degrees, stage: npt.NDArray[np.int64]
+    model: ModelSpec, degrees: Degrees, stage: npt.NDArray[np.int64], is_v: bool
 ) -> tuple[Numbers, Numbers]:
     """Dense and MoE layers of one stage: those of its chunks together."""
     stages, virtual = np.asarray(degrees.pipeline), np.asarray(degrees.virtual)
@@ -57,7 +60,8 @@ def _layers(
     shape = np.broadcast_shapes(stages.shape, virtual.shape)
     dense, moe = np.zeros(shape), np.zeros(shape)
     for round_ in range(int(virtual.max())):
-        chunk = round_ * stages + stage
+        is_upward = is_v and round_ == 1
+        chunk = round_ * stages + (stages - 1 - stage if is_upward else stage)
         start = chunk * each + np.clip(chunk - 1, 0, left)
         end = (chunk + 1) * each + np.clip(chunk, 0, left)
         is_there = round_ < virtual
@@ -80,7 +84,9 @@ def _moe_before(model: ModelSpec, layer: npt.NDArray[np.int64]) -> npt.NDArray[n
 def _given(setting: Setting, split: tuple[int, ...]) -> StageLoad:
     plan = setting.plan
     virtual = max(len(split) // plan.pipeline, 1)
-    stages = whole_stages(split_stages(setting.model, plan.pipeline, virtual, split))
+    stages = whole_stages(
+        split_stages(setting.model, plan.pipeline, virtual, split, setting.schedule)
+    )
     dense = [stage.dense_layers for stage in stages]
     moe = [stage.moe_layers + stage.mtp_layers for stage in stages]
     heads = [stage.has_head + stage.mtp_layers for stage in stages]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from moeprof.projector.accounts.megatron.state import held_classes, state_rows
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, total
 from moeprof.projector.setting import Amount, Degrees, Setting
 from moeprof.specs.model import ModelSpec
-from moeprof.specs.schedule import V_SHAPED
 from moeprof.specs.stages import (
     StageLayers,
     split_stages,
@@ -61,8 +59,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
 
 def _chunks(setting: Setting, pipeline: int, virtual: int) -> tuple[StageLayers, ...]:
     layout, split = setting.megatron.layout, setting.layers_per_stage
-    is_folded = setting.schedule in V_SHAPED
-    return _split(setting.model, pipeline, virtual, layout, split, is_folded)
+    return _split(setting.model, pipeline, virtual, layout, split, setting.schedule)
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,19 +69,12 @@ def _split(
     virtual: int,
     layout: str | None,
     split: tuple[int, ...] | None,
-    is_folded: bool,
+    schedule: str,
 ) -> tuple[StageLayers, ...]:
     """The chunks of all stages; kept, as each stage of a pipeline asks for them."""
     if layout is not None:
-        chunks = stages_of_layout(model, layout, pipeline, virtual)
-    else:
-        chunks = split_stages(model, pipeline, virtual, split)
-    if not is_folded:
-        return chunks
-    return tuple(
-        replace(chunk, stage=pipeline - 1 - chunk.stage) if chunk.chunk % 2 else chunk
-        for chunk in chunks
-    )
+        return stages_of_layout(model, layout, pipeline, virtual, schedule)
+    return split_stages(model, pipeline, virtual, split, schedule)
 
 
 def _allocated(args: Sequence[Row], peaks: Sequence[Peak]) -> Amount | None:
