@@ -76,12 +76,12 @@ def split_stages(
         SpecError: ``split`` has another length or another sum, or there are fewer layers than
             chunks and no split.
     """
-    return _split(model, pipeline, virtual, None if split is None else tuple(split))
+    return _split(model, pipeline, virtual, None if split is None else tuple(split), schedule)
 
 
 @functools.lru_cache(maxsize=1024)
 def _split(
-    model: ModelSpec, pipeline: int, virtual: int, split: tuple[int, ...] | None
+    model: ModelSpec, pipeline: int, virtual: int, split: tuple[int, ...] | None, schedule: str
 ) -> tuple[StageLayers, ...]:
     chunks = pipeline * virtual
     if split is None:
