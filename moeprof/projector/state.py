@@ -35,7 +35,7 @@ _SOURCE = "specs/parameters.py and the axes of projector/sharding.py"
 def state_rows(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> tuple[Row, ...]:
     """Weights and optimizer state of the weights ``held`` by a stage, on one device."""
     precision = setting.precision
-    trained = _trained(setting, held)
+    trained = trained_of(setting, held)
     rows = [
         _row("weights", "params", _sum(trained, degrees), precision.weights),
     ]
@@ -56,26 +56,11 @@ def offloaded_rows(
     """What `state_rows` leaves out because it lies in the host's memory."""
     if "optimizer" not in setting.offload:
         return ()
-    rows = list(_moments(setting, degrees, _trained(setting, held)))
+    rows = list(_moments(setting, degrees, trained_of(setting, held)))
     if setting.precision.master is not None:
-        elements = _sum(_trained(setting, held), degrees)
+        elements = _sum(trained_of(setting, held), degrees)
         rows.append(_row("master weights", "optimizer", elements, setting.precision.master))
     return tuple(rows)
-
-
-def gradient_row(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> Row:
-    """One gradient of each trained weight, split as the weight is."""
-    trained = _trained(setting, held)
-    dtype = gradient_dtype(setting)
-    return product_row(
-        "gradients",
-        1,
-        {"parameters on this device": _sum(trained, degrees)},
-        DTYPE_BYTES[dtype],
-        kind="grads",
-        source=_SOURCE,
-        confidence="high",
-    )
 
 
 def gradient_dtype(setting: Setting) -> str:
@@ -83,14 +68,11 @@ def gradient_dtype(setting: Setting) -> str:
     return setting.precision.weights if setting.world == "bundled" else setting.precision.gradients
 
 
-def largest_leaf(degrees: Degrees, held: Sequence[Parameter]) -> Amount:
-    """Elements of the largest weight array on one device (for arrays of plans: of the largest)."""
-    largest = max(held, key=lambda p: p.size)
-    return held_elements(largest, degrees)
+def trained_of(setting: Setting, held: Sequence[Parameter]) -> list[Parameter]:
+    """The weights that have gradients and moments.
 
-
-def _trained(setting: Setting, held: Sequence[Parameter]) -> list[Parameter]:
-    """MaxText trains the router's bias like any weight; the bundled model moves it by load."""
+    MaxText trains the router's bias like any weight; the bundled model moves it by load.
+    """
     if setting.world != "bundled":
         return list(held)
     return [p for p in held if p.is_trained]

@@ -53,7 +53,6 @@ def step(strategy: str, pdbs: int = 1, remat: str = "full", dtype: str = "bfloat
         (step("sparse-gmm", pdbs=4), 616_100_244, 9988.2),
         (step("sparse-gmm", dtype="float32"), 1_232_085_384, 3457.7),
         (step("sparse-gmm-deepep"), 616_051_080, 3096.4),
-        (step("sparse-ragged-dot"), 616_051_080, 7926.2),
         (step("sparse-gmm", remat="none"), 616_051_080, 7264.8),
         (step("dense-cf1.25", remat="none"), 616_051_080, 5882.4),
         (step("sparse-gmm-deepep", remat="none"), 616_051_080, 9198.5),

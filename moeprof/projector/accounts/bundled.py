@@ -29,8 +29,28 @@ _LAYER = (
     _live("mixed values", "T o", 1),
     _live("inside the shared expert", "T f_s", 2),
 )
+
+
+def _gradients(where: str, symbol: str) -> Live:
+    return Live(f"gradients of {where}", f"{symbol}:g", 1, _PEAKS, "high", "grads")
+
+
+_MOE_GRADIENTS = _gradients("MoE layers", "G_moe")
+_ALL_GRADIENTS = (
+    _MOE_GRADIENTS,
+    _gradients("dense layers", "G_dense"),
+    _gradients("embedding and head", "G_ends"),
+)
+UPDATE = (
+    *_ALL_GRADIENTS,
+    _live("gradient of embedding or head, clipped", "G_end:w", 1),
+    _live("gradients of embedding and head, reduced", "G_end", 2),
+)
+"""Alive while the optimizer works."""
 _WEIGHTS = (
-    _live("layer weights: gathered, and a gradient not reduced", "W_moe", 2),
+    _MOE_GRADIENTS,
+    _live("layer weights, gathered", "W_moe", 1),
+    _live("gradient of layer weights, not reduced", "W_gathered", 1),
     _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
 )
 _KEPT_LAYER = (
@@ -39,7 +59,8 @@ _KEPT_LAYER = (
     _live("queries and their cotangent in float32", "T q:f32", 1),
 )
 _KEPT_WEIGHTS = (
-    _live("gradient of layer weights, not reduced", "W_moe", 1),
+    _MOE_GRADIENTS,
+    _live("gradient of layer weights, not reduced", "W_gathered", 1),
     _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
 )
 _KEPT_ROWS = {
@@ -73,6 +94,7 @@ _ROWS = {
     ),
     "sparse-ragged-dot": (
         _live("dense fallback of ragged_dot: rows once per local expert", "El N d", 3),
+        _live("rows of the exchange, which have an arena of their own", "N d", 3),
         _live("gate and up", "N f", 2),
     ),
 }
@@ -92,7 +114,7 @@ _DENSE_MOMENTS = {
 
 
 def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
-    """The lists by moment, without gradients and what layers saved."""
+    """The lists by moment, without what layers saved."""
     model = setting.model
     scores: tuple[Live, ...] = ()
     if setting.attention == "whole":
@@ -111,6 +133,7 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
         peaks["backward of attention"] = (*shared, *scores)
     if model.dense_layers:
         peaks["backward of a dense layer"] = (
+            *_ALL_GRADIENTS[:2],
             _live("layer weights: gathered, and a gradient not reduced", "W_dense", 2),
             *_LAYER[:-1],
             *scores,

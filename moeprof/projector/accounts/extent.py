@@ -13,7 +13,10 @@ n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E)
 N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
 M      entries of one capacity mask: sequences · S · E · C
 W_moe… elements of one layer's weights, gathered over the axes that split them
+W_gathered those of a MoE layer that are gathered over any axis
 P_moved elements of all layers' routed experts on the device, where layers gather them
+G…     elements of gradients on the device: of MoE layers, dense layers, the rest, one
+       of that (G_end), the largest array (G_leaf)
 ====== =======================================================================================
 
 Tensor parallelism divides f, f_s, f_d, V, heads and their features (MaxText's rules for mlp,
@@ -29,6 +32,7 @@ import numpy as np
 from moeprof.projector.rows import ceil_div, larger, smaller
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.projector.sharding import gathered_elements, held_elements
+from moeprof.projector.state import trained_of
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter
 
@@ -52,6 +56,7 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
         "El": ceil_div(model.experts, degrees.expert),
         **_attention(model, tensor),
         **_weights(degrees, held),
+        **_gradients(setting, degrees, held),
     }
     tokens = positions = None
     if pdbs is not None and sequence is not None:
@@ -150,13 +155,22 @@ def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
             sizes["W_head"] = elements
     if isinstance(sizes["W_head"], int) and not sizes["W_head"]:
         sizes["W_head"] = sizes["W_embedding"]
-    sizes["P_moved"] = _moved(degrees, held)
+    is_gathered = smaller(degrees.fsdp * degrees.context - 1, 1)
+    stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
+    sizes["P_moved"] = sum((held_elements(p, degrees) for p in stacks), 0) * is_gathered
+    sizes["W_gathered"] = sizes["W_moe"] - sizes["W_experts"] * (1 - is_gathered)
     return dict(sizes)
 
 
-def _moved(degrees: Degrees, held: Sequence[Parameter]) -> Amount:
-    """Held elements of routed experts where a layer gathers them; 0 where it need not."""
-    stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
-    elements = sum((held_elements(p, degrees) for p in stacks), 0)
-    is_gathered = smaller(degrees.fsdp * degrees.context - 1, 1)
-    return elements * is_gathered
+def _gradients(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> Extent:
+    """Elements of the gradients on the device, split as the weights are."""
+    sizes: dict[str, Amount] = {"G_moe": 0, "G_dense": 0, "G_ends": 0, "G_end": 0, "G_leaf": 0}
+    symbols = {"moe_layers": "G_moe", "mtp_layers": "G_moe", "dense_layers": "G_dense"}
+    for parameter in trained_of(setting, held):
+        symbol = symbols.get(parameter.path[0], "G_ends")
+        elements = held_elements(parameter, degrees)
+        sizes[symbol] = sizes[symbol] + elements
+        sizes["G_leaf"] = larger(sizes["G_leaf"], elements)
+        if symbol == "G_ends" and len(parameter.shape) > 1:
+            sizes["G_end"] = elements
+    return {**sizes, "G": sizes["G_moe"] + sizes["G_dense"] + sizes["G_ends"]}

@@ -22,7 +22,7 @@ from moeprof.projector.pipeline_share import (
 )
 from moeprof.projector.rows import product_row
 from moeprof.projector.setting import Amount, Degrees, Setting
-from moeprof.projector.state import gradient_row, largest_leaf, state_rows
+from moeprof.projector.state import state_rows
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import StageLayers, stage_parameters
@@ -44,17 +44,18 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     held = held_by(setting.model, stage)
     extent = extent_of(setting, degrees, held)
     args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
-    gradients = _gradients(setting, degrees, stage)
+    summed = _summed(setting, degrees, extent)
     saved = _saved(setting, degrees, extent, stage)
     moments = _account(setting).moments(setting)
     peaks = [
-        Peak(name, (*gradients, *saved, *(live_row(one, extent, setting) for one in lists)))
+        Peak(name, (*summed, *saved, *(live_row(one, extent, setting) for one in lists)))
         for name, lists in moments.items()
         if _happens(name, stage)
     ]
     if stage.has_head:
-        peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *gradients[1:])))
-    peaks.append(Peak("optimizer update", (*gradients, _update(setting, degrees, stage))))
+        peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *summed)))
+    update = [live_row(one, extent, setting) for one in _account(setting).UPDATE]
+    peaks.append(Peak("optimizer update", (*summed, *update)))
     return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
 
 
@@ -102,20 +103,13 @@ def _inputs(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
     return (row, counter) if setting.world == "bundled" else (row,)
 
 
-def _gradients(setting: Setting, degrees: Degrees, stage: StageLayers) -> tuple[Row, ...]:
-    row = gradient_row(setting, degrees, held_by(setting.model, stage))
-    if degrees.pipeline == 1 and int(degrees.microbatches) > 1:
-        second = Row(
-            "gradients summed over microbatches",
-            row.pool,
-            row.kind,
-            row.size_bytes,
-            row.formula,
-            "one set adds up while the other is computed",
-            row.confidence,
-        )
-        return (row, second)
-    return (row,)
+def _summed(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]:
+    """A second set of gradients, which adds up over microbatches while the first is computed."""
+    if degrees.pipeline != 1 or int(degrees.microbatches) == 1:
+        return ()
+    source = "one set adds up while the other is computed"
+    copy = Live("gradients summed over microbatches", "G:g", 1, source, "high", "grads")
+    return (live_row(copy, extent, setting),)
 
 
 def _saved(
@@ -140,15 +134,4 @@ def _loss(setting: Setting, degrees: Degrees, extent: Extent) -> tuple[Row, ...]
     return tuple(
         live_row(one, extent, setting, times if "T" in one.symbols else 1)
         for one in _account(setting).loss(setting)
-    )
-
-
-def _update(setting: Setting, degrees: Degrees, stage: StageLayers) -> Row:
-    return product_row(
-        "update of the largest weight array",
-        2,
-        {"elements of the largest": largest_leaf(degrees, held_by(setting.model, stage))},
-        item_bytes("w", setting),
-        source="XLA fuses the update per array; two are alive",
-        confidence="low",
     )

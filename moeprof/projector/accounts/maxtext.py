@@ -59,6 +59,14 @@ _DENSE_LAYER = (
 )
 
 
+GRADIENTS = Live("gradients", "G:g", 1, "one per weight, split as it is", "high", "grads")
+UPDATE = (
+    GRADIENTS,
+    Live("update of the largest weight array", "G_leaf:w", 2, "XLA updates array by array", "low"),
+)
+"""Alive while the optimizer works."""
+
+
 def layer_weights(setting: Setting, symbol: str) -> Live:
     """Copies of one layer's weights: in use, prefetched, and the gradient before it is reduced.
 
@@ -74,18 +82,19 @@ def layer_weights(setting: Setting, symbol: str) -> Live:
 
 
 def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
-    """The lists by moment, without gradients and what layers saved."""
+    """The lists by moment, without what layers saved."""
     model = setting.model
     scores = _SCORES if setting.attention == "whole" else ()
     peaks = {}
     if model.moe_layers:
-        peaks["backward of a MoE layer"] = (layer_weights(setting, "W_moe"), *_experts(setting))
-        peaks["backward of attention"] = (layer_weights(setting, "W_moe"), *_ATTENTION, *scores)
+        state = (GRADIENTS, layer_weights(setting, "W_moe"))
+        peaks["backward of a MoE layer"] = (*state, *_experts(setting))
+        peaks["backward of attention"] = (*state, *_ATTENTION, *scores)
     if model.dense_layers:
-        weights = layer_weights(setting, "W_dense")
-        peaks["backward of a dense layer"] = (weights, *_DENSE_LAYER)
+        state = (GRADIENTS, layer_weights(setting, "W_dense"))
+        peaks["backward of a dense layer"] = (*state, *_DENSE_LAYER)
         if not model.moe_layers:
-            peaks["backward of attention"] = (weights, *_ATTENTION, *scores)
+            peaks["backward of attention"] = (*state, *_ATTENTION, *scores)
     return peaks
 
 
