@@ -214,6 +214,26 @@ class TestSomeLayers:
         assert [p.name for p in result.stages[1].peaks] == ["backward of a MoE layer"]
 
 
+class TestOffload:
+    """What the run options of every world mean here."""
+
+    def test_optimizer(self) -> None:
+        result = project(setting(offload=frozenset({"optimizer"})))
+        assert size(result, "first moment") == 0
+        assert size(result, "master weights") > 0
+        assert "100% of the optimizer's moments" in " ".join(result.notes)
+
+    def test_activations_leave_one_layers_and_what_has_no_module(self) -> None:
+        result = project(setting(offload=frozenset({"activations"})))
+        assert size(result, "expert input, MoE") == 0
+        assert size(result, "expert input, at work") == 4 * MIB
+        assert size(result, "expert output, MoE") == 2 * 4 * MIB
+
+    def test_capacity_pads_experts(self) -> None:
+        result = project(setting(strategy=Strategy("dense", 1.5)))
+        assert size(result, "expert input, MoE") == 2 * 6 * MIB
+
+
 class TestMany:
     """Thousands of plans in one call give what one by one gives."""
 

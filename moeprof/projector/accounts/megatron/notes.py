@@ -38,5 +38,6 @@ def _account(breakdown: MemoryBreakdown) -> str:
 
 
 def _offloaded(breakdown: MemoryBreakdown) -> str:
-    share = breakdown.setting.megatron.optimizer_on_host
+    setting = breakdown.setting
+    share = 1.0 if "optimizer" in setting.offload else setting.megatron.optimizer_on_host
     return f"{share:.0%} of the optimizer's moments are in the host's memory." if share else ""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from moeprof.projector.accounts.megatron.layer import Kept
+from moeprof.projector.megatron_options import OFFLOADABLE
 from moeprof.projector.setting import Setting
 from moeprof.specs.remat import Remat
 
@@ -48,7 +49,8 @@ _SAVED_AS = {
 
 def with_remat(setting: Setting, kept: Iterable[Kept]) -> Layer:
     """Split what a layer keeps under the plan's remat and the offloaded modules."""
-    offloaded = setting.megatron.offloaded_modules
+    is_all = "activations" in setting.offload
+    offloaded = OFFLOADABLE if is_all else setting.megatron.offloaded_modules
     held: list[Kept] = []
     passing: list[Kept] = []
     for tensor in kept:

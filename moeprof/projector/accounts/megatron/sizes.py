@@ -51,8 +51,7 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
     if pdbs is not None and sequence is not None:
         tokens = per(pdbs * sequence, degrees.context)
         shard = per(tokens, degrees.tensor) if setting.megatron.has_sequence_parallel else tokens
-        overload = 1.0 if setting.overload is None else setting.overload
-        rows = times(shard * setting.model.top_k * degrees.expert_tensor, overload)
+        rows = times(shard * setting.model.top_k * degrees.expert_tensor, _rows_factor(setting))
     devices = devices_of(degrees)
     return Sizes(
         tensor=degrees.tensor,
@@ -65,6 +64,16 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
         shard=shard,
         rows=rows,
     )
+
+
+def _rows_factor(setting: Setting) -> float:
+    """Rows received over those of an even routing.
+
+    With a capacity factor, experts are padded to it (``--moe-pad-expert-input-to-capacity``).
+    """
+    if setting.overload is not None:
+        return setting.overload
+    return setting.strategy.capacity_factor or 1.0
 
 
 def per(amount: Count, parts: Count) -> Count:

@@ -100,7 +100,7 @@ def _row(name: str, kind: str, group: Held, dtype: str, sizes: Sizes) -> Row:
 def _optimizer_rows(setting: Setting, group: Held) -> list[Row]:
     precision, options = setting.precision, setting.megatron
     ranks, over = (group.ranks, _over(group)) if setting.has_distributed_optimizer else (1, "")
-    on_device = 1 - options.optimizer_on_host
+    on_device = 0.0 if "optimizer" in setting.offload else 1 - options.optimizer_on_host
     vectors = group.elements - group.matrices
     parts = (
         ("master weights", precision.master, group.elements),
