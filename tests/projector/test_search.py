@@ -190,13 +190,15 @@ STUDY = {
 
 
 def study(name: str, hardware: str, account: str) -> Space:
-    """The study's candidates. Its batch is not stated: DeepSeek-V3's 15,360 sequences."""
-    setting = base(
-        name,
-        "megatron",
-        hardware=load_hardware(hardware),
-        megatron=MegatronOptions(account=account),
-    )
+    """The study's candidates. Its batch is not stated: DeepSeek-V3's 15,360 sequences.
+
+    Its account is of tensors alone: 7 % of a device are left for communicators, context and cache,
+    13 GiB in ours.
+    """
+    device = load_hardware(hardware)
+    if account == "primus":
+        device = replace(device, hbm_bytes=int(0.93 * device.hbm_bytes))
+    setting = base(name, "megatron", hardware=device, megatron=MegatronOptions(account=account))
     return Space(
         setting,
         768,

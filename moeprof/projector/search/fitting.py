@@ -60,7 +60,9 @@ def fit(setting: Setting, degrees: Degrees) -> Fit:
     """What each plan needs, and whether that is there."""
     sizes = project_many(setting, degrees)
     device = setting.hardware.hbm_bytes
-    pool = int(device * setting.mem_fraction)
+    pool = np.full(sizes.args.shape, np.floor(device * setting.mem_fraction))
+    if setting.world == "megatron":  # PyTorch's allocator takes what others leave
+        pool = device - sizes.outside
     margin = (pool - sizes.args - sizes.temp) / pool
     is_known = ~np.isnan(margin + sizes.outside)
     is_outside = is_known & (sizes.outside > device - pool)
