@@ -54,12 +54,14 @@ def changes(
         return (_ELSEWHERE[found.verdict],)
     if found.verdict == OUTSIDE_POOL:
         return (_smaller_pool(found, capacity),)
-    if found.verdict in (ALREADY_FULL, FRAGMENTED):
+    if found.verdict == FRAGMENTED:
+        return (_JOINED_PIECES, _free_first(found))
+    if found.verdict == ALREADY_FULL:
         return (_free_first(found), *_larger_pool(found, capacity))
     least = _LEAST_SHARE * int(buffers["size_bytes"].sum())
     of_buffers = [change for change in _of_buffers(buffers) if (change.saves_bytes or 0) > least]
     every = [*of_buffers, *_larger_pool(found, capacity)]
-    if found.verdict == TOGETHER_TOO_LARGE and found.held_bytes:
+    if found.verdict == TOGETHER_TOO_LARGE:
         every.append(_free_first(found))
     return tuple(sorted(every, key=lambda change: -(change.saves_bytes or 0)))
 
@@ -75,6 +77,11 @@ def _free_first(found: Explanation) -> Change:
     )
 
 
+_JOINED_PIECES = Change(
+    "an allocator that joins pieces",
+    "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async lets the driver join free pieces; a larger pool taken "
+    "whole at the start (XLA_PYTHON_CLIENT_PREALLOCATE=true) breaks into fewer",
+)
 _ELSEWHERE = {
     NOT_RESERVED: Change(
         "free the device",

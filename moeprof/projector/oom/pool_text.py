@@ -26,7 +26,7 @@ _FIGURES = (
 )
 _OF = re.compile(r"(?i).*\bin[ -]use:?\s+([\d.]+)\s?(\w*?)\s?(?:of|/)\s?([\d.]+)\s?([KMGT]i?B?)\b")
 _LIMIT = re.compile(r"memory_limit_:\s+(\d+)")
-_FREE_CHUNK = re.compile(r"Free\s+at [0-9a-fx]+ of size (\d+)")
+_FREE_CHUNK = re.compile(r"Free\s+at [0-9a-fx]+ (?:next \d+ )?of size (\d+)")
 
 
 @dataclass
@@ -51,6 +51,8 @@ class PoolReader:
         if found := _FREE_CHUNK.match(text):
             known = self.pool.largest_free_bytes or 0
             told["largest_free_bytes"] = max(known, int(found[1]))
+        if told.get("largest_free_bytes") == 0:
+            del told["largest_free_bytes"]  # allocators that do not count it write 0
         if told:
             self.pool = replace(self.pool, **told)  # type: ignore[arg-type]
         return bool(told) or text.startswith(("Bin (", "InUse at", "Next region", "Stats:"))

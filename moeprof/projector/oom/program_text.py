@@ -25,7 +25,6 @@ _STAT_FIELDS = {
 }
 _FRAGMENTS = re.compile(rf"(?:preallocated temp|total) fragmentation:\s+({SIZE})")
 _HBM = (
-    (re.compile(rf"Total hbm usage >= ({SIZE})"), "total_bytes"),
     (re.compile(rf"reserved(?:\([^)]*\))?\s+({SIZE})$"), "reserved_bytes"),
     (re.compile(rf"arguments\s+({SIZE})"), "argument_bytes"),
     (re.compile(rf"HLO temp\s+({SIZE})"), "temp_bytes"),
@@ -76,8 +75,9 @@ class ProgramReader:
             }
         else:
             for pattern, name in _HBM:
-                if found := pattern.match(text):
-                    told.setdefault(name, size_bytes(found[1]))
+                found = pattern.match(text)
+                if found and getattr(self.program, name) is None:  # parts repeat a sum's name
+                    told[name] = size_bytes(found[1])
             if shared := _SHARES.search(text):
                 told["alias_bytes"] = size_bytes(shared[1])
         if told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moeprof.projector.oom.changes import changes
-from moeprof.projector.oom.contents import groups_of, listed_buffers
+from moeprof.projector.oom.contents import LISTED, groups_of, listed_buffers
 from moeprof.projector.oom.explain import (
     ALREADY_FULL,
     FRAGMENTED,
@@ -83,6 +83,7 @@ def test_enough_that_is_in_pieces_is_fragmentation():
     found = explain(failed("9.60GiB", *state("60.0GiB", "74.0GiB"), "LargestFreeBlock: 5.0GiB"))
     assert found.verdict == FRAGMENTED
     assert "largest piece is 5.0 GiB" in found.sentence
+    assert changes(found, LISTED.frame())[0].name == "an allocator that joins pieces"
 
 
 def test_without_any_state_it_is_said_what_is_not_told():

@@ -214,6 +214,41 @@ def test_the_report_of_the_compiler_for_tpu_is_read():
     )  # fmt: skip
 
 
+def test_a_program_that_the_tpu_runtime_could_not_load_is_no_larger_than_it_is():
+    """Total hbm usage holds what others allocated; the program is what it requires."""
+    (message,) = read(
+        "Resource exhausted: Attempting to reserve 3.95G at the bottom of memory. That was not "
+        "possible. There are 1.92G free, 0B reserved, and 1.92G reservable.;\n"
+        "HBM capacity 8.00G:\n"
+        "          Currently allocated:    6.08G (   6,532,939,776 bytes)\n"
+        "Total hbm usage >= 10.94G:\n"
+        "    reserved(Infeed/Outfeed/Continuations) 529.00M\n"
+        "    program                    4.34G\n"
+        "    Max free chunk             1.92G (0.0% fragmentation)\n"
+        "    reserved           4.0K\n"
+        "    HLO temp          3.93G (97.4% utilization)\n"
+    )
+    assert message.program.total_bytes is None
+    assert message.program.reserved_bytes == 529 * MIB
+    assert (message.pool.limit_bytes, message.pool.in_use_bytes) == (8 * GIB, 6_532_939_776)
+    assert message.pool.largest_free_bytes == round(1.92 * GIB)
+
+
+def test_a_dump_of_the_allocator_tells_the_largest_free_piece():
+    (message,) = read(
+        "W x/bfc.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 4.16GiB (rounded to "
+        "4467985408)requested by op\n"
+        "I x/bfc.cc:1] Bin for 4.16GiB was 256.00MiB, Chunk State:\n"
+        "I x/bfc.cc:1]   Size: 3.90GiB | Requested Size: 3.90GiB | in_use: 0 | bin_num: 20\n"
+        "I x/bfc.cc:1] Free  at 7f3be1000000 next 18446744073709551615 of size 4121948160\n"
+        "I x/bfc.cc:1] Total bytes in pool: 8589934592 memory_limit_: 10562958132 available bytes: 19730\n"
+        "InUse:                      4467985408\nLargestFreeBlock:                    0\n"
+    )
+    assert message.program.buffers == ()
+    assert message.pool.limit_bytes == 10_562_958_132
+    assert message.pool.largest_free_bytes == 4_121_948_160
+
+
 def test_what_rematerialization_could_not_save_is_read():
     (message,) = read(
         "W x/hlo_rematerialization.cc:3005] Can't reduce memory use below 21.15GiB (22705764841 "
