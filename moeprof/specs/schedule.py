@@ -38,6 +38,8 @@ REPEATED = ("interleaved", "circular")
 V_SHAPED = ("zbv", "v-half", "v-min")
 SCHEDULES = (*SINGLE[:2], *REPEATED, *SINGLE[2:], *V_SHAPED)
 V_CHUNKS = 2
+SPLIT = ("zb-h1", "zb-h2", *V_SHAPED)
+"""Schedules in which the gradients of weights are work of their own."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Schedule:
                 f"Use {' or '.join(REPEATED)} for several."
             )
         if self.is_v_shaped and self.chunks != V_CHUNKS:
-            raise SpecError(f"{self.name}: each stage has two chunks, found {self.chunks}.")
+            raise SpecError(
+                f"{self.name}: each stage has two chunks (virtual 2), found {self.chunks}."
+            )
 
     def check_groups(self) -> None:
         """Refuse microbatches that the interleaved schedule cannot group by stages.
@@ -92,7 +96,7 @@ class Schedule:
     @property
     def splits_backward(self) -> bool:
         """Whether the gradients of weights are work of their own."""
-        return self.name in ("zb-h1", "zb-h2", *V_SHAPED)
+        return self.name in SPLIT
 
     @property
     def passes(self) -> int:

@@ -263,3 +263,14 @@ def test_degrees_of_a_found_plan_are_its_own():
     found = search(space(base(), pdbs=4), top=1).found[0]
     assert degrees_of(found.setting).pdbs == 4
     assert found.setting.plan.devices == 64
+
+
+@pytest.mark.parametrize("world", ["megatron", "maxtext"])
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb-h1", 1), ("zbv", 2), ("v-min", 2)])
+def test_schedules_that_split_backward_work_have_their_number_of_chunks(world, schedule, chunks):
+    setting = base(world=world, schedule=schedule)
+    found = search(space(setting, pdbs=1, allowed={"pipeline": frozenset({1, 8})}), 1000).found
+    assert {(f.setting.plan.pipeline, f.setting.plan.virtual) for f in found} == {
+        (1, 1),
+        (8, chunks),
+    }

@@ -3,7 +3,8 @@
 Every way to write the devices as a product of degrees of the axes. In Megatron-LM experts lie
 inside a stage's devices, so that each of those comes with every degree of ``expert`` that divides a
 stage; ``fsdp`` is no axis of its own there. Chunks per stage (``virtual``) are those that split the
-layers evenly. Tensor parallelism stays inside the fast domain: its sums do not hide.
+layers evenly; schedules that split backward work have one number of them. Tensor parallelism stays
+inside the fast domain: its sums do not hide.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.specs.model import divisors
 from moeprof.specs.remat import Remat
+from moeprof.specs.schedule import SPLIT, V_CHUNKS, V_SHAPED
 from moeprof.specs.strategy import Strategy
 
 LIMITED = ("data", "fsdp", "expert", "tensor", "context", "pipeline", "expert_tensor", "virtual")
@@ -98,9 +100,11 @@ def _expert_tensors(space: Space, tensor: int) -> tuple[int, ...]:
 
 def _chunks(space: Space, pipeline: int) -> tuple[int, ...]:
     """Chunks per stage."""
-    layers = space.base.model.layers
+    layers, schedule = space.base.model.layers, space.base.schedule
     if pipeline == 1:
         return (1,)
+    if schedule in SPLIT:
+        return (V_CHUNKS if schedule in V_SHAPED else 1,)
     return tuple(
         v for v in range(1, layers // pipeline + 1) if v == 1 or layers % (pipeline * v) == 0
     )

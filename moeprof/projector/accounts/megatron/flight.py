@@ -21,7 +21,9 @@ def flight_of_chunks(schedule: str, p: int, v: int, m: int, stage: int) -> tuple
         p: stages of the pipeline.
         v: chunks of layers per stage.
         m: microbatches per iteration.
-        stage: from 0.
+        stage: from 0. A single stage is no pipeline: its microbatches follow one another.
     """
+    if p == 1:
+        return (1.0,) * v
     name = "interleaved" if schedule == "1f1b" and v > 1 else schedule
     return in_flight_by_chunk(Schedule(name, p, m, v), stage)
