@@ -51,6 +51,12 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--ragged-buffer-factor",), {"type": float, "help":
      "Rows of a receive buffer over those of an even routing; more are dropped."}),
     (("--vocab-tiling",), {"type": click.IntRange(1), "help": "Parts of the loss."}),
+    (("--fused-loss/--no-fused-loss",), {"default": None, "help":
+     "A cross entropy that keeps no softmax."}),
+    (("--sequence-parallel/--no-sequence-parallel",), {"default": None, "help":
+     "Megatron: norms and residuals are split over TP too. Default: they are."}),
+    (("--recomputed-layers",), {"type": click.IntRange(0), "help":
+     "Layers of a stage that are recomputed as --remat says. Default: all."}),
     (("--deepep-sms",), {"type": click.IntRange(1), "help":
      "Multiprocessors that DeepEP takes. Default: 64."}),
     (("--world",), {"metavar": "NAME", "help": "Whose program: maxtext, bundled or megatron."}),
@@ -92,6 +98,9 @@ class RunOptions:
     overload: float | None
     ragged_buffer_factor: float | None
     vocab_tiling: int | None
+    fused_loss: bool | None
+    sequence_parallel: bool | None
+    recomputed_layers: int | None
     deepep_sms: int | None
     world: str | None
     schedule: str | None

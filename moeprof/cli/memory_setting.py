@@ -15,6 +15,7 @@ from moeprof.cli.memory_load import load_of, read_counts
 from moeprof.cli.memory_options import RunOptions
 from moeprof.cli.memory_plan import check, plan_of
 from moeprof.errors import SelectionError, SpecError
+from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
@@ -95,6 +96,7 @@ def wanted(options: RunOptions) -> Wanted:
             offload=frozenset(_parts(options.offload)),
             layers_per_stage=load.batch.layers_per_stage,
             **_given(options),  # type: ignore[arg-type]
+            **_of_megatron(options, world),  # type: ignore[arg-type]
         )
         strategies = _strategies(options, world, model.experts > 0, said)
     if taken:
@@ -163,9 +165,26 @@ def _precision(options: RunOptions, world: str, loaded: LoadedModel) -> Precisio
 def _given(options: RunOptions) -> dict[str, object]:
     """Options that stand for fields of `Setting` by the same name, where they were given."""
     names = ("mem_fraction", "overload", "ragged_buffer_factor", "vocab_tiling", "deepep_sms",
-             "attention")  # fmt: skip
+             "attention", "recomputed_layers")  # fmt: skip
     values = {name: getattr(options, name) for name in names}
+    values["has_fused_loss"] = options.fused_loss
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_megatron(options: RunOptions, world: str) -> dict[str, object]:
+    """What Megatron's world alone lets a run choose.
+
+    Raises:
+        SpecError: it is given for another world.
+    """
+    if options.sequence_parallel is None:
+        return {}
+    if world != "megatron":
+        raise SpecError(
+            f"--sequence-parallel: world {world} does not have it. "
+            "Leave it out, or give --world megatron."
+        )
+    return {"megatron": MegatronOptions(has_sequence_parallel=options.sequence_parallel)}
 
 
 def _strategies(

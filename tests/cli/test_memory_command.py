@@ -226,6 +226,23 @@ def test_an_uneven_pipeline_is_told_stage_by_stage(projected, tmp_path):
     assert sum(sizes) == 18 * whole  # 2 + 4 + 4 + 4 + 4 B on one device each
 
 
+def test_what_a_run_of_megatron_chooses_changes_its_account(projected):
+    run = ("--model", "mixtral_8x7b", "--world", "megatron", "--tp", 2, "--dp", 4, "--ep", 8,
+           "--pdbs", 1, "--strategy", "sparse-gmm", "--remat", "none")  # fmt: skip
+    plain = row_of(projected(*run), "sparse-gmm", 1)["temp_bytes"]
+    fused = row_of(projected(*run, "--fused-loss"), "sparse-gmm", 1)["temp_bytes"]
+    # the softmax: 4096 tokens · 32000 / 2 logits · 4 B
+    assert plain - fused == 4096 * 16000 * 4
+    whole = row_of(projected(*run, "--no-sequence-parallel"), "sparse-gmm", 1)["temp_bytes"]
+    # Per layer 4 tensors between blocks, t · d · 2 B each, hold twice the tokens, experts' too.
+    assert whole > plain
+    one = ("--model", "mixtral_8x7b", "--world", "megatron", "--dp", 8, "--ep", 8, "--pdbs", 1,
+           "--strategy", "sparse-gmm")  # fmt: skip
+    every = row_of(projected(*one), "sparse-gmm", 1)["temp_bytes"]
+    half = row_of(projected(*one, "--recomputed-layers", 16), "sparse-gmm", 1)["temp_bytes"]
+    assert half > every
+
+
 def test_megatron_counts_devices_without_experts(projected):
     made = projected("--model", "moe_1t", "--world", "megatron", "--pp", 24, "--vpp", 4,
                      "--ep", 8, "--devices", 768, "--hardware", "mi355x", "--remat", "none",
@@ -260,6 +277,10 @@ def test_megatron_counts_devices_without_experts(projected):
         ((*AMD, "--detail", "sparse-gmm"), "expected STRATEGY@PDBS"),
         ((*AMD, "--detail", "magic@3"), "expected STRATEGY@PDBS with one of"),
         (("--model", "deepseek_v3", "--world", "mars"), "world: expected one of"),
+        (
+            ("--model", "deepseek_v3", "--no-sequence-parallel"),
+            "--sequence-parallel: world maxtext does not have it",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):
