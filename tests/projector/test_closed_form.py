@@ -1,6 +1,8 @@
 """The closed form of MaxText's step against figures worked out by hand and published ones."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -194,3 +196,15 @@ def test_many_plans_at_once_are_each_alone() -> None:
             assert many.args[k] == one.args_bytes
             assert many.temp[k] == one.temp_bytes
             assert many.outside[k] == one.outside_bytes
+
+
+def test_the_closed_form_needs_no_jax() -> None:
+    """Answers in milliseconds: neither JAX nor pandas is imported on the way."""
+    program = (
+        "import sys, moeprof.projector.memory, moeprof.projector.levers; "
+        "print([name for name in ('jax', 'pandas', 'optax') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
