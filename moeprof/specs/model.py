@@ -7,6 +7,7 @@ families add (interleaved dense layers, linear attention, biases, gates) are fie
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from moeprof.errors import SpecError
@@ -271,7 +272,9 @@ class ModelSpec:
 
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a positive number, ascending."""
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    high = [number // d for d in reversed(low) if d * d != number]
+    return (*low, *high)
 
 
 def _check_even(what: str, value: int) -> None:

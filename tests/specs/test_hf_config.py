@@ -134,6 +134,10 @@ def test_layers_with_experts_are_placed_by_any_spelling(tmp_path, keys, indices)
         ({"hidden_size": -1}, "key hidden_size: expected an integer from 1.*found -1"),
         ({"hidden_size": True}, "key hidden_size.*found True"),
         ({"hidden_size": 10**30}, "key hidden_size: expected an integer from 1 to 1,000,000,000"),
+        (
+            {"num_hidden_layers": 10**6},
+            "key num_hidden_layers: expected an integer from 1 to 10,000",
+        ),
         ({"hidden_size": None}, r"expected the key hidden_size \(or d_model, n_embd\), found none"),
         ({"num_experts": -8}, "key num_experts: expected an integer from 0.*found -8"),
         ({"num_experts": [64, 32]}, r"key num_experts.*found \[64, 32\]"),
@@ -198,6 +202,12 @@ def test_a_bom_is_no_damage(tmp_path):
 def test_sizes_that_nobody_read_are_named(tmp_path):
     loaded = read_hf_config(write(tmp_path, changed("olmoe", adapter_dim=64, seq_classes=2)))
     assert "not read: adapter_dim" in loaded.notes
+
+
+def test_texts_of_a_file_cannot_move_a_cursor(tmp_path):
+    keys = changed("olmoe", model_type="ol\x1b[2Jmoe\n", _name_or_path="\x1b]0;x\x07" + "n" * 300)
+    model = read_hf_config(write(tmp_path, keys)).model
+    assert model.name == "]0;x" + "n" * 96
 
 
 def test_latent_attention_without_query_rank(tmp_path):

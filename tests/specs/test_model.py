@@ -75,6 +75,12 @@ def test_a_number_may_be_written_as_an_integer():
     assert dataclasses.replace(SMALL, rope_theta=10_000).rope_theta == 10_000
 
 
+def test_divisors_of_a_square_a_prime_and_one():
+    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    assert divisors(999_999_937) == (1, 999_999_937)
+    assert divisors(1) == (1,)
+
+
 def test_divisors_of_sixty():
     assert divisors(60) == (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 

@@ -12,6 +12,8 @@ from moeprof.errors import SpecError
 
 MOST = 10**9
 """No count of a model comes near; what is larger is damage."""
+MOST_LAYERS = 10_000
+"""Of layers, which are gone through one by one."""
 
 
 class Document:
@@ -33,8 +35,8 @@ class Document:
                 hit = (spelling, value)
         return hit
 
-    def count(self, spellings: str, least: int = 0) -> int | None:
-        """An integer of at least ``least``; None where no spelling is there.
+    def count(self, spellings: str, least: int = 0, most: int = MOST) -> int | None:
+        """An integer from ``least`` to ``most``; None where no spelling is there.
 
         A list of equal integers, as some files give one per layer, is that integer.
 
@@ -47,17 +49,17 @@ class Document:
         key, value = hit
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-            raise self.wrong(key, f"an integer from {least} to {MOST:,}", value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"an integer from {least} to {most:,}", value)
         return value
 
-    def needed(self, spellings: str) -> int:
-        """An integer of at least 1 that must be there.
+    def needed(self, spellings: str, most: int = MOST) -> int:
+        """An integer from 1 to ``most`` that must be there.
 
         Raises:
             SpecError: it is not, or the value is something else.
         """
-        value = self.count(spellings, 1)
+        value = self.count(spellings, 1, most)
         if value is None:
             first, *others = spellings.split()
             also = f" (or {', '.join(others)})" if others else ""
@@ -79,7 +81,7 @@ class Document:
         return value
 
     def text(self, spellings: str) -> str | None:
-        """A text; None where no spelling is there.
+        """A text, `printable`; None where no spelling is there.
 
         Raises:
             SpecError: the value is something else.
@@ -90,7 +92,7 @@ class Document:
         key, value = hit
         if not isinstance(value, str):
             raise self.wrong(key, "a text", value)
-        return value
+        return printable(value)
 
     def list_of(self, spellings: str, kind: type, length: int | None = None) -> list[object] | None:
         """A list of one kind, of ``length`` where given; None where no spelling is there.
@@ -122,3 +124,8 @@ class Document:
                 return None
             value = value.get(name)
         return value
+
+
+def printable(text: str) -> str:
+    """A text of a file without what moves a cursor or breaks a line, cut at 100 characters."""
+    return "".join(letter for letter in text if letter.isprintable())[:100]

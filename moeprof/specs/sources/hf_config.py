@@ -13,7 +13,7 @@ from typing import Any
 from moeprof.errors import SpecError
 from moeprof.specs.dtypes import MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
-from moeprof.specs.sources.document import Document
+from moeprof.specs.sources.document import MOST_LAYERS, Document, printable
 from moeprof.specs.sources.hf_experts import EXPERTS, dense_fields, expert_fields
 from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
 from moeprof.specs.sources.loaded import LoadedModel
@@ -48,7 +48,7 @@ def read_hf_config(path: Path) -> LoadedModel:
     document, notes = _document(path)
     refuse_unknown_mixers(document)
     values: dict[str, Any] = {
-        "layers": document.needed(_LAYERS),
+        "layers": document.needed(_LAYERS, MOST_LAYERS),
         "hidden": document.needed(_HIDDEN),
         "heads": document.needed(_HEADS),
         "vocab": document.needed("vocab_size padded_vocab_size n_vocab"),
@@ -223,4 +223,4 @@ def _tell_unread(document: Document, notes: list[str]) -> None:
         and any(part in key for part in _TELLING)
     ]
     if unread:
-        notes.append(f"not read: {', '.join(sorted(unread)[:8])}")
+        notes.append(f"not read: {', '.join(map(printable, sorted(unread)[:8]))}")

@@ -17,7 +17,7 @@ from moeprof.errors import SpecError
 from moeprof.specs.dtypes import DTYPE_BYTES, MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec
 from moeprof.specs.presets import load_preset, preset_key
-from moeprof.specs.sources.document import Document
+from moeprof.specs.sources.document import MOST_LAYERS, Document
 from moeprof.specs.sources.layer_pattern import dense_pattern
 from moeprof.specs.sources.loaded import LoadedModel
 from moeprof.specs.sources.text_file import read_text
@@ -149,7 +149,7 @@ def _values(document: Document, notes: list[str]) -> dict[str, Any]:
             f"{document.path}: expected global_parameter_scale 1, found {scale}. Give the widths "
             "that it leads to."
         )
-    layers = document.needed("base_num_decoder_layers")
+    layers = document.needed("base_num_decoder_layers", MOST_LAYERS)
     if block == "gemma2":
         layers *= 2
         notes.append("decoder_block gemma2: each of MaxText's layers is two, local and global")
