@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -21,7 +22,8 @@ from moeprof.capture.run_folder import launcher_rank
 from moeprof.capture.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
-OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+# Not every version and library says RESOURCE_EXHAUSTED: some wrap it as INTERNAL, NCCL has none.
+OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out.?of.?memory", re.IGNORECASE)
 
 
 class ProcessRecord:
@@ -48,9 +50,11 @@ class ProcessRecord:
         """Write oom.txt if `error` says that a device ran out of memory."""
         with contextlib.suppress(Exception):  # an error on the way to the script is not ours
             text = f"{type(error).__name__}: {error}"
-            if OUT_OF_MEMORY in text and not (self.run_dir / "oom.txt").exists():
+            if OUT_OF_MEMORY.search(text) and not (self.run_dir / "oom.txt").exists():
                 (self.run_dir / "oom.txt").write_text(text + "\n")
-                self.problems.append("out of memory: see oom.txt")
+                self.problems.append(
+                    "out of memory: `moeprof memory explain-oom RUN` reads oom.txt"
+                )
 
     def save(
         self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Channel

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import click
 
-_JAX_FRACTION = 0.75
-"""What JAX gives XLA's pool on GPUs unless told otherwise (docs.jax.dev, GPU memory allocation)."""
-
 
 @click.command("explain-oom")
 @click.argument("path", metavar="LOG|RUN", type=click.Path(path_type=Path))
-@click.option("--hardware", metavar="KEY", help="Device, as `moeprof hardware` lists them.")
+@click.option("--hardware", metavar="KEY", help="Device. Default: as captured in RUN.")
 @click.option(
     "--mem-fraction",
     type=click.FloatRange(0, 1, min_open=True),
-    help="XLA_PYTHON_CLIENT_MEM_FRACTION of the run, with --hardware. Default: JAX's, 0.75 on GPU.",
+    help="XLA_PYTHON_CLIENT_MEM_FRACTION of the run. Default: as captured, else JAX's own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.oom/1.")
 def command(path: Path, hardware: str | None, mem_fraction: float | None, as_json: bool) -> None:
@@ -33,17 +30,14 @@ def command(path: Path, hardware: str | None, mem_fraction: float | None, as_jso
 
         moeprof memory explain-oom train.log --hardware mi355x --mem-fraction 0.93
     """
+    from moeprof.projector.oom.capacity import capacity_of, capacity_of_run
     from moeprof.projector.oom.document import build_oom, oom_json
-    from moeprof.projector.oom.explain import Capacity
     from moeprof.projector.oom.sources import read_oom
     from moeprof.specs.hardware import load_hardware
 
-    capacity = None
+    capacity = capacity_of_run(path, mem_fraction)
     if hardware is not None:
-        device = load_hardware(hardware)
-        default = 1.0 if device.vendor.lower() == "google" else _JAX_FRACTION
-        share = default if mem_fraction is None else mem_fraction
-        capacity = Capacity(device.hbm_bytes, int(device.hbm_bytes * share))
+        capacity = capacity_of(load_hardware(hardware), mem_fraction)
     document = build_oom(str(path), read_oom(path), capacity)
     if as_json:
         click.echo(oom_json(document))

@@ -8,6 +8,10 @@ import subprocess
 
 import pytest
 
+from moeprof.capture.process_record import ProcessRecord
+from moeprof.projector.oom.message import POOL
+from moeprof.projector.oom.sources import read_oom
+
 from .running import SCRIPTS, Captured, command_line, environment
 
 ENDS_INSIDE = {
@@ -41,8 +45,11 @@ def test_an_out_of_memory_error_leaves_its_text(capture):
     run = capture("loop_that.py", "runs_out_of_memory")
     assert run.exit_code == 1
     assert "RESOURCE_EXHAUSTED" in (run.run_dir / "oom.txt").read_text()
-    assert "out of memory: see oom.txt" in run.process["problems"]
+    assert any("out of memory" in problem for problem in run.process["problems"])
     assert len(run.profiles) == 1
+    (told,) = read_oom(run.run_dir)
+    assert told.message.failure.kind == POOL
+    assert told.message.failure.request_bytes is not None
 
 
 def test_a_process_that_leaves_at_once_still_gets_its_meta(capture):
@@ -121,3 +128,19 @@ def test_a_folder_that_cannot_be_written_does_not_touch_the_script(capture):
     assert "export failed" in run.stderr
     assert any("host/p0.json cannot be written" in text for text in run.process["problems"])
     assert run.meta["status"] == "empty"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.", True),
+        ("INTERNAL: Buffer Definition Event: Out of memory allocating 5 bytes.", True),
+        ("INTERNAL: NCCL operation failed. Last error: 'Cuda failure 2 'out of memory''", True),
+        ("INVALID_ARGUMENT: shapes do not match", False),
+    ],
+)
+def test_out_of_memory_is_told_in_the_words_of_any_version(tmp_path, text, is_one):
+    record = ProcessRecord(tmp_path)
+    record.keep_if_out_of_memory(RuntimeError(text))
+    assert (tmp_path / "oom.txt").exists() == is_one
+    assert bool(record.problems) == is_one

@@ -15,6 +15,7 @@ import pandas as pd
 
 from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK, SAVED, dims_of
+from moeprof.projector.oom.capacity import Capacity
 from moeprof.projector.oom.explain import (
     ALREADY_FULL,
     FRAGMENTED,
@@ -23,7 +24,6 @@ from moeprof.projector.oom.explain import (
     ON_CHIP,
     OUTSIDE_POOL,
     TOGETHER_TOO_LARGE,
-    Capacity,
     Explanation,
 )
 

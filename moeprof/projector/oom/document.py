@@ -13,9 +13,10 @@ from typing import TypedDict
 
 import pandas as pd
 
+from moeprof.projector.oom.capacity import Capacity
 from moeprof.projector.oom.changes import Change, changes
 from moeprof.projector.oom.contents import Group, groups_of, scope_of
-from moeprof.projector.oom.explain import Capacity, Explanation, explain
+from moeprof.projector.oom.explain import Explanation, explain
 from moeprof.projector.oom.message import Message, ProgramText
 from moeprof.projector.oom.sources import Told
 

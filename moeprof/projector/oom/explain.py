@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from moeprof.projector.oom.capacity import Capacity
 from moeprof.projector.oom.failures import TORCH
 from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, PLAN, RESERVE, Message
 from moeprof.tables.compiled_memory import NOT_REPORTED
@@ -39,14 +40,6 @@ _HOW_TO_KNOW_ARENA = (
     "stats; where it is, weights and optimizer state come on top"
 )
 _HOW_TO_KNOW_LIMIT = "the size of the pool: give --hardware, and --mem-fraction where it was set"
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Memory of the device, and what XLA's pool may take of it, as the user states them."""
-
-    device_bytes: int
-    pool_bytes: int
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from moeprof.projector.oom.capacity import Capacity, capacity_of_run
 from moeprof.projector.oom.changes import changes
 from moeprof.projector.oom.contents import LISTED, groups_of, listed_buffers
 from moeprof.projector.oom.explain import (
@@ -14,7 +17,6 @@ from moeprof.projector.oom.explain import (
     OUTSIDE_POOL,
     PROGRAM_TOO_LARGE,
     TOGETHER_TOO_LARGE,
-    Capacity,
     explain,
 )
 from moeprof.projector.oom.read import messages_in
@@ -181,3 +183,28 @@ def test_rows_of_a_capacity_einsum_are_the_capacity_factors():
     message = failed("2.00GiB", *peak(("1.00GiB", scope, "bf16[8,64,512,2048]")))
     (change,) = changes(explain(message), listed_buffers(message.program))
     assert change.name == "a smaller capacity factor"
+
+
+def test_a_captured_run_tells_device_and_fraction(tmp_path):
+    """MI355X: 287.98 GiB as its runtime reports it, 0.9 of it for the pool."""
+    devices = [{"id": 0, "kind": "AMD Instinct MI355X", "platform": "gpu"}]
+    meta = {"schema": "moeprof.run/1", "processes": [{"devices": devices}]}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    (tmp_path / "host").mkdir()
+    environment = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    (tmp_path / "host" / "p0.json").write_text(json.dumps({"environment": environment}))
+    found = capacity_of_run(tmp_path, None)
+    assert found is not None
+    assert found.device_bytes == pytest.approx(287.98 * GIB, rel=1e-4)
+    assert found.pool_bytes == pytest.approx(0.9 * found.device_bytes, abs=1)
+    asked = capacity_of_run(tmp_path, 0.5)
+    assert asked is not None
+    assert asked.pool_bytes == pytest.approx(0.5 * found.device_bytes, abs=1)
+
+
+def test_a_run_of_an_unknown_device_tells_no_capacity(tmp_path):
+    devices = [{"id": 0, "kind": "cpu", "platform": "cpu"}]
+    meta = {"schema": "moeprof.run/1", "processes": [{"devices": devices}]}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert capacity_of_run(tmp_path, None) is None
+    assert capacity_of_run(tmp_path / "meta.json", None) is None

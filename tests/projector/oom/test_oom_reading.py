@@ -236,12 +236,13 @@ def test_a_program_that_the_tpu_runtime_could_not_load_is_no_larger_than_it_is()
 
 def test_a_dump_of_the_allocator_tells_the_largest_free_piece():
     (message,) = read(
-        "W x/bfc.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 4.16GiB (rounded to "
-        "4467985408)requested by op\n"
+        "W x/bfc.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 4.16GiB "
+        "(rounded to 4467985408)requested by op\n"
         "I x/bfc.cc:1] Bin for 4.16GiB was 256.00MiB, Chunk State:\n"
         "I x/bfc.cc:1]   Size: 3.90GiB | Requested Size: 3.90GiB | in_use: 0 | bin_num: 20\n"
         "I x/bfc.cc:1] Free  at 7f3be1000000 next 18446744073709551615 of size 4121948160\n"
-        "I x/bfc.cc:1] Total bytes in pool: 8589934592 memory_limit_: 10562958132 available bytes: 19730\n"
+        "I x/bfc.cc:1] Total bytes in pool: 8589934592 memory_limit_: 10562958132 available bytes: "
+        "19730\n"
         "InUse:                      4467985408\nLargestFreeBlock:                    0\n"
     )
     assert message.program.buffers == ()
