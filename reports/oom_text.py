@@ -103,7 +103,7 @@ def _groups(message: MessageInfo) -> list[Text]:
     lines = [Text(""), Text(f"At the program's peak ({listed})", style="bold")]
     for group in groups[:_MOST_GROUPS]:
         share = int(group["size_bytes"] or 0) / max(message["listed_bytes"], 1)
-        count = [f"{group['buffers']} × {group['shape']}"] if group["shape"] else []
+        count = [_count(group)] if group["shape"] else []
         head = f"{_size(group['size_bytes']):>10}  {format_percent(share):>7}  "
         first, *more = textwrap.wrap(printable(": ".join([_what(group), *count])), WIDTH - 21) or [
             ""
@@ -116,6 +116,12 @@ def _groups(message: MessageInfo) -> list[Text]:
     if len(groups) > _MOST_GROUPS:
         lines.append(Text(f"… and {len(groups) - _MOST_GROUPS} more groups: --json has all"))
     return lines
+
+
+def _count(group: Row) -> str:
+    """``3 × bf16[8,4]``, or of buffers that differ ``3 buffers, largest bf16[8,4]``."""
+    join = " × " if group["are_alike"] else " buffers, largest "
+    return f"{group['buffers']}{join}{group['shape']}"
 
 
 def _what(group: Row) -> str:

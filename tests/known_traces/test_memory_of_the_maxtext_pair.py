@@ -67,6 +67,12 @@ def test_the_correction_gives_back_what_was_measured(run, tmp_path):
     assert again.temp_bytes == pytest.approx(TEMP + run.results_bytes, abs=2)
 
 
+def test_a_step_with_ragged_products_is_told_to_be_one(data):
+    found = measured(data / "traces" / "h100x2_moe_ragged.xplane.pb")
+    assert (found.args_bytes, found.temp_bytes) == (1_511_636_992, 4_617_467_776)
+    assert found.strategies == {"sparse-ragged-dot"}
+
+
 def test_another_strategy_is_refused(run):
     refusal = calibrate(project(setting("sparse-gmm")), run).refusal
     assert refusal is not None

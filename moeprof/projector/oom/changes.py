@@ -136,9 +136,13 @@ def _of_buffers(buffers: pd.DataFrame) -> Iterator[Change]:
     yield from own
     saved = int(buffers["size_bytes"][buffers["content"].eq(SAVED)].sum())
     if saved:
+        already = buffers["phase"].eq("recompute").any()
+        more = (
+            "; the program recomputes already, so only a stricter policy helps" if already else ""
+        )
         yield Change(
             "recompute more",
-            "remat policy full keeps the input of each layer only (activations saved for backward)",
+            f"remat policy full keeps the input of each layer only{more}",
             saved,
             is_upper_bound=True,
         )

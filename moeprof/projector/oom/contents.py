@@ -39,7 +39,7 @@ ARGUMENTS = "arguments"
 
 
 class Group(NamedTuple):
-    """Listed buffers of one layer, part and kind together."""
+    """Listed buffers of one layer, part and kind together; ``shape`` is that of the largest."""
 
     content: str
     component: str
@@ -48,6 +48,7 @@ class Group(NamedTuple):
     size_bytes: int
     buffers: int
     shape: str
+    are_alike: bool
     op_name: str
 
 
@@ -99,6 +100,7 @@ def groups_of(buffers: pd.DataFrame) -> tuple[Group, ...]:
                 int(part["size_bytes"].sum()),
                 len(part),
                 str(part["shape"].iloc[0]),
+                part["shape"].nunique() == 1,
                 str(part["op_name"].iloc[0]),
             )
         )
