@@ -8,7 +8,7 @@ share the operand. So vmap becomes one larger call and copies nothing that is sh
     grouped_gemm_variable_k  lhs [B, M, m]   rhs [B, M, n]   lens   offs  -> [B, G, m, n]
 
 On the CPU they lower to the native handlers; elsewhere, and where the native library is absent
-(said once in a warning), to the slow twins.
+(said once in a warning), to the slow twins. `planning` is the exception.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from moeprof.kernels import native
 from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
+from moeprof.kernels.planning import PLATFORMS, is_planning
 from moeprof.kernels.reference import grouped_gemm as reference
 
 grouped_gemm_p = Primitive("moeprof_grouped_gemm")
@@ -152,8 +153,15 @@ def _lower(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
             return by_twin(ctx, *operands, max_threads=max_threads, **params)
         return by_handler(ctx, *operands, max_threads=np.int64(max_threads), **params)
 
+    def on_gpu(
+        ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any
+    ) -> Sequence[_Value | Sequence[_Value]]:
+        return by_handler(ctx, *operands) if is_planning() else by_twin(ctx, *operands, **params)
+
     mlir.register_lowering(primitive, by_twin)
     mlir.register_lowering(primitive, on_cpu, platform="cpu")
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, on_gpu, platform=platform)
 
 
 @functools.cache

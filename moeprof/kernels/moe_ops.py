@@ -14,6 +14,7 @@ import jax
 from moeprof.kernels import native
 from moeprof.kernels.ep_axis import ep_axis
 from moeprof.kernels.moe_primitives import bind_cached_dispatch, bind_combine, bind_dispatch
+from moeprof.kernels.planning import is_planning
 from moeprof.kernels.reference import moe_jnp
 from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
 from moeprof.kernels.runtime import FrozenRuntimeState
@@ -55,6 +56,8 @@ def combine(
 
 
 def _runs_native() -> bool:
+    if is_planning():
+        return True
     if jax.default_backend() != "cpu":
         _warn_once(f"the native exchange runs on the CPU, JAX's backend is {jax.default_backend()}")
         return False

@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from moeprof.kernels import native
 from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
 from moeprof.kernels.pending import timeout_ms
+from moeprof.kernels.planning import PLATFORMS, is_planning
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
 
@@ -190,6 +191,22 @@ def _lowering(target: str) -> mlir.LoweringRule:
     return lower
 
 
+def _planned_lowering(target: str) -> mlir.LoweringRule:
+    by_handler = jax.ffi.ffi_lowering(target, has_side_effect=True)
+
+    def lower(
+        ctx: mlir.LoweringRuleContext, *operands: Any, groups: EpGroups, **params: int
+    ) -> Any:  # of whichever type the installed JAX has for MLIR values
+        if not is_planning():
+            raise PreflightError(
+                f"{target}: expected a program for the CPU, where the native exchange runs, found "
+                "one for a GPU, for which there are plans of memory only."
+            )
+        return by_handler(ctx, *operands)
+
+    return lower
+
+
 @functools.cache
 def _compiled(primitive: Primitive, **params: object) -> Callable[..., list[jax.Array]]:
     return jax.jit(functools.partial(_bind, primitive, **params))
@@ -204,6 +221,8 @@ def _define(primitive: Primitive, avals: Callable[..., list[Aval]]) -> None:
     primitive.def_abstract_eval(avals)  # type: ignore[no-untyped-call]
     batching.primitive_batchers[primitive] = functools.partial(_batch_one_by_one, primitive)
     mlir.register_lowering(primitive, _lowering(f"{primitive.name}_inproc"), platform="cpu")
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, _planned_lowering(primitive.name), platform=platform)
 
 
 _define(dispatch_p, _dispatch_avals)

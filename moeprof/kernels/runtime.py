@@ -27,6 +27,7 @@ from moeprof.kernels.config import (
 )
 from moeprof.kernels.ep_groups import EpGroups, groups_along, lines_along, local_group
 from moeprof.kernels.pending import abort_waiting_ranks
+from moeprof.kernels.planning import planned_groups
 from moeprof.kernels.preflight import PreflightError
 
 MODE_VARIABLE = "PRIMUS_TURBO_JAX_DEEPEP_MODE"
@@ -278,17 +279,34 @@ def _check_ep_group(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def frozen_state() -> FrozenRuntimeState:
-    """What `setup` decided.
+    """What `setup` decided, or inside `planning` what it would have on the planned devices.
 
     Raises:
         SetupError: (a RuntimeError) `setup` has not been called.
     """
+    planned = planned_groups()
+    if planned is not None:
+        return _planned(planned)
     if _frozen is None:
         raise SetupError(
             "setup() must be called exactly once before moe_dispatch, moe_combine, get_ep_size or "
             "is_internode; it has not been called in this process."
         )
     return _frozen[1]
+
+
+def _planned(groups: EpGroups) -> FrozenRuntimeState:
+    is_internode = groups.ep_size > MAX_NVL_RANKS
+    return FrozenRuntimeState(
+        mode=LaunchMode.PER_PROCESS,
+        launch_mode=int(LaunchMode.PER_PROCESS),
+        ep_size=groups.ep_size,
+        is_internode=is_internode,
+        num_sms=DEFAULT_NUM_SMS,
+        source_meta_bytes=8 if is_internode else 0,
+        groups=groups,
+        ep_axis_name=groups.axis_name,
+    )
 
 
 def get_ep_size() -> int:

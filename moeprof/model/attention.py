@@ -1,7 +1,7 @@
 """Question: what does each token read from the tokens before it? (MLA or GQA, causal)
 
-Shapes: B sequences, S positions, M hidden, N heads, D features of a query or key.
-Scores and softmax are float32 and held whole, [B, N, S, S].
+Shapes: B sequences, S positions, M hidden, N heads, D features of a query or key, V of a value.
+Scores and softmax are float32; long sequences hold one block of them at a time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from moeprof.model.blockwise import BLOCK, blockwise_attention
 from moeprof.model.names import named
 from moeprof.model.norm import rms_norm
 from moeprof.model.rotary import rotate
@@ -42,16 +43,24 @@ def causal_attention(
     has no value: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023,
     section 3.3. Returns [B, S, N, V].
     """
+    with jax.named_scope("core"):
+        if query.shape[1] > BLOCK:
+            return blockwise_attention(query, key, value, sinks, BLOCK)
+        return whole_attention(query, key, value, sinks)
+
+
+def whole_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array | None = None
+) -> jax.Array:
+    """As `causal_attention`, with all scores [B, N, S, S] held at once."""
     batch, sequence, heads, dim = query.shape
     groups = key.shape[2]
-    with jax.named_scope("core"):
-        grouped = query.reshape(batch, sequence, groups, heads // groups, dim)
-        scores = jnp.einsum(
-            "bsghd,btgd->bghst", grouped, key, preferred_element_type=jnp.float32
-        ) * (dim**-0.5)
-        causal = jnp.tril(jnp.ones((sequence, sequence), bool))
-        share = _softmax(jnp.where(causal, scores, -jnp.inf), sinks).astype(value.dtype)
-        mixed = jnp.einsum("bghst,btgv->bsghv", share, value)
+    grouped = query.reshape(batch, sequence, groups, heads // groups, dim)
+    scores = jnp.einsum("bsghd,btgd->bghst", grouped, key, preferred_element_type=jnp.float32)
+    causal = jnp.tril(jnp.ones((sequence, sequence), bool))
+    scores = jnp.where(causal, scores * dim**-0.5, -jnp.inf)
+    share = _softmax(scores, sinks).astype(value.dtype)
+    mixed = jnp.einsum("bghst,btgv->bsghv", share, value)
     return mixed.reshape(batch, sequence, heads, value.shape[-1])
 
 
