@@ -8,6 +8,7 @@ MoeprofError
 ├── TableError    a table that lacks what its schema promises
 ├── ReplayError   an op that cannot be run again as it was
 ├── CaptureError  a capture that cannot start
+├── CompileError  a step that cannot be compiled, or no compiler
 └── NativeError   the native library is absent or refuses to load
 
 Messages say, in this order: what was read or built, what was expected, what was found, what to do.
@@ -46,6 +47,10 @@ class ReplayError(MoeprofError):
 
 class CaptureError(MoeprofError):
     """A capture that cannot start."""
+
+
+class CompileError(MoeprofError):
+    """A step that cannot be compiled, or no compiler for its devices; the message says why."""
 
 
 class NativeError(MoeprofError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.heap.at_peak import Peak, grouped, peak_of
+from moeprof.analyzers.heap.at_peak import grouped, peak_of
 from moeprof.analyzers.heap.module import main_module
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -36,10 +36,15 @@ def memory_difference(base: Trace, new: Trace) -> pd.DataFrame:
     Of a compiler's dump it is the program that needs most memory. The rows sum to the change of
     the programs' peaks.
     """
-    peaks = [peak_of(trace, main_module(trace)) for trace in (base, new)]
-    if any(peak is None for peak in peaks):
+    before, after = (peak_of(trace, main_module(trace)) for trace in (base, new))
+    if before is None or after is None:
         return BUFFER_CHANGES.frame()
-    before, after = (_kinds(peak) for peak in peaks if peak is not None)
+    return difference_of_peaks(before.table, after.table)
+
+
+def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """`BUFFER_CHANGES` between two tables `AT_PEAK`, what grew most first."""
+    before, after = grouped(base, _KEYS), grouped(new, _KEYS)
     joint = before.merge(after, how="outer", on=_KEYS, suffixes=("_base", "_new"))
     counts = {side: joint[f"buffers_{side}"].fillna(0).astype("int64") for side in ("base", "new")}
     sizes = {side: joint[f"bytes_{side}"].fillna(0).astype("int64") for side in ("base", "new")}
@@ -57,7 +62,3 @@ def memory_difference(base: Trace, new: Trace) -> pd.DataFrame:
     changed = table[table["change_bytes"].ne(0) | counts["base"].ne(counts["new"])]
     ordered = changed.sort_values(["change_bytes", *_KEYS], ascending=[False, True, True, True])
     return BUFFER_CHANGES.frame({name: ordered[name] for name in BUFFER_CHANGES.names})
-
-
-def _kinds(peak: Peak) -> pd.DataFrame:
-    return grouped(peak.table, _KEYS)

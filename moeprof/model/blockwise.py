@@ -192,7 +192,7 @@ def _columns(x: jax.Array, i: _Index, block: int) -> jax.Array:
 
 
 def _padded(x: jax.Array, block: int) -> jax.Array:
-    """Zeros behind the end, up to a whole number of blocks; later keys are seen by no real query."""
+    """Zeros behind the end, up to whole blocks; no real query sees keys behind its own place."""
     missing = math.ceil(x.shape[1] / block) * block - x.shape[1]
     return jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else x
 

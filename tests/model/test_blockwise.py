@@ -21,7 +21,8 @@ CASES = {
 
 def _inputs(case: str, dtype=jnp.float32):
     sequence, heads, groups, dim, value_dim, block = CASES[case]
-    shapes = [(2, sequence, heads, dim), (2, sequence, groups, dim), (2, sequence, groups, value_dim)]
+    kinds = ((heads, dim), (groups, dim), (groups, value_dim))
+    shapes = [(2, sequence, *kind) for kind in kinds]
     arrays = [jax.random.normal(jax.random.key(i), s).astype(dtype) for i, s in enumerate(shapes)]
     return arrays, jax.random.normal(jax.random.key(9), (2, sequence, heads, value_dim)), block
 
@@ -29,8 +30,8 @@ def _inputs(case: str, dtype=jnp.float32):
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_equal_whole_scores(case):
     arrays, _, block = _inputs(case)
-    found = blockwise_attention(*arrays, None, block)
-    np.testing.assert_allclose(found, whole_attention(*arrays), atol=2e-6)
+    found = jax.jit(lambda *a: blockwise_attention(*a, None, block))(*arrays)
+    np.testing.assert_allclose(found, jax.jit(whole_attention)(*arrays), atol=2e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -38,7 +39,8 @@ def test_gradients_of_blocks_equal_those_of_whole_scores(case):
     arrays, weight, block = _inputs(case)
 
     def gradients(attend):
-        return jax.grad(lambda *a: jnp.sum(attend(*a) * weight), argnums=(0, 1, 2))(*arrays)
+        loss = jax.grad(lambda *a: jnp.sum(attend(*a) * weight), argnums=(0, 1, 2))
+        return jax.jit(loss)(*arrays)
 
     found = gradients(lambda *a: blockwise_attention(*a, None, block))
     for mine, twin in zip(found, gradients(whole_attention), strict=True):
@@ -71,7 +73,7 @@ def test_half_precision_keeps_its_dtype_and_sums_in_float32():
 
 
 def test_only_output_and_log_sum_are_kept_besides_the_inputs():
-    arrays, weight, block = _inputs("whole blocks")
+    arrays, _, block = _inputs("whole blocks")
     _, pull = jax.vjp(lambda *a: blockwise_attention(*a, None, block), *arrays)
     sizes = [leaf.size for leaf in jax.tree.leaves(pull) if hasattr(leaf, "size")]
     # 2 sequences of 16 positions and 2 heads: three inputs and the output of 8 features, one sum.

@@ -1,0 +1,286 @@
+"""Question: what does XLA lay out for an H100, over models, plans, strategies and batches?
+
+    python benchmarks/memory_grid.py [--jobs 32] [--out FILE.jsonl] [--limit N]
+
+Compiles every case of `memory_grid_cases.py` for NVIDIA H100s that are not there, and appends one
+JSON line per case as it ends; cases that the file has already are not compiled again. A line has
+the case, its half (``split``: fit or test), XLA's totals, and what fills the arena when it is
+fullest: ``buffers`` lists [kind of tensor, component, phase, layer kind, shape, its family, count,
+bytes], largest first, ``rest_bytes`` what is left; ``maxima`` the fullest that the arena is while
+each part of the step writes. All on one device. Needs jax with its CUDA plugin, and no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+from memory_grid_cases import Case, cases, received_rows
+
+from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.heap.at_peak import grouped, peak_of
+from moeprof.analyzers.heap.module import main_module
+from moeprof.errors import MoeprofError
+from moeprof.ingest.dump.open import open_dump
+from moeprof.projector.compiled.bundled_step import build_bundled
+from moeprof.projector.compiled.compiler import compile_step
+from moeprof.projector.compiled.targets import load_target
+from moeprof.specs.hardware import load_hardware
+
+RESULT = Path(__file__).parent / "results" / "memory_grid.jsonl"
+HARDWARE = "h100_sxm"
+_LEAST_SHARE, _MOST_GROUPS, _MOST_MAXIMA = 0.004, 24, 10
+_TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "constant_bytes")
+_PROGRAM = "gpu_after_optimizations.hlo.pb"
+_NEXT = ("-memory-usage-report.pb", ".ir-no-opt.ll", "-memory-usage-report.txt")
+_HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
+
+
+def compiled(case: Case) -> dict[str, Any]:
+    """The line of one case.
+
+    The compiler runs in a fork of this process, which has imported JAX but started none of it, and
+    is stopped when it has laid out memory: the code that would come next changes nothing.
+
+    Raises:
+        RuntimeError: the compiler's error.
+    """
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="moeprof-grid-") as folder:
+        used_s = _compile_in_fork(case, Path(folder))
+        totals, found = _laid_out(Path(folder), case)
+    seconds = {"compile_core_s": round(used_s, 1), "s": round(time.perf_counter() - began, 1)}
+    return {**totals, **found, "jax": jax.__version__, **seconds}
+
+
+def _compile_in_fork(case: Case, folder: Path) -> float:
+    """Fill a folder with the compiler's dump, as far as wanted; processor seconds that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _compile_here(case, folder)
+    while not _is_laid_out(folder) and os.waitpid(child, os.WNOHANG)[0] == 0:
+        time.sleep(0.2)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+    error = folder / "error.txt"
+    if error.exists():
+        raise RuntimeError(error.read_text("utf-8"))
+    if not _is_laid_out(folder):
+        raise RuntimeError("the compiler's process ended before it laid out memory")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _compile_here(case: Case, folder: Path) -> NoReturn:
+    options = {
+        "model": case.model,
+        "plan": case.plan,
+        "strategy": case.parsed_strategy,
+        "sequence": case.sequence,
+        "pdbs": case.pdbs,
+    }
+    try:
+        target = load_target(load_hardware(HARDWARE), case.plan.devices)
+        compile_step(build_bundled, options, target, folder, ep_axis=(case.expert, "expert"))
+    except Exception as error:  # a case that cannot be compiled is a result
+        (folder / "error.txt").write_text(f"{type(error).__name__}: {str(error)[:400]}", "utf-8")
+    finally:
+        os._exit(0)
+
+
+def _is_laid_out(folder: Path) -> bool:
+    """Whether the program is written and what comes after it has begun."""
+    names = [path.name for path in folder.iterdir()]
+    return any(name.endswith(_PROGRAM) for name in names) and any(
+        name.endswith(_NEXT) for name in names
+    )
+
+
+def _laid_out(folder: Path, case: Case) -> tuple[dict[str, int], dict[str, Any]]:
+    """Totals, and what fills the arena."""
+    trace = open_dump(folder)
+    peak = peak_of(trace, main_module(trace))
+    if peak is None or not peak.heaps:
+        raise RuntimeError("no buffer has a life")
+    stated = trace.modules[trace.modules["module"].eq(peak.module)].iloc[0]
+    totals = {name: int(stated[name]) for name in _TOTALS}
+    temp_bytes = totals["temp_bytes"]
+    table = peak.table[~peak.table["content"].isin(_HELD)]
+    groups = grouped(table, ["content", "component", "phase", "layer_kind", "shape"])
+    shown = groups[groups["bytes"] >= _LEAST_SHARE * temp_bytes].head(_MOST_GROUPS)
+    names = _names(case)
+    rows = [
+        [*row[:5], _family(row[4], names), int(row[5]), int(row[6])]
+        for row in zip(
+            *(shown[c] for c in ("content", "component", "phase", "layer_kind", "shape")),
+            shown["buffers"],
+            shown["bytes"],
+            strict=True,
+        )
+    ]
+    heap = peak.heaps[0]
+    mine = trace.buffers[trace.buffers["module"].eq(peak.module)]
+    born = mine[mine["trace"].eq(heap.trace) & mine["live_from"].ge(0)]
+    labels = classes_of(trace)
+    labels = labels[labels["module"].eq(peak.module)].set_index("op")
+    part = (labels["component"] + "/" + labels["phase"]).reindex(born["op"]).fillna("other")
+    live = heap.live_bytes[born["live_from"].to_numpy()]
+    highest: dict[str, int] = {}
+    for name, size in zip(part, live, strict=True):
+        highest[name] = max(highest.get(name, 0), int(size))
+    maxima = sorted(highest.items(), key=lambda item: -item[1])[:_MOST_MAXIMA]
+    return totals, {
+        "peak_op": peak.op,
+        "heap_bytes": [int(each.live_bytes.max()) for each in peak.heaps],
+        "buffers": rows,
+        "rest_bytes": temp_bytes - int(shown["bytes"].sum()),
+        "maxima": dict(maxima),
+    }
+
+
+def _names(case: Case) -> dict[int, str]:
+    """Letters for the lengths that dimensions of this case have; the first that fits is taken."""
+    tokens = case.pdbs * case.sequence
+    lengths = {
+        "T": tokens,
+        "M": case.hidden,
+        "V": case.vocab,
+        "R": received_rows(case),
+        "TK": tokens * case.top_k,
+        "F": case.moe_ffn,
+        "S": case.sequence,
+        "G": case.dense_ffn,
+        "E": case.experts,
+        "N": case.heads,
+        "E/EP": case.experts // case.expert,
+        "EP*T": case.expert * tokens,
+        "B": case.pdbs,
+        "L": case.layers - case.dense_layers,
+        "K": case.top_k,
+    }
+    named: dict[int, str] = {}
+    for name, length in lengths.items():
+        if length > 1:
+            named.setdefault(length, name)
+    return named
+
+
+def _family(shape: str, names: dict[int, str]) -> str:
+    return re.sub(r"(?<=[\[,])\d+", lambda m: names.get(int(m.group()), m.group()), shape)
+
+
+def serve() -> None:
+    """Compile the cases whose places are on stdin, one a line, and answer one line each."""
+    every = cases()
+    for line in sys.stdin:
+        case = every[int(line)]
+        head = {"key": case.key, "split": case.split, "case": asdict(case)}
+        try:
+            answer = compiled(case)
+        except (RuntimeError, MoeprofError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps({**head, **answer}), flush=True)
+
+
+def _work(waiting: Iterator[int], lock: threading.Lock, every: list[Case], out: Path) -> None:
+    server: subprocess.Popen[str] | None = None
+    while True:
+        with lock:
+            place = next(waiting, None)
+        if place is None:
+            break
+        if server is None or server.poll() is not None:
+            server = _start()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(f"{place}\n")
+        server.stdin.flush()
+        line = server.stdout.readline()
+        if not line:
+            failed = {"key": every[place].key, "error": f"compiler ended with {server.wait()}"}
+            line = json.dumps({**failed, "split": every[place].split}) + "\n"
+        with lock, out.open("a", encoding="utf-8") as file:
+            file.write(line)
+            print(f"{place + 1}/{len(every)} {_short(json.loads(line))}", file=sys.stderr)
+    if server is not None:
+        server.kill()
+
+
+def _short(line: dict[str, Any]) -> str:
+    if "error" in line:
+        return f"{line['key']} {line['error']}"
+    case = line["case"]
+    sizes = f"args {line['argument_bytes'] / 2**30:.2f} temp {line['temp_bytes'] / 2**30:.2f} GiB"
+    return f"{line['key']} {case['strategy']} {sizes}, {line['compile_core_s']} core-s"
+
+
+def _start() -> subprocess.Popen[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, __file__, "--serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+
+
+def _kept(out: Path, every: list[Case]) -> set[str]:
+    """Keys that need not be compiled again; what failed, or is no case any more, is taken out."""
+    if not out.exists():
+        return set()
+    known = {case.key for case in every}
+    lines = {json.loads(line)["key"]: line for line in out.read_text("utf-8").splitlines() if line}
+    kept = {k: line for k, line in lines.items() if k in known and '"error":' not in line}
+    out.write_text("".join(f"{line}\n" for line in kept.values()), encoding="utf-8")
+    return set(kept)
+
+
+def main() -> None:
+    """Compile what the file of results lacks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--limit", type=int, default=None, help="only the first N cases")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve()
+    every = cases()
+    kept = _kept(options.out, every)
+    places = [i for i, case in enumerate(every[: options.limit]) if case.key not in kept]
+    waiting, lock = iter(places), threading.Lock()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    threads = [
+        threading.Thread(target=_work, args=(waiting, lock, every, options.out))
+        for _ in range(min(options.jobs, len(places)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return None
+
+
+if __name__ == "__main__":
+    main()

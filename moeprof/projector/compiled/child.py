@@ -1,0 +1,82 @@
+"""Question: what runs in the process that compiles? One request on stdin, one answer on stdout.
+
+The request and the answer are JSON; what the compiler lays out is in the dump folder. Whatever else
+the step's module prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+ERROR_LETTERS = 2000
+
+
+def main() -> None:
+    """Answer the request."""
+    request = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = _answer(request)
+    print(json.dumps(answer))
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    import jax
+
+    from moeprof.projector.compiled.compiler import compile_step
+    from moeprof.projector.compiled.targets import load_target
+    from moeprof.specs.hardware import load_hardware
+
+    target = load_target(load_hardware(request["hardware"]), request["devices"])
+    try:
+        done = compile_step(
+            _build(request["build"]),
+            _options(request),
+            target,
+            Path(request["dump"]),
+            tuple(request["donate"]),
+            (request["ep_size"], request["ep_axis"]),
+        )
+    except Exception as error:  # of the user's code or the compiler: the parent says which
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return {"error": text[:ERROR_LETTERS], "at": _where(error)}
+    return {
+        "memory": done.memory.as_record(),
+        "seconds": done.seconds,
+        "compiler": f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}",
+    }
+
+
+def _build(named: dict[str, str]) -> Any:
+    """The function by module and name, or by the script that was run as ``__main__``."""
+    if named["script"]:
+        found: Any = runpy.run_path(named["script"], run_name="__moeprof_plan__")
+        return found[named["name"]]
+    return getattr(importlib.import_module(named["module"]), named["name"])
+
+
+def _options(request: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments; those of the bundled model are read back into what they stand for."""
+    if not request["is_bundled"]:
+        return dict(request["options"])
+    from moeprof.projector.compiled.bundled import read_options
+
+    return read_options(request["options"])
+
+
+def _where(error: BaseException) -> str:
+    """Last line of the traceback that is neither JAX's nor ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if "/jax" not in f.filename and "/moeprof/" not in f.filename]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+
+
+if __name__ == "__main__":
+    main()

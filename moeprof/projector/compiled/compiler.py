@@ -1,0 +1,81 @@
+"""Question: how is a step compiled for GPUs that are not there?
+
+JAX's CUDA plugin compiles for a topology that is only described: no GPU, driver or CUDA library is
+looked at. ``JAX_PLATFORMS`` has to be ``cpu`` before JAX is imported, or the plugin looks for them
+(jax 0.10 and 0.11; jax-ml/jax issue 23971). What it lays out is read from its dump, since neither
+version hands a program's buffers to Python.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from moeprof.kernels.planning import TARGETS, planning
+from moeprof.projector.compiled.placeholders import register_placeholders
+from moeprof.projector.compiled.targets import Target
+from moeprof.tables.compiled_memory import CompiledMemory, compiled_memory
+
+# (devices of the topology, options) -> (step, its arguments as ShapeDtypeStructs with shardings)
+Build = Callable[..., tuple[Callable[..., Any], Sequence[Any]]]
+OPTIONS: dict[str, bool | int] = {
+    # Kernels are not optimised, as none will run; what is laid out stays the same.
+    "xla_backend_optimization_level": 0,
+}
+
+
+class Compiled(NamedTuple):
+    """XLA's own totals of one device, and how long the compiler took."""
+
+    memory: CompiledMemory
+    seconds: float
+
+
+def devices_of(target: Target) -> list[jax.Device]:
+    """Devices that programs can be compiled for, and nothing else.
+
+    Raises:
+        RuntimeError: the plugin of the platform is absent or refuses.
+    """
+    register_placeholders(TARGETS, target.platform)
+    topology = topologies.get_topology_desc(
+        platform=target.platform, target_config=target.config, topology=target.topology
+    )
+    return list(topology.devices)
+
+
+def compile_step(
+    build: Build,
+    options: dict[str, Any],
+    target: Target,
+    dump: Path,
+    donate: tuple[int, ...] = (),
+    ep_axis: tuple[int, str] = (1, "expert"),
+) -> Compiled:
+    """Compile what `build` makes and leave the compiler's dump in a folder.
+
+    Args:
+        build: called with the topology's devices and `options`.
+        options: keyword arguments of `build`.
+        target: for which GPUs.
+        dump: an empty folder.
+        donate: arguments whose memory the results may take, where `build` returns a plain function.
+        ep_axis: ranks of an EP group and the mesh axis that they are on.
+    """
+    devices = devices_of(target)
+    with ExitStack() as stack:
+        stack.enter_context(planning(*ep_axis))
+        step, args = build(devices, **options)
+        jitted = step if hasattr(step, "trace") else jax.jit(step, donate_argnums=donate)
+        began = time.perf_counter()
+        lowered = jitted.trace(*args).lower(lowering_platforms=(target.platform,))
+        dumped = {"xla_dump_to": str(dump), "xla_dump_hlo_as_proto": True}
+        compiled = lowered.compile(compiler_options={**OPTIONS, **dumped})
+        seconds = time.perf_counter() - began
+        return Compiled(compiled_memory(compiled.memory_analysis()), seconds)

@@ -1,0 +1,232 @@
+"""Question: what would this step take of each of N GPUs, by its compiler, without one of them?
+
+    from moeprof.projector.compiled.plan import plan
+
+    def build(devices):
+        mesh = Mesh(np.array(devices), ("fsdp",))
+        ...
+        return step, (state, batch)     # ShapeDtypeStructs with shardings over the mesh
+
+    print(plan(build, "h100_sxm", devices=64).by("content", "component"))
+
+`examples/plan_memory.py` is the whole of it. The step is compiled in a process of its own, so this
+one may hold JAX, a GPU, or neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeprof.errors import CompileError, SelectionError
+from moeprof.projector.compiled.requirements import require_compiler
+from moeprof.projector.compiled.result import CompiledPlan, read_plan
+from moeprof.projector.compiled.targets import load_target
+from moeprof.specs.hardware import HardwareSpec, load_hardware
+
+_CHILD = "moeprof.projector.compiled.child"
+_SHOWN_LETTERS = 300
+
+
+@dataclass(frozen=True)
+class Named:
+    """A function another process can find: in a module, or in the script that was run."""
+
+    module: str
+    name: str
+    script: str = ""
+
+
+def plan(
+    build: Callable[..., Any] | str,
+    hardware: str = "h100_sxm",
+    devices: int = 8,
+    *,
+    options: Mapping[str, object] | None = None,
+    donate_argnums: Sequence[int] = (),
+    ep_size: int = 1,
+    ep_axis: str = "expert",
+    timeout_s: float = 900.0,
+) -> CompiledPlan:
+    """Compile a step for GPUs that are not there and say what it takes of each.
+
+    Args:
+        build: a function at the top of a module or script, or ``"module:function"``. It is called
+            in another process as ``build(devices, **options)`` with a list of JAX devices to make a
+            mesh of, and returns the step, jitted or not, and its arguments: pytrees of
+            `jax.ShapeDtypeStruct` with shardings over that mesh. No array is made of them.
+        hardware: a key of ``moeprof hardware``: h100_sxm, h200_sxm or b200.
+        devices: how many, 8 to a host; below 8 one host with so many.
+        options: keyword arguments of `build` that JSON can hold.
+        donate_argnums: as of `jax.jit`, where `build` returns a function that is not jitted.
+        ep_size: ranks of an EP group, where the step calls `moeprof.kernels.moe_dispatch`.
+        ep_axis: the mesh axis that the group is on.
+        timeout_s: seconds after which the compiler is stopped.
+
+    Returns:
+        The plan of one device. The flags of ``XLA_FLAGS`` in this process's environment hold.
+
+    Raises:
+        SelectionError: no such hardware, devices, or function.
+        CompileError: the compiler is not installed, `build` or the compiler fails, or time is up.
+    """
+    named = _named(build)
+    return compile_named(
+        named,
+        load_hardware(hardware),
+        devices,
+        dict(options or {}),
+        what=named.name,
+        donate=tuple(donate_argnums),
+        ep_size=ep_size,
+        ep_axis=ep_axis,
+        timeout_s=timeout_s,
+    )
+
+
+def compile_named(
+    build: Named,
+    hardware: HardwareSpec,
+    devices: int,
+    options: Mapping[str, object],
+    *,
+    what: str,
+    donate: tuple[int, ...] = (),
+    ep_size: int = 1,
+    ep_axis: str = "expert",
+    outside: Mapping[str, int | None] | None = None,
+    is_bundled: bool = False,
+    timeout_s: float = 900.0,
+) -> CompiledPlan:
+    """`plan` of a function by its name; `what` says of what on stderr."""
+    target = load_target(hardware, devices)
+    require_compiler(target)
+    print(
+        f"moeprof: compiling {what} for {devices} × {hardware.name}, which takes a minute or so",
+        file=sys.stderr,
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="moeprof-plan-") as folder:
+        dump = Path(folder) / "dump"
+        dump.mkdir()
+        request = {
+            "build": vars(build),
+            "hardware": hardware.key,
+            "devices": devices,
+            "options": _json(options),
+            "donate": donate,
+            "ep_size": ep_size,
+            "ep_axis": ep_axis,
+            "is_bundled": is_bundled,
+            "dump": str(dump),
+        }
+        began = time.perf_counter()
+        answer = _asked(request, what, Path(folder), timeout_s)
+        took_s = time.perf_counter() - began
+        print(f"moeprof: compiled in {took_s:.0f} s", file=sys.stderr, flush=True)
+        return read_plan(dump, hardware, devices, answer, outside or {})
+
+
+def _json(options: Mapping[str, object]) -> object:
+    try:
+        return json.loads(json.dumps(options))
+    except (TypeError, ValueError) as error:
+        raise SelectionError(
+            f"plan options: expected values that JSON can hold, found {error}. Give names or "
+            "numbers, and make the rest in `build`."
+        ) from error
+
+
+def _asked(
+    request: Mapping[str, object], what: str, folder: Path, timeout_s: float
+) -> dict[str, object]:
+    """The child's answer."""
+    errors = folder / "stderr.txt"
+    with errors.open("wb") as stderr:
+        child = subprocess.Popen(
+            [sys.executable, "-m", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=_environment(),
+            start_new_session=True,
+        )
+        try:
+            out, _ = child.communicate(json.dumps(request).encode(), timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CompileError(
+                f"compile {what}: not done after {timeout_s:g} s and stopped. Compile fewer layers "
+                "(scanned layers cost nothing), or allow more time with timeout_s."
+            ) from None
+        finally:
+            _end(child)
+    said = errors.read_text("utf-8", "replace")
+    try:
+        answer: dict[str, object] = json.loads(out.decode().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise CompileError(
+            f"compile {what}: the compiler's process ended with {_ending(child.returncode)}"
+            f"{_last_line(said)}"
+        ) from None
+    if "error" in answer:
+        at = f" (at {answer['at']})" if answer["at"] else ""
+        text = " ".join(str(answer["error"]).split())
+        raise CompileError(f"compile {what}: {text[:_SHOWN_LETTERS]}{at}")
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with its import path, and JAX told not to look for a GPU."""
+    paths = [entry or str(Path.cwd()) for entry in sys.path]
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Stop the child, and what it started, if it still runs."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+    return f"code {code} and no answer"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {lines[-1][:_SHOWN_LETTERS]}" if lines else ""
+
+
+def _named(build: Callable[..., Any] | str) -> Named:
+    if isinstance(build, str):
+        module, _, name = build.partition(":")
+        if not module or not name.isidentifier():
+            raise SelectionError(f"plan: expected build as MODULE:FUNCTION, found {build!r}.")
+        return Named(module, name)
+    module, name = getattr(build, "__module__", ""), getattr(build, "__qualname__", "")
+    if not module or not name.isidentifier():
+        raise SelectionError(
+            f"plan: expected build to be a function at the top of a module, which another process "
+            f"can import, found {name or build!r}. Move it there; values go into `options`."
+        )
+    if module != "__main__":
+        return Named(module, name)
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        raise SelectionError(
+            f"plan: {name} was typed into an interactive session, which another process cannot "
+            "read. Write it to a file and give plan('module:function')."
+        )
+    return Named(module, name, str(Path(script).resolve()))

@@ -1,0 +1,68 @@
+"""Question: is there a compiler for these GPUs here, and if not, what has to be installed?"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+
+from moeprof.errors import CompileError
+from moeprof.projector.compiled.targets import Target
+
+ROCM_SWITCH = "MOEPROF_EXPERIMENTAL_ROCM_PLAN"
+# What the compiler's own library is linked with (jax-rocm7-pjrt, `ldd`).
+_ROCM_LIBRARIES = (
+    "libamdhip64.so.7",
+    "librocblas.so.5",
+    "libMIOpen.so.1",
+    "librccl.so.1",
+    "libhipblaslt.so.1",
+    "libhipfft.so.0",
+    "libhsa-runtime64.so.1",
+    "librocprofiler-sdk.so.1",
+    "libamd_smi.so.26",
+)
+
+
+def require_compiler(target: Target) -> None:
+    """Check that JAX and its plugin for a target are installed; imports neither.
+
+    Raises:
+        CompileError: they are not; the message has the command that installs them.
+    """
+    if importlib.util.find_spec("jax") is None:
+        raise CompileError(
+            "compile: expected JAX, found none. Install it with `pip install 'moeprof[jax]'`."
+        )
+    if target.platform == "rocm":
+        _require_rocm(target)
+    version = importlib.metadata.version("jaxlib")
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    if not any(target.platform in plugin.name + plugin.value for plugin in plugins):
+        names = "jax-cuda13" if target.platform == "cuda" else "jax-rocm7"
+        raise CompileError(
+            f"compile for {target.key}: expected JAX's plugin for {target.platform.upper()}, found "
+            f"none. Install it with `pip install --no-deps {names}-plugin=={version} "
+            f"{names}-pjrt=={version}`; no GPU, driver or toolkit is needed for CUDA."
+        )
+
+
+def _require_rocm(target: Target) -> None:
+    absent = [name for name in _ROCM_LIBRARIES if not _loads(name)]
+    if os.environ.get(ROCM_SWITCH) == "1" and not absent:
+        return
+    lacking = f"; of its libraries this machine lacks {', '.join(absent)}" if absent else ""
+    raise CompileError(
+        f"compile for {target.key}: experimental. AMD's compiler loads with a ROCm installation "
+        f"alone{lacking}. Where ROCm 7 and jax-rocm7-plugin are installed, set {ROCM_SWITCH}=1; "
+        "elsewhere use the closed form."
+    )
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""Question: what did the compiler lay out for a step on one device?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped, peak_of
+from moeprof.analyzers.heap.difference import difference_of_peaks
+from moeprof.analyzers.heap.module import main_module
+from moeprof.ingest.dump.open import open_dump
+from moeprof.specs.hardware import HardwareSpec
+from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledPlan:
+    """The memory of one device of `devices`.
+
+    ``memory`` are the compiler's own totals. ``outside`` has bytes of what libraries take beside
+    XLA's pool, by name, None where not known; empty where nothing tells. ``buffers`` has the schema
+    ``AT_PEAK`` (`moeprof.analyzers.heap.at_peak`): the arguments, and what is there when the arena
+    of temporary buffers is fullest. ``timeline`` int64 [points] is bytes alive in the arena at each
+    point of the program, ``peak`` the first point where they are most, when ``peak_op`` writes.
+    """
+
+    hardware: HardwareSpec
+    devices: int
+    memory: CompiledMemory
+    outside: Mapping[str, int | None]
+    buffers: pd.DataFrame
+    timeline: npt.NDArray[np.int64]
+    peak: int
+    peak_op: str
+    compiler: str
+    compile_s: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def total_bytes(self) -> int | None:
+        """What a step needs in XLA's pool: arguments, new results and the arena."""
+        return self.memory.total_bytes
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """Sum of what is known to lie beside XLA's pool; None where a part is not known."""
+        parts = list(self.outside.values())
+        known = [part for part in parts if part is not None]
+        return sum(known) if parts and len(known) == len(parts) else None
+
+    def by(self, *columns: str) -> pd.DataFrame:
+        """`buffers` summed by some of its columns (content, component, layer_kind, phase, shape).
+
+        Bytes, count, largest buffer; rows in order of bytes, which sum to `total_bytes`.
+        """
+        return grouped(self.buffers, list(columns))
+
+
+def read_plan(
+    folder: Path,
+    hardware: HardwareSpec,
+    devices: int,
+    answer: Mapping[str, object],
+    outside: Mapping[str, int | None],
+) -> CompiledPlan:
+    """The plan that a compiler's dump and its own statistics tell.
+
+    Args:
+        folder: what ``--xla_dump_to`` filled.
+        hardware: what was compiled for.
+        devices: how many of it.
+        answer: of `child`: ``memory``, ``seconds`` and ``compiler``.
+        outside: what lies beside the pool.
+
+    Raises:
+        TraceError: the folder holds no program.
+    """
+    trace = open_dump(folder)
+    memory = compiled_memory(answer["memory"])
+    peak = peak_of(trace, main_module(trace))
+    notes = list(trace.meta.notes)
+    if not memory.is_reported:
+        notes.append(f"the compiler's totals: {NOT_REPORTED}")
+    if peak is None or not peak.heaps:
+        notes.append("no temporary buffer has a life that the compiler tells")
+    heap = peak.heaps[0] if peak and peak.heaps else None
+    return CompiledPlan(
+        hardware=hardware,
+        devices=devices,
+        memory=memory,
+        outside=outside,
+        buffers=peak.table if peak else AT_PEAK.frame(),
+        timeline=heap.live_bytes if heap else np.zeros(0, dtype=np.int64),
+        peak=heap.peak if heap else -1,
+        peak_op=peak.op if peak else "",
+        compiler=str(answer["compiler"]),
+        compile_s=float(str(answer["seconds"])),
+        notes=tuple(notes),
+    )
+
+
+def memory_plan_difference(base: CompiledPlan, new: CompiledPlan) -> pd.DataFrame:
+    """`BUFFER_CHANGES` between two plans, what grew most first; rows sum to the totals' change."""
+    return difference_of_peaks(base.buffers, new.buffers)
