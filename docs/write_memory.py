@@ -1,6 +1,6 @@
-"""Question: what does `moeprof memory` answer today, for the example of docs/memory.md?
+"""Question: what does `moeprof memory` answer today, for the examples of its pages?
 
-Puts the command's own output into the page:
+Puts the command's own output into docs/memory.md and docs/out_of_memory.md:
 
     python docs/write_memory.py
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parent / "memory.md"
+PAGES = [Path(__file__).parent / name for name in ("memory.md", "out_of_memory.md")]
 _EXAMPLE = re.compile(
     r"(\$ moeprof (?P<command>[^\n]+)\n```\n<!-- output[^\n]*-->\n```\n).*?(```\n<!-- end -->)",
     re.DOTALL,
@@ -32,10 +32,12 @@ def _output(command: str) -> str:
         capture_output=True,
         text=True,
         check=True,
+        cwd=PAGES[0].parents[1],
         env={**os.environ, "COLUMNS": "80"},
     )
     return done.stdout
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
