@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from moeprof.errors import SpecError
 from moeprof.specs.model import GqaSpec, ModelSpec, divisors
 from moeprof.specs.plan import AXES, ParallelPlan
+from moeprof.specs.schedule import Schedule
 
 _GROUPED = ("1f1b", "interleaved")
 """Schedules that, with several chunks per stage, take microbatches in groups of the stages."""
+_FOR_SEVERAL = {"1f1b": "interleaved", "gpipe": "circular"}
 _EVEN = ("gpipe", "circular")
 """Schedules of one program for all stages (MaxText), which must be alike."""
 
@@ -116,6 +119,7 @@ def _pipeline(plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
                 f"{plan.virtual}, which {batch.schedule} needs; valid pipeline × virtual: "
                 f"{listed(divisors(piped))}"
             )
+    complaints += _schedule(plan, batch)
     is_grouped = batch.schedule == "interleaved" or (
         plan.virtual > 1 and batch.schedule in _GROUPED
     )
@@ -126,6 +130,20 @@ def _pipeline(plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
             f"interleaved stages need; nearest: {_around(below, plan.pipeline)}"
         )
     return complaints
+
+
+def _schedule(plan: ParallelPlan, batch: Batch) -> list[str]:
+    """What the schedule has against the chunks; 1F1B and GPipe have forms for several."""
+    if plan.pipeline == 1:
+        return []
+    name = batch.schedule
+    if plan.virtual > 1:
+        name = _FOR_SEVERAL.get(name, name)
+    try:
+        Schedule(name, plan.pipeline, batch.microbatches, plan.virtual)
+    except SpecError as error:
+        return [str(error).removesuffix(".")]
+    return []
 
 
 def _context(plan: ParallelPlan, batch: Batch, *, is_jax: bool) -> list[str]:

@@ -81,6 +81,12 @@ def test_a_batch_that_microbatches_do_not_divide_is_named():
             {"layers_per_stage": (10, 20)},
             "layers per stage 10, 20: 2 counts of 30 layers.*2 stages × 1 chunks and 32 layers",
         ),
+        ({"pipeline": 4}, {"schedule": "zbv", "microbatches": 8}, "zbv: each stage has two chunks"),
+        (
+            {"pipeline": 4, "virtual": 2},
+            {"schedule": "zb-h1", "microbatches": 8},
+            "zb-h1: each stage has one chunk",
+        ),
         ({"context": 3}, {"sequence": 4096}, "4096 cannot be cut into 3 pieces.*1, 2, 4, 8"),
         (
             {"fsdp": 4, "expert": 2},
