@@ -55,6 +55,9 @@ def summaries(families: Sequence[Family], scores: Sequence[Score]) -> list[Famil
 def overall(scores: Sequence[Score]) -> dict[str, object]:
     """Verdicts and errors over some rows; errors as shares, worst by absolute value."""
     errors = [s.error for s in scores if s.error is not None]
+    static = [
+        s.static_error for s in scores if s.static_error is not None and not s.is_static_input
+    ]
     verdicts = [s.verdict_right for s in scores if s.verdict_right is not None]
     return {
         "rows": len(scores),
@@ -63,6 +66,8 @@ def overall(scores: Sequence[Score]) -> dict[str, object]:
         "median_error": round(statistics.median(map(abs, errors)), 4) if errors else None,
         "bias": round(statistics.median(errors), 4) if errors else None,
         "worst_error": round(max(errors, key=abs), 4) if errors else None,
+        "static_sizes": len(static),
+        "static_median_error": round(statistics.median(map(abs, static)), 4) if static else None,
         "verdicts": len(verdicts),
         "verdicts_right": sum(verdicts),
         "verdicts_borderline": sum(s.projected_verdict == "borderline" for s in scores),

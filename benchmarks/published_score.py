@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from published_rows import Family, Published
 
+from moeprof.projector.accounts.megatron.between_steps import NAMES
 from moeprof.projector.accounts.megatron.outside import CACHE_SHARE
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
 from moeprof.projector.megatron_options import Counts
@@ -23,7 +24,8 @@ TOKENS = 4096
 class Score:
     """A row beside its projection. GiB; ``error`` is projected / published − 1.
 
-    ``static_error`` is that of weights, gradients and optimizer where they were published too.
+    ``static_error`` is that of weights, gradients and optimizer where they were published too;
+    with ``is_static_input`` the number of devices was inferred from just that.
     ``verdict_right`` is None where no verdict is published; a borderline projection is right either
     way, as it says that 5 % decide.
     """
@@ -38,6 +40,7 @@ class Score:
     static_gib: float | None = None
     static_projected_gib: float | None = None
     static_error: float | None = None
+    is_static_input: bool = False
     verdict: str | None = None
     projected_verdict: str | None = None
     verdict_right: bool | None = None
@@ -120,6 +123,7 @@ def _score(
         static_gib=static_gib,
         static_projected_gib=static if static_gib else None,
         static_error=static / static_gib - 1 if static_gib else None,
+        is_static_input="static memory" in values.get("inferred", ""),
         verdict=wanted,
         projected_verdict=verdict,
         verdict_right=None if wanted is None else verdict in (wanted, "borderline"),
@@ -169,4 +173,7 @@ def _stage(breakdown: MemoryBreakdown, row: Published) -> StageBreakdown:
 
 
 def _static(breakdown: MemoryBreakdown, row: Published) -> float:
-    return float(total(_stage(breakdown, row).args) or 0) / GIB
+    """What stays between steps."""
+    stage = _stage(breakdown, row)
+    beside = [r for r in stage.peak.rows if r.name in NAMES]
+    return float((total(stage.args) or 0) + (total(beside) or 0)) / GIB

@@ -33,12 +33,15 @@ def markdown(document: dict[str, Any]) -> str:
     for name, group in document["by_metric"].items():
         lines.append(_line(METRICS[name], group, has_verdicts=False))
     overall, fresh = document["overall"], document["out_of_sample"]
+    static = overall["static_median_error"]
     lines += [
         "",
         f"{overall['rows']} published rows, {overall['not_projected']} of which leave out an input "
         "or measure something else; the file says which. Families that no count was chosen by: "
         f"{_percent(fresh['median_error'])} median error over {fresh['sizes']} sizes, "
-        f"{fresh['verdicts_right']} of {fresh['verdicts']} verdicts.",
+        f"{fresh['verdicts_right']} of {fresh['verdicts']} verdicts. What stays between steps "
+        f"(weights, gradients, optimizer), where published: {_percent(static)} median error over "
+        f"{overall['static_sizes']} sizes.",
     ]
     return "\n".join(lines)
 

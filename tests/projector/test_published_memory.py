@@ -60,5 +60,5 @@ def test_families_that_no_count_was_chosen_by(result: dict[str, Any]) -> None:
 
 def test_a_family_left_out_of_the_choice_is_predicted(result: dict[str, Any]) -> None:
     for family in result["left_out"]:
-        assert family["median_error"] <= 0.06, family["family"]
+        assert family["median_error"] <= 0.09, family["family"]
         assert abs(family["bias"]) <= 0.10, family["family"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from moeprof.projector.accounts.megatron.between_steps import between_steps
 from moeprof.projector.accounts.megatron.ends import head_tensors, loss_tensors, mtp_tensors
 from moeprof.projector.accounts.megatron.gathered import gathered_head, gathered_layers
 from moeprof.projector.accounts.megatron.layer import Kept, Known, layer_tensors
@@ -45,7 +46,11 @@ def peaks_of(
     layers = {
         kind: with_remat(setting, layer_tensors(setting, k, **kind._asdict())) for kind in counts
     }
-    kept = [*_kept_layers(layers, counts), *_kept_ends(setting, k, chunks, flight)]
+    kept = [
+        *_kept_layers(layers, counts),
+        *_kept_ends(setting, k, chunks, flight),
+        *between_steps(setting, parameters, sizes),
+    ]
     peaks = []
     for kind, layer in layers.items():
         working = _working(setting, k, layer if counts[kind].recomputed else None, kind)
@@ -54,7 +59,7 @@ def peaks_of(
     if any(chunk.has_head for chunk in chunks):
         loss = [_row(t, t.name, t.size, t.formula) for t in loss_tensors(setting, k)]
         peaks.append(Peak("loss", (*kept, *loss, *gathered_head(parameters, k, sizes))))
-    return tuple(peaks) or (Peak("nothing at work", ()),)
+    return tuple(peaks) or (Peak("nothing at work", tuple(kept)),)
 
 
 def unknown_peak() -> Peak:

@@ -17,7 +17,7 @@ from moeprof.projector.accounts.megatron.outside import outside_rows
 from moeprof.projector.accounts.megatron.peaks import peaks_of, unknown_peak
 from moeprof.projector.accounts.megatron.primus import primus_stage
 from moeprof.projector.accounts.megatron.sizes import sizes_of
-from moeprof.projector.accounts.megatron.state import held_classes, state_rows
+from moeprof.projector.accounts.megatron.state import state_rows
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, total
 from moeprof.projector.setting import Amount, Degrees, Setting
 from moeprof.specs.model import ModelSpec
@@ -45,7 +45,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
         return primus_stage(setting, degrees)
     sizes = sizes_of(setting, degrees)
     parameters = stage_parameters(setting.model, stage)
-    args = state_rows(setting, held_classes(parameters, sizes), sizes)
+    args = state_rows(setting, parameters, sizes)
     peaks: tuple[Peak, ...] = (unknown_peak(),)
     k = known(setting, sizes)
     if k is not None:

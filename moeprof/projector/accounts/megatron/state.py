@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.errors import SpecError
+from moeprof.projector.accounts.megatron.between_steps import ENDS
 from moeprof.projector.accounts.megatron.sizes import Sizes, at_least_one, per, times
 from moeprof.projector.breakdown import Row
 from moeprof.projector.setting import Count, Setting
@@ -56,7 +57,7 @@ def held_classes(parameters: Sequence[Parameter], sizes: Sizes) -> tuple[Held, .
     )
 
 
-def state_rows(setting: Setting, held: Sequence[Held], sizes: Sizes) -> tuple[Row, ...]:
+def state_rows(setting: Setting, parameters: Sequence[Parameter], sizes: Sizes) -> tuple[Row, ...]:
     """Rows of weights, gradients, master copy and moments.
 
     Raises:
@@ -66,7 +67,7 @@ def state_rows(setting: Setting, held: Sequence[Held], sizes: Sizes) -> tuple[Ro
         raise SpecError(
             f"optimizer: world megatron has {', '.join(_OPTIMIZERS)}, found {setting.optimizer!r}."
         )
-    precision = setting.precision
+    precision, held = setting.precision, held_classes(parameters, sizes)
     rows = []
     for group in held:
         rows += [
@@ -134,8 +135,7 @@ def _over(group: Held) -> str:
 
 def _matrices(parameters: Sequence[Parameter]) -> list[Parameter]:
     """What Muon treats as matrices: neither vectors nor the vocabulary's embedding and head."""
-    ends = ("embedding", "head", "embedding_copy", "head_copy")
-    return [p for p in parameters if p.fan_in and p.path[0] not in ends]
+    return [p for p in parameters if p.fan_in and p.path[0] not in ENDS]
 
 
 def _count(parameters: Sequence[Parameter]) -> int:
