@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from moeprof.projector.accounts.extent import dropless_factor
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, total
+from moeprof.projector.hybrid import linear_layers_note
 from moeprof.projector.setting import Setting, degrees_of
 from moeprof.projector.state import offloaded_rows
 from moeprof.specs.stages import split_stages, stage_parameters, whole_stages
@@ -71,16 +72,6 @@ def _saved_buffers(breakdown: MemoryBreakdown) -> str:
     )
 
 
-def _linear_layers(breakdown: MemoryBreakdown) -> str:
-    layers = breakdown.setting.model.linear_layers
-    if not layers:
-        return ""
-    return (
-        f"the {layers} layers of linear attention have weights of their own; their activations are "
-        "counted as those of softmax attention, and their states are not."
-    )
-
-
 def _offloaded(breakdown: MemoryBreakdown) -> str:
     setting = breakdown.setting
     if "optimizer" not in setting.offload:
@@ -120,7 +111,7 @@ _NOTES: tuple[Callable[[MemoryBreakdown], str], ...] = (
     _elastic,
     _worst_case,
     _saved_buffers,
-    _linear_layers,
+    lambda breakdown: linear_layers_note(breakdown.setting.model),
     _offloaded,
     _schedule,
     lambda breakdown: _precision(breakdown.setting),

@@ -42,6 +42,7 @@ def test_one_device_holds_all_weights(name, world):
     assert breakdown.verdict != "unknown"
 
 
-def test_what_a_linear_layer_keeps_is_said_to_be_unknown():
-    (note,) = (n for n in projected("qwen3_next_80b_a3b", "maxtext").notes if "linear" in n)
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_a_linear_layer_keeps_is_said_to_be_unknown(world):
+    (note,) = (n for n in projected("qwen3_next_80b_a3b", world).notes if "linear" in n)
     assert note.startswith("the 36 layers of linear attention have weights of their own")

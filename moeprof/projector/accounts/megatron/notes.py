@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.hybrid import linear_layers_note
 
 
 def notes_on(breakdown: MemoryBreakdown) -> tuple[str, ...]:
@@ -14,6 +15,7 @@ def notes_on(breakdown: MemoryBreakdown) -> tuple[str, ...]:
         _routing(breakdown),
         _account(breakdown),
         _offloaded(breakdown),
+        linear_layers_note(setting.model),
     ]
     return tuple(note for note in found if note)
 
