@@ -61,12 +61,24 @@ class LeverInfo(TypedDict):
     price: str
 
 
+class CompiledPart(TypedDict):
+    """Buffers of one content and part of the step, at the peak of the compiled program."""
+
+    content: str
+    component: str
+    bytes: int
+
+
 class CompiledInfo(TypedDict):
-    """What XLA's compiler plans for the same program, or why it cannot be told."""
+    """What XLA's compiler plans for the same step; None: the backend does not report it."""
 
     args_bytes: int | None
     temp_bytes: int | None
-    reason: str | None
+    compiler: str
+    compile_s: float
+    peak_op: str
+    parts: list[CompiledPart]
+    notes: list[str]
 
 
 class MemoryRow(TypedDict):

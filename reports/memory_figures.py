@@ -37,14 +37,18 @@ def inside(document: MemoryDocument) -> Figure | None:
     rows = [
         r for r in document["rows"] if r["args_bytes"] is not None and r["temp_bytes"] is not None
     ]
-    return _stacked(rows, ("args", "temp"), "pool_bytes", "XLA's pool")
+    return _stacked(rows, ("args", "temp"), "pool_bytes", "pool")
 
 
 def outside(document: MemoryDocument) -> Figure | None:
-    """One bar per strategy, what lies beside the pool, against what is left there."""
+    """One bar per strategy, what lies beside the pool, against what is left there.
+
+    Where the pool grows into what is left, there is no such limit.
+    """
     rows = [r for r in document["rows"] if r["outside_bytes"] is not None]
     first = list({row["strategy"]: row for row in reversed(rows)}.values())[::-1]
-    return _stacked(first, ("outside",), "outside_limit_bytes", "left beside the pool")
+    limit = None if words.is_allocating(document) else "outside_limit_bytes"
+    return _stacked(first, ("outside",), limit, "left beside the pool")
 
 
 def stages(row: MemoryRow) -> Figure | None:
@@ -59,7 +63,7 @@ def stages(row: MemoryRow) -> Figure | None:
         kinds.append(_bars(name, fill, sizes))
     labels = [f"stage {stage['stage']}" for stage in found]
     figure = horizontal(kinds, labels, "GiB")
-    return _with_limit(figure, row["pool_bytes"], "XLA's pool")
+    return _with_limit(figure, row["pool_bytes"], "pool")
 
 
 def levers(found: Sequence[LeverInfo]) -> Figure | None:
@@ -72,7 +76,7 @@ def levers(found: Sequence[LeverInfo]) -> Figure | None:
 
 
 def _stacked(
-    rows: Sequence[MemoryRow], pools: Sequence[str], limit: str, name: str
+    rows: Sequence[MemoryRow], pools: Sequence[str], limit: str | None, name: str
 ) -> Figure | None:
     if not rows:
         return None
@@ -85,6 +89,8 @@ def _stacked(
             kinds.append(_bars(kind or "other", KINDS.get(kind, _OTHER), sizes))
     labels = [_label(row, pools) for row in rows]
     figure = horizontal(kinds, labels, "GiB")
+    if limit is None:
+        return figure
     return _with_limit(figure, int(rows[0][limit]), name, max(map(_longest, found)))  # type: ignore[literal-required]
 
 

@@ -37,6 +37,7 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
         _verdict(row, width),
         account(row, width),
         stage_table(row, width),
+        _compiled(row, width),
         _levers(document, width),
         _limits(document, row, width),
         _notes(row["notes"], width),
@@ -131,6 +132,14 @@ def _ends(document: MemoryDocument, width: int) -> Text:
 
 def _verdict(row: MemoryRow, width: int) -> Text:
     return Text("\n").join(wrapped(words.verdict_line(row), width, style="bold"))
+
+
+def _compiled(row: MemoryRow, width: int) -> Text:
+    if "compiled" not in row:
+        return Text("")
+    from moeprof.reports.memory_compiled import compiled_text  # brings pandas
+
+    return compiled_text(row, row["compiled"], width)
 
 
 def _levers(document: MemoryDocument, width: int) -> Text:

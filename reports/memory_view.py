@@ -48,6 +48,7 @@ class MemoryView:
     grid: tuple[Line, ...]
     inside: Figure | None
     outside: Figure | None
+    has_outside_limit: bool
     account: TableView
     stages: Figure | None
     limits: tuple[str, ...]
@@ -76,6 +77,7 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         grid=_grid(document),
         inside=figures.inside(document),
         outside=figures.outside(document),
+        has_outside_limit=not words.is_allocating(document),
         account=_account(row),
         stages=figures.stages(row),
         limits=tuple(words.limits(document, row)),
@@ -151,7 +153,7 @@ def _levers(found: list[LeverInfo]) -> TableView:
     rows = tuple(
         (
             cell(lever["name"]),
-            Cell(words.saving(lever), lever["saved_bytes"]),
+            Cell(words.size(lever["saved_bytes"]), lever["saved_bytes"]),
             cell(words.THEN[lever["verdict"]]),
             Cell(lever["price"], lever["price"]),
         )

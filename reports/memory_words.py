@@ -255,6 +255,8 @@ def overload_line(row: MemoryRow) -> str:
     limit = row["fits_up_to_overload"]
     if limit is None:
         return ""
+    if not limit and row["verdict"] == "borderline":
+        return "Above the limit even with an even routing."
     if not limit:
         return "It does not fit even with an even routing."
     receives = f"the fullest rank receives {limit:g} × what an even routing gives it"

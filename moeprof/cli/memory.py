@@ -72,6 +72,12 @@ def _module(name: str) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Correct the arena by the factors that --calibrate stored.",
 )
+@click.option(
+    "--compile",
+    "is_compiled",
+    is_flag=True,
+    help="Ask XLA's compiler for the cell that is shown too (the bundled model's step, a minute).",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.memory/1.")
 @click.option(
     "--html",
@@ -85,6 +91,7 @@ def command(
     detail: str | None,
     run: Path | None,
     correction: Path | None,
+    is_compiled: bool,
     as_json: bool,
     html: Path | None,
     **options: object,
@@ -106,14 +113,19 @@ def command(
         return
     from moeprof.cli.memory_answer import answer
     from moeprof.cli.memory_calibration import calibrated, projecting
-    from moeprof.cli.memory_setting import wanted
+    from moeprof.cli.memory_compile import compiled, of_bundled
+    from moeprof.cli.memory_setting import as_usage, wanted
     from moeprof.reports.memory_document import to_json
 
-    asked = wanted(RunOptions(**options))  # type: ignore[arg-type]
+    described = RunOptions(**options)  # type: ignore[arg-type]
+    asked = wanted(of_bundled(described) if is_compiled else described)
     if run is not None:
         calibrated(asked, run, correction, as_json=as_json)
         return
-    document = answer(asked, detail, _arguments(), projecting(correction))
+    compiling = compiled if is_compiled else None
+    correcting = projecting(correction)
+    with as_usage():  # what cannot be projected was asked for by an option
+        document = answer(asked, detail, _arguments(), correcting, compiling)
     if html is not None:
         from moeprof.reports.memory_page import write_page
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from moeprof.cli.memory_setting import Wanted
 from moeprof.errors import SelectionError
-from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, worth_showing
+from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, reach_at_once, worth_showing
 from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
@@ -18,6 +18,7 @@ from moeprof.reports.memory_document import (
     SCHEMA,
     Break,
     Cell,
+    CompiledInfo,
     MemoryDocument,
     MemoryRow,
     inputs_of,
@@ -27,6 +28,7 @@ from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.strategy import Strategy
 
 Projecting = Callable[[Setting], MemoryBreakdown]
+Compiling = Callable[[Setting], CompiledInfo]
 MOST_BATCHES = 6
 GIB = 2**30
 
@@ -45,8 +47,11 @@ def answer(
     detail: str | None,
     arguments: Sequence[str],
     projecting: Projecting = project,
+    compiling: Compiling | None = None,
 ) -> MemoryDocument:
     """Project every cell that was asked for by `projecting`, and put them together.
+
+    The cell that is shown is compiled as well where there is `compiling`.
 
     Raises:
         SelectionError: `detail` is no cell.
@@ -57,6 +62,8 @@ def answer(
     cell = _cell(detail, lines, batches)
     model = wanted.setting.model
     rows = [row for line in lines for row in _rows(line, batches, cell)]
+    if compiling is not None:
+        _compile(compiling, lines, cell, rows)
     return {
         "schema": SCHEMA,
         "inputs": inputs_of(
@@ -73,6 +80,18 @@ def answer(
         "detail": cell,
         "arguments": list(arguments),
     }
+
+
+def _compile(
+    compiling: Compiling, lines: Sequence[_Line], cell: Cell, rows: Sequence[MemoryRow]
+) -> None:
+    """Put the compiler's plan of the cell that is shown beside its closed form."""
+    pdbs = cell["pdbs"]
+    assert pdbs is not None
+    line = next(line for line in lines if line.strategy.name == cell["strategy"])
+    for row in rows:
+        if (row["strategy"], row["pdbs"]) == (cell["strategy"], pdbs):
+            row["compiled"] = compiling(line.at(pdbs).setting)
 
 
 def _break(line: _Line) -> Break | None:
@@ -103,8 +122,9 @@ def _with_room(wanted: Wanted) -> Wanted:
 
 
 def _line(wanted: Wanted, strategy: Strategy, projecting: Projecting) -> _Line:
-    at = at_pdbs(replace(wanted.setting, strategy=strategy), projecting)
-    return _Line(strategy, at, reach(at))
+    setting = replace(wanted.setting, strategy=strategy)
+    at = at_pdbs(setting, projecting)
+    return _Line(strategy, at, reach_at_once(setting) if projecting is project else reach(at))
 
 
 def _rows(line: _Line, batches: Sequence[int], cell: Cell) -> list[MemoryRow]:

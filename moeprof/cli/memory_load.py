@@ -11,6 +11,7 @@ from typing import NamedTuple
 from moeprof.cli.memory_options import RunOptions
 from moeprof.cli.memory_plan import MEGATRON
 from moeprof.errors import SpecError
+from moeprof.projector.batches import BOUND
 from moeprof.specs.plan import AXES, ParallelPlan
 from moeprof.specs.plan_rules import Batch
 
@@ -78,7 +79,10 @@ def read_counts(option: str, text: str, how: str = "some, such as 4,8") -> tuple
 def _asked(options: RunOptions) -> tuple[int, ...]:
     if options.pdbs in (None, AUTO):
         return ()
-    return read_counts("--pdbs", str(options.pdbs), "4,8 or auto")
+    found = read_counts("--pdbs", str(options.pdbs), "4,8 or auto")
+    if max(found) > BOUND:
+        raise SpecError(f"--pdbs: expected at most {BOUND}, found {max(found)}.")
+    return found
 
 
 def _per_device(options: RunOptions, shards: int) -> int | None:

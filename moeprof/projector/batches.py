@@ -1,7 +1,7 @@
 """Question: how many sequences per device still fit, and which numbers are worth showing?
 
 Memory never falls as the batch of a device (pdbs) grows, so the largest that fits is found by
-bisection.
+bisection, or by two evaluations of many batches at once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from moeprof.projector.breakdown import MemoryBreakdown
-from moeprof.projector.setting import Setting
+from moeprof.projector.search.fitting import fit
+from moeprof.projector.setting import Setting, degrees_of
+
+Batches = npt.NDArray[np.int64]
 
 BOUND = 4096
 """No pdbs above this is tried."""
+
+_POINTS = 128
 
 At = Callable[[int], MemoryBreakdown]
 
@@ -55,6 +63,21 @@ def reach(at: At, bound: int = BOUND) -> Reach:
     return Reach(largest, _last(lambda pdbs: at(pdbs).verdict == "fits", largest))
 
 
+def reach_at_once(setting: Setting, bound: int = BOUND) -> Reach:
+    """`reach` of the closed form itself, which evaluates many batches in one call.
+
+    Slow twin: `reach`.
+    """
+    coarse = np.unique(np.geomspace(1, bound, _POINTS).round().astype(np.int64))
+    found = fit(setting, degrees_of(setting)._replace(pdbs=coarse))
+    if found.is_unknown[0]:
+        return Reach(None, None)
+    fine = [_between(coarse, failing) for failing in (found.is_oom, ~found.has_room)]
+    tried = np.unique(np.concatenate([coarse, *fine]))
+    found = fit(setting, degrees_of(setting)._replace(pdbs=tried))
+    return Reach(_before(tried, found.is_oom), _before(tried, ~found.has_room))
+
+
 def worth_showing(reaches: Sequence[Reach], most: int) -> list[int]:
     """At most `most` pdbs, ascending: where strategies end, one beyond, and 1.
 
@@ -64,6 +87,20 @@ def worth_showing(reaches: Sequence[Reach], most: int) -> list[int]:
     wanted = [max(1, end) for end in ends] + [1] + [min(end + 1, BOUND) for end in ends]
     halves = [max(1, end // 2) for end in ends]
     return sorted(list(dict.fromkeys([*wanted, *halves]))[:most])
+
+
+def _between(batches: Batches, failing: npt.NDArray[np.bool_]) -> Batches:
+    """All numbers between the last batch that does not fail and the first that does."""
+    first = int(failing.argmax())
+    if not failing[first] or first == 0:
+        return batches[:0]
+    return np.arange(batches[first - 1] + 1, batches[first], dtype=np.int64)
+
+
+def _before(batches: Batches, failing: npt.NDArray[np.bool_]) -> int:
+    """The last batch before the first that fails; 0 where the first one does."""
+    first = int(failing.argmax()) if failing.any() else len(batches)
+    return int(batches[first - 1]) if first else 0
 
 
 def _last(holds: Callable[[int], bool], bound: int) -> int:

@@ -276,6 +276,11 @@ def test_megatron_counts_devices_without_experts(projected):
         ((*AMD, "--global-batch", 64, "--pdbs", 4), "Give one of them."),
         ((*AMD, "--detail", "sparse-gmm"), "expected STRATEGY@PDBS"),
         ((*AMD, "--detail", "magic@3"), "expected STRATEGY@PDBS with one of"),
+        ((*AMD, "--pdbs", "4,x"), "--pdbs: expected whole numbers of at least 1 (4,8 or auto)"),
+        ((*AMD, "--pdbs", 999999999), "--pdbs: expected at most 4096, found 999999999."),
+        ((*AMD, "--seq", "long"), "--seq: expected whole numbers of at least 1 (one, or unknown)"),
+        ((*AMD, "--world", "megatron", "--optimizer", "adafactor"), "found 'adafactor'"),
+        ((*AMD, "--world", "megatron", "--compile"), "--compile: compiles the bundled model's"),
         (("--model", "deepseek_v3", "--world", "mars"), "world: expected one of"),
         (
             ("--model", "deepseek_v3", "--no-sequence-parallel"),

@@ -3,7 +3,20 @@
 import pytest
 from builders.memory import GIB, breakdown, setting
 
-from moeprof.projector.batches import BOUND, Reach, at_pdbs, reach, worth_showing
+from moeprof.projector.batches import (
+    BOUND,
+    Reach,
+    at_pdbs,
+    reach,
+    reach_at_once,
+    worth_showing,
+)
+from moeprof.projector.memory import project
+from moeprof.projector.setting import Setting
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset
+from moeprof.specs.strategy import parse_strategy
 
 
 def at(gib_each: float, asked: list[int] | None = None):
@@ -41,6 +54,29 @@ def test_no_batch_is_computed_twice():
 
 def test_an_unknown_size_leaves_the_largest_unknown():
     assert reach(lambda pdbs: breakdown(setting(pdbs=pdbs), temp=None)) == Reach(None, None)
+
+
+PLANS = [
+    ("deepseek_v3", "mi355x", "maxtext", ParallelPlan(fsdp=8, expert=8), 1),
+    ("deepseek_v3", "h100_sxm", "maxtext", ParallelPlan(expert=64), 1),
+    ("small", "b200", "bundled", ParallelPlan(), 1),
+    ("qwen3_30b_a3b", "h200_sxm", "maxtext", ParallelPlan(expert=8, pipeline=4), 8),
+    ("moe_1t", "mi355x", "megatron", ParallelPlan(data=32, expert=8, pipeline=24), 48),
+]
+
+
+@pytest.mark.parametrize("strategy", ["dense-cf1.25", "sparse-gmm-deepep", "sparse-ragged-dot"])
+@pytest.mark.parametrize(("model", "hardware", "world", "plan", "microbatches"), PLANS)
+def test_many_batches_at_once_find_the_same(strategy, model, hardware, world, plan, microbatches):
+    run = Setting(load_preset(model), plan, parse_strategy(strategy), load_hardware(hardware),
+                  world=world, microbatches=microbatches)  # fmt: skip
+    assert reach_at_once(run) == reach(at_pdbs(run, project))
+
+
+def test_at_once_too_an_unknown_size_leaves_the_largest_unknown():
+    run = Setting(load_preset("small"), ParallelPlan(), parse_strategy("sparse-gmm"),
+                  load_hardware("b200"), sequence=None)  # fmt: skip
+    assert reach_at_once(run) == reach(at_pdbs(run, project)) == Reach(None, None)
 
 
 def test_limits_and_one_beyond_are_worth_showing():
