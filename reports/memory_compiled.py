@@ -43,15 +43,14 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
 
 def compiled_text(row: MemoryRow, info: CompiledInfo, width: int) -> Text:
     """Closed form and compiler side by side, and the largest buffers at the compiler's peak."""
-    title = f"Compiled by {info['compiler']}, {info['compile_s']:.0f} s"
-    lines = [Text(shortened(title, width), style="bold")]
+    lines = [Text(shortened(words.compiler(row), width), style="bold")]
     lines.append(Text(f"{'':10}{'closed form':>12}{'compiled':>12}{'difference':>12}"))
     for pool in ("args", "temp"):
         ours, theirs = row[f"{pool}_bytes"], info[f"{pool}_bytes"]  # type: ignore[literal-required]
         lines.append(_line(pool, ours, theirs))
     lines.append(_line("together", _sum(row), _sum(info)))
     for part in info["parts"][:_MOST_PARTS]:
-        name = ", ".join(text for text in (part["content"], part["component"]) if text)
+        name = words.part_name(part)
         size = format_bytes(part["bytes"])
         lines.append(Text(f" {shortened(printable(name), width - 14):<{width - 14}} {size:>10}"))
     left = info["parts"][_MOST_PARTS:]

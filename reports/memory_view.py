@@ -50,6 +50,8 @@ class MemoryView:
     outside: Figure | None
     has_outside_limit: bool
     account: TableView
+    compiled: TableView | None
+    compiler: str
     stages: Figure | None
     limits: tuple[str, ...]
     miss: str
@@ -79,6 +81,8 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         outside=figures.outside(document),
         has_outside_limit=not words.is_allocating(document),
         account=_account(row),
+        compiled=_compiled(row),
+        compiler=words.compiler(row),
         stages=figures.stages(row),
         limits=tuple(words.limits(document, row)),
         miss=words.miss_title(miss) if miss else "",
@@ -126,6 +130,34 @@ def _account(row: MemoryRow) -> TableView:
     )
     rows = tuple(_component(c, row["total_bytes"]) for c in ordered)
     return TableView("account-table", f"Account of {words.cell_name(row)}", columns, rows)
+
+
+def _compiled(row: MemoryRow) -> TableView | None:
+    """The compiler's totals against the closed form's, then its buffers by content."""
+    if "compiled" not in row:
+        return None
+    info = row["compiled"]
+    columns = (
+        Column("what", "a pool, or the buffers of one content at the compiler's peak", False),
+        Column("closed form", "as projected", True),
+        Column("compiled", "as XLA's compiler lays it out", True),
+    )
+    totals = [
+        (cell(words.POOL_TITLES[pool]), _size(ours), _size(theirs))
+        for pool, ours, theirs in (
+            ("args", row["args_bytes"], info["args_bytes"]),
+            ("temp", row["temp_bytes"], info["temp_bytes"]),
+        )
+    ]
+    parts = [
+        (cell(words.part_name(part)), Cell("", None), _size(part["bytes"]))
+        for part in info["parts"]
+    ]
+    return TableView("compiled-table", "The compiler's plan", columns, (*totals, *parts))
+
+
+def _size(size_bytes: int | None) -> Cell:
+    return Cell(words.size(size_bytes), size_bytes)
 
 
 def _component(part: Component, whole: int | None) -> tuple[Cell, ...]:

@@ -10,7 +10,13 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
-from moeprof.reports.memory_document import LeverInfo, MemoryDocument, MemoryRow, Scalar
+from moeprof.reports.memory_document import (
+    CompiledPart,
+    LeverInfo,
+    MemoryDocument,
+    MemoryRow,
+    Scalar,
+)
 from moeprof.units import format_bytes, format_percent
 
 GIB = 2**30
@@ -314,10 +320,25 @@ def command(document: MemoryDocument, *more: str) -> str:
     return shlex.join(["moeprof", "memory", *document["arguments"], *more])
 
 
+def compiler(row: MemoryRow) -> str:
+    """Who compiled, and how long that took; empty where nobody did."""
+    if "compiled" not in row:
+        return ""
+    info = row["compiled"]
+    return f"Compiled by {info['compiler']}, {info['compile_s']:.0f} s"
+
+
+def part_name(part: CompiledPart) -> str:
+    """Content of buffers, and the part of the step that writes them."""
+    return ", ".join(text for text in (part["content"], part["component"]) if text)
+
+
 def next_steps(document: MemoryDocument) -> list[str]:
     """What to add or run next."""
-    found = ["Another cell: --detail STRATEGY@PDBS. A page to share: --html FILE."]
-    return found
+    more = "Another cell: --detail STRATEGY@PDBS. A page to share: --html FILE."
+    if not is_allocating(document) and "compiled" not in shown(document):
+        more += " XLA's own plan of the bundled model's step: --compile."
+    return [more]
 
 
 def _up(share: float) -> str:

@@ -6,6 +6,7 @@ from builders.memory import GIB, cell, document
 from moeprof.analyzers.heap.at_peak import AT_PEAK
 from moeprof.projector.compiled.result import CompiledPlan
 from moeprof.reports.memory_compiled import compiled_info
+from moeprof.reports.memory_page import render
 from moeprof.reports.memory_text import drawn
 from moeprof.specs.hardware import load_hardware
 from moeprof.tables.compiled_memory import CompiledMemory
@@ -59,3 +60,12 @@ def test_what_the_backend_does_not_report_is_not_zero():
     row["compiled"] = compiled_info(plan(CompiledMemory()))
     assert (row["compiled"]["args_bytes"], row["compiled"]["temp_bytes"]) == (None, None)
     assert "not known" in drawn(document([row], {"sparse-gmm": 1})).plain
+
+
+def test_the_page_has_the_plan_too():
+    row = cell("sparse-gmm", 1, args=20 * GIB, temp=30 * GIB)
+    memory = CompiledMemory(20 * GIB, 21 * GIB, 20 * GIB, 24 * GIB)
+    row["compiled"] = compiled_info(plan(memory))
+    page = render(document([row], {"sparse-gmm": 1}))
+    assert "Compiled by jaxlib 0.10.2, 19 s." in page
+    assert "temporaries, grouped_gemm" in page
