@@ -18,8 +18,8 @@ dispatch and combine            behind nothing, unless `Tuning.overlaps_exchange
 pipeline transfers              behind other chunks where stages have several, else behind nothing
 launches                        behind device work
 
-Rates are shares of peaks (`moeprof.projector.timing.rates`). `BAND` is how far off the estimate was
-in nine of ten cases where it could be checked (benchmarks/step_time.py).
+Rates are shares of peaks (`moeprof.projector.timing.rates`); how far off the estimate was where it
+could be checked is its band (`moeprof.projector.timing.bands`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 
 from moeprof.errors import SpecError
 from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.projector.timing.bands import Band, band_of
 from moeprof.projector.timing.flops import LayerKind, model_flops_per_token
 from moeprof.projector.timing.ground import Ground, ground_of
 from moeprof.projector.timing.host import host_row_list
@@ -47,12 +48,10 @@ from moeprof.projector.timing.weight_traffic import (
     update_row,
 )
 
-BAND = 0.25
-
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """The time of one step; what would be measured is within about ``band`` of it.
+    """The time of one step; what would be measured is likely within ``band`` of it.
 
     ``rows`` add up to ``seconds``. ``bubble`` is the share of the pipeline's time in which an
     average stage has nothing to do. ``mfu`` relates useful operations, without recomputation and
@@ -66,12 +65,11 @@ class StepEstimate:
     tokens_per_s_per_device: float
     mfu: float
     bubble: float
-    band: float = BAND
 
     @property
-    def range_s(self) -> tuple[float, float]:
-        """Seconds at both ends of the band."""
-        return self.seconds * (1 - self.band), self.seconds * (1 + self.band)
+    def band(self) -> Band:
+        """Multiples of ``seconds``."""
+        return band_of(self.setting)
 
 
 def estimate(setting: Setting, tuning: Tuning = PLAIN) -> StepEstimate:
