@@ -133,7 +133,7 @@ def search_speed() -> dict[str, float | int]:
     start, work = time.perf_counter(), time.process_time()
     result = search(area)
     seconds, work = time.perf_counter() - start, time.process_time() - work
-    broken = ("divide", "split", "multiple", "peers")
+    broken = ("divide", "peers")
     illegal = sum(n for reason, n in result.rejected if any(word in reason for word in broken))
     return {
         "plans": result.considered,

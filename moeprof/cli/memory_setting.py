@@ -92,13 +92,13 @@ def wanted(options: RunOptions) -> Wanted:
             world=world,
             schedule=load.batch.schedule,
             optimizer=options.optimizer or "adamw",
-            precision=_precision(options, world, loaded),
+            precision=precision_of(options, world, loaded),
             offload=frozenset(_parts(options.offload)),
             layers_per_stage=load.batch.layers_per_stage,
             **_given(options),  # type: ignore[arg-type]
             **_of_megatron(options, world),  # type: ignore[arg-type]
         )
-        strategies = _strategies(options, world, model.experts > 0, said)
+        strategies = strategies_of(options, world, model.experts > 0, said)
     if taken:
         said.insert(0, f"Not given, so taken: {', '.join(taken)}.")
     is_asked = options.mem_fraction is not None
@@ -136,7 +136,7 @@ def _sequence(options: RunOptions, taken: list[str]) -> int | None:
     return read_counts("--seq", options.seq, f"one, or {UNKNOWN}")[0]
 
 
-def _precision(options: RunOptions, world: str, loaded: LoadedModel) -> Precision:
+def precision_of(options: RunOptions, world: str, loaded: LoadedModel) -> Precision:
     """Megatron's mixed precision; in JAX all that is kept follows the weights (optax, zeros_like).
 
     A MaxText YAML that names no format has MaxText's own: computing in bfloat16, float32 weights.
@@ -187,9 +187,10 @@ def _of_megatron(options: RunOptions, world: str) -> dict[str, object]:
     return {"megatron": MegatronOptions(has_sequence_parallel=options.sequence_parallel)}
 
 
-def _strategies(
+def strategies_of(
     options: RunOptions, world: str, has_experts: bool, said: list[str]
 ) -> tuple[Strategy, ...]:
+    """The strategies that were asked for, in order and once each; a dense model has one."""
     if not has_experts and not options.strategy:
         said.append("The model has no experts: strategies make no difference, one stands for all.")
         return (parse_strategy(STRATEGIES[0]),)

@@ -131,7 +131,7 @@ class MemoryBreakdown:
     def pool_bytes(self) -> int:
         """What XLA may take; PyTorch's allocator takes what others leave."""
         if self.setting.world == "megatron":
-            return self.device_bytes - (self.outside_bytes or 0)
+            return max(self.device_bytes - (self.outside_bytes or 0), 0)
         return int(self.device_bytes * self.setting.mem_fraction)
 
     @property
@@ -151,7 +151,7 @@ class MemoryBreakdown:
         inside, outside = self.inside_bytes, self.outside_bytes
         if inside is None or outside is None:
             return "unknown"
-        if outside > self.device_bytes - self.pool_bytes:
+        if outside > self.device_bytes - self.pool_bytes or not self.pool_bytes:
             return "oom"
         excess = (inside - self.pool_bytes) / self.pool_bytes
         if abs(excess) <= BORDERLINE:

@@ -31,13 +31,13 @@ def broken_rule(space: Space, degrees: Degrees) -> npt.NDArray[np.int64]:
 
 
 RULES = (
-    "experts do not divide by EP",
-    "EP does not divide the devices of a stage",
-    "heads or widths do not divide by TP",
-    "layers do not split over the stages",
-    "microbatches are no multiple of the stages",
-    "the sequence does not divide by CP",
-    "the global batch does not divide",
+    "have experts that EP does not divide",
+    "have a stage that EP does not divide",
+    "have heads or widths that TP does not divide",
+    "have layers that the stages do not divide",
+    "have microbatches that the stages do not divide",
+    "have a sequence that CP does not divide",
+    "have a batch that the devices do not divide",
 )
 
 

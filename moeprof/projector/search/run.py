@@ -2,7 +2,9 @@
 
 Legal plans are projected all at once for each strategy and rematerialisation: memory by
 `project_many`, time by `step_seconds`. Those that fit with room come first, then those within 5 %
-of the limit; each by tokens per second, and where these agree to a thousandth by free memory.
+of the limit; each by tokens per second, and where these agree to a thousandth by free memory. Of
+plans that only trade replicas for context parallelism, at the same work of a device, the best is
+shown.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class SearchResult:
     """``found`` are the best, in order; ``fitting`` counts all that fit, ``considered`` all plans.
 
     ``rejected`` gives reasons with how many plans each ruled out; they and ``fitting`` add up to
-    ``considered``.
+    ``considered``. ``nearest`` is the plan that misses by least, where none fits.
     """
 
     space: Space
@@ -62,6 +64,7 @@ class SearchResult:
     borderline: int
     rejected: tuple[tuple[str, int], ...]
     found: tuple[Found, ...]
+    nearest: Found | None
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ def search(space: Space, top: int = 10, tuning: Tuning = PLAIN) -> SearchResult:
     count = len(degrees.data)  # type: ignore[arg-type]
     if not count:
         raise SpecError(
-            f"search: no plan of {space.devices} devices has the degrees that are allowed. "
-            "Allow more of them."
+            f"search: no plan of {space.devices} devices has the degrees that are allowed "
+            f"({_said(space)}). Allow divisors of {space.devices}."
         )
     kinds = len(space.strategies) * len(space.remats)
     broken = broken_rule(space, degrees)
@@ -110,6 +113,14 @@ def search(space: Space, top: int = 10, tuning: Tuning = PLAIN) -> SearchResult:
         borderline,
         tuple((reason, n) for reason, n in reasons.items() if n),
         tuple(_ranked(evaluated, top)),
+        None if fitting else _nearest(evaluated),
+    )
+
+
+def _said(space: Space) -> str:
+    return "; ".join(
+        f"{axis} {', '.join(map(str, sorted(degrees))) or 'none'}"
+        for axis, degrees in space.allowed.items()
     )
 
 
@@ -131,10 +142,14 @@ def _evaluated(space: Space, degrees: Degrees, tuning: Tuning) -> Iterator[_Eval
             )
             chosen = usable
             if space.global_batch is None and space.pdbs is None:
-                chosen = usable._replace(pdbs=largest_batches(base, usable))
+                chosen = usable._replace(
+                    pdbs=largest_batches(base, usable, leaves_room=space.leaves_room)
+                )
             seconds = np.asarray(step_seconds(base, chosen, tuning), dtype=np.float64)
             speed = np.asarray(tokens_per_s_per_device(chosen, seconds))
-            yield _Evaluated(base, chosen, fit(base, chosen), seconds, speed)
+            yield _Evaluated(
+                base, chosen, fit(base, chosen, leaves_room=space.leaves_room), seconds, speed
+            )
 
 
 def _needs_peers(strategy: Strategy) -> bool:
@@ -166,18 +181,48 @@ def _ranked(evaluated: list[_Evaluated], top: int) -> Iterator[Found]:
     margin = np.concatenate([one.fit.margin for one in evaluated])
     chosen = np.flatnonzero(ranked)
     order = np.lexsort((-margin[chosen], -_to_a_thousandth(speed[chosen]), near[chosen]))
-    for index in chosen[order][:top]:
+    seen: set[tuple[int, ...]] = set()
+    for index in chosen[order]:
         one, at = evaluated[owner[index]], int(place[index])
-        yield Found(
-            setting_at(one.setting, one.degrees, at),
-            int(one.fit.args[at]),
-            int(one.fit.temp[at]),
-            int(one.fit.outside[at]),
-            float(one.fit.margin[at]),
-            bool(one.fit.is_borderline[at]),
-            float(one.seconds[at]),
-            float(one.speed[at]),
-        )
+        work = (int(owner[index]), *_work(one.degrees, at))
+        if work in seen:
+            continue
+        if len(seen) == top:
+            return
+        seen.add(work)
+        yield _found(one, at)
+
+
+def _nearest(evaluated: list[_Evaluated]) -> Found | None:
+    best: Found | None = None
+    for one in evaluated:
+        margin = np.where(np.isfinite(one.fit.margin), one.fit.margin, -np.inf)
+        at = int(np.argmax(margin))
+        if np.isfinite(margin[at]) and (best is None or margin[at] > best.margin):
+            best = _found(one, at)
+    return best
+
+
+def _found(one: _Evaluated, at: int) -> Found:
+    shared = replace(one.setting, mem_fraction=float(one.fit.fraction[at]))
+    return Found(
+        setting_at(shared, one.degrees, at),
+        int(one.fit.args[at]),
+        int(one.fit.temp[at]),
+        int(one.fit.outside[at]),
+        float(one.fit.margin[at]),
+        bool(one.fit.is_borderline[at]),
+        float(one.seconds[at]),
+        float(one.speed[at]),
+    )
+
+
+def _work(degrees: Degrees, at: int) -> tuple[int, ...]:
+    """What a device does: the same where plans only trade replicas for context parallelism."""
+    values = {name: int(np.asarray(v)[at]) for name, v in degrees._asdict().items()}
+    spread = values.pop("data") * values.pop("fsdp") * values["context"]
+    tokens = values.pop("pdbs") * values.pop("sequence") // values.pop("context")
+    return (spread, tokens, *values.values())
 
 
 def _to_a_thousandth(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

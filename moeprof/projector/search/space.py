@@ -33,6 +33,8 @@ class Space:
     limits degrees by name. ``global_batch`` sequences make a step, cut into microbatches of 1, 2,
     4, 8 or 16 sequences, or without a pipeline of all that a device has; without it each plan takes
     ``pdbs``, or the largest that fits, and two microbatches per stage (one without a pipeline).
+    ``leaves_room``: a plan that needs more beside the pool than the base's fraction leaves gets a
+    smaller pool.
     """
 
     base: Setting
@@ -42,6 +44,7 @@ class Space:
     allowed: Mapping[str, frozenset[int]] = field(default_factory=dict)
     global_batch: int | None = None
     pdbs: int | None = None
+    leaves_room: bool = False
 
     @property
     def is_megatron(self) -> bool:

@@ -1,9 +1,9 @@
 """Question: between which multiples of an estimate does what is measured lie?
 
 From benchmarks/step_time.py. JAX on AMD: all 19 published throughputs that the rates come from lie
-within a tenth. Elsewhere nothing was fitted: of 17 published runs of Megatron on NVIDIA the estimate
-was the shortest that a step took, and four in five took at most 2.1 times as long; small models,
-whose launches a device waits for, took longest.
+within a tenth. Elsewhere nothing was fitted: of 17 published runs of Megatron on NVIDIA none was
+faster than estimated by more than a hundredth, and four in five took at most 2.1 times as long;
+small models, whose launches a device waits for, took longest.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from moeprof.projector.timing.ground import Ground, memory_bytes_per_s
 from moeprof.projector.timing.links import gather_s
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.recompute import recomputed
-from moeprof.projector.timing.routed_rows import Routed, routed_rows
+from moeprof.projector.timing.routed_rows import NO_ROWS, Routed, routed_rows
 from moeprof.projector.timing.rows import TimeRow
 
 _NORMS_AND_SUMS = 10
@@ -32,7 +32,9 @@ _NORMS_AND_SUMS = 10
 
 def layer_parts(ground: Ground, kind: LayerKind) -> list[TimeRow]:
     """All parts of one layer."""
-    routed = routed_rows(ground.setting, ground.degrees, ground.tokens)
+    routed = NO_ROWS
+    if kind == "moe":
+        routed = routed_rows(ground.setting, ground.degrees, ground.tokens)
     works = layer_work(ground.setting, ground.degrees, ground.tokens, routed, kind)
     parts = [_product_part(ground, work) for work in works]
     core_s = sum(part.seconds for part in parts if part.name == "attention core")

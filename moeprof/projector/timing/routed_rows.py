@@ -42,6 +42,9 @@ class Routed(NamedTuple):
     formula: str
 
 
+NO_ROWS = Routed(0, 0, 0, 0, 0, 1.0, "no experts")
+
+
 def routed_rows(setting: Setting, degrees: Degrees, tokens: Real) -> Routed:
     """Rows of the setting's strategy; ``tokens`` are those of one device in one microbatch."""
     model, strategy = setting.model, setting.strategy
