@@ -96,9 +96,7 @@ def _best(document: SearchDocument, width: int) -> Text:
         return Text("\n").join(_wrapped(text, width, style="bold"))
     best = document["plans"][0]
     low, high = (format_ns(seconds * 1e9) for seconds in best["seconds_range"])
-    microbatches = (
-        f" in {best['microbatches']} microbatches" if best["microbatches"] > 1 else ""
-    )
+    microbatches = f" in {best['microbatches']} microbatches" if best["microbatches"] > 1 else ""
     text = (
         f"Best: {best['strategy']} on {plan_text(best)}, remat {best['remat']}, "
         f"pdbs {best['pdbs']}{microbatches}: about {_speed(best)} tokens/s per device, a step of "
@@ -205,9 +203,7 @@ def _effect_lines(effect: EffectInfo, width: int) -> list[Text]:
     then = "has" if effect["is_used"] else _MARKS[effect["verdict"]]
     left = f" {_signed(-1000 * effect['saved_s'], 0):>10} ms {memory:>12}  {then:<4} "
     price = f" ({effect['price']})" if effect["price"] else ""
-    return _wrapped(
-        effect["optimisation"] + price, width, first=left, indent=" " * len(left)
-    )
+    return _wrapped(effect["optimisation"] + price, width, first=left, indent=" " * len(left))
 
 
 def _signed(value: float, digits: int = 1) -> str:
