@@ -223,6 +223,12 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
         "attention": setting.attention,
         "offload": ",".join(sorted(setting.offload)) or None,
         "deepep_sms": setting.deepep_sms,
+        "recomputed_layers": setting.recomputed_layers,
+        "layers_per_stage": None
+        if setting.layers_per_stage is None
+        else ",".join(map(str, setting.layers_per_stage)),
+        "fused_loss": setting.has_fused_loss,
+        "sequence_parallel": setting.megatron.has_sequence_parallel,
     }
 
 

@@ -34,7 +34,7 @@ def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
         _said(document, width),
         _grid(document, width),
         _ends(document, width),
-        _verdict(row, width),
+        _verdict(document, width),
         account(row, width),
         stage_table(row, width),
         _compiled(row, width),
@@ -130,8 +130,9 @@ def _ends(document: MemoryDocument, width: int) -> Text:
     return Text("\n").join(lines) if lines[1:] else Text("")
 
 
-def _verdict(row: MemoryRow, width: int) -> Text:
-    return Text("\n").join(wrapped(words.verdict_line(row), width, style="bold"))
+def _verdict(document: MemoryDocument, width: int) -> Text:
+    told = words.summary_lines(document)
+    return Text("\n").join(line for text in told for line in wrapped(text, width, style="bold"))
 
 
 def _compiled(row: MemoryRow, width: int) -> Text:

@@ -72,7 +72,7 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         model=words.model_line(document),
         facts=(words.plan_line(document), words.pool_line(document)),
         said=tuple(document["said"]),
-        verdict=words.verdict_line(row),
+        verdict=" ".join(words.summary_lines(document)),
         verdict_kind=_KINDS.get(row["verdict"], "warn"),
         detail=words.cell_name(row),
         batches=tuple("" if n is None else str(n) for n in words.batches(document)),

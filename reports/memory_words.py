@@ -205,6 +205,16 @@ def pool_line(document: MemoryDocument) -> str:
     return f"{pool} · {what} {gib(args)} GiB · {end}"
 
 
+def summary_lines(document: MemoryDocument) -> list[str]:
+    """The cell that is shown in a sentence; before it, where nothing fits, that."""
+    ends = document["largest_pdbs"]
+    told = [verdict_line(shown(document))]
+    if ends and all(end == 0 for end in ends.values()):
+        many = "None of the strategies fits" if len(ends) > 1 else "It does not fit"
+        told.insert(0, f"{many}, not even with one sequence per device.")
+    return told
+
+
 def is_allocating(document: MemoryDocument) -> bool:
     """Whether the pool grows into all that others leave, as PyTorch's does."""
     return document["inputs"]["world"] == "megatron"

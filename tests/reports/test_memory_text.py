@@ -91,6 +91,15 @@ def test_the_overload_up_to_which_it_fits_is_told(temp, limit, said):
     assert said in drawn(document([row], {"sparse-gmm": 1})).plain
 
 
+def test_that_nothing_fits_is_said_first():
+    rows = [cell("sparse-gmm", 1, temp=90 * GIB), cell("sparse-gmm-deepep", 1, temp=99 * GIB)]
+    both = drawn(document(rows, {"sparse-gmm": 0, "sparse-gmm-deepep": 0})).plain
+    assert "None of the strategies fits, not even with one sequence per device.\nsparse-gmm" in both
+    one = drawn(document(rows[:1], {"sparse-gmm": 0})).plain
+    assert "It does not fit, not even with one sequence per device." in one
+    assert "not even" not in drawn(three_cells()).plain
+
+
 def test_every_stage_of_a_pipeline_is_a_line():
     row = row_of(breakdown(setting(), args=10 * GIB, temp=40 * GIB, stages=2))
     lines = drawn(document([row], {"sparse-gmm": 1})).plain.splitlines()
