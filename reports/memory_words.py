@@ -348,7 +348,11 @@ def next_steps(document: MemoryDocument) -> list[str]:
     more = "Another cell: --detail STRATEGY@PDBS. A page to share: --html FILE."
     if not is_allocating(document) and "compiled" not in shown(document):
         more += " XLA's own plan of the bundled model's step: --compile."
-    return [more]
+    model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
+    search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
+    search += ["--devices", str(document["inputs"]["devices"])]
+    search += ["--world", "megatron"] if is_allocating(document) else []
+    return [more, f"Other plans for as many devices: {shlex.join(search)}"]
 
 
 def _up(share: float) -> str:
