@@ -1,0 +1,99 @@
+"""What must hold of a step's time whatever the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeprof.projector.setting import Setting
+from moeprof.projector.step_time import estimate
+from moeprof.projector.timing.tuning import Tuning
+from moeprof.specs.hardware import hardware_keys, load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset, preset_names
+from moeprof.specs.remat import POLICIES, Remat
+from moeprof.specs.strategy import parse_strategy
+
+STRATEGIES = ("dense-cf1.25", "sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot")
+
+
+def run(name: str, hardware: str, strategy: str, world: str, **changes: object) -> Setting:
+    """Eight devices, experts spread over them where there are any."""
+    model = load_preset(name)
+    spread = 8 if model.experts and model.experts % 8 == 0 else 1
+    plan = ParallelPlan(fsdp=8 // spread, expert=spread)
+    if world == "megatron":
+        plan = ParallelPlan(data=8, expert=spread)
+    base = Setting(
+        model, plan, parse_strategy(strategy), load_hardware(hardware), pdbs=2, world=world
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("world", ["maxtext", "megatron"])
+def test_every_model_and_device_has_an_estimate_whose_rows_add_up(name, world):
+    for hardware in hardware_keys():
+        for strategy in STRATEGIES:
+            found = estimate(run(name, hardware, strategy, world))
+            assert 0 < found.seconds < 1e7
+            assert all(row.seconds >= 0 and row.hidden_s >= 0 for row in found.rows)
+            assert sum(row.seconds for row in found.rows) == pytest.approx(found.seconds)
+            assert 0 < found.mfu < 1
+            assert abs(found.bubble) < 1e-9
+
+
+runs = st.builds(
+    run,
+    st.sampled_from(["deepseek_v3", "mixtral_8x7b", "qwen3_next_80b_a3b", "llama4_maverick"]),
+    st.sampled_from(["mi355x", "h100_sxm", "gb200", "tpu_v5p"]),
+    st.sampled_from(STRATEGIES),
+    st.sampled_from(["maxtext", "megatron"]),
+)
+
+
+@given(runs, st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_more_sequences_never_take_less_time(setting, more):
+    larger = replace(setting, pdbs=setting.pdbs + more)
+    assert estimate(larger).seconds > estimate(setting).seconds
+
+
+@given(runs, st.sampled_from([*sorted(POLICIES), "full"]))
+@settings(max_examples=60, deadline=None)
+def test_recomputing_never_takes_less_time(setting, policy):
+    none = replace(setting, plan=replace(setting.plan, remat=Remat("none")))
+    some = replace(setting, plan=replace(setting.plan, remat=Remat(policy)))
+    full = replace(setting, plan=replace(setting.plan, remat=Remat("full")))
+    times = [estimate(one).seconds for one in (none, some, full)]
+    assert times[0] <= times[1] * (1 + 1e-12)
+    assert times[1] <= times[2] * (1 + 1e-12)
+
+
+@given(runs, st.integers(2, 16))
+@settings(max_examples=40, deadline=None)
+def test_hiding_the_exchange_never_takes_more_time(setting, microbatches):
+    several = replace(setting, microbatches=microbatches)
+    hidden = estimate(several, Tuning(overlaps_exchange=True))
+    assert hidden.seconds <= estimate(several).seconds * (1 + 1e-12)
+
+
+@given(runs, st.floats(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_a_fuller_rank_never_takes_less_time(setting, overload):
+    fuller = replace(setting, overload=overload)
+    assert estimate(fuller).seconds >= estimate(setting).seconds * (1 - 1e-12)
+
+
+@given(runs)
+@settings(max_examples=30, deadline=None)
+def test_useful_work_is_that_of_the_tokens_whatever_is_done_besides(setting):
+    found, full = (
+        estimate(replace(setting, plan=replace(setting.plan, remat=Remat(text))))
+        for text in ("none", "full")
+    )
+    per_token = found.mfu / found.tokens_per_s_per_device
+    assert full.mfu / full.tokens_per_s_per_device == pytest.approx(per_token)
