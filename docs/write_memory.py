@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGES = [Path(__file__).parent / name for name in ("memory.md", "out_of_memory.md")]
+PAGES = [Path(__file__).parent / name for name in ("memory.md", "out_of_memory.md", "search.md")]
 _EXAMPLE = re.compile(
     r"(\$ moeprof (?P<command>[^\n]+)\n```\n<!-- output[^\n]*-->\n```\n).*?(```\n<!-- end -->)",
     re.DOTALL,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -129,3 +132,11 @@ def test_the_command_needs_neither_jax_nor_pandas_nor_plotly():
         "assert not {'jax', 'pandas', 'plotly'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_the_page_shows_what_the_command_answers(monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
+    shown = re.search(r"\$ moeprof memory search ([^\n]+)\n.*?-->\n```\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(*shlex.split(shown[1])) == shown[2]
