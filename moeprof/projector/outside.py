@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.projector.breakdown import Row
-from moeprof.projector.rows import smaller
+from moeprof.projector.rows import whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 
@@ -62,6 +62,7 @@ RESERVE_BYTES = 3 * 2**30
 RESERVE_PER_PEER_BYTES = 2**30 // 20
 """Device context, code objects and collective buffers: 3 GiB and 0.05 GiB per device. Observed:
 5.8 GiB did not suffice for RCCL on 64 devices, 20 GiB did (AMD-AGI/maxtext-slurm, docs)."""
+_RESERVE_SOURCE = "AMD-AGI/maxtext-slurm, docs: more than 5.8 GiB with 64 devices, at most 20 GiB"
 
 
 def nvl_bytes(ranks: int, hidden_bytes: int, sms: int) -> int:
@@ -97,7 +98,7 @@ def outside_rows(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
     )
     if setting.hardware.vendor == "Google":
         return (_TPU,)
-    return (reserve_row(devices, "devices"), *deepep_rows(setting, degrees))
+    return (*reserve_rows(devices, "devices"), *deepep_rows(setting, degrees))
 
 
 def deepep_rows(setting: Setting, degrees: Degrees) -> list[Row]:
@@ -137,17 +138,27 @@ def _per_ranks(size_of: object, ranks: Count, hidden_bytes: int, sms: int) -> Am
     return sizes
 
 
-def reserve_row(peers: Count, unit: str) -> Row:
-    """Device context and buffers of communicators with so many peers, counted in ``unit``."""
-    size = RESERVE_BYTES + RESERVE_PER_PEER_BYTES * peers
-    return Row(
-        "context and collective buffers",
-        "outside",
-        "runtime reserve",
-        smaller(size, size),
-        f"3 GiB + 0.05 GiB × {_text(peers)} {unit}",
-        "AMD-AGI/maxtext-slurm, docs: more than 5.8 GiB with 64 devices, at most 20 GiB",
-        "low",
+def reserve_rows(peers: Count, unit: str) -> tuple[Row, Row]:
+    """Device context, and buffers of communicators with so many peers, counted in ``unit``."""
+    return (
+        Row(
+            "context and code objects",
+            "outside",
+            "runtime reserve",
+            RESERVE_BYTES,
+            "3 GiB",
+            _RESERVE_SOURCE,
+            "low",
+        ),
+        Row(
+            "communicators' buffers",
+            "outside",
+            "collective buffers",
+            whole(RESERVE_PER_PEER_BYTES * peers),
+            f"0.05 GiB × {_text(peers)} {unit}",
+            _RESERVE_SOURCE,
+            "low",
+        ),
     )
 
 

@@ -67,7 +67,10 @@ def test_a_row_has_every_kind_with_formula_and_confidence(projected):
     made = projected(*AMD, "--strategy", "sparse-gmm-deepep", "--pdbs", 8)
     row = row_of(made, "sparse-gmm-deepep", 8)
     kinds = {c["kind"] for c in row["components"]}
-    assert {"params", "optimizer", "grads", "activations", "temporaries", "EP buffers"} <= kinds
+    assert kinds == {
+        "params", "optimizer", "inputs", "grads", "activations", "temporaries",
+        "collective buffers", "EP buffers", "runtime reserve",
+    }  # fmt: skip
     assert all(c["formula"] and c["source"] and c["confidence"] for c in row["components"])
     assert sum(c["bytes"] for c in row["components"]) == row["total_bytes"]
     assert {c["pool"] for c in row["components"] if c["kind"] == "EP buffers"} == {"outside"}

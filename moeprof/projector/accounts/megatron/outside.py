@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from moeprof.projector.accounts.megatron.sizes import devices_of, per
 from moeprof.projector.breakdown import Row
-from moeprof.projector.outside import deepep_rows, reserve_row
+from moeprof.projector.outside import deepep_rows, reserve_rows
 from moeprof.projector.rows import whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 
@@ -30,8 +30,8 @@ def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -
         "allocated and reserved of two runs: NVIDIA-NeMo/Megatron-Bridge, nemotron-3.5-lightning",
         "low",
     )
-    reserve = reserve_row(_peers(degrees), "ranks of its groups")
-    return (reserve, *deepep_rows(setting, degrees), cache)
+    reserve = reserve_rows(_peers(degrees), "ranks of its groups")
+    return (*reserve, *deepep_rows(setting, degrees), cache)
 
 
 def _peers(degrees: Degrees) -> Count:
