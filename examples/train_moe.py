@@ -30,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--fsdp", type=int, default=1, help="weight sharding; -1: the rest")
     parser.add_argument("--devices", type=positive, help="virtual devices, on CPU only")
     parser.add_argument("--preset", default="small", help="model to start from")
-    parser.add_argument("--attention", choices=("mla", "gqa"), default="mla")
+    parser.add_argument("--attention", choices=("mla", "gqa"), help="default: the preset's")
     for size in ("layers", "dense-layers", "hidden", "experts", "top-k", "moe-ffn"):
         parser.add_argument(f"--{size}", type=int, help="default: the preset's")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: the preset's")
