@@ -58,7 +58,7 @@ def _allocator(found: re.Match[str], text: str) -> dict[str, object]:
     return {
         "kind": POOL,
         "who": found["name"],
-        "request_bytes": int(rounded) if rounded else size_bytes(found["size"]),
+        "request_bytes": size_bytes(f"{rounded} B" if rounded else found["size"]),
         "device": _digits(found["name"]),
         "is_raised": False,
     }
@@ -80,7 +80,7 @@ def _driver(found: re.Match[str], text: str) -> dict[str, object]:
 
 def _pinned(found: re.Match[str], text: str) -> dict[str, object]:
     size = found["size"]
-    request = int(size) if size.isdecimal() else size_bytes(size)
+    request = size_bytes(f"{size} B" if size.isdecimal() else size)
     return {"kind": HOST, "who": "pinned host memory", "request_bytes": request}
 
 

@@ -47,10 +47,10 @@ class PoolReader:
             told["in_use_bytes"] = size_bytes(f"{found[1]}{found[2] or unit}")
             told["limit_bytes"] = size_bytes(f"{found[3]}{unit}")
         if found := _LIMIT.search(text):
-            told["limit_bytes"] = int(found[1])
+            told["limit_bytes"] = size_bytes(f"{found[1]} B")
         if found := _FREE_CHUNK.match(text):
             known = self.pool.largest_free_bytes or 0
-            told["largest_free_bytes"] = max(known, int(found[1]))
+            told["largest_free_bytes"] = max(known, size_bytes(f"{found[1]} B") or 0)
         if told.get("largest_free_bytes") == 0:
             del told["largest_free_bytes"]  # allocators that do not count it write 0
         if told:
@@ -63,4 +63,4 @@ def _bytes(text: str, line: str) -> int | None:
     if re.search(r"\([\s\d,]+bytes\)", line):
         return size_bytes(line)
     plain = text.replace(",", "")
-    return int(plain) if plain.isdecimal() else size_bytes(text)
+    return size_bytes(f"{plain} B" if plain.isdecimal() else text)

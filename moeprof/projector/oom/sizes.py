@@ -14,10 +14,19 @@ SIZE = r"-?[\d,]+(?:\.\d+)?\s?(?:[KMGTPE]i?B?|B|bytes?)\b"
 _SIZE = re.compile(r"(-?)([\d,]+(?:\.\d+)?)\s?([KMGTPE]?)(i?)(B|bytes?)?\b")
 _EXACT = re.compile(r"\(\s*([\d,]+)\s?(?:bytes|B)\)")
 _POWERS = "KMGTPE"
+_MOST_BYTES = 1 << 60
 
 
 def size_bytes(text: str) -> int | None:
-    """The first size in `text`; None where there is none. ``KB`` and ``GB`` are decimal."""
+    """The first size in `text`; None where there is none, or none that a memory could have.
+
+    ``KB`` and ``GB`` are decimal.
+    """
+    size = _size(text)
+    return size if size is not None and abs(size) < _MOST_BYTES else None
+
+
+def _size(text: str) -> int | None:
     if exact := _EXACT.search(text):
         return int(exact[1].replace(",", ""))
     found = _SIZE.search(text)

@@ -7,9 +7,12 @@ import gzip
 import pytest
 
 from moeprof.errors import TraceError
+from moeprof.projector.oom.contents import listed_buffers
+from moeprof.projector.oom.document import build_oom
 from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, POOL, RESERVE
 from moeprof.projector.oom.read import messages_in, read_log
 from moeprof.projector.oom.sizes import size_bytes
+from moeprof.projector.oom.sources import Told
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -31,6 +34,7 @@ def read(text: str):
         ("-2.55G", -round(2.55 * GIB)),
         ("1.5 GB", 1_500_000_000),  # decimal, as it is written
         ("nothing", None),
+        ("99999999999999999999GiB", None),  # no memory has that
     ],
 )
 def test_a_size_is_read_in_the_unit_that_it_is_written_in(text, size):
@@ -271,3 +275,26 @@ def test_a_packed_log_is_read_and_a_cut_one_said_in_a_line(tmp_path):
     assert message.repeats == 50
     with pytest.raises(TraceError, match="packed with gzip"):
         read_log(cut)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            "Peak buffers:",
+            "Buffer 1:",
+            "Size: garbage",
+            'Operator: op_name="open',
+            "Shape: bf16[1,",
+        ],
+        ["Peak buffers:", "Buffer 1:", "Size: 99999999999999GiB", "XLA Label: (((", "Shape: ((("],
+        ["Limit: 99999999999999999999999999", "InUse: x", "Sum Total of in-use chunks: "],
+        ["parameter allocation: GiB", "HLO temp", "Total hbm usage >= G", "in use of of"],
+    ],
+)
+def test_damaged_text_beside_a_failure_costs_no_more_than_itself(lines):
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5.00GiB."
+    (message,) = messages_in([error, *lines])
+    assert message.failure.request_bytes == 5 * GIB
+    (info,) = build_oom("log", [Told(message, listed_buffers(message.program))])["messages"]
+    assert info["request"]["size_bytes"] == 5 * GIB
