@@ -5,7 +5,9 @@
 benchmarks/data/step_time.csv has runs with what was measured. Rates of AMD devices were taken from
 the family marked ``fitted`` (moeprof/projector/timing/rates.py says which); nothing was fitted to
 the others. What NVIDIA's recipes do about CUDA graphs, dispatcher and recomputation is not stated
-row by row: DeepEP is assumed. Writes benchmarks/results/step_time.json; --check only compares it.
+row by row: DeepEP is assumed. The bundled model's own steps on two H200 are those of
+benchmarks/results/gpu_memory.json, less what its note and `_left_out` rule out. Writes
+benchmarks/results/step_time.json; --check only compares it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Precision, Setting
 from moeprof.projector.step_time import estimate
 from moeprof.specs.hardware import load_hardware
+from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.remat import Remat
@@ -31,6 +34,7 @@ from moeprof.specs.strategy import parse_strategy
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "data" / "step_time.csv"
+GPUS = FOLDER / "results" / "gpu_memory.json"
 RESULT = FOLDER / "results" / "step_time.json"
 _DEGREES = ("data", "fsdp", "expert", "tensor", "pipeline", "virtual")
 
@@ -57,9 +61,43 @@ def setting_of(row: dict[str, str]) -> Setting:
     )
 
 
+def own_runs() -> list[tuple[str, Setting, float]]:
+    """Name, setting and tokens/s/device of the bundled model's steps on two H200."""
+    document = json.loads(GPUS.read_text(encoding="utf-8"))
+    widths = dict(document["model"])
+    mla = MlaSpec(**widths.pop("attention")["mla"])
+    model, expert = ModelSpec(attention=mla, **widths), document["expert"]
+    out = []
+    for number, case in enumerate(document["cases"]):
+        if _left_out(number, case):
+            continue
+        devices = len(case["pool_bytes"])
+        setting = Setting(
+            model=model,
+            plan=ParallelPlan(fsdp=devices // expert, expert=expert, remat=Remat(case["remat"])),
+            strategy=parse_strategy(case["strategy"]),
+            hardware=load_hardware("h200_sxm"),
+            sequence=document["sequence"],
+            pdbs=case["pdbs"],
+            world="bundled",
+        )
+        name = f"bundled model 2 h200_sxm {case['strategy']} pdbs {case['pdbs']}"
+        tokens = case["pdbs"] * document["sequence"]
+        out.append((name, setting, tokens / case["step_s"][-1]))
+    return out
+
+
+def _left_out(number: int, case: dict[str, object]) -> bool:
+    """Seven cases ran beside compilations; grouped_gemm had no kernel of its own on that GPU."""
+    return number < 7 or "step_s" not in case or case["strategy"] == "sparse-gmm"
+
+
 def scored() -> list[dict[str, object]]:
     """Every row with its estimate; error relative to what was measured."""
     out: list[dict[str, object]] = []
+    for name, setting, speed in own_runs():
+        projected = estimate(setting).tokens_per_s_per_device
+        out.append(_score("moeprof_bundled_h200", name, speed, projected))
     for row in read():
         found = estimate(setting_of(row))
         if row["bubble"]:
@@ -73,17 +111,22 @@ def scored() -> list[dict[str, object]]:
         if row["world"] == "megatron":
             name += f" ep {row['expert']} pp {row['pipeline']} vpp {row['virtual']}"
             name += " fp8" if row["experts_dtype"] else ""
-        out.append(
-            {
-                "family": row["family"],
-                "run": name,
-                "unit": "share" if row["bubble"] else "tokens/s/device",
-                "measured": measured,
-                "projected": round(projected, 4 if row["bubble"] else 1),
-                "error": round(projected / measured - 1, 4),
-            }
-        )
+        out.append(_score(row["family"], name, measured, projected, is_share=bool(row["bubble"])))
     return out
+
+
+def _score(
+    family: str, run: str, measured: float, projected: float, *, is_share: bool = False
+) -> dict[str, object]:
+    digits = 4 if is_share else 1
+    return {
+        "family": family,
+        "run": run,
+        "unit": "share" if is_share else "tokens/s/device",
+        "measured": round(measured, digits),
+        "projected": round(projected, digits),
+        "error": round(projected / measured - 1, 4),
+    }
 
 
 def order_errors(family: str) -> tuple[int, int]:

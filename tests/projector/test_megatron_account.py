@@ -16,9 +16,11 @@ from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project, project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
+from moeprof.specs.in_flight import in_flight_by_chunk
 from moeprof.specs.model import GqaSpec, LinearSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.remat import Remat
+from moeprof.specs.schedule import Schedule
 from moeprof.specs.strategy import Strategy
 
 GIB = 2**30
@@ -288,3 +290,15 @@ class TestStages:
         result = project(setting(plan=replace(NONE, pipeline=2)))
         assert result.total_bytes == int(total(result.rows) or 0)
         assert [s.stage for s in result.stages] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "v-half", "v-min"]
+)
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+def test_more_microbatches_repeat_what_a_stage_held(name, stages):
+    virtual = {"interleaved": 3, "zbv": 2, "v-half": 2, "v-min": 2}.get(name, 1)
+    for times in (5, 8):
+        for stage in range(stages):
+            played = in_flight_by_chunk(Schedule(name, stages, times * stages, virtual), stage)
+            assert flight_of_chunks(name, stages, virtual, times * stages, stage) == played

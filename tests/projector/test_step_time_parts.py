@@ -66,6 +66,18 @@ def test_causal_attention_is_half_of_the_square():
     assert work_of("sparse-gmm", "attention core") == 4096**2 * 128 * (192 + 128)
 
 
+def test_without_flash_all_scores_are_made_and_pass_memory():
+    run = setting(attention="whole")
+    degrees = degrees_of(run)
+    works = layer_work(run, degrees, 4096, routed_rows(run, degrees, 4096), "moe")
+    (core,) = (work for work in works if work.name == "attention core")
+    assert core.flops == 2 * 4096**2 * 128 * (192 + 128)
+    # Queries, keys, values and results in bfloat16, scores four times in float32.
+    rows = 2 * 128 * (192 + 128) * 4096
+    assert core.memory_bytes == 2 * rows + 4 * 4 * 4096**2 * 128
+    assert core.backward == 2
+
+
 def test_experts_of_a_dropless_strategy_compute_top_k_rows():
     # 4096 · 8 rows through three matrices of 7168 × 2048.
     assert work_of("sparse-gmm", "routed experts") == 2 * 4096 * 8 * 3 * 7168 * 2048

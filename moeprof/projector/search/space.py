@@ -123,7 +123,10 @@ def _batches(space: Space, shards: int, pipeline: int) -> Iterator[tuple[int, in
         yield 1, max(each, 1)  # not legal, and counted as such
         return
     sizes = {2**n for n in range(_MOST_DOUBLINGS)} | ({each} if pipeline == 1 else set())
-    for pdbs in sorted(sizes if space.pdbs is None else {space.pdbs}):
+    if space.pdbs is not None:
+        yield space.pdbs, max(each // space.pdbs, 1)  # not legal where that leaves a rest
+        return
+    for pdbs in sorted(sizes):
         if each % pdbs == 0:
             yield pdbs, each // pdbs
 

@@ -5,6 +5,8 @@ A product of [tokens, n] and [n, m] takes 2 · tokens · n · m. Per token and l
 attention projections   2 · elements of their matrices
 attention core          sequence · heads · (query_dim + value_dim): scores and mixing, each
                         2 · sequence · heads · dim, half of it under a causal mask
+                        without flash (and in the bundled model) all of it, and float32 scores
+                        pass memory four times: written and read by the softmax, each
 linear attention core   4 · heads · key_dim · value_dim: the state is updated and read
 router                  2 · hidden · experts
 experts                 2 · matrices · hidden · ffn per row; rows are what a strategy makes of them
@@ -32,6 +34,9 @@ Engine = Literal["gemm", "grouped", "attention"]
 LayerKind = Literal["dense", "moe"]
 _MATRIX_GRADIENTS = 2.0
 _FLASH_BACKWARD = 2.5
+_CORE = ("attention core", "attention core")
+_SCORE_PASSES = 4
+_SCORE_BYTES = 4
 
 
 class Work(NamedTuple):
@@ -183,20 +188,18 @@ def _core(setting: Setting, degrees: Degrees, tokens: Real) -> Work:
     query, value = attention_dims(model)
     softmax = 1 - model.linear_layers / model.layers
     assert degrees.sequence is not None
-    scores = degrees.sequence * model.heads * (query + value) * softmax
+    pairs = degrees.sequence * model.heads * softmax  # per token, twice those a causal mask leaves
     linear = (1 - softmax) * _linear(model)
-    flops = (scores + linear) * tokens / degrees.tensor
     rows = 2 * model.heads * (query + value)
     memory = item_bytes(setting) * rows * tokens / degrees.tensor
-    return Work(
-        "attention core",
-        "attention core",
-        "attention",
-        flops,
-        memory,
-        _FLASH_BACKWARD,
-        "tokens · sequence · heads · (query + value dim) / tensor, causal",
-    )
+    if setting.attention == "flash" and setting.world != "bundled":
+        flops = (pairs * (query + value) + linear) * tokens / degrees.tensor
+        formula = "tokens · sequence · heads · (query + value dim) / tensor, causal"
+        return Work(*_CORE, "attention", flops, memory, _FLASH_BACKWARD, formula)
+    flops = (2 * pairs * (query + value) + linear) * tokens / degrees.tensor
+    memory = memory + _SCORE_PASSES * _SCORE_BYTES * pairs * tokens / degrees.tensor
+    formula = "2 · tokens · sequence · heads · (query + value dim) / tensor, scores through memory"
+    return Work(*_CORE, "attention", flops, memory, _MATRIX_GRADIENTS, formula)
 
 
 def _linear(model: ModelSpec) -> float:

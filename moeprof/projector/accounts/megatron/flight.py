@@ -11,8 +11,10 @@ import functools
 from moeprof.specs.in_flight import in_flight_by_chunk
 from moeprof.specs.schedule import Schedule
 
+_SETTLED = 4
+"""Times the stages: more microbatches than that repeat what a stage did before."""
 
-@functools.lru_cache(maxsize=4096)
+
 def flight_of_chunks(schedule: str, p: int, v: int, m: int, stage: int) -> tuple[float, ...]:
     """Microbatches in flight of each chunk of a stage, first chunk first; never more than m.
 
@@ -26,4 +28,11 @@ def flight_of_chunks(schedule: str, p: int, v: int, m: int, stage: int) -> tuple
     if p == 1:
         return (1.0,) * v
     name = "interleaved" if schedule == "1f1b" and v > 1 else schedule
+    if name not in ("gpipe", "circular"):  # those hold all microbatches
+        m = min(m, _SETTLED * p)
+    return _flight(name, p, v, m, stage)
+
+
+@functools.lru_cache(maxsize=16384)
+def _flight(name: str, p: int, v: int, m: int, stage: int) -> tuple[float, ...]:
     return in_flight_by_chunk(Schedule(name, p, m, v), stage)
