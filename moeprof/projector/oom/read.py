@@ -7,6 +7,7 @@ repeats the error, ranks that fail alike) is one message.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -177,8 +178,8 @@ def _say_same(one: Message, other: Message) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Iterable[str]]:
-    with path.open("rb") as head:
-        is_packed = head.read(2) == _GZIP
-    opener = gzip.open if is_packed else open
-    with opener(path, "rt", encoding="utf-8", errors="replace") as log:
-        yield log
+    """The lines of a file; opened once, since a pipe can be read once."""
+    with path.open("rb") as stream:
+        is_packed = stream.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+        data = gzip.GzipFile(fileobj=stream) if is_packed else stream
+        yield io.TextIOWrapper(data, encoding="utf-8", errors="replace")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 
 import pytest
 
@@ -298,3 +300,14 @@ def test_damaged_text_beside_a_failure_costs_no_more_than_itself(lines):
     assert message.failure.request_bytes == 5 * GIB
     (info,) = build_oom("log", [Told(message, listed_buffers(message.program))])["messages"]
     assert info["request"]["size_bytes"] == 5 * GIB
+
+
+def test_a_log_that_comes_through_a_pipe_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    error = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5.00GiB.\n"
+    writer = threading.Thread(target=pipe.write_text, args=(error,))
+    writer.start()
+    (message,) = read_log(pipe)
+    writer.join()
+    assert message.failure.request_bytes == 5 * GIB
