@@ -105,7 +105,10 @@ def _effect(
 
 
 def _grouped_gemm(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
+    """In JAX; what Megatron-LM's GEMM per expert costs is no question of operations or bytes."""
     kind = setting.strategy.kind
+    if setting.world == "megatron" or not setting.model.experts:
+        return
     if kind == "dense":
         grouped = replace(setting, strategy=parse_strategy("sparse-gmm"))
         name = "dropless: grouped GEMM instead of capacity"

@@ -99,6 +99,17 @@ def test_overlap_that_a_run_has_is_taken_away():
     assert effect.saved_s > 0
 
 
+def test_megatron_has_no_ragged_dot_to_compare_with():
+    assert not [e for e in what_if(megatron_run()) if e.optimisation.startswith("grouped")]
+
+
+def test_a_dense_model_has_no_experts_to_optimise():
+    dense = replace(jax_run(), model=load_preset("llama3_1_405b"), plan=ParallelPlan(fsdp=64))
+    names = " ".join(effect.optimisation for effect in what_if(dense))
+    assert "grouped" not in names
+    assert "fp8" not in names
+
+
 def test_jax_has_no_levels_of_waiting():
     assert not [e for e in what_if(jax_run()) if e.optimisation.startswith("sync-free")]
 
