@@ -170,7 +170,7 @@ def test_a_policy_adds_what_it_names(policy: str, gib: float) -> None:
 def test_published_steps_between_policies() -> None:
     """sparse-gmm-deepep at pdbs 7: keeping mlpwo adds 1,421 GiB (ROCm/rocm-blogs).
 
-    58 MoE layers · 7 · 3.5 GiB; the shared expert and dense layers add 61 · 7 · 56 MiB.
+    58 MoE layers · 7 · 3.5 GiB; no gradient needs what shared experts and dense layers add.
     """
     plans = [
         ParallelPlan(fsdp=8, expert=8, remat=Remat(policy))
@@ -179,7 +179,7 @@ def test_published_steps_between_policies() -> None:
     base = deepseek("sparse-gmm-deepep", 7)
     less, more = (project(dataclasses.replace(base, plan=plan)) for plan in plans)
     added = (more.temp_bytes or 0) - (less.temp_bytes or 0)
-    assert added == 58 * 7 * 3.5 * GIB + 61 * 7 * 4096 * 7168 * 2
+    assert added == 58 * 7 * 3.5 * GIB
     assert any("keeps whole dispatch buffers" in note for note in more.notes)
 
 

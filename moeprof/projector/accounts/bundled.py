@@ -7,6 +7,8 @@ for every model, plan and batch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
 
@@ -18,7 +20,8 @@ def _live(what: str, shape: str, count: float) -> Live:
 
 
 _LOGITS = _live("gradient of the logits, until the head's gradient is made", "T V:f32", 1)
-_EMBEDDING = _live("embedding, gathered", "W_embedding", 1)
+_HEAD_GRADIENT = _live("gradient of the head, not reduced", "W_head", 1)
+_EMBEDDING = _live("embedding or head, gathered, for a part of it", "W_embedding", 0.5)
 _LAYER = (
     _live("layer inputs, norms, cotangents", "T d", 5),
     _live("norm in float32", "T d:f32", 1),
@@ -49,7 +52,6 @@ UPDATE = (
 """Alive while the optimizer works."""
 _WEIGHTS = (
     _MOE_GRADIENTS,
-    _live("layer weights, gathered", "W_moe", 1),
     _live("gradient of layer weights, not reduced", "W_gathered", 1),
     _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
 )
@@ -70,7 +72,7 @@ _KEPT_ROWS = {
         _live("capacity rows out, cotangents", "n d", 2),
     ),
     "sparse-gmm": (
-        _live("rows of experts, unsorted rows, cotangents", "N d", 4),
+        _live("rows of experts and a cotangent", "N d", 2),
         _live("cotangents of gate and up", "N f", 2),
     ),
     "sparse-gmm-deepep": (
@@ -78,27 +80,45 @@ _KEPT_ROWS = {
         _live("cotangents of gate and up", "N f", 2),
     ),
     "sparse-ragged-dot": (
-        _live("dense fallback of ragged_dot: rows once per local expert", "El N d", 3),
+        _live("dense fallback of ragged_dot: rows once per local expert", "x El N d", 1),
     ),
 }
 """Transients where nothing is recomputed: the rest is among what layers keep."""
+_KEPT_EXCHANGED = (
+    _live("rows of the ragged exchange, in an arena of their own", "N d", 2),
+    _live("pairs of the ragged exchange, in the same", "T K d", 1),
+)
+_EXCHANGED = (
+    _live("rows of the ragged exchange, in an arena of their own", "N d", 3),
+    _live("pairs of the ragged exchange, in the same", "T K d", 2),
+)
 _ROWS = {
     "sparse-gmm": (
-        _live("sorted rows, rows of experts, unsorted rows, cotangent", "N d", 4),
+        _live("rows of experts, or a cotangent", "N d", 1),
         _live("gate, up and their product", "N f", 3),
     ),
     "sparse-gmm-deepep": (
-        _live("fanned-out rows, rows of experts, cotangents", "N d", 4),
+        _live("fanned-out rows, rows of experts, cotangents", "N d", 4.5),
         _live("gate, up and their product", "N f", 3),
         _live("received rows", "R d", 1),
     ),
     "sparse-ragged-dot": (
-        _live("dense fallback of ragged_dot: rows once per local expert", "El N d", 3),
-        _live("rows of the exchange, which have an arena of their own", "N d", 3),
+        _live("dense fallback of ragged_dot: rows once per local expert", "x El N d", 1),
         _live("gate and up", "N f", 2),
     ),
 }
+_FALLBACK_INSIDE = (
+    _live("dense fallback of ragged_dot inside experts", "x El N f", 1),
+    _live("gate and up", "N f", 2),
+)
 _DENSE_MOMENTS = {
+    "gradient of the combine mask": (
+        _live("combine mask and its gradient", "M", 1.5),
+        _live("the gradient in float32, for more than one sequence", "M_many", 1.5),
+        _live("dispatch mask", "M:u8", 1),
+        _live("capacity rows in", "n d", 1),
+        _live("gate, up and their product", "n f", 3),
+    ),
     "backward of combine": (
         _live("combine mask", "M", 1),
         _live("dispatch mask", "M:u8", 1),
@@ -113,6 +133,18 @@ _DENSE_MOMENTS = {
 }
 
 
+_BESIDE_LOSS = (
+    _WEIGHTS[-1],
+    *_LAYER,
+    _LOGITS,
+    _HEAD_GRADIENT,
+    _live("dispatch mask", "M:u8", 1),
+    _live("capacity rows in, exchanged copies, cotangents", "n d", 4),
+    _live("gate, up and their product", "n f", 3),
+)
+"""The first iteration of the layers' loop, apart from it: no gradients of layers yet."""
+
+
 def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     """The lists by moment, without what layers saved."""
     model = setting.model
@@ -121,15 +153,20 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
         scores = (_live("attention scores and their cotangent", "p H S S_k:f32", 2),)
     peaks = {}
     if model.moe_layers and setting.plan.remat.text == "none":
-        kept = (*_KEPT_WEIGHTS, *_KEPT_LAYER, _LOGITS, _EMBEDDING)
+        kept = (*_KEPT_WEIGHTS, *_KEPT_LAYER, _head_work(setting), _EMBEDDING)
         peaks["backward of a MoE layer"] = (*kept, *_KEPT_ROWS[setting.strategy.kind])
     elif model.moe_layers:
-        shared = (*_WEIGHTS, *_LAYER, _LOGITS, _EMBEDDING)
+        shared = (_used_weights(setting), *_WEIGHTS, *_LAYER, _head_work(setting), _EMBEDDING)
+        if setting.strategy.kind == "dense" and _head_work(setting) is _HEAD_GRADIENT:
+            name = "backward of a MoE layer: the last one's, beside the loss"
+            peaks[name] = (_used_weights(setting), *_BESIDE_LOSS)
         if setting.strategy.kind == "dense":
             for name, rows in _DENSE_MOMENTS.items():
                 peaks[f"backward of a MoE layer: {name}"] = (*shared, *rows)
         else:
-            peaks["backward of a MoE layer"] = (*shared, *_ROWS[setting.strategy.kind])
+            peaks["backward of a MoE layer"] = (*shared, *_rows(setting))
+        if setting.strategy.kind == "sparse-ragged-dot":
+            peaks["backward of a MoE layer: down projection"] = (*shared, *_FALLBACK_INSIDE)
         peaks["backward of attention"] = (*shared, *scores)
     if model.dense_layers:
         peaks["backward of a dense layer"] = (
@@ -143,12 +180,79 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     return peaks
 
 
+def _used_weights(setting: Setting) -> Live:
+    """A layer's weights as its products read them: a copy where gathered or of another format."""
+    precision = setting.precision
+    symbol = "W_gathered" if precision.weights == precision.compute else "W_moe"
+    return _live("layer weights, gathered or converted", symbol, 1)
+
+
+def _rows(setting: Setting) -> tuple[Live, ...]:
+    """Rows of a dropless strategy; what the policy keeps is not made again beside it."""
+    kind, rows = setting.strategy.kind, _ROWS[setting.strategy.kind]
+    if kind == "sparse-gmm" and "mlpwi_0" in setting.plan.remat.saved_names:
+        return tuple(replace(one, count=1) if one.shape == "N f" else one for one in rows)
+    if kind == "sparse-gmm-deepep" and setting.plan.remat.saved_names:
+        return tuple(replace(one, count=4) if one.shape == "N d" else one for one in rows)
+    return rows
+
+
+def _head_work(setting: Setting) -> Live:
+    """What is left of the loss in the layers' backward pass.
+
+    XLA makes the head's gradient from the logits' late, so these stay. It makes it first before the
+    dense fallback of ragged_dot; and with capacity buffers and no dense layers, where the layers'
+    loop starts with an iteration of its own: for an odd number of them, or without recomputation.
+    """
+    kind, model = setting.strategy.kind, setting.model
+    starts_apart = model.moe_layers % 2 == 1 or setting.plan.remat.text == "none"
+    if kind == "dense" and not model.dense_layers and starts_apart:
+        return _HEAD_GRADIENT
+    is_full = kind == "sparse-ragged-dot" and setting.plan.remat.text != "none"
+    return _HEAD_GRADIENT if is_full else _LOGITS
+
+
+def always(setting: Setting) -> tuple[Live, ...]:
+    """What has an arena of its own, which no other tensor of the step reuses.
+
+    XLA puts what ragged_all_to_all reads and writes there.
+    """
+    is_ragged = setting.strategy.kind in ("sparse-gmm", "sparse-ragged-dot")
+    if not is_ragged or setting.plan.expert == 1:
+        return ()
+    return _KEPT_EXCHANGED if setting.plan.remat.text == "none" else _EXCHANGED
+
+
 def loss(setting: Setting) -> tuple[Live, ...]:
     """Float32 logits and their gradient, and the gathered head."""
     return (
-        _live("head, gathered", "W_head", 1),
-        _EMBEDDING,
-        _live("logits and their gradient", "T V:f32", 2),
+        _live("head, gathered, and its gradient, not reduced", "W_head", 2),
+        _live("logits, overwritten by their gradient", "T V:f32", 1),
+        _live("last hidden state and its cotangent", "T d:f32", 2),
+        _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
+    )
+
+
+def _kept(what: str, shape: str, count: float) -> Live:
+    return Live(what, shape, count, _PEAKS, kind="activations")
+
+
+_KEPT_ATTENTION = (
+    _kept("queries", "T q", 1),
+    _kept("keys", "T k", 1),
+    _kept("values", "T v", 1),
+    _kept("mixed values", "T o", 1),
+    _kept("norms and inputs in float32", "T d:f32", 5),
+    _kept("norms and inputs", "T d", 2),
+)
+
+
+def _kept_dense(setting: Setting, inside: int) -> tuple[Live, ...]:
+    """A dense layer's; a loop keeps the parts of silu apart, which are one without a loop."""
+    return (
+        *_KEPT_ATTENTION,
+        _kept("inside the feed-forward", "T f_d", inside),
+        _kept("layer weights, gathered", "W_dense", 1),
     )
 
 
@@ -157,19 +261,12 @@ def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
 
     Gathered weights are kept too: autodiff treats them as any activation.
     """
-    attention = (
-        _kept("queries", "T q", 1),
-        _kept("keys", "T k", 1),
-        _kept("values", "T v", 1),
-        _kept("mixed values", "T o", 1),
-        _kept("norms and inputs in float32", "T d:f32", 5),
-        _kept("norms and inputs", "T d", 2),
-    )
     rows = {
         "dense": (
             _kept("combine mask, twice", "M", 2),
             _kept("dispatch mask", "M:u8", 1),
             _kept("capacity rows in and out", "n d", 2),
+            _kept("capacity rows exchanged, for more than one sequence", "n_many d", 1),
             _kept("gate, up, product, parts of silu", "n f", 6),
         ),
         "sparse-gmm": (
@@ -189,21 +286,21 @@ def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
         ),
     }[setting.strategy.kind]
     shared = (_kept("inside the shared expert", "T f_s", 6),) if setting.model.shared_width else ()
-    weights = "layer weights, gathered"
     return {
-        "moe": (*attention, *rows, *shared, _kept(weights, "W_moe", 1)),
-        "dense": (
-            *attention,
-            _kept("inside the feed-forward", "T f_d", 3),
-            _kept(weights, "W_dense", 1),
+        "moe": (
+            *_KEPT_ATTENTION,
+            *rows,
+            *shared,
+            replace(_used_weights(setting), kind="activations"),
         ),
+        "dense": _kept_dense(setting, 8),
     }
 
 
 def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
     """What is kept of a scan of one layer, which is no loop once it is compiled."""
     if setting.plan.remat.text == "none":
-        return {}
+        return {"dense": _kept_dense(setting, 3)}
     return {
         "dense": (
             _kept("inputs, norms, residual", "T d", 4),
@@ -215,7 +312,3 @@ def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
             _kept("layer weights, gathered", "W_dense", 1),
         )
     }
-
-
-def _kept(what: str, shape: str, count: float) -> Live:
-    return Live(what, shape, count, _PEAKS, kind="activations")

@@ -8,10 +8,11 @@ d      hidden width, d_t its part where tensor parallelism splits it (layer inpu
        f, f_s, f_d widths of a routed, the shared, a dense layer's feed-forward
 q k v  features per token of queries, keys, values; o of the mixed values; H heads
 V      vocabulary
-K E El experts of a token, of a layer, of a rank
+K E El experts of a token, of a layer, of a rank; x = min(El, 3) dense stand-ins of ragged_dot
 n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E) · factor
 N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
-M      entries of one capacity mask: sequences · S · E · C
+M      entries of one capacity mask: sequences · S · E · C (M_many, n_many: 0 for one
+       sequence)
 W_moe… elements of one layer's weights, gathered over the axes that split them
 W_gathered those of a MoE layer that are gathered over any axis
 P_moved elements of all layers' routed experts on the device, where layers gather them
@@ -54,6 +55,7 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
         "K": model.top_k,
         "E": model.experts,
         "El": ceil_div(model.experts, degrees.expert),
+        "x": smaller(ceil_div(model.experts, degrees.expert), 3),
         **_attention(model, tensor),
         **_weights(degrees, held),
         **_gradients(setting, degrees, held),
@@ -86,7 +88,7 @@ def dropless_factor(setting: Setting, degrees: Degrees) -> Amount:
 
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
     model = setting.model
-    unknown: Extent = {"n": None, "N": None, "R": None, "M": None}
+    unknown: Extent = dict.fromkeys(("n", "n_many", "N", "R", "M", "M_many"), None)
     if not model.experts:
         return {symbol: 0 for symbol in unknown}
     if tokens is None or degrees.pdbs is None or degrees.sequence is None:
@@ -102,6 +104,8 @@ def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
         "N": _whole_rows(fan_out),
         "R": tokens * degrees.expert,
         "M": places * positions,
+        "n_many": places * smaller(degrees.pdbs - 1, 1),
+        "M_many": places * positions * smaller(degrees.pdbs - 1, 1),
     }
 
 

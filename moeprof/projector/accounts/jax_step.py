@@ -44,7 +44,8 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     held = held_by(setting.model, stage)
     extent = extent_of(setting, degrees, held)
     args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
-    summed = _summed(setting, degrees, extent)
+    apart = [live_row(one, extent, setting) for one in _account(setting).always(setting)]
+    summed = (*_summed(setting, degrees, extent), *apart)
     saved = _saved(setting, degrees, extent, stage)
     moments = _account(setting).moments(setting)
     peaks = [

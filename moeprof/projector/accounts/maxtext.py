@@ -98,6 +98,11 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     return peaks
 
 
+def always(setting: Setting) -> tuple[Live, ...]:
+    """Nothing is known to have an arena of its own."""
+    return ()
+
+
 def loss(setting: Setting) -> tuple[Live, ...]:
     """The logits and their gradient, and the gathered head.
 

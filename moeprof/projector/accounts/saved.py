@@ -130,9 +130,12 @@ def _places(
     if name not in _FEEDFORWARD_NAMES:
         return []
     routed, shared, plain = _FEEDFORWARD_NAMES[name]
-    places = [("dense layers", dense, f"T {plain}")]
-    if setting.model.shared_width:
-        places.append(("shared experts", moe, f"T {shared}"))
+    places = []
+    if name != "mlpwo":
+        # What a dense feed-forward adds to the residual is no operand of any gradient.
+        places.append(("dense layers", dense, f"T {plain}"))
+        if setting.model.shared_width:
+            places.append(("shared experts", moe, f"T {shared}"))
     is_dense = setting.strategy.kind == "dense"
     # The bundled model's capacity path names none of its tensors (model/strategies/dense.py).
     if not (is_dense and setting.world == "bundled"):

@@ -1,0 +1,153 @@
+"""Question: how near is the closed form to what XLA lays out, on cases it was not made with?
+
+    python benchmarks/memory_closed_form.py [--lines results/memory_grid.jsonl] [--residuals]
+
+Projects every case of `memory_grid.py` (the bundled model compiled for H100) and compares args +
+temp with the compiler's. Counts of live tensors (`projector/accounts/bundled.py`) were chosen with
+the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals`` shows, for
+the fit half, what least squares would make of each count: by how much it would move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+from memory_grid_cases import Case
+
+from moeprof.projector.breakdown import MemoryBreakdown
+from moeprof.projector.memory import project
+from moeprof.projector.setting import Precision, Setting
+from moeprof.specs.hardware import load_hardware
+
+RESULTS = Path(__file__).parent / "results"
+WITHIN = (0.05, 0.12)
+"""Aims: median and 95th percentile of the absolute error."""
+
+
+class Scored(NamedTuple):
+    """A case, what the compiler laid out, and the projection. Bytes."""
+
+    case: Case
+    split: str
+    args: int
+    temp: int
+    projected: MemoryBreakdown
+
+    @property
+    def error(self) -> float:
+        """(projected - compiled) / compiled of args + temp."""
+        return (self.projected.inside_bytes or 0) / (self.args + self.temp) - 1
+
+
+def setting_of(case: Case) -> Setting:
+    """The case as the closed form takes it."""
+    dtype = case.weight_dtype
+    return Setting(
+        case.model,
+        case.plan,
+        case.parsed_strategy,
+        load_hardware("h100_sxm"),
+        sequence=case.sequence,
+        pdbs=case.pdbs,
+        world="bundled",
+        precision=Precision(
+            weights=dtype, first_moment=dtype, second_moment=dtype, gradients=dtype
+        ),
+    )
+
+
+def read_lines(path: Path) -> list[Scored]:
+    """Every case that was compiled."""
+    scored = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if "temp_bytes" not in line:
+            continue
+        case = Case(**line["case"])
+        sizes = line["argument_bytes"], line["temp_bytes"]
+        scored.append(Scored(case, line["split"], *sizes, project(setting_of(case))))
+    return scored
+
+
+def figures(scored: Iterable[Scored]) -> dict[str, float | int]:
+    """Median and 95th percentile of the absolute error, and the median with its sign."""
+    errors = np.array([one.error for one in scored])
+    if not errors.size:
+        return {"cases": 0}
+    return {
+        "cases": len(errors),
+        "median_abs_error": round(float(np.median(np.abs(errors))), 4),
+        "p95_abs_error": round(float(np.percentile(np.abs(errors), 95)), 4),
+        "median_error": round(float(np.median(errors)), 4),
+    }
+
+
+def by(scored: Iterable[Scored], key: Callable[[Scored], str]) -> dict[str, dict[str, Any]]:
+    """`figures` per group."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for one in scored:
+        groups[key(one)].append(one)
+    return {name: figures(groups[name]) for name in sorted(groups)}
+
+
+def residuals(scored: Iterable[Scored]) -> dict[str, dict[str, Any]]:
+    """Per strategy, what least squares over the fullest peaks' rows makes of each count.
+
+    Non-negative factors on the rows of `temp`, relative errors squared: 1.0 leaves a count as it
+    is.
+    """
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for one in scored:
+        groups[one.case.parsed_strategy.kind].append(one)
+    found = {}
+    for strategy, members in sorted(groups.items()):
+        names = sorted({row.name for one in members for row in one.projected.worst.peak.rows})
+        matrix = np.zeros((len(members), len(names)))
+        for i, one in enumerate(members):
+            for row in one.projected.worst.peak.rows:
+                matrix[i, names.index(row.name)] += float(row.size_bytes or 0) / one.temp
+        factors, residual = scipy.optimize.nnls(matrix, np.ones(len(members)))
+        share = matrix.mean(axis=0)
+        found[strategy] = {
+            "root_mean_square": round(float(residual / np.sqrt(len(members))), 4),
+            "factors": {
+                name: [round(float(f), 2), round(float(s), 3)]
+                for name, f, s in zip(names, factors, share, strict=True)
+            },
+        }
+    return found
+
+
+def main() -> None:
+    """Print the figures and write them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lines", type=Path, default=RESULTS / "memory_grid.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS / "memory_closed_form.json")
+    parser.add_argument("--residuals", action="store_true")
+    options = parser.parse_args()
+    scored = read_lines(options.lines)
+    halves = {half: [one for one in scored if one.split == half] for half in ("fit", "test")}
+    result = {
+        "aims": {"median_abs_error": WITHIN[0], "p95_abs_error": WITHIN[1]},
+        "args_equal_to_the_byte": sum(one.args == one.projected.args_bytes for one in scored),
+        "cases": len(scored),
+        **{half: figures(members) for half, members in halves.items()},
+        "test_by_strategy": by(halves["test"], lambda one: one.case.strategy),
+        "test_by_remat": by(halves["test"], lambda one: one.case.remat),
+    }
+    if options.residuals:
+        print(json.dumps(residuals(halves["fit"]), indent=1, ensure_ascii=False))
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    print(text)
+    options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
