@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
 from memory_grid_cases import Case
 
 from moeprof.projector.breakdown import MemoryBreakdown
@@ -103,6 +102,8 @@ def residuals(scored: Iterable[Scored]) -> dict[str, dict[str, Any]]:
     Non-negative factors on the rows of `temp`, relative errors squared: 1.0 leaves a count as it
     is.
     """
+    import scipy.optimize  # the rest, which CI runs, does without
+
     groups: dict[str, list[Scored]] = defaultdict(list)
     for one in scored:
         groups[one.case.parsed_strategy.kind].append(one)
@@ -125,6 +126,19 @@ def residuals(scored: Iterable[Scored]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def summary(scored: list[Scored]) -> dict[str, Any]:
+    """What the result file holds."""
+    halves = {half: [one for one in scored if one.split == half] for half in ("fit", "test")}
+    return {
+        "aims": {"median_abs_error": WITHIN[0], "p95_abs_error": WITHIN[1]},
+        "args_equal_to_the_byte": sum(one.args == one.projected.args_bytes for one in scored),
+        "cases": len(scored),
+        **{half: figures(members) for half, members in halves.items()},
+        "test_by_strategy": by(halves["test"], lambda one: one.case.strategy),
+        "test_by_remat": by(halves["test"], lambda one: one.case.remat),
+    }
+
+
 def main() -> None:
     """Print the figures and write them."""
     parser = argparse.ArgumentParser()
@@ -133,17 +147,13 @@ def main() -> None:
     parser.add_argument("--residuals", action="store_true")
     options = parser.parse_args()
     scored = read_lines(options.lines)
-    halves = {half: [one for one in scored if one.split == half] for half in ("fit", "test")}
-    result = {
-        "aims": {"median_abs_error": WITHIN[0], "p95_abs_error": WITHIN[1]},
-        "args_equal_to_the_byte": sum(one.args == one.projected.args_bytes for one in scored),
-        "cases": len(scored),
-        **{half: figures(members) for half, members in halves.items()},
-        "test_by_strategy": by(halves["test"], lambda one: one.case.strategy),
-        "test_by_remat": by(halves["test"], lambda one: one.case.remat),
-    }
+    result = summary(scored)
     if options.residuals:
-        print(json.dumps(residuals(halves["fit"]), indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                residuals(one for one in scored if one.split == "fit"), indent=1, ensure_ascii=False
+            )
+        )
     text = json.dumps(result, indent=1, ensure_ascii=False)
     print(text)
     options.out.write_text(text + "\n", encoding="utf-8")

@@ -1,8 +1,9 @@
 """Question: which tensors are alive at the moments when the bundled model's step may be fullest?
 
-Read off the peaks of steps compiled for H100, against moeprof/model: layers are scanned and
-rematerialised, attention goes block by block, the loss is float32 throughout. Counts are the same
-for every model, plan and batch.
+Counts were read off the peaks of steps compiled for H100 with jax 0.11 (benchmarks/memory_grid.py,
+the half of the cases that is for fitting) against moeprof/model: layers are scanned and
+rematerialised, attention goes block by block, the loss is float32 throughout. They are the same for
+every model, plan and batch; benchmarks/memory_closed_form.py scores them on the other half.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
 
-_PEAKS = "what XLA holds at the peak of the same step compiled for H100"
+_PEAKS = "peaks of steps compiled for H100: benchmarks/results/memory_grid.jsonl, fit half"
 
 
 def _live(what: str, shape: str, count: float) -> Live:
