@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from moeprof.cli.memory_options import RunOptions
 from moeprof.errors import SpecError
+from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
 from moeprof.specs.sources.loaded import LoadedModel
 
@@ -36,7 +37,9 @@ def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, l
     taken, beaten, values = [], [], {}
     for field, (key, value) in found.items():
         asked = getattr(options, field)
-        if asked in (None, ()):
+        if value == -1 and options.devices is None and asked is None:
+            beaten.append(f"{key} is -1, what is left: 1, as --devices says no number.")
+        elif asked in (None, ()):
             values[field] = value
             taken.append(f"{key} {given.get(key, value)}")
         elif asked != value:
@@ -119,6 +122,11 @@ def _batch(value: object, what: str) -> str:
     return str(int(value))
 
 
+def _dtype(value: object, what: str) -> str:
+    check_dtype(what, str(value), DTYPE_BYTES)
+    return str(value)
+
+
 def _named(known: Mapping[str, str]) -> Callable[[object, str], object]:
     """A name that MaxText and a projection both know; others stay unsaid."""
     return lambda value, _what: known.get(str(value))
@@ -131,10 +139,11 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "num_pipeline_microbatches": ("microbatches", _count),
     "num_pipeline_repeats": ("vpp", _count),
     "remat_policy": ("remat", _named(_REMAT)),
-    "weight_dtype": ("weight_dtype", lambda value, _: str(value)),
-    "torch_dtype": ("weight_dtype", lambda value, _: str(value)),
-    "grad_dtype": ("grad_dtype", lambda value, _: str(value)),
-    "mu_dtype": ("moment_dtype", lambda value, _: str(value)),
+    "weight_dtype": ("weight_dtype", _dtype),
+    # What its reader cannot take is bfloat16, and said.
+    "torch_dtype": ("weight_dtype", _named({name: name for name in DTYPE_BYTES})),
+    "grad_dtype": ("grad_dtype", _dtype),
+    "mu_dtype": ("moment_dtype", _dtype),
     "opt_type": ("optimizer", _named(_OPTIMIZERS)),
     "num_vocab_tiling": ("vocab_tiling", _count),
     "ragged_buffer_factor": (

@@ -173,11 +173,27 @@ def test_a_configuration_fills_in_and_an_option_wins_over_it(projected, tmp_path
     assert f"--weight-dtype float32 wins over weight_dtype float16 of {file}." in won["said"]
 
 
+def test_what_is_left_in_a_configuration_needs_no_devices(projected, tmp_path):
+    """AMD's configuration of DeepSeek-V3 leaves dcn_data_parallelism at -1."""
+    file = tmp_path / "run.yml"
+    file.write_text(
+        "model_name: deepseek3-671b\ndcn_data_parallelism: -1\nici_data_parallelism: 1\n"
+        "ici_expert_parallelism: 8\ndcn_fsdp_parallelism: 8\nper_device_batch_size: 1\n"
+    )
+    made = projected("--model", file, "--hardware", "mi355x")
+    assert made["inputs"]["devices"] == 64
+    assert any("is -1, what is left: 1" in said for said in made["said"])
+    more = projected("--model", file, "--hardware", "mi355x", "--devices", 128)
+    assert more["inputs"]["plan"]["data"] == 2
+    assert "--dp is 2: what is left of 128 devices." in more["said"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("per_device_batch_size: 0.5", "expected whole sequences per device, found 0.5"),
         ("ici_expert_parallelism: zero", "expected a whole number of at least 1, or -1"),
+        ("grad_dtype: float12", "expected one of float32, bfloat16"),
         ("max_target_length: -5", "expected a whole number of at least 1"),
     ],
 )
