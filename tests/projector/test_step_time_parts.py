@@ -242,6 +242,12 @@ def test_stages_hold_what_an_even_split_gives_them(name, pipeline, virtual, sche
         assert load.heads[kind] == expected.has_head
 
 
+def test_stages_of_one_program_share_what_is_outside_the_pipeline():
+    run = setting(plan=ParallelPlan(pipeline=2), schedule="circular")
+    load = stage_loads(run, degrees_of(run))
+    assert (float(load.dense[0]), float(load.moe[0]), float(load.heads[0])) == (1.5, 29, 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "stages", "virtual"),
     [("1f1b", 16, 1), ("1f1b", 16, 6), ("zb-h1", 8, 1), ("zbv", 8, 2)],

@@ -49,12 +49,8 @@ _PASSES = {
 
 def exchange_s(ground: Ground, routed: Routed) -> Real:
     """Seconds of one dispatch and one combine of one MoE layer and microbatch; 0 without EP."""
-    setting, degrees, links, peers = (
-        ground.setting,
-        ground.degrees,
-        ground.links,
-        ground.groups.exchange,
-    )
+    setting, degrees, links = ground.setting, ground.degrees, ground.links
+    peers = ground.groups.exchange
     row_bytes = setting.model.hidden * item_bytes(setting) / degrees.tensor
     if setting.strategy.kind == "sparse-gmm-deepep":
         one_way = _deepep_s(setting, peers.size, peers.inside, ground.tokens * row_bytes, links)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from moeprof.projector.breakdown import Confidence
 from moeprof.projector.timing.reals import Real
 
+KINDS = ("compute", "memory passes", "exchange", "collectives", "pipeline", "host")
+
 
 @dataclass(frozen=True)
 class TimeRow:
-    """One component of a step on the slowest stage.
+    """One component of a step on the slowest stage; ``kind`` is one of `KINDS`.
 
     ``seconds`` are those that nothing hides, ``hidden_s`` those that run beside other work; an
     array of them in a vectorised evaluation.
@@ -23,9 +25,6 @@ class TimeRow:
     formula: str
     source: str
     confidence: Confidence
-
-
-KINDS = ("compute", "memory passes", "exchange", "collectives", "pipeline", "host")
 
 
 def total_s(rows: tuple[TimeRow, ...]) -> Real:

@@ -4,6 +4,10 @@ Layers are split as `even_split` splits them: what does not divide goes to the c
 first, one each. Stages that cost the same are one kind; the slowest is among the first three (most
 layers, and past the leading dense layers, which cost less) and the last two (the head is on the
 last). A split that is given has one kind per stage.
+
+MaxText's stages run one program: each has as many MoE layers, and what is outside its pipeline
+(leading dense layers, the head) is spread over all stages as over further replicas
+(AI-Hypercomputer/maxtext, configs/base.yml: activation_embed_and_logits_batch has stage).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.projector.pipeline_share import runs_as_one_program
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.schedule import V_SHAPED
@@ -37,6 +42,11 @@ def stage_loads(setting: Setting, degrees: Degrees) -> StageLoad:
     if setting.layers_per_stage is not None:
         return _given(setting, setting.layers_per_stage)
     model = setting.model
+    if setting.world != "megatron" and runs_as_one_program(setting):
+        stages = np.asarray(degrees.pipeline, dtype=np.float64)[np.newaxis]
+        counts_of_all = (model.dense_layers, model.moe_layers + model.mtp_layers,
+                         1 + model.mtp_layers)  # fmt: skip
+        return StageLoad(*(count / stages for count in counts_of_all))
     last = np.asarray(degrees.pipeline) - 1
     is_v = setting.schedule in V_SHAPED
     kinds = [np.minimum(n, last) for n in (0, 1, 2)] + [np.maximum(last - 1, 0), last]

@@ -51,7 +51,7 @@ def head_weights(ground: Ground) -> Weights:
     return Weights(0.0, model.vocab * model.hidden / np.asarray(ground.degrees.tensor))
 
 
-def gather_row(ground: Ground, weights: Weights, compute_s: Real, again: int = 1) -> TimeRow:
+def gather_row(ground: Ground, weights: Weights, compute_s: Real) -> TimeRow:
     """FSDP traffic of one layer and microbatch; nothing where the world keeps weights whole."""
     setting, links = ground.setting, ground.links
     item = item_bytes(setting)
@@ -61,7 +61,7 @@ def gather_row(ground: Ground, weights: Weights, compute_s: Real, again: int = 1
         local = weights.experts / np.asarray(ground.degrees.expert) * item
         once = gather_s(local, groups.expert_weights, links)
         once = once + gather_s(weights.others * item, groups.other_weights, links)
-        seconds = once * _PASSES * again
+        seconds = once * _PASSES
     share = HIDDEN_SHARE.get(setting.strategy.kind, 0.0)
     hidden = np.minimum(seconds * np.float64(share), compute_s)
     return TimeRow(
