@@ -75,6 +75,17 @@ def test_strategies_come_in_the_order_in_which_they_were_measured(pdbs):
     assert sorted(cells, key=cells.__getitem__) == sorted(projected, key=projected.__getitem__)
 
 
+def test_components_of_a_traced_step():
+    # AMD-AGI/maxtext-slurm, utils/profile_drill.py: 6 sequences per device, 8.21 s of GEMMs, 1.83 s
+    # of attention (one process per GPU), 8.18 s of RCCL with DeepEP.
+    rows = {row.name: row.seconds for row in estimate(run(pdbs=6)).rows}
+    gemms = ("attention projections", "dense feed-forward", "router", "shared expert",
+             "routed experts", "logits")  # fmt: skip
+    assert sum(rows[name] for name in gemms) == pytest.approx(8.21, rel=0.03)
+    assert rows["attention core"] == pytest.approx(1.83, rel=0.03)
+    assert rows["FSDP gathers and gradient sums"] == pytest.approx(8.18, rel=0.10)
+
+
 def test_the_dense_fallback_of_ragged_dot_is_told_by_its_time():
     assert estimate(run("sparse-ragged-dot")).seconds > 20 * estimate(run("sparse-gmm")).seconds
 
