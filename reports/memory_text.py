@@ -18,6 +18,7 @@ from moeprof.reports.memory_document import LeverInfo, MemoryDocument, MemoryRow
 from moeprof.reports.names import printable
 
 WIDTH = 80
+_LEAST_WIDTH = 40
 _STYLES = {"fits": "green", "borderline": "yellow", "oom": "red", "unknown": "magenta"}
 _GAP = 2
 _FEW_LEVERS = 6
@@ -26,8 +27,8 @@ _UNIT = re.compile(r" (%|GiB|B|×)(?=\W|$)")
 
 
 def drawn(document: MemoryDocument, width: int = WIDTH) -> Text:
-    """The whole projection in lines of at most `width` columns, 80 at most."""
-    width = min(width, WIDTH)
+    """The whole projection in lines of at most `width` columns, from 40 to 80."""
+    width = max(_LEAST_WIDTH, min(width, WIDTH))
     row = words.shown(document)
     blocks = [
         _heading(document, width),

@@ -42,6 +42,10 @@ def test_the_shown_cell_is_told_in_a_sentence_and_row_by_row():
     assert "--mem-fraction from 0.625 to 0.987." in text
 
 
+def test_a_sliver_of_a_terminal_is_no_error():
+    assert drawn(three_cells(), 12).plain == drawn(three_cells(), 40).plain
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(width):
     wide = drawn(three_cells(), 80).plain
