@@ -5,7 +5,8 @@
 Projects every case of `memory_grid.py` (the bundled model compiled for H100) and compares args +
 temp with the compiler's. Counts of live tensors (`projector/accounts/bundled.py`) were chosen with
 the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals`` shows, for
-the fit half, what least squares would make of each count: by how much it would move.
+the fit half, what least squares would make of each count: by how much it would move. The steps of
+`gpu_memory.py`, which ran on two H200, are set beside their projection too: ``measured``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
+from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.remat import Remat
+from moeprof.specs.strategy import parse_strategy
 
 RESULTS = Path(__file__).parent / "results"
 WITHIN = (0.05, 0.12)
@@ -73,6 +78,43 @@ def read_lines(path: Path) -> list[Scored]:
         sizes = line["argument_bytes"], line["temp_bytes"]
         scored.append(Scored(case, line["split"], *sizes, project(setting_of(case))))
     return scored
+
+
+def read_measured(path: Path) -> list[dict[str, Any]]:
+    """The steps that `gpu_memory.py` ran: the allocator's peak and the projection, bytes."""
+    run = json.loads(path.read_text(encoding="utf-8"))
+    attention = run["model"]["attention"]
+    spec = MlaSpec(**attention["mla"]) if "mla" in attention else GqaSpec(**attention["gqa"])
+    model = ModelSpec(**{**run["model"], "attention": spec})
+    dtype = model.weight_dtype
+    found = []
+    for case in run["cases"]:
+        if "allocator_peak_bytes" not in case:
+            continue
+        setting = Setting(
+            model,
+            ParallelPlan(expert=run["expert"], remat=Remat(case["remat"])),
+            parse_strategy(case["strategy"]),
+            load_hardware("h200_sxm"),
+            sequence=run["sequence"],
+            pdbs=case["pdbs"],
+            world="bundled",
+            precision=Precision(weights=dtype, first_moment=dtype, second_moment=dtype),
+        )
+        projected, peak = project(setting), max(case["allocator_peak_bytes"])
+        inside = projected.inside_bytes or 0
+        found.append(
+            {
+                "strategy": case["strategy"],
+                "pdbs": case["pdbs"],
+                "remat": case["remat"],
+                "allocator_peak_bytes": peak,
+                "projected_bytes": inside,
+                "error": round(inside / peak - 1, 4),
+                "args_are_equal": projected.args_bytes == case["argument_bytes"],
+            }
+        )
+    return found
 
 
 def figures(scored: Iterable[Scored]) -> dict[str, float | int]:
@@ -143,11 +185,12 @@ def main() -> None:
     """Print the figures and write them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--lines", type=Path, default=RESULTS / "memory_grid.jsonl")
+    parser.add_argument("--measured", type=Path, default=RESULTS / "gpu_memory.json")
     parser.add_argument("--out", type=Path, default=RESULTS / "memory_closed_form.json")
     parser.add_argument("--residuals", action="store_true")
     options = parser.parse_args()
     scored = read_lines(options.lines)
-    result = summary(scored)
+    result = {**summary(scored), "measured": read_measured(options.measured)}
     if options.residuals:
         print(
             json.dumps(

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -50,4 +51,14 @@ def test_the_half_not_used_for_counts_is_projected_within_what_is_published(
 
 def test_the_committed_result_is_todays(benchmark: ModuleType, scored: list[Any]) -> None:
     committed = (BENCHMARKS / "results" / "memory_closed_form.json").read_text(encoding="utf-8")
-    assert json.loads(committed) == json.loads(json.dumps(benchmark.summary(scored)))
+    today = benchmark.summary(scored)
+    today["measured"] = benchmark.read_measured(BENCHMARKS / "results" / "gpu_memory.json")
+    assert json.loads(committed) == json.loads(json.dumps(today))
+
+
+def test_steps_that_ran_on_gpus(benchmark: ModuleType) -> None:
+    """Two H200: arguments are equal, and half of the peaks are within 6 %."""
+    found = benchmark.read_measured(BENCHMARKS / "results" / "gpu_memory.json")
+    assert len(found) >= 12
+    assert all(one["args_are_equal"] for one in found)
+    assert statistics.median(abs(one["error"]) for one in found) <= 0.06

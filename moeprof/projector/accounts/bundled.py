@@ -132,18 +132,19 @@ _DENSE_MOMENTS = {
         _live("product and cotangents of gate and up", "n f", 3),
     ),
 }
-
-
-_BESIDE_LOSS = (
-    _WEIGHTS[-1],
-    *_LAYER,
-    _LOGITS,
-    _HEAD_GRADIENT,
-    _live("dispatch mask", "M:u8", 1),
-    _live("capacity rows in, exchanged copies, cotangents", "n d", 4),
-    _live("gate, up and their product", "n f", 3),
-)
-"""The first iteration of the layers' loop, apart from it: no gradients of layers yet."""
+_FIRST_ITERATION = (*_LAYER, _LOGITS, _WEIGHTS[-1])
+"""Where the first iteration of the layers' loop is apart from it, and no layer has a gradient yet:
+it runs beside what is left of the loss."""
+_FIRST_MOMENTS = {
+    "gradient of the combine mask": _DENSE_MOMENTS["gradient of the combine mask"],
+    "backward of experts": (
+        _HEAD_GRADIENT,
+        _live("dispatch mask", "M:u8", 1),
+        _live("capacity rows in, exchanged copies, cotangents", "n d", 4),
+        _live("gate, up and their product", "n f", 3),
+    ),
+}
+_MOE = "backward of a MoE layer"
 
 
 def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
@@ -155,20 +156,16 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     peaks = {}
     if model.moe_layers and setting.plan.remat.text == "none":
         kept = (*_KEPT_WEIGHTS, *_KEPT_LAYER, _head_work(setting), _EMBEDDING)
-        peaks["backward of a MoE layer"] = (*kept, *_KEPT_ROWS[setting.strategy.kind])
+        peaks[_MOE] = (*kept, *_KEPT_ROWS[setting.strategy.kind])
     elif model.moe_layers:
         shared = (_used_weights(setting), *_WEIGHTS, *_LAYER, _head_work(setting), _EMBEDDING)
-        if setting.strategy.kind == "dense" and _head_work(setting) is _HEAD_GRADIENT:
-            name = "backward of a MoE layer: the last one's, beside the loss"
-            peaks[name] = (_used_weights(setting), *_BESIDE_LOSS)
-        if setting.strategy.kind == "dense":
-            for name, rows in _DENSE_MOMENTS.items():
-                peaks[f"backward of a MoE layer: {name}"] = (*shared, *rows)
-        else:
-            peaks["backward of a MoE layer"] = (*shared, *_rows(setting))
-        if setting.strategy.kind == "sparse-ragged-dot":
-            peaks["backward of a MoE layer: down projection"] = (*shared, *_FALLBACK_INSIDE)
+        for name, rows in _recomputed_moments(setting).items():
+            peaks[name] = (*shared, *rows)
         peaks["backward of attention"] = (*shared, *scores)
+        if setting.strategy.kind == "dense" and _head_work(setting) is _HEAD_GRADIENT:
+            for name, rows in _FIRST_MOMENTS.items():
+                first = (_used_weights(setting), *_FIRST_ITERATION, *rows)
+                peaks[f"{_MOE}, beside the loss: {name}"] = first
     if model.dense_layers:
         peaks["backward of a dense layer"] = (
             *_ALL_GRADIENTS[:2],
@@ -179,6 +176,16 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
             _EMBEDDING,
         )
     return peaks
+
+
+def _recomputed_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
+    """Transients of the experts in the backward pass of one layer, by moment."""
+    kind = setting.strategy.kind
+    if kind == "dense":
+        return {f"{_MOE}: {name}": rows for name, rows in _DENSE_MOMENTS.items()}
+    if kind == "sparse-ragged-dot":
+        return {_MOE: _rows(setting), f"{_MOE}: down projection": _FALLBACK_INSIDE}
+    return {_MOE: _rows(setting)}
 
 
 def _used_weights(setting: Setting) -> Live:
