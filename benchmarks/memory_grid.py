@@ -39,6 +39,7 @@ from moeprof.errors import MoeprofError
 from moeprof.ingest.dump.open import open_dump
 from moeprof.projector.compiled.bundled_step import build_bundled
 from moeprof.projector.compiled.compiler import compile_step
+from moeprof.projector.compiled.result import is_laid_out
 from moeprof.projector.compiled.targets import load_target
 from moeprof.specs.hardware import load_hardware
 
@@ -46,8 +47,6 @@ RESULT = Path(__file__).parent / "results" / "memory_grid.jsonl"
 HARDWARE = "h100_sxm"
 _LEAST_SHARE, _MOST_GROUPS, _MOST_MAXIMA = 0.004, 24, 10
 _TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "constant_bytes")
-_PROGRAM = "gpu_after_optimizations.hlo.pb"
-_NEXT = ("-memory-usage-report.pb", ".ir-no-opt.ll", "-memory-usage-report.txt")
 _HELD = ("weights", "optimizer state", "inputs", "results that reuse no argument")
 
 
@@ -75,7 +74,7 @@ def _compile_in_fork(case: Case, folder: Path) -> float:
     if child == 0:
         os.setsid()
         _compile_here(case, folder)
-    while not _is_laid_out(folder) and os.waitpid(child, os.WNOHANG)[0] == 0:
+    while not is_laid_out(folder) and os.waitpid(child, os.WNOHANG)[0] == 0:
         time.sleep(0.2)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
@@ -84,7 +83,7 @@ def _compile_in_fork(case: Case, folder: Path) -> float:
     error = folder / "error.txt"
     if error.exists():
         raise RuntimeError(error.read_text("utf-8"))
-    if not _is_laid_out(folder):
+    if not is_laid_out(folder):
         raise RuntimeError("the compiler's process ended before it laid out memory")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -105,14 +104,6 @@ def _compile_here(case: Case, folder: Path) -> NoReturn:
         (folder / "error.txt").write_text(f"{type(error).__name__}: {str(error)[:400]}", "utf-8")
     finally:
         os._exit(0)
-
-
-def _is_laid_out(folder: Path) -> bool:
-    """Whether the program is written and what comes after it has begun."""
-    names = [path.name for path in folder.iterdir()]
-    return any(name.endswith(_PROGRAM) for name in names) and any(
-        name.endswith(_NEXT) for name in names
-    )
 
 
 def _laid_out(folder: Path, case: Case) -> tuple[dict[str, int], dict[str, Any]]:

@@ -1,14 +1,12 @@
-"""Question: what runs in the process that compiles? One request on stdin, one answer on stdout.
+"""Question: what runs in the process that compiles?
 
-The request and the answer are JSON; what the compiler lays out is in the dump folder. Whatever else
-the step's module prints goes to stderr.
+It is given a folder with ``request.json``; what the compiler lays out goes to the dump folder that
+the request names, the reason why it could not to ``answer.json``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import importlib.metadata
 import json
 import runpy
 import sys
@@ -20,23 +18,22 @@ ERROR_LETTERS = 2000
 
 
 def main() -> None:
-    """Answer the request."""
-    request = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):
-        answer = _answer(request)
-    print(json.dumps(answer))
+    """Compile what the request asks for."""
+    folder = Path(sys.argv[1])
+    error = _compile(json.loads((folder / "request.json").read_text("utf-8")))
+    if error is not None:
+        (folder / "answer.json").write_text(json.dumps(error), "utf-8")
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    import jax
-
+def _compile(request: dict[str, Any]) -> dict[str, str] | None:
+    """What went wrong, and where; None where nothing did."""
     from moeprof.projector.compiled.compiler import compile_step
     from moeprof.projector.compiled.targets import load_target
     from moeprof.specs.hardware import load_hardware
 
     target = load_target(load_hardware(request["hardware"]), request["devices"])
     try:
-        done = compile_step(
+        compile_step(
             _build(request["build"]),
             _options(request),
             target,
@@ -47,11 +44,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # of the user's code or the compiler: the parent says which
         text = "".join(traceback.format_exception_only(error)).strip()
         return {"error": text[:ERROR_LETTERS], "at": _where(error)}
-    return {
-        "memory": done.memory.as_record(),
-        "seconds": done.seconds,
-        "compiler": f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}",
-    }
+    return None
 
 
 def _build(named: dict[str, str]) -> Any:

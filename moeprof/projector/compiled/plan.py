@@ -29,12 +29,13 @@ from typing import Any
 
 from moeprof.errors import CompileError, SelectionError
 from moeprof.projector.compiled.requirements import require_compiler
-from moeprof.projector.compiled.result import CompiledPlan, read_plan
+from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
 from moeprof.projector.compiled.targets import load_target
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 
 _CHILD = "moeprof.projector.compiled.child"
 _SHOWN_LETTERS = 300
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,10 @@ def compile_named(
             "dump": str(dump),
         }
         began = time.perf_counter()
-        answer = _asked(request, what, Path(folder), timeout_s)
-        took_s = time.perf_counter() - began
-        print(f"moeprof: compiled in {took_s:.0f} s", file=sys.stderr, flush=True)
-        return read_plan(dump, hardware, devices, answer, outside or {})
+        _fill(request, what, Path(folder), timeout_s)
+        compile_s = time.perf_counter() - began
+        print(f"moeprof: compiled in {compile_s:.0f} s", file=sys.stderr, flush=True)
+        return read_plan(dump, hardware, devices, outside or {}, compile_s)
 
 
 def _json(options: Mapping[str, object]) -> object:
@@ -146,22 +147,26 @@ def _json(options: Mapping[str, object]) -> object:
         ) from error
 
 
-def _asked(
-    request: Mapping[str, object], what: str, folder: Path, timeout_s: float
-) -> dict[str, object]:
-    """The child's answer."""
+def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: float) -> None:
+    """Fill the dump folder; the compiler is stopped once memory is laid out.
+
+    The code that it would generate next takes as long again, needs NVIDIA's assembler, and changes
+    nothing of the layout.
+    """
     errors = folder / "stderr.txt"
+    answered = folder / "answer.json"
+    (folder / "request.json").write_text(json.dumps(request), "utf-8")
     with errors.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-m", _CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", _CHILD, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=stderr,
             stderr=stderr,
             env=_environment(),
             start_new_session=True,
         )
         try:
-            out, _ = child.communicate(json.dumps(request).encode(), timeout=timeout_s)
+            _wait_for_layout(child, Path(str(request["dump"])), timeout_s)
         except subprocess.TimeoutExpired:
             raise CompileError(
                 f"compile {what}: not done after {timeout_s:g} s and stopped. Compile fewer layers "
@@ -169,19 +174,26 @@ def _asked(
             ) from None
         finally:
             _end(child)
-    said = errors.read_text("utf-8", "replace")
-    try:
-        answer: dict[str, object] = json.loads(out.decode().splitlines()[-1])
-    except (IndexError, ValueError):
+    if is_laid_out(Path(str(request["dump"]))):
+        return
+    if not answered.exists():
         raise CompileError(
             f"compile {what}: the compiler's process ended with {_ending(child.returncode)}"
-            f"{_last_line(said)}"
-        ) from None
-    if "error" in answer:
-        at = f" (at {answer['at']})" if answer["at"] else ""
-        text = " ".join(str(answer["error"]).split())
-        raise CompileError(f"compile {what}: {text[:_SHOWN_LETTERS]}{at}")
-    return answer
+            f"{_last_line(errors.read_text('utf-8', 'replace'))}"
+        )
+    answer = json.loads(answered.read_text("utf-8"))
+    at = f" (at {answer['at']})" if answer["at"] else ""
+    text = " ".join(str(answer["error"]).split())
+    raise CompileError(f"compile {what}: {text[:_SHOWN_LETTERS]}{at}")
+
+
+def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: float) -> None:
+    """Wait until memory is laid out, or the child ends."""
+    last = time.monotonic() + timeout_s
+    while child.poll() is None and not is_laid_out(dump):
+        if time.monotonic() > last:
+            raise subprocess.TimeoutExpired(_CHILD, timeout_s)
+        time.sleep(_POLL_S)
 
 
 def _environment() -> dict[str, str]:

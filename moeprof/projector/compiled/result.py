@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from moeprof.analyzers.heap.module import main_module
 from moeprof.ingest.dump.open import open_dump
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
+
+_PROGRAM = "gpu_after_optimizations.hlo.pb"
+_NEXT = ("-memory-usage-report.pb", "-memory-usage-report.txt", ".ll", "thunk_sequence.txt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,28 +65,40 @@ class CompiledPlan:
         return grouped(self.buffers, list(columns))
 
 
+def is_laid_out(folder: Path) -> bool:
+    """Whether the compiler has written a program with its memory into its dump folder.
+
+    What it writes next must be there too: the program itself is written piece by piece.
+    """
+    names = [path.name for path in folder.iterdir()]
+    programs = [name for name in names if name.endswith(_PROGRAM)]
+    return bool(programs) and any(name.endswith(_NEXT) for name in names)
+
+
 def read_plan(
     folder: Path,
     hardware: HardwareSpec,
     devices: int,
-    answer: Mapping[str, object],
     outside: Mapping[str, int | None],
+    compile_s: float,
 ) -> CompiledPlan:
-    """The plan that a compiler's dump and its own statistics tell.
+    """The plan that a compiler's dump tells.
 
     Args:
         folder: what ``--xla_dump_to`` filled.
         hardware: what was compiled for.
         devices: how many of it.
-        answer: of `child`: ``memory``, ``seconds`` and ``compiler``.
         outside: what lies beside the pool.
+        compile_s: seconds that the compiler took.
 
     Raises:
         TraceError: the folder holds no program.
     """
     trace = open_dump(folder)
-    memory = compiled_memory(answer["memory"])
-    peak = peak_of(trace, main_module(trace))
+    module = main_module(trace)
+    stated = trace.modules[trace.modules["module"].eq(module)]
+    memory = compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()
+    peak = peak_of(trace, module)
     notes = list(trace.meta.notes)
     if not memory.is_reported:
         notes.append(f"the compiler's totals: {NOT_REPORTED}")
@@ -98,8 +114,8 @@ def read_plan(
         timeline=heap.live_bytes if heap else np.zeros(0, dtype=np.int64),
         peak=heap.peak if heap else -1,
         peak_op=peak.op if peak else "",
-        compiler=str(answer["compiler"]),
-        compile_s=float(str(answer["seconds"])),
+        compiler=f"jaxlib {importlib.metadata.version('jaxlib')}",
+        compile_s=compile_s,
         notes=tuple(notes),
     )
 
