@@ -70,9 +70,12 @@ $(VENV)/.installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	@touch $@
 
 # The trace tests need xprof for the schema that its library carries, not for its 50 dependencies.
+# JAX's compiler for GPUs lies apart: JAX would look for a GPU in every process that can import it.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test]"
 	$(BIN)/python -m pip install -q --no-deps "xprof>=2.24"
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(VENV)/cuda-plugin \
+	  $$($(BIN)/python -m moeprof.projector.compiled.requirements)
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

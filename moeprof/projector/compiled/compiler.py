@@ -43,7 +43,7 @@ def devices_of(target: Target) -> list[jax.Device]:
     Raises:
         RuntimeError: the plugin of the platform is absent or refuses.
     """
-    register_placeholders(TARGETS, target.platform)
+    register_placeholders(TARGETS, target.platform.upper())
     topology = topologies.get_topology_desc(
         platform=target.platform, target_config=target.config, topology=target.topology
     )

@@ -98,7 +98,7 @@ _HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))(_answer
 
 
 def register_placeholders(targets: Iterable[str], platform: str) -> None:
-    """Let XLA compile custom calls of these targets for ``cuda`` or ``rocm``, in this process."""
+    """Let XLA compile custom calls of these targets in this process, for ``CUDA`` or ``ROCM``."""
     for target in targets:
         capsule = jax.ffi.pycapsule(_HANDLER)  # type: ignore[no-untyped-call]
-        jax.ffi.register_ffi_target(target, capsule, platform=platform.upper())
+        jax.ffi.register_ffi_target(target, capsule, platform=platform)

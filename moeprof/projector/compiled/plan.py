@@ -9,7 +9,7 @@
 
     print(plan(build, "h100_sxm", devices=64).by("content", "component"))
 
-`examples/plan_memory.py` is the whole of it. The step is compiled in a process of its own, so this
+`examples/plan_memory.py` is a whole one. The step is compiled in a process of its own, so this
 one may hold JAX, a GPU, or neither.
 """
 

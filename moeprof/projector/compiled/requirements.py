@@ -6,6 +6,8 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
+import shutil
+from pathlib import Path
 
 from moeprof.errors import CompileError
 from moeprof.projector.compiled.targets import Target
@@ -25,6 +27,18 @@ _ROCM_LIBRARIES = (
 )
 
 
+def packages(platform: str, version: str) -> tuple[str, ...]:
+    """What to install, without dependencies, beside a jaxlib of `version` to compile for GPUs.
+
+    From jaxlib 0.11 on XLA tries products with NVIDIA's assembler before it lays out memory.
+    """
+    name = "jax-cuda13" if platform == "cuda" else "jax-rocm7"
+    plugin = (f"{name}-plugin=={version}", f"{name}-pjrt=={version}")
+    release = tuple(int(part) for part in version.split(".")[:2])
+    tries_products = platform == "cuda" and release >= (0, 11)
+    return (*plugin, "nvidia-cuda-nvcc", "nvidia-nvvm") if tries_products else plugin
+
+
 def require_compiler(target: Target) -> None:
     """Check that JAX and its plugin for a target are installed; imports neither.
 
@@ -37,15 +51,26 @@ def require_compiler(target: Target) -> None:
         )
     if target.platform == "rocm":
         _require_rocm(target)
-    version = importlib.metadata.version("jaxlib")
+    wanted = packages(target.platform, importlib.metadata.version("jaxlib"))
     plugins = importlib.metadata.entry_points(group="jax_plugins")
-    if not any(target.platform in plugin.name + plugin.value for plugin in plugins):
-        names = "jax-cuda13" if target.platform == "cuda" else "jax-rocm7"
+    has_plugin = any(target.platform in plugin.name + plugin.value for plugin in plugins)
+    if not has_plugin or (len(wanted) > 2 and not _has_assembler()):
         raise CompileError(
-            f"compile for {target.key}: expected JAX's plugin for {target.platform.upper()}, found "
-            f"none. Install it with `pip install --no-deps {names}-plugin=={version} "
-            f"{names}-pjrt=={version}`; no GPU, driver or toolkit is needed for CUDA."
+            f"compile for {target.key}: expected JAX's plugin for {target.platform.upper()}"
+            f"{' and an assembler' if len(wanted) > 2 else ''}, found none. Install it with "
+            f"`pip install --no-deps {' '.join(wanted)}`; no GPU, driver or toolkit is needed."
         )
+
+
+def _has_assembler() -> bool:
+    if shutil.which("ptxas") or Path("/usr/local/cuda/bin/ptxas").exists():
+        return True
+    try:
+        importlib.metadata.version("nvidia-nvvm")
+        importlib.metadata.version("nvidia-cuda-nvcc")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _require_rocm(target: Target) -> None:
@@ -66,3 +91,7 @@ def _loads(name: str) -> bool:
     except OSError:
         return False
     return True
+
+
+if __name__ == "__main__":
+    print(*packages("cuda", importlib.metadata.version("jaxlib")))

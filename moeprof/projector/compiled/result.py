@@ -18,6 +18,7 @@ from moeprof.ingest.dump.open import open_dump
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
 
+_TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "constant_bytes")
 _PROGRAM = "gpu_after_optimizations.hlo.pb"
 _NEXT = ("-memory-usage-report.pb", "-memory-usage-report.txt", ".ll", "thunk_sequence.txt")
 
@@ -96,7 +97,7 @@ def read_plan(
     """
     trace = open_dump(folder)
     module = main_module(trace)
-    stated = trace.modules[trace.modules["module"].eq(module)]
+    stated = trace.modules.loc[trace.modules["module"].eq(module), list(_TOTALS)]
     memory = compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()
     peak = peak_of(trace, module)
     notes = list(trace.meta.notes)
