@@ -60,6 +60,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--deepep-sms",), {"type": click.IntRange(1), "help":
      "Multiprocessors that DeepEP takes. Default: 64."}),
     (("--world",), {"metavar": "NAME", "help": "Whose program: maxtext, bundled or megatron."}),
+    (("--maxtext-build",), {"metavar": "NAME", "help":
+        "Whose MaxText: rocm-26.2 (AMD's container) or 0.2.5 (the release)."}),
     (("--schedule",), {"metavar": "NAME", "help": "Order of work of the pipeline."}),
     (("--microbatches",), {"type": click.IntRange(1), "help": "Microbatches of a step."}),
     (("--layers-per-stage",), {"metavar": "N,…", "help": "Layers of each stage, where uneven."}),
@@ -108,6 +110,7 @@ class RunOptions:
     layers_per_stage: str | None
     offload: tuple[str, ...]
     attention: str | None
+    maxtext_build: str | None
 
 
 def describes_a_run(command: _Function) -> _Function:

@@ -165,7 +165,7 @@ def precision_of(options: RunOptions, world: str, loaded: LoadedModel) -> Precis
 def _given(options: RunOptions) -> dict[str, object]:
     """Options that stand for fields of `Setting` by the same name, where they were given."""
     names = ("mem_fraction", "overload", "ragged_buffer_factor", "vocab_tiling", "deepep_sms",
-             "attention", "recomputed_layers")  # fmt: skip
+             "attention", "recomputed_layers", "maxtext_build")  # fmt: skip
     values = {name: getattr(options, name) for name in names}
     values["has_fused_loss"] = options.fused_loss
     return {name: value for name, value in values.items() if value is not None}

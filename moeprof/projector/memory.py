@@ -8,6 +8,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy.typing as npt
 
 from moeprof.errors import SpecError
 from moeprof.projector.accounts import jax_step, megatron
-from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
+from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, StageBreakdown, total
 from moeprof.projector.notes import notes_on
 from moeprof.projector.pipeline_share import stages_of
-from moeprof.projector.setting import Amount, Degrees, Setting, degrees_of
+from moeprof.projector.setting import MAXTEXT_BUILDS, Amount, Degrees, Setting, degrees_of
 from moeprof.specs.stages import StageLayers
+from moeprof.units import format_bytes
 
 Sizes = npt.NDArray[np.float64]
 _PER_GROUP = ("pipeline", "virtual", "microbatches")
@@ -56,7 +58,30 @@ def project(setting: Setting) -> MemoryBreakdown:
     held = world.stages(setting, setting.plan.pipeline, setting.plan.virtual)
     stages = tuple(world.breakdown(setting, degrees, stage) for stage in held)
     breakdown = MemoryBreakdown(setting, stages)
-    return MemoryBreakdown(setting, stages, world.notes(breakdown))
+    notes = world.notes(breakdown)
+    if setting.world == "maxtext":
+        notes = (*notes, *_other_build(degrees, held, breakdown))
+    return MemoryBreakdown(setting, stages, notes)
+
+
+def _other_build(
+    degrees: Degrees, held: tuple[StageLayers, ...], found: MemoryBreakdown
+) -> tuple[str, ...]:
+    """What the same run needs with another build of MaxText, where that is much more or less."""
+    setting = found.setting
+    build = next(name for name in MAXTEXT_BUILDS if name != setting.maxtext_build)
+    changed = replace(setting, maxtext_build=build)
+    other = MemoryBreakdown(
+        changed, tuple(JAX.breakdown(changed, degrees, stage) for stage in held)
+    )
+    if found.temp_bytes is None or other.temp_bytes is None or not setting.model.experts:
+        return ()
+    if abs(other.temp_bytes / found.temp_bytes - 1) < BORDERLINE:
+        return ()
+    return (
+        f"counts are those of MaxText {setting.maxtext_build}; with {build} the step takes "
+        f"{format_bytes(other.temp_bytes)} (maxtext_build).",
+    )
 
 
 def project_many(setting: Setting, degrees: Degrees) -> PlanSizes:

@@ -23,6 +23,8 @@ Count: TypeAlias = int | npt.NDArray[Any]
 Amount: TypeAlias = int | float | npt.NDArray[Any]
 
 WORLDS = ("maxtext", "bundled", "megatron")
+UPSTREAM = "0.2.5"
+MAXTEXT_BUILDS = ("rocm-26.2", UPSTREAM)
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
 OFFLOADS = ("activations", "optimizer")
 
@@ -90,6 +92,8 @@ class Setting:
     is_scanned: bool = True
     has_fused_loss: bool = False
     has_distributed_optimizer: bool = True
+    maxtext_build: str = "rocm-26.2"
+    """Whose MaxText: AMD's container, or release 0.2.5, which lays weights out otherwise."""
     has_float32_weight_sum: bool = True
     """MaxText's float32_weight_sum: the combine adds up rows in float32."""
     megatron: MegatronOptions = field(default_factory=MegatronOptions)
@@ -98,10 +102,16 @@ class Setting:
     def __post_init__(self) -> None:
         """Check what has a fixed set of values, and ranges."""
         _one_of("world", self.world, WORLDS)
+        _one_of("maxtext_build", self.maxtext_build, MAXTEXT_BUILDS)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("attention", self.attention, ("flash", "whole"))
         for name in self.offload:
             _one_of("offload", name, OFFLOADS)
+        if self.maxtext_build != MAXTEXT_BUILDS[0] and self.world != "maxtext":
+            raise SpecError(
+                f"maxtext_build {self.maxtext_build}: world {self.world} has no MaxText. "
+                "Leave it out, or choose world maxtext."
+            )
         if not 0 < self.mem_fraction <= 1:
             raise SpecError(
                 f"mem-fraction: expected a share of the device's memory above 0 and up to 1, "

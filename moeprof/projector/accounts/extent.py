@@ -14,8 +14,9 @@ N      rows of a dropless buffer after fan-out to experts; R rows that arrive by
 M      entries of one capacity mask: sequences · S · E · C (M_many, n_many: 0 for one
        sequence)
 W_moe… elements of one layer's weights, gathered over the axes that split them
-W_gathered those of a MoE layer that are gathered over any axis
-P_moved elements of all layers' routed experts on the device, where layers gather them
+W_gathered those of a MoE layer that are gathered over any axis; W_rest all but experts;
+       W_all_experts the experts of all ranks
+P_experts elements of all layers' routed experts on the device; P_moved where gathered
 G…     elements of gradients on the device: of MoE layers, dense layers, the rest, one
        of that (G_end), the largest array (G_leaf)
 ====== =======================================================================================
@@ -161,7 +162,10 @@ def _weights(degrees: Degrees, held: Sequence[Parameter]) -> Extent:
         sizes["W_head"] = sizes["W_embedding"]
     is_gathered = smaller(degrees.fsdp * degrees.context - 1, 1)
     stacks = (p for p in held if p.expert_axis is not None and p.path[0] == "moe_layers")
-    sizes["P_moved"] = sum((held_elements(p, degrees) for p in stacks), 0) * is_gathered
+    sizes["P_experts"] = sum((held_elements(p, degrees) for p in stacks), 0)
+    sizes["P_moved"] = sizes["P_experts"] * is_gathered
+    sizes["W_all_experts"] = sizes["W_experts"] * degrees.expert
+    sizes["W_rest"] = sizes["W_moe"] - sizes["W_experts"]
     sizes["W_gathered"] = sizes["W_moe"] - sizes["W_experts"] * (1 - is_gathered)
     return dict(sizes)
 

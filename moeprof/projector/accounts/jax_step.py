@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from types import ModuleType
 
-from moeprof.projector.accounts import bundled, maxtext
+from moeprof.projector.accounts import bundled, maxtext, maxtext_upstream
 from moeprof.projector.accounts.extent import Extent, extent_of
 from moeprof.projector.accounts.live import Live, item_bytes, live_row
 from moeprof.projector.accounts.saved import saved_rows
@@ -21,7 +21,7 @@ from moeprof.projector.pipeline_share import (
     stage_counts,
 )
 from moeprof.projector.rows import product_row
-from moeprof.projector.setting import Amount, Degrees, Setting
+from moeprof.projector.setting import UPSTREAM, Amount, Degrees, Setting
 from moeprof.projector.state import state_rows
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter
@@ -61,6 +61,8 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
 
 
 def _account(setting: Setting) -> ModuleType:
+    if setting.world == "maxtext" and setting.maxtext_build == UPSTREAM:
+        return maxtext_upstream
     return _ACCOUNTS[setting.world]
 
 

@@ -1,0 +1,55 @@
+"""Two builds of MaxText: AMD's container by what it published, the release by what XLA lays out."""
+
+import pytest
+
+from moeprof.errors import SpecError
+from moeprof.projector.memory import project
+from moeprof.projector.setting import Setting
+from moeprof.specs.hardware import load_hardware
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.presets import load_preset
+from moeprof.specs.strategy import parse_strategy
+
+
+def deepseek(strategy: str, pdbs: int, **changes: object) -> Setting:
+    return Setting(
+        load_preset("deepseek3-671b"),
+        ParallelPlan(fsdp=8, expert=8),
+        parse_strategy(strategy),
+        load_hardware("mi355x"),
+        pdbs=pdbs,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pdbs", "temp_gib"),
+    [  # benchmarks/results/maxtext_compiled.json
+        ("dense-cf1.25", 1, 69.50),
+        ("dense-cf1.25", 8, 122.17),
+        ("dense-cf4", 4, 117.55),
+        ("sparse-ragged-dot", 1, 311.69),
+    ],
+)
+def test_the_release_as_it_is_compiled_for_64_devices(
+    strategy: str, pdbs: int, temp_gib: float
+) -> None:
+    found = project(deepseek(strategy, pdbs, maxtext_build="0.2.5"))
+    assert found.temp_bytes is not None
+    assert found.temp_bytes / 2**30 == pytest.approx(temp_gib, rel=0.03)
+
+
+def test_the_other_build_is_told_where_it_matters() -> None:
+    """Stacked copies of 58 layers' experts and those of all ranks: 19 + 21 GiB more."""
+    container = project(deepseek("dense-cf1.25", 4))
+    (note,) = [note for note in container.notes if "MaxText" in note]
+    assert note.startswith("counts are those of MaxText rocm-26.2; with 0.2.5 the step takes ")
+    release = project(deepseek("dense-cf1.25", 4, maxtext_build="0.2.5"))
+    assert (release.temp_bytes or 0) > (container.temp_bytes or 0) + 20 * 2**30
+
+
+def test_a_build_is_maxtexts_alone() -> None:
+    with pytest.raises(SpecError, match=r"maxtext_build 0\.2\.5: world megatron has no MaxText"):
+        deepseek("sparse-gmm", 1, world="megatron", maxtext_build="0.2.5")
+    with pytest.raises(SpecError, match=r"maxtext_build: expected one of rocm-26\.2, 0\.2\.5"):
+        deepseek("sparse-gmm", 1, maxtext_build="1")
