@@ -6,7 +6,7 @@ Each configuration is a process of its own, since an allocator's peak is that of
 compiles the training step, runs it twice and states two figures per device: XLA's plan of
 the program (`memory_analysis`) and the allocator's peak. Strategies that have no kernel on this
 GPU are named with the reason. A configuration that runs out of memory states the message.
-`benchmarks/gpu_memory_scores.py` sets the figures beside the projections.
+`benchmarks/memory_closed_form.py` sets the figures beside the projections.
 """
 
 from __future__ import annotations

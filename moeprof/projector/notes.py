@@ -86,6 +86,15 @@ def _offloaded(breakdown: MemoryBreakdown) -> str:
     return f"optimizer state in the host's memory: {format_bytes(float(size or 0))} per device."
 
 
+def _unscanned(breakdown: MemoryBreakdown) -> str:
+    if breakdown.setting.is_scanned:
+        return ""
+    return (
+        "layers are not scanned: counts are those of scanned layers; without the loop XLA may gather "
+        "the weights of several layers at once."
+    )
+
+
 def _schedule(breakdown: MemoryBreakdown) -> str:
     setting = breakdown.setting
     if setting.plan.pipeline == 1 or setting.schedule in ("gpipe", "circular"):
@@ -113,6 +122,7 @@ _NOTES: tuple[Callable[[MemoryBreakdown], str], ...] = (
     _saved_buffers,
     lambda breakdown: linear_layers_note(breakdown.setting.model),
     _offloaded,
+    _unscanned,
     _schedule,
     lambda breakdown: _precision(breakdown.setting),
 )

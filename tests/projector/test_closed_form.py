@@ -208,3 +208,9 @@ def test_the_closed_form_needs_no_jax() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_layers_that_are_not_scanned_are_said_to_be_counted_as_scanned() -> None:
+    found = project(deepseek("sparse-gmm", 1, is_scanned=False))
+    assert any(note.startswith("layers are not scanned") for note in found.notes)
+    assert not any("not scanned" in note for note in project(deepseek("sparse-gmm", 1)).notes)
