@@ -90,8 +90,8 @@ def _unscanned(breakdown: MemoryBreakdown) -> str:
     if breakdown.setting.is_scanned:
         return ""
     return (
-        "layers are not scanned: counts are those of scanned layers; without the loop XLA may gather "
-        "the weights of several layers at once."
+        "layers are not scanned: counts are those of scanned layers; without the loop XLA may "
+        "gather the weights of several layers at once."
     )
 
 
