@@ -14,6 +14,7 @@ import jax
 
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _UNIMPLEMENTED = 12  # XLA_FFI_Error_Code_UNIMPLEMENTED
+_FIRST_VERSION = (0, 1)  # jaxlib 0.7 passes no API when it asks for the version: it has this one
 _MESSAGE = b"compiled by moeprof to tell its memory: this call has no kernel and cannot be run"
 
 
@@ -79,18 +80,20 @@ class _CallFrame(ctypes.Structure):
 
 def _answer(frame: ctypes._Pointer[_CallFrame]) -> int | None:  # called by XLA, on its threads
     call = frame.contents
-    api = call.api.contents
     extension = call.extension_start
     while extension:
         if extension.contents.type == _METADATA:
             asked = ctypes.cast(extension, ctypes.POINTER(_MetadataExtension)).contents
-            asked.metadata.contents.version.major = api.version.major
-            asked.metadata.contents.version.minor = api.version.minor
+            major, minor = _FIRST_VERSION
+            if call.api:
+                major, minor = call.api.contents.version.major, call.api.contents.version.minor
+            asked.metadata.contents.version.major = major
+            asked.metadata.contents.version.minor = minor
             asked.metadata.contents.traits = 0
             return None
         extension = ctypes.cast(extension.contents.next, ctypes.POINTER(_Extension))
     args = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, _MESSAGE, _UNIMPLEMENTED)
-    error: int | None = api.error_create(ctypes.byref(args))
+    error: int | None = call.api.contents.error_create(ctypes.byref(args))
     return error
 
 
