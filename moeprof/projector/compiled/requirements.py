@@ -12,6 +12,7 @@ from pathlib import Path
 from moeprof.errors import CompileError
 from moeprof.projector.compiled.targets import Target
 
+_FIRST_RELEASE = (0, 7, 2)  # of jax-cuda13-plugin
 ROCM_SWITCH = "MOEPROF_EXPERIMENTAL_ROCM_PLAN"
 # What the compiler's own library is linked with (jax-rocm7-pjrt, `ldd`).
 _ROCM_LIBRARIES = (
@@ -34,8 +35,7 @@ def packages(platform: str, version: str) -> tuple[str, ...]:
     """
     name = "jax-cuda13" if platform == "cuda" else "jax-rocm7"
     plugin = (f"{name}-plugin=={version}", f"{name}-pjrt=={version}")
-    release = tuple(int(part) for part in version.split(".")[:2])
-    tries_products = platform == "cuda" and release >= (0, 11)
+    tries_products = platform == "cuda" and _release(version) >= (0, 11)
     return (*plugin, "nvidia-cuda-nvcc", "nvidia-nvvm") if tries_products else plugin
 
 
@@ -51,7 +51,13 @@ def require_compiler(target: Target) -> None:
         )
     if target.platform == "rocm":
         _require_rocm(target)
-    wanted = packages(target.platform, importlib.metadata.version("jaxlib"))
+    version = importlib.metadata.version("jaxlib")
+    if _release(version) < _FIRST_RELEASE:
+        raise CompileError(
+            f"compile: expected jaxlib {'.'.join(map(str, _FIRST_RELEASE))} or later, found "
+            f"{version}, for which there is no such plugin. Install a later jax."
+        )
+    wanted = packages(target.platform, version)
     plugins = importlib.metadata.entry_points(group="jax_plugins")
     has_plugin = any(target.platform in plugin.name + plugin.value for plugin in plugins)
     if not has_plugin or (len(wanted) > 2 and not _has_assembler()):
@@ -60,6 +66,10 @@ def require_compiler(target: Target) -> None:
             f"{' and an assembler' if len(wanted) > 2 else ''}, found none. Install it with "
             f"`pip install --no-deps {' '.join(wanted)}`; no GPU, driver or toolkit is needed."
         )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 def _has_assembler() -> bool:
