@@ -24,10 +24,12 @@ from moeprof.tables.compiled_memory import CompiledMemory, compiled_memory
 
 # (devices of the topology, options) -> (step, its arguments as ShapeDtypeStructs with shardings)
 Build = Callable[..., tuple[Callable[..., Any], Sequence[Any]]]
-OPTIONS: dict[str, bool | int] = {
-    # Kernels are not optimised, as none will run; what is laid out stays the same.
-    "xla_backend_optimization_level": 0,
-}
+# Kernels are not optimised, as none will run; what is laid out stays the same.
+OPTIONS: dict[str, bool | int] = {"xla_backend_optimization_level": 0}
+if jax.__version_info__ < (0, 10):
+    # These refuse to tune without a device ("Expect autotune result cache hit for deviceless
+    # compilation"). From 0.11 on it is the other way round: without tuning, "No supported config".
+    OPTIONS["xla_gpu_autotune_level"] = 0
 
 
 class Compiled(NamedTuple):
