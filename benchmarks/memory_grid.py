@@ -6,8 +6,9 @@ Compiles every case of `memory_grid_cases.py` for NVIDIA H100s that are not ther
 JSON line per case as it ends; cases that the file has already are not compiled again. A line has
 the case, its half (``split``: fit or test), XLA's totals, and what fills the arena when it is
 fullest: ``buffers`` lists [kind of tensor, component, phase, layer kind, shape, its family, count,
-bytes], largest first, ``rest_bytes`` what is left; ``maxima`` the fullest that the arena is while
-each part of the step writes. All on one device. Needs jax with its CUDA plugin, and no GPU.
+bytes], largest first, ``rest_bytes`` what is left; ``heap_bytes`` the most that is alive at once in
+the largest heap of the arena (jax 0.11 makes several), ``maxima`` the same while each part of the
+step writes. All on one device. Needs jax with its CUDA plugin, and no GPU.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def _laid_out(folder: Path, case: Case) -> tuple[dict[str, int], dict[str, Any]]
     maxima = sorted(highest.items(), key=lambda item: -item[1])[:_MOST_MAXIMA]
     return totals, {
         "peak_op": peak.op,
-        "heap_bytes": [int(each.live_bytes.max()) for each in peak.heaps],
+        "heap_bytes": int(heap.live_bytes.max()),
         "buffers": rows,
         "rest_bytes": temp_bytes - int(shown["bytes"].sum()),
         "maxima": dict(maxima),

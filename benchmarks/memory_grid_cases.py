@@ -28,7 +28,7 @@ STRATEGIES = (
     "dense-cf4",
 )
 SEED = 20
-CASES = 456
+CASES = 450
 _REMATS = (
     *("full",) * 5,
     *("none",) * 2,
