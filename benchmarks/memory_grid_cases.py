@@ -28,7 +28,7 @@ STRATEGIES = (
     "dense-cf4",
 )
 SEED = 20
-CASES = 450
+CASES = 456
 _REMATS = (
     *("full",) * 5,
     *("none",) * 2,
