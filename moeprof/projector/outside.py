@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.projector.breakdown import Row
-from moeprof.projector.rows import whole
+from moeprof.projector.rows import smaller, whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 
@@ -60,9 +60,22 @@ _TPU = Row(
 )
 RESERVE_BYTES = 3 * 2**30
 RESERVE_PER_PEER_BYTES = 2**30 // 20
-"""Device context, code objects and collective buffers: 3 GiB and 0.05 GiB per device. Observed:
-5.8 GiB did not suffice for RCCL on 64 devices, 20 GiB did (AMD-AGI/maxtext-slurm, docs)."""
+"""Device context, code objects and collective buffers of AMD's: 3 GiB and 0.05 GiB per device.
+Observed: 5.8 GiB did not suffice for RCCL on 64 devices, 20 GiB did (AMD-AGI/maxtext-slurm)."""
 _RESERVE_SOURCE = "AMD-AGI/maxtext-slurm, docs: more than 5.8 GiB with 64 devices, at most 20 GiB"
+
+CUDA_CONTEXT_BYTES = 1_060_000_000
+NCCL_NODE_BYTES = 4_340_000_000 - CUDA_CONTEXT_BYTES
+"""Eight H100 of one node, beside the allocator: 1.06 GB before the first all-to-all, 4.34 GB
+after it (NVIDIA/nccl, issue 1685): 32 channels to each of 7 peers."""
+NCCL_NODE_PEERS = 7
+NCCL_NETWORK_BYTES = 2**29
+"""NCCL's network buffer for point-to-point, shared by all peers (NVIDIA/nccl, issue 2363)."""
+_CONTEXT_SOURCE = "NVIDIA/nccl, issue 1685: 8 H100 before the first all-to-all"
+_NCCL_SOURCE = (
+    "NVIDIA/nccl, issues 1685 (8 H100 before and after an all-to-all), 2363 (network buffer), "
+    "986 (more than two nodes need no more)"
+)
 
 
 def nvl_bytes(ranks: int, hidden_bytes: int, sms: int) -> int:
@@ -98,7 +111,7 @@ def outside_rows(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
     )
     if setting.hardware.vendor == "Google":
         return (_TPU,)
-    return (*reserve_rows(devices, "devices"), *deepep_rows(setting, degrees))
+    return (*reserve_rows(setting, devices, 1, "devices"), *deepep_rows(setting, degrees))
 
 
 def deepep_rows(setting: Setting, degrees: Degrees) -> list[Row]:
@@ -138,33 +151,49 @@ def _per_ranks(size_of: object, ranks: Count, hidden_bytes: int, sms: int) -> Am
     return sizes
 
 
-def reserve_rows(peers: Count, unit: str) -> tuple[Row, Row]:
-    """Device context, and buffers of communicators with so many peers, counted in ``unit``."""
+def reserve_rows(setting: Setting, ranks: Count, groups: int, unit: str) -> tuple[Row, Row]:
+    """Device context, and buffers of communicators.
+
+    ``ranks`` counts those of all ``groups`` that a rank is in, itself in each, in words ``unit``.
+    """
+    if setting.hardware.vendor == "NVIDIA":
+        return _nvidia_rows(ranks - groups)
     return (
-        Row(
-            "context and code objects",
-            "outside",
-            "runtime reserve",
-            RESERVE_BYTES,
-            "3 GiB",
-            _RESERVE_SOURCE,
-            "low",
-        ),
-        Row(
-            "communicators' buffers",
-            "outside",
+        _reserve("runtime reserve", RESERVE_BYTES, "3 GiB", _RESERVE_SOURCE),
+        _reserve(
             "collective buffers",
-            whole(RESERVE_PER_PEER_BYTES * peers),
-            f"0.05 GiB × {_text(peers)} {unit}",
+            whole(RESERVE_PER_PEER_BYTES * ranks),
+            f"0.05 GiB × {_text(ranks)} {unit}",
             _RESERVE_SOURCE,
-            "low",
         ),
     )
+
+
+def _nvidia_rows(peers: Count) -> tuple[Row, Row]:
+    """CUDA's context; NCCL's channels to the peers of a node, and its buffer for the network."""
+    near = smaller(peers, NCCL_NODE_PEERS)
+    is_beyond = smaller(peers - near, 1)
+    size = whole(near * (NCCL_NODE_BYTES / NCCL_NODE_PEERS) + is_beyond * NCCL_NETWORK_BYTES)
+    formula = f"3.28 GB / 7 × {_text(near)} peers of the node"
+    if not isinstance(is_beyond, int) or is_beyond:
+        formula += " + 0.5 GiB for the network"
+    return (
+        _reserve("runtime reserve", CUDA_CONTEXT_BYTES, "1.06 GB", _CONTEXT_SOURCE),
+        _reserve("collective buffers", size, formula, _NCCL_SOURCE),
+    )
+
+
+def _reserve(kind: str, size: Amount, formula: str, source: str) -> Row:
+    name = {
+        "runtime reserve": "context and code objects",
+        "collective buffers": "communicators' buffers",
+    }[kind]
+    return Row(name, "outside", kind, size, formula, source, "low")
 
 
 def _aligned(size: int) -> int:
     return -(-size // 128) * 128
 
 
-def _text(count: Count) -> str:
+def _text(count: Amount) -> str:
     return f"{count}" if isinstance(count, int) else "of each plan"

@@ -14,6 +14,7 @@ from moeprof.projector.setting import Amount, Count, Degrees, Setting
 CACHE_SHARE = 0.026
 """PyTorch reserves more than is allocated: 162.29 of 158.22 GiB and 173.86 of 169.54 GiB."""
 CACHE_ROW = "allocator cache"
+_GROUPS = 5
 
 
 def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -> tuple[Row, ...]:
@@ -30,11 +31,11 @@ def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -
         "allocated and reserved of two runs: NVIDIA-NeMo/Megatron-Bridge, nemotron-3.5-lightning",
         "low",
     )
-    reserve = reserve_rows(_peers(degrees), "ranks of its groups")
+    reserve = reserve_rows(setting, _ranks(degrees), _GROUPS, "ranks of its groups")
     return (*reserve, *deepep_rows(setting, degrees), cache)
 
 
-def _peers(degrees: Degrees) -> Count:
+def _ranks(degrees: Degrees) -> Count:
     """Ranks of all groups that one rank is in: DP · CP, TP, PP, EP and EDP."""
     data = degrees.data * degrees.fsdp * degrees.context
     groups = degrees.expert_tensor * degrees.expert * degrees.pipeline
