@@ -9,7 +9,7 @@ import pytest
 FOLDER = "MOEPROF_CUDA_PLUGIN"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plugin():
     """Where `make test` put the plugin; its compiler needs no GPU."""
     folder = Path(os.environ.get(FOLDER, Path(sys.prefix) / "cuda-plugin"))
