@@ -6,6 +6,7 @@ from moeprof.errors import SpecError
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.specs.hardware import load_hardware
+from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.strategy import parse_strategy
@@ -53,3 +54,53 @@ def test_a_build_is_maxtexts_alone() -> None:
         deepseek("sparse-gmm", 1, world="megatron", maxtext_build="0.2.5")
     with pytest.raises(SpecError, match=r"maxtext_build: expected one of rocm-26\.2, 0\.2\.5"):
         deepseek("sparse-gmm", 1, maxtext_build="1")
+
+
+def captured(**changes: object) -> Setting:
+    """The step of MaxText 0.2.5 that ran on two H100: its shapes are those of its program."""
+    model = ModelSpec(
+        layers=5,
+        dense_layers=1,
+        hidden=2048,
+        heads=16,
+        attention=MlaSpec(768, 512, 128, 64, 128),
+        experts=16,
+        top_k=4,
+        moe_ffn=1024,
+        dense_ffn=8192,
+        vocab=32768,
+        compute_dtype="bfloat16",
+        weight_dtype="bfloat16",
+    )
+    return Setting(
+        model,
+        ParallelPlan(expert=2),
+        parse_strategy("dense-cf1.25"),
+        load_hardware("h100_sxm"),
+        **{
+            "sequence": 2048,
+            "pdbs": 2,
+            "attention": "whole",
+            "maxtext_build": "0.2.5",
+            **changes,
+        },  # type: ignore[arg-type]
+    )
+
+
+def test_the_release_as_it_ran_on_two_h100() -> None:
+    """memory_analysis of the run: arguments 2,009,196,532 B, temp 3,898,152,944 B."""
+    found = project(captured())
+    assert found.args_bytes == pytest.approx(2_009_196_532, rel=0.001)
+    assert found.temp_bytes == pytest.approx(3_898_152_944, rel=0.05)
+
+
+def test_a_stack_of_one_layer_is_not_recomputed_by_the_release() -> None:
+    """Its two arrays of scores, bf16[2, 16, 2048, 2048], stay: 2 · 256 MiB."""
+    scores = [
+        row.size_bytes
+        for row in project(captured()).rows
+        if row.kind == "activations" and "scores" in row.name
+    ]
+    assert scores == [2 * 2 * 16 * 2048 * 2048 * 2]
+    flash = project(captured(attention="flash"))
+    assert not any("scores" in row.name for row in flash.rows)
