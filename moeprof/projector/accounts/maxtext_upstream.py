@@ -4,8 +4,8 @@ Another build than `maxtext`, AMD's container: stacked expert weights lie along 
 copied along axis 0 for the layers' loop, and on the capacity path the partitioner gathers the
 experts of all ranks instead of moving tokens. Counts were read off four compiled steps of
 DeepSeek-V3 (benchmarks/results/maxtext_compiled.json, jax 0.12), whose sizes they give within 3 %,
-and those of attention without a flash kernel, and of a stack of one layer, off the program of a step
-that ran on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp 3,898,152,944 B).
+and those of attention without a flash kernel, and of a stack of one layer, off the program of a
+step that ran on two H100 (jax 0.11.2; one dense and four MoE layers, EP 2: temp 3,898,152,944 B).
 Dropless strategies with a grouped GEMM were not compiled: their rows are those of `maxtext`.
 """
 
