@@ -214,3 +214,17 @@ def test_layers_that_are_not_scanned_are_said_to_be_counted_as_scanned() -> None
     found = project(deepseek("sparse-gmm", 1, is_scanned=False))
     assert any(note.startswith("layers are not scanned") for note in found.notes)
     assert not any("not scanned" in note for note in project(deepseek("sparse-gmm", 1)).notes)
+
+
+@pytest.mark.parametrize("build", ["rocm-26.2", "0.2.5"])
+@pytest.mark.parametrize("strategy", ["sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot"])
+def test_experts_in_fp8_hold_one_array_of_rows_in_fp8(strategy: str, build: str) -> None:
+    """The kept operand 1 B in place of 2, a quantised cotangent 1 B beside: as much as in bf16."""
+    precision = Precision(experts="float8_e4m3fn")
+    wide = project(deepseek(strategy, 4, maxtext_build=build))
+    fp8 = project(deepseek(strategy, 4, maxtext_build=build, precision=precision))
+    assert fp8.inside_bytes == wide.inside_bytes
+    rows = 4 * 4096 * 8 * 8  # tokens · top-k · EP
+    assert size(fp8, "rows quantised for fp8 products: an operand, a cotangent") == (
+        pytest.approx(2 * rows * 7168 / 2**30)
+    )

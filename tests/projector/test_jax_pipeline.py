@@ -124,3 +124,13 @@ def test_layers_that_are_not_recomputed_keep_everything() -> None:
     kept = project(dataclasses.replace(setting(plan), recomputed_layers=0))
     assert full < half < none == kept.temp_bytes
     assert none - half == pytest.approx(half - full, rel=1e-6)
+
+
+def test_the_optimizer_works_on_one_set_of_gradients() -> None:
+    """By then the set of the last microbatch is part of the sum."""
+    updates = [
+        next(peak for peak in stage.peaks if peak.name == "optimizer update").size_bytes
+        for m in (1, 4)
+        for stage in project(setting(ParallelPlan(), microbatches=m)).stages
+    ]
+    assert updates[0] == updates[1]

@@ -45,7 +45,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     extent = extent_of(setting, degrees, held)
     args = (*state_rows(setting, degrees, held), *_inputs(setting, degrees))
     apart = [live_row(one, extent, setting) for one in _account(setting).always(setting)]
-    summed = (*_summed(setting, degrees, extent), *apart)
+    summed = (*_summed(setting, degrees, extent), *apart)  # the optimizer has the sum alone
     saved = _saved(setting, degrees, extent, stage)
     moments = _account(setting).moments(setting)
     peaks = [
@@ -56,7 +56,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     if stage.has_head:
         peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *summed)))
     update = [live_row(one, extent, setting) for one in _account(setting).UPDATE]
-    peaks.append(Peak("optimizer update", (*summed, *update)))
+    peaks.append(Peak("optimizer update", (*apart, *update)))
     return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
 
 

@@ -7,6 +7,8 @@ with six sizes of failed allocations that AMD published (`FITTED`); nothing else
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
@@ -43,7 +45,13 @@ STRATEGIES: dict[str, tuple[Live, ...]] = {
     ),
 }
 """Transient of the experts in the backward pass of one MoE layer, recomputation included."""
-_FP8 = (Live("rows and weights quantised for fp8 products", "N d:u8", 1, _CODE, "low"),)
+_FP8 = Live(
+    "rows quantised for fp8 products: an operand, a cotangent",
+    "N d:u8",
+    2,
+    "AI-Hypercomputer/maxtext, kernels/megablox/ops.py: quantised operands are what is kept",
+    "low",
+)
 
 _ATTENTION = (
     Live("attention: normalised input, residual, low-rank parts, cotangents", "T d", 8, _CODE),
@@ -158,10 +166,20 @@ def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
     return {}
 
 
+def quantised(setting: Setting, lists: tuple[Live, ...]) -> tuple[Live, ...]:
+    """With experts in fp8 a grouped GEMM keeps its operand in fp8 alone, in place of one of bf16.
+
+    The cotangent is quantised as well, beside its own of bf16.
+    """
+    is_fp8 = (setting.precision.experts or "").startswith("float8")
+    if not is_fp8 or setting.strategy.kind == "dense":
+        return lists
+    fewer = (replace(one, count=one.count - 1) if one.shape == "N d" else one for one in lists)
+    return (*(one for one in fewer if one.count), _FP8)
+
+
 def _experts(setting: Setting) -> tuple[Live, ...]:
-    lists = STRATEGIES[setting.strategy.kind]
+    lists = quantised(setting, STRATEGIES[setting.strategy.kind])
     if setting.strategy.kind != "dense" and setting.has_float32_weight_sum:
         lists = (*lists, _WEIGHT_SUM)
-    if (setting.precision.experts or "").startswith("float8") and setting.strategy.kind != "dense":
-        lists = (*lists, *_FP8)
     return lists

@@ -81,7 +81,7 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     if setting.model.moe_layers:
         kind = setting.strategy.kind
         rows = _STRATEGIES.get(kind, (_OWN_EXPERTS, *maxtext.STRATEGIES[kind]))
-        peaks["backward of a MoE layer"] = (*_SHARED, *rows)
+        peaks["backward of a MoE layer"] = (*_SHARED, *maxtext.quantised(setting, rows))
         if setting.attention == "whole":
             peaks["backward of attention"] = _WHOLE_ATTENTION
     return peaks
