@@ -164,7 +164,7 @@ def _space(asked: SearchOptions) -> tuple[str, Space, list[str]]:
         run = _run_options(asked)
         world = asked.world or "maxtext"
         base = _base(asked, run, loaded, world, hardware)
-        strategies = strategies_of(run, world, loaded.model.experts > 0, said)
+        strategies = strategies_of(run, world, base, said)
         policies = asked.remat or (("none", "full") if world == "megatron" else ("full",))
         space = Space(
             base=base,
@@ -188,7 +188,7 @@ def _base(
 ) -> Setting:
     """What all plans share."""
     from moeprof.cli.memory_setting import precision_of
-    from moeprof.projector.setting import Setting
+    from moeprof.projector.setting import Setting, usual_fraction
     from moeprof.specs.plan import ParallelPlan
     from moeprof.specs.strategy import Strategy
 
@@ -203,7 +203,7 @@ def _base(
         precision=precision_of(run, world, loaded),
     )
     if asked.mem_fraction is None:
-        return shared
+        return replace(shared, mem_fraction=usual_fraction(hardware))
     return replace(shared, mem_fraction=asked.mem_fraction)
 
 

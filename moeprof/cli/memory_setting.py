@@ -16,7 +16,7 @@ from moeprof.cli.memory_options import RunOptions
 from moeprof.cli.memory_plan import check, plan_of
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.projector.setting import Precision, Setting
+from moeprof.projector.setting import Precision, Setting, usual_fraction
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names
@@ -28,6 +28,7 @@ HARDWARE = "h100_sxm"
 UNKNOWN = "unknown"
 STRATEGIES = ("dense-cf1.25", "sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot")
 """What ``all`` stands for."""
+_DEEPEP = "sparse-gmm-deepep"
 MEGATRON_STRATEGIES = ("sparse-gmm", "sparse-gmm-deepep")
 """The same for Megatron: its all-to-all and its flexible (DeepEP) token dispatcher."""
 
@@ -95,10 +96,10 @@ def wanted(options: RunOptions) -> Wanted:
             precision=precision_of(options, world, loaded),
             offload=frozenset(_parts(options.offload)),
             layers_per_stage=load.batch.layers_per_stage,
-            **_given(options),  # type: ignore[arg-type]
+            **{"mem_fraction": usual_fraction(hardware), **_given(options)},  # type: ignore[arg-type]
             **_of_megatron(options, world),  # type: ignore[arg-type]
         )
-        strategies = strategies_of(options, world, model.experts > 0, said)
+        strategies = strategies_of(options, world, setting, said)
     if taken:
         said.insert(0, f"Not given, so taken: {', '.join(taken)}.")
     is_asked = options.mem_fraction is not None
@@ -188,16 +189,22 @@ def _of_megatron(options: RunOptions, world: str) -> dict[str, object]:
 
 
 def strategies_of(
-    options: RunOptions, world: str, has_experts: bool, said: list[str]
+    options: RunOptions, world: str, setting: Setting, said: list[str]
 ) -> tuple[Strategy, ...]:
     """The strategies that were asked for, in order and once each; a dense model has one."""
-    if not has_experts and not options.strategy:
+    if not setting.model.experts and not options.strategy:
         said.append("The model has no experts: strategies make no difference, one stands for all.")
         return (parse_strategy(STRATEGIES[0]),)
-    every = MEGATRON_STRATEGIES if world == "megatron" else STRATEGIES
+    every: tuple[str, ...] = MEGATRON_STRATEGIES if world == "megatron" else STRATEGIES
     asked = _parts(options.strategy) or ("all",)
+    if setting.hardware.vendor == "Google" and "all" in asked:
+        every = tuple(name for name in every if name != _DEEPEP)
+        said.append(f"{_DEEPEP}: left out, DeepEP runs on GPUs.")
     names = [n for name in asked for n in (every if name == "all" else (name,))]
-    return tuple(parse_strategy(name) for name in dict.fromkeys(names))
+    strategies = tuple(parse_strategy(name) for name in dict.fromkeys(names))
+    for strategy in strategies:
+        replace(setting, strategy=strategy)  # refused here where the hardware does not run it
+    return strategies
 
 
 def _parts(names: tuple[str, ...]) -> tuple[str, ...]:

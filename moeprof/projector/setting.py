@@ -27,6 +27,7 @@ UPSTREAM = "0.2.5"
 MAXTEXT_BUILDS = ("rocm-26.2", UPSTREAM)
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
 OFFLOADS = ("activations", "optimizer")
+GPU_FRACTION = 0.93
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Setting:
     schedule: str = "1f1b"
     optimizer: str = "adamw"
     precision: Precision = field(default_factory=Precision)
-    mem_fraction: float = 0.93
+    mem_fraction: float = GPU_FRACTION
     overload: float | None = None
     ragged_buffer_factor: float | None = None
     vocab_tiling: int = 1
@@ -112,6 +113,8 @@ class Setting:
                 f"maxtext_build {self.maxtext_build}: world {self.world} has no MaxText. "
                 "Leave it out, or choose world maxtext."
             )
+        if self.hardware.vendor == "Google":
+            self._check_on_tpu()
         if not 0 < self.mem_fraction <= 1:
             raise SpecError(
                 f"mem-fraction: expected a share of the device's memory above 0 and up to 1, "
@@ -125,6 +128,18 @@ class Setting:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise SpecError(f"{name}: expected a number above 0, found {value:g}.")
+
+    def _check_on_tpu(self) -> None:
+        found = f"runs on GPUs, found {self.hardware.name}"
+        if self.world == "megatron":
+            raise SpecError(f"world megatron: Megatron-LM {found}. Choose world maxtext.")
+        if self.strategy.kind == "sparse-gmm-deepep":
+            raise SpecError(f"strategy {self.strategy.name}: DeepEP {found}. Choose sparse-gmm.")
+
+
+def usual_fraction(hardware: HardwareSpec) -> float:
+    """Share of the device that XLA is given where nothing is said: on a TPU all of it."""
+    return 1.0 if hardware.vendor == "Google" else GPU_FRACTION
 
 
 class Degrees(NamedTuple):

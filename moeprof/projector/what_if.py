@@ -124,6 +124,8 @@ def _deepep(setting: Setting, tuning: Tuning) -> Iterator[_Change]:
     kind = setting.strategy.kind
     if setting.plan.expert == 1 or kind not in ("sparse-gmm", "sparse-gmm-deepep"):
         return
+    if setting.hardware.vendor == "Google":
+        return
     is_used = kind == "sparse-gmm-deepep"
     other = "sparse-gmm" if is_used else "sparse-gmm-deepep"
     changed = replace(setting, strategy=parse_strategy(other))

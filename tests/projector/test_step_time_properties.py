@@ -20,6 +20,12 @@ from moeprof.specs.strategy import parse_strategy
 STRATEGIES = ("dense-cf1.25", "sparse-gmm", "sparse-gmm-deepep", "sparse-ragged-dot")
 
 
+def exists(hardware: str, strategy: str, world: str) -> bool:
+    """DeepEP and Megatron-LM run on GPUs alone; `Setting` refuses them elsewhere."""
+    is_tpu = hardware.startswith("tpu")
+    return not (is_tpu and (world == "megatron" or strategy == "sparse-gmm-deepep"))
+
+
 def run(name: str, hardware: str, strategy: str, world: str, **changes: object) -> Setting:
     """Eight devices, experts spread over them where there are any."""
     model = load_preset(name)
@@ -38,6 +44,8 @@ def run(name: str, hardware: str, strategy: str, world: str, **changes: object) 
 def test_every_model_and_device_has_an_estimate_whose_rows_add_up(name, world):
     for hardware in hardware_keys():
         for strategy in STRATEGIES:
+            if not exists(hardware, strategy, world):
+                continue
             found = estimate(run(name, hardware, strategy, world))
             assert 0 < found.seconds < 1e7
             assert all(row.seconds >= 0 and row.hidden_s >= 0 for row in found.rows)
@@ -46,12 +54,15 @@ def test_every_model_and_device_has_an_estimate_whose_rows_add_up(name, world):
             assert abs(found.bubble) < 1e-9
 
 
-runs = st.builds(
-    run,
-    st.sampled_from(["deepseek_v3", "mixtral_8x7b", "qwen3_next_80b_a3b", "llama4_maverick"]),
-    st.sampled_from(["mi355x", "h100_sxm", "gb200", "tpu_v5p"]),
-    st.sampled_from(STRATEGIES),
-    st.sampled_from(["maxtext", "megatron"]),
+runs = (
+    st.tuples(
+        st.sampled_from(["deepseek_v3", "mixtral_8x7b", "qwen3_next_80b_a3b", "llama4_maverick"]),
+        st.sampled_from(["mi355x", "h100_sxm", "gb200", "tpu_v5p"]),
+        st.sampled_from(STRATEGIES),
+        st.sampled_from(["maxtext", "megatron"]),
+    )
+    .filter(lambda choice: exists(*choice[1:]))
+    .map(lambda choice: run(*choice))
 )
 
 

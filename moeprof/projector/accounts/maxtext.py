@@ -166,6 +166,12 @@ def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
     return {}
 
 
+def product_of(setting: Setting) -> str:
+    """The strategy whose rows a step holds: on a TPU ragged_dot is a grouped GEMM."""
+    is_tpu, kind = setting.hardware.vendor == "Google", setting.strategy.kind
+    return "sparse-gmm" if is_tpu and kind == "sparse-ragged-dot" else kind
+
+
 def quantised(setting: Setting, lists: tuple[Live, ...]) -> tuple[Live, ...]:
     """With experts in fp8 a grouped GEMM keeps its operand in fp8 alone, in place of one of bf16.
 
@@ -179,7 +185,7 @@ def quantised(setting: Setting, lists: tuple[Live, ...]) -> tuple[Live, ...]:
 
 
 def _experts(setting: Setting) -> tuple[Live, ...]:
-    lists = quantised(setting, STRATEGIES[setting.strategy.kind])
+    lists = quantised(setting, STRATEGIES[product_of(setting)])
     if setting.strategy.kind != "dense" and setting.has_float32_weight_sum:
         lists = (*lists, _WEIGHT_SUM)
     return lists

@@ -79,7 +79,7 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     """The lists by moment, without what layers saved."""
     peaks = maxtext.moments(setting)
     if setting.model.moe_layers:
-        kind = setting.strategy.kind
+        kind = maxtext.product_of(setting)
         rows = _STRATEGIES.get(kind, (_OWN_EXPERTS, *maxtext.STRATEGIES[kind]))
         peaks["backward of a MoE layer"] = (*_SHARED, *maxtext.quantised(setting, rows))
         if setting.attention == "whole":
