@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.extent import dropless_factor
 from moeprof.projector.breakdown import MemoryBreakdown, Verdict
 from moeprof.projector.memory import project
+from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.remat import FULL
@@ -87,7 +87,7 @@ def _buffers(setting: Setting) -> Iterator[_Change]:
             smaller = replace(setting, strategy=parse_strategy("dense-cf1"))
             yield _Change("capacity factor 1", "drops tokens of experts above average", smaller)
         return
-    now = float(dropless_factor(setting, degrees_of(setting)))
+    now = float(buffer_factor(setting, degrees_of(setting)))
     for factor in (4.0, 2.0, 1.25):
         if factor < now:
             changed = replace(setting, ragged_buffer_factor=factor)

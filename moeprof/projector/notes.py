@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moeprof.projector.accounts.extent import dropless_factor
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, total
 from moeprof.projector.hybrid import linear_layers_note
+from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
 from moeprof.projector.state import offloaded_rows
 from moeprof.specs.stages import split_stages, stage_parameters, whole_stages
@@ -50,7 +50,7 @@ def _worst_case(breakdown: MemoryBreakdown) -> str:
     is_sparse = model.experts and setting.strategy.kind != "dense"
     if not is_sparse or setting.ragged_buffer_factor or setting.overload:
         return ""
-    factor = dropless_factor(setting, degrees_of(setting))
+    factor = buffer_factor(setting, degrees_of(setting))
     return (
         f"dropless buffers hold the worst routing, {factor:g}× the rows of an even one; "
         "ragged_buffer_factor makes them smaller, and rows beyond are dropped."

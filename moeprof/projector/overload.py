@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from moeprof.projector.accounts.extent import dropless_factor
 from moeprof.projector.breakdown import MemoryBreakdown, Row, total
+from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
 
 STEP = 0.01
@@ -29,7 +29,7 @@ def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
     setting = breakdown.setting
     if breakdown.inside_bytes is None or not _moves(setting):
         return None
-    now = _overload_of(setting)
+    now = float(buffer_factor(setting, degrees_of(setting)))
     limits = []
     for stage in breakdown.stages:
         for peak in stage.peaks:
@@ -55,16 +55,9 @@ def _moves(setting: Setting) -> bool:
     return setting.world == "megatron" or setting.strategy.kind != "dense"
 
 
-def _overload_of(setting: Setting) -> float:
-    """The overload that a setting's rows are of."""
-    if setting.world == "megatron":
-        return setting.overload or 1.0
-    return float(dropless_factor(setting, degrees_of(setting)))
-
-
 def _worst(setting: Setting) -> float:
     """The largest that a routing can be for the strategy's buffers."""
-    return float(dropless_factor(replace(setting, overload=None), degrees_of(setting)))
+    return float(buffer_factor(replace(setting, overload=None), degrees_of(setting)))
 
 
 def _bytes(rows: list[Row]) -> float:

@@ -97,6 +97,25 @@ def test_ragged_dot_multiplies_every_row_of_its_buffer_with_every_local_expert()
     assert routed_rows(on_tpu, degrees_of(on_tpu), 4096).multiplied == 4096 * 8
 
 
+def buffer_rows(strategy: str, expert: int, **changes: object) -> float:
+    """Rows that gathers pass on one of `expert` ranks; 4096 · 8 = 32,768 with an even routing."""
+    run = setting(strategy, plan=ParallelPlan(expert=expert), **changes)
+    return float(routed_rows(run, degrees_of(run), 4096).buffer)
+
+
+def test_gathers_pass_the_buffer_that_memory_holds():
+    # 64 ranks of 4 experts: min(64, 256 / 8) = 32 times an even share; with DeepEP a slot for each
+    # of 8 experts per row and rank: 64 times.
+    assert buffer_rows("sparse-gmm", 64) == 32 * 32_768
+    assert buffer_rows("sparse-gmm-deepep", 64) == 64 * 32_768
+    # A limit makes the buffer smaller, by either name, and never larger than the worst case.
+    assert buffer_rows("sparse-gmm", 8, overload=2.0) == 2 * 32_768
+    assert buffer_rows("sparse-gmm", 8, ragged_buffer_factor=2.0) == 2 * 32_768
+    assert buffer_rows("sparse-gmm", 8, ragged_buffer_factor=100.0) == 8 * 32_768
+    assert buffer_rows("sparse-gmm", 64, world="megatron") == 32_768
+    assert buffer_rows("sparse-gmm", 64, world="megatron", overload=1.5) == 1.5 * 32_768
+
+
 def test_shared_expert_and_dense_layer():
     assert work_of("sparse-gmm", "shared expert") == 2 * 4096 * 3 * 7168 * 2048
     assert work_of("sparse-gmm", "dense feed-forward", "dense") == pytest.approx(

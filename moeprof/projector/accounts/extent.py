@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from moeprof.projector.routed import buffer_factor, capacity
 from moeprof.projector.rows import ceil_div, larger, smaller
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.projector.sharding import gathered_elements, held_elements
@@ -70,23 +71,6 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
     return extent
 
 
-def dropless_factor(setting: Setting, degrees: Degrees) -> Amount:
-    """Rows of a dropless buffer over T·K, the rows of an even routing.
-
-    Worst case min(EP, E / K): a token has at most min(E / EP, K) experts on a rank (MaxText,
-    layers/moe.py, get_ragged_buffer_size). With DeepEP it is EP: one row per (rank, token)
-    arrives, and every one of its K slots gets a row, whether the expert is here or not
-    (ROCm/maxtext, layers/moe.py). A ``ragged_buffer_factor``, or else an ``overload``, takes the
-    place of the worst case where it is smaller.
-    """
-    model = setting.model
-    worst: Amount = degrees.expert
-    if setting.strategy.kind != "sparse-gmm-deepep":
-        worst = smaller(worst, larger(model.experts / model.top_k, 1))
-    limit = setting.ragged_buffer_factor or setting.overload
-    return worst if limit is None else smaller(worst, limit)
-
-
 def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
     model = setting.model
     unknown: Extent = dict.fromkeys(("n", "n_many", "N", "R", "M", "M_many"), None)
@@ -94,11 +78,11 @@ def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
         return {symbol: 0 for symbol in unknown}
     if tokens is None or degrees.pdbs is None or degrees.sequence is None:
         return unknown
-    fan_out = tokens * model.top_k * dropless_factor(setting, degrees)
+    fan_out = tokens * model.top_k * buffer_factor(setting, degrees)
     places: Count = 0
     if setting.strategy.capacity_factor is not None:
-        capacity = _capacity(degrees.sequence, model, setting.strategy.capacity_factor)
-        places = degrees.pdbs * model.experts * capacity
+        slots = capacity(degrees.sequence, model, setting.strategy.capacity_factor)
+        places = degrees.pdbs * model.experts * slots
     positions = ceil_div(degrees.sequence, degrees.context)
     return {
         "n": places,
@@ -108,13 +92,6 @@ def _rows(setting: Setting, degrees: Degrees, tokens: Count | None) -> Extent:
         "n_many": places * smaller(degrees.pdbs - 1, 1),
         "M_many": places * positions * smaller(degrees.pdbs - 1, 1),
     }
-
-
-def _capacity(sequence: Count, model: ModelSpec, factor: float) -> Count:
-    """`moeprof.specs.strategy.expert_capacity`, for arrays as well."""
-    even = ceil_div(sequence * model.top_k, model.experts)
-    scaled = np.floor(larger(even * factor, factor))
-    return larger(scaled.astype(np.int64), 1)  # type: ignore[return-value]
 
 
 def _whole_rows(rows: Amount) -> Amount:

@@ -4,22 +4,21 @@
 strategy           rows that the experts see      rows of the buffer that gathers and masks pass
 =================  =============================  =============================================
 dense-cfX          tokens · top_k · X             the same
-sparse-gmm         tokens · top_k (even routing)  JAX: tokens · top_k · min(EP, E / K), the worst
--deepep                                           case, or tokens · top_k · ragged_buffer_factor
+sparse-gmm         tokens · top_k (even routing)  tokens · top_k · factor of
+-deepep                                           `moeprof.projector.routed`
 sparse-ragged-dot  buffer · local experts on GPU  as sparse-gmm
 =================  =============================  =============================================
 
 ``jax.lax.ragged_dot`` has no grouped kernel on GPUs: XLA multiplies every row with every local
 expert and masks (jax 0.8 on ROCm and 0.11 on CUDA: 10 to 26 TFLOP/s of useful work with 32 experts
-on an H100, where a grouped kernel reaches 600). Megatron allocates what arrives.
+on an H100, where a grouped kernel reaches 600).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
+from moeprof.projector.routed import buffer_factor, capacity
 from moeprof.projector.setting import Degrees, Setting
 from moeprof.projector.timing.reals import Real
 
@@ -51,7 +50,7 @@ def routed_rows(setting: Setting, degrees: Degrees, tokens: Real) -> Routed:
     useful = tokens * model.top_k
     if strategy.capacity_factor is not None:
         assert degrees.sequence is not None
-        slots = model.experts * capacity(setting, degrees)
+        slots = model.experts * capacity(degrees.sequence, model, strategy.capacity_factor)
         rows = tokens * slots / degrees.sequence
         text = "2 · matrices · hidden · ffn · experts · capacity per sequence / tensor"
         return Routed(useful, rows, rows, rows, slots, 1.0, text)
@@ -65,22 +64,3 @@ def routed_rows(setting: Setting, degrees: Degrees, tokens: Real) -> Routed:
     if overload != 1:
         text += f", {overload:g}-fold on the fullest rank"
     return Routed(useful, useful, useful, buffer, 0, overload, text)
-
-
-def capacity(setting: Setting, degrees: Degrees) -> Real:
-    """Rows that one expert takes of one sequence; `expert_capacity` over arrays."""
-    factor = setting.strategy.capacity_factor
-    assert factor is not None
-    assert degrees.sequence is not None
-    share = -(-np.asarray(degrees.sequence) * setting.model.top_k // setting.model.experts)
-    return np.maximum(np.floor(np.maximum(share * factor, factor)), 1)
-
-
-def buffer_factor(setting: Setting, degrees: Degrees) -> Real:
-    """Rows of the buffer over tokens · top_k."""
-    if setting.world == "megatron":
-        return setting.overload or 1.0
-    if setting.ragged_buffer_factor is not None:
-        return setting.ragged_buffer_factor
-    model = setting.model
-    return np.minimum(degrees.expert, model.experts / model.top_k)

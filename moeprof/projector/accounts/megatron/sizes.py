@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.setting import Count, Degrees, Setting
+from moeprof.projector.routed import buffer_factor
+from moeprof.projector.setting import Amount, Count, Degrees, Setting
 
 
 class Sizes(NamedTuple):
@@ -44,14 +45,16 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
     """Groups and token counts. Rows received: t · top-k · ETP · overload.
 
     An even router sends every rank of the expert group as many rows as its tokens leave with; ranks
-    that share an expert (ETP) gather each other's. Megatron allocates what arrives.
+    that share an expert (ETP) gather each other's. Megatron allocates what arrives; with a capacity
+    factor, experts are padded to it (``--moe-pad-expert-input-to-capacity``).
     """
     pdbs, sequence = degrees.pdbs, degrees.sequence
     tokens = shard = rows = None
     if pdbs is not None and sequence is not None:
         tokens = per(pdbs * sequence, degrees.context)
         shard = per(tokens, degrees.tensor) if setting.megatron.has_sequence_parallel else tokens
-        rows = times(shard * setting.model.top_k * degrees.expert_tensor, _rows_factor(setting))
+        factor = buffer_factor(setting, degrees)
+        rows = times(shard * setting.model.top_k * degrees.expert_tensor, factor)
     devices = devices_of(degrees)
     return Sizes(
         tensor=degrees.tensor,
@@ -66,22 +69,12 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
     )
 
 
-def _rows_factor(setting: Setting) -> float:
-    """Rows received over those of an even routing.
-
-    With a capacity factor, experts are padded to it (``--moe-pad-expert-input-to-capacity``).
-    """
-    if setting.overload is not None:
-        return setting.overload
-    return setting.strategy.capacity_factor or 1.0
-
-
 def per(amount: Count, parts: Count) -> Count:
     """``amount / parts``, rounded up: the largest part."""
     return -(-amount // parts)
 
 
-def times(amount: Count, factor: float) -> Count:
+def times(amount: Count, factor: Amount) -> Count:
     """``amount · factor``, rounded up to whole elements."""
     rounded = np.ceil(amount * factor)
     return rounded.astype(np.int64) if isinstance(rounded, np.ndarray) else int(rounded)
