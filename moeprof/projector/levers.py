@@ -144,7 +144,11 @@ def _offload(setting: Setting) -> Iterator[_Change]:
 
 
 def _plan(setting: Setting) -> Iterator[_Change]:
+    """Another plan of as many devices."""
     plan = setting.plan
+    if setting.world == "megatron":
+        yield from _megatron_plan(setting)
+        return
     if plan.expert % 2 == 0:
         changed = replace(plan, expert=plan.expert // 2, fsdp=plan.fsdp * 2)
         yield _with_plan(setting, changed, "more weights gathered over FSDP")
@@ -154,6 +158,21 @@ def _plan(setting: Setting) -> Iterator[_Change]:
     if plan.fsdp % 2 == 0 and setting.sequence is not None and setting.world != "bundled":
         changed = replace(plan, context=plan.context * 2, fsdp=plan.fsdp // 2)
         yield _with_plan(setting, changed, "half the tokens per step, keys exchanged")
+
+
+def _megatron_plan(setting: Setting) -> Iterator[_Change]:
+    """Expert parallelism is within data parallelism there, and takes no devices of its own."""
+    plan = setting.plan
+    ranks = plan.data * plan.fsdp * plan.context * plan.tensor
+    wider = replace(plan, expert=plan.expert * 2)
+    fits_ranks = ranks % (wider.expert * plan.expert_tensor) == 0
+    if setting.model.experts and setting.model.experts % wider.expert == 0 and fits_ranks:
+        changed = replace(setting, plan=wider)
+        yield _Change(f"EP {wider.expert}", "tokens travel further", changed)
+    if plan.data % 2 == 0 and setting.sequence is not None:
+        longer = replace(plan, context=plan.context * 2, data=plan.data // 2)
+        changed, price = replace(setting, plan=longer), "half the tokens per step, keys exchanged"
+        yield _Change(f"CP {longer.context}, DP {longer.data}", price, changed)
 
 
 def _with_plan(setting: Setting, plan: object, price: str) -> _Change:

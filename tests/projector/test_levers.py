@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from moeprof.projector.accounts.megatron.sizes import devices_of
 from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
 from moeprof.projector.overload import fits_up_to_overload
-from moeprof.projector.setting import Precision, Setting
+from moeprof.projector.setting import Precision, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
@@ -81,3 +82,31 @@ def test_overload_where_the_worst_routing_fits_and_where_none_does() -> None:
     assert fits_up_to_overload(project(deepseek("sparse-gmm", 4))) == 8
     assert fits_up_to_overload(project(deepseek("sparse-gmm", 60))) == 0
     assert fits_up_to_overload(project(deepseek("dense-cf2", 4))) is None
+
+
+@pytest.mark.parametrize("world", ["maxtext", "megatron"])
+def test_another_plan_is_of_as_many_devices(world: str) -> None:
+    """Megatron's experts are spread within DP · CP · TP: 64 of DP 16 · CP 2 · FSDP 2."""
+    plan = ParallelPlan(data=16, context=2, fsdp=2, expert=4)
+    tight = Setting(
+        load_preset("mixtral-8x7b"),
+        plan,
+        parse_strategy("sparse-gmm"),
+        load_hardware("h100_sxm"),
+        pdbs=64,
+        world=world,
+    )
+
+    def devices(setting: Setting) -> int:
+        degrees = degrees_of(setting)
+        return int(devices_of(degrees)) if world == "megatron" else setting.plan.devices
+
+    found = levers(project(tight))
+    assert {devices(lever.setting) for lever in found} == {devices(tight)}
+    changed = {lever.change for lever in found if lever.setting.plan != plan}
+    known = {
+        "maxtext": {"EP 8, FSDP 1", "EP 2, FSDP 4", "CP 4, FSDP 1"},
+        "megatron": {"EP 8", "CP 4, DP 8"},
+    }[world]
+    assert changed
+    assert changed <= known
