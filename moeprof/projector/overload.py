@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from moeprof.projector.breakdown import MemoryBreakdown, Row, total
+from moeprof.projector.accounts.megatron.outside import CACHE_ROW, CACHE_SHARE
+from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
 from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
 
@@ -21,8 +22,8 @@ STEP = 0.01
 def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
     """The largest overload at which args + temp stay within the pool.
 
-    In JAX buffers are sized before the routing is known: an overload says what they are sized for,
-    at most the worst routing there is, which is returned where even that fits. 0 where an even
+    In JAX buffers are sized before the routing is known: an overload says what they are sized for.
+    At most the worst routing there is, which is returned where even that fits. 0 where an even
     routing does not fit. None where routing changes no size (capacity buffers, a fixed
     ``ragged_buffer_factor``, no experts), or a size is unknown.
     """
@@ -32,19 +33,20 @@ def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
     now = float(buffer_factor(setting, degrees_of(setting)))
     limits = []
     for stage in breakdown.stages:
+        room = _room(breakdown, stage)
         for peak in stage.peaks:
             rows = (*stage.args, *peak.rows)
             routed = _bytes([row for row in rows if row.is_routed])
             fixed = _bytes([row for row in rows if not row.is_routed])
-            if fixed > breakdown.pool_bytes:
+            if fixed > room:
                 return 0.0
             if routed:
-                limits.append(now * (breakdown.pool_bytes - fixed) / routed)
+                limits.append(now * (room - fixed) / routed)
     if not limits:
         return None
     largest = math.floor(min(limits) / STEP + 1e-9) * STEP
-    worst = None if setting.world == "megatron" else _worst(setting)
-    if worst is not None and largest >= worst:
+    worst = _worst(setting)
+    if largest >= worst:
         return worst
     return round(largest, 2) if largest >= 1 else 0.0
 
@@ -55,8 +57,22 @@ def _moves(setting: Setting) -> bool:
     return setting.world == "megatron" or setting.strategy.kind != "dense"
 
 
+def _room(breakdown: MemoryBreakdown, stage: StageBreakdown) -> float:
+    """What args and temp may take: PyTorch's cache grows with them, and is no part of its pool."""
+    others = [row for row in stage.outside if row.name != CACHE_ROW]
+    if breakdown.setting.world != "megatron" or len(others) == len(stage.outside):
+        return breakdown.pool_bytes
+    return (breakdown.device_bytes - _bytes(others)) / (1 + CACHE_SHARE)
+
+
 def _worst(setting: Setting) -> float:
-    """The largest that a routing can be for the strategy's buffers."""
+    """The largest that a routing can be for the strategy's buffers.
+
+    Megatron's hold what arrives: a token has at most min(E / EP, K) experts on a rank.
+    """
+    if setting.world == "megatron":
+        model = setting.model
+        return float(min(setting.plan.expert, max(model.experts / model.top_k, 1)))
     return float(buffer_factor(replace(setting, overload=None), degrees_of(setting)))
 
 

@@ -84,6 +84,34 @@ def test_overload_where_the_worst_routing_fits_and_where_none_does() -> None:
     assert fits_up_to_overload(project(deepseek("dense-cf2", 4))) is None
 
 
+def mixtral(pdbs: int, **changes: object) -> Setting:
+    """64 H100 in Megatron's world, experts over 8."""
+    return Setting(
+        load_preset("mixtral-8x7b"),
+        ParallelPlan(data=64, expert=8),
+        parse_strategy("sparse-gmm"),
+        load_hardware("h100_sxm"),
+        pdbs=pdbs,
+        world="megatron",
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def test_where_the_allocator_keeps_a_share_of_what_it_gave_the_overload_leaves_it_room() -> None:
+    limit = fits_up_to_overload(project(mixtral(16)))
+    assert limit is not None
+    assert 1 < limit < 4
+    at, beyond = (project(mixtral(16, overload=x)) for x in (limit, limit + 0.02))
+    assert (at.inside_bytes or 0) <= at.pool_bytes
+    assert (beyond.inside_bytes or 0) > beyond.pool_bytes
+    assert fits_up_to_overload(at) == limit
+
+
+def test_no_rank_of_megatron_receives_more_than_the_worst_routing_sends() -> None:
+    """8 experts, 2 of a token: all tokens on the same two ranks are 4 times an even share."""
+    assert fits_up_to_overload(project(mixtral(1))) == 4
+
+
 @pytest.mark.parametrize("world", ["maxtext", "megatron"])
 def test_another_plan_is_of_as_many_devices(world: str) -> None:
     """Megatron's experts are spread within DP · CP · TP: 64 of DP 16 · CP 2 · FSDP 2."""
