@@ -58,8 +58,8 @@ _OPTIONS = (
     ),
     click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp32 or the full name."),
     click.option("--mem-fraction", type=float, help="Share of the device that XLA may take."),
-    click.option("--sync-free", type=int, default=0, help="Level of sync-free MoE (Megatron)."),
-    click.option("--overlap", is_flag=True, help="All-to-all beside 1F1B's other microbatch."),
+    click.option("--sync-free", type=int, default=0, help="Megatron: sync-free MoE, level 0 to 3."),
+    click.option("--overlap", is_flag=True, help="Megatron: exchange beside another microbatch."),
     click.option("--what-if", "asks_what_if", is_flag=True, help="What optimisations would buy."),
     click.option("--top", type=click.IntRange(1), default=10, show_default=True),
     click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.search/1."),
@@ -141,6 +141,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
 def _space(asked: SearchOptions) -> tuple[str, Space, list[str]]:
     """The model's key, what is searched, and what was taken where nothing was said."""
     from moeprof.cli.memory_setting import HARDWARE, as_usage, strategies_of
+    from moeprof.cli.memory_worlds import check_world
     from moeprof.projector.search.space import Space
     from moeprof.specs.hardware import load_hardware
     from moeprof.specs.presets import preset_names
@@ -164,6 +165,8 @@ def _space(asked: SearchOptions) -> tuple[str, Space, list[str]]:
         run = _run_options(asked)
         world = asked.world or "maxtext"
         base = _base(asked, run, loaded, world, hardware)
+        tuned = {"sync_free": asked.sync_free or None, "overlap": asked.overlap or None}
+        check_world({**vars(asked), **tuned}, world)
         strategies = strategies_of(run, world, base, said)
         policies = asked.remat or (("none", "full") if world == "megatron" else ("full",))
         space = Space(

@@ -14,9 +14,10 @@ from moeprof.cli.memory_config import with_config
 from moeprof.cli.memory_load import load_of, read_counts
 from moeprof.cli.memory_options import RunOptions
 from moeprof.cli.memory_plan import check, plan_of
+from moeprof.cli.memory_worlds import check_world
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.projector.setting import Precision, Setting, usual_fraction
+from moeprof.projector.setting import WORLDS, Precision, Setting, usual_fraction
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names
@@ -71,6 +72,10 @@ def wanted(options: RunOptions) -> Wanted:
     taken: list[str] = []
     loaded = load_model(options.model)
     model = loaded.model
+    world = options.world or WORLDS[0]
+    if world in WORLDS:
+        with as_usage():
+            check_world(vars(options), world)
     options, said = with_config(options, loaded)
     if loaded.origin not in preset_names():  # a preset's note is on what others published
         said[:0] = loaded.notes
@@ -81,7 +86,6 @@ def wanted(options: RunOptions) -> Wanted:
         plan = plan_of(options, taken, said)
         load = load_of(options, plan, _sequence(options, taken), taken, said)
         said += check(options, plan, model, load.batch)
-        world = options.world or "maxtext"
         setting = Setting(
             model=model,
             plan=plan,
@@ -97,7 +101,7 @@ def wanted(options: RunOptions) -> Wanted:
             offload=frozenset(_parts(options.offload)),
             layers_per_stage=load.batch.layers_per_stage,
             **{"mem_fraction": usual_fraction(hardware), **_given(options)},  # type: ignore[arg-type]
-            **_of_megatron(options, world),  # type: ignore[arg-type]
+            **_of_megatron(options),  # type: ignore[arg-type]
         )
         strategies = strategies_of(options, world, setting, said)
     if taken:
@@ -172,19 +176,10 @@ def _given(options: RunOptions) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _of_megatron(options: RunOptions, world: str) -> dict[str, object]:
-    """What Megatron's world alone lets a run choose.
-
-    Raises:
-        SpecError: it is given for another world.
-    """
+def _of_megatron(options: RunOptions) -> dict[str, object]:
+    """What Megatron's world alone lets a run choose."""
     if options.sequence_parallel is None:
         return {}
-    if world != "megatron":
-        raise SpecError(
-            f"--sequence-parallel: world {world} does not have it. "
-            "Leave it out, or give --world megatron."
-        )
     return {"megatron": MegatronOptions(has_sequence_parallel=options.sequence_parallel)}
 
 

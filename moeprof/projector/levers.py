@@ -87,6 +87,8 @@ def _buffers(setting: Setting) -> Iterator[_Change]:
             smaller = replace(setting, strategy=parse_strategy("dense-cf1"))
             yield _Change("capacity factor 1", "drops tokens of experts above average", smaller)
         return
+    if setting.world == "bundled":  # its buffers are those of the worst routing
+        return
     now = float(buffer_factor(setting, degrees_of(setting)))
     for factor in (4.0, 2.0, 1.25):
         if factor < now:

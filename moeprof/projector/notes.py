@@ -51,10 +51,10 @@ def _worst_case(breakdown: MemoryBreakdown) -> str:
     if not is_sparse or setting.ragged_buffer_factor or setting.overload:
         return ""
     factor = buffer_factor(setting, degrees_of(setting))
-    return (
-        f"dropless buffers hold the worst routing, {factor:g}× the rows of an even one; "
-        "ragged_buffer_factor makes them smaller, and rows beyond are dropped."
-    )
+    sentence = f"dropless buffers hold the worst routing, {factor:g}× the rows of an even one"
+    if setting.world != "maxtext":
+        return f"{sentence}."
+    return f"{sentence}; ragged_buffer_factor makes them smaller, and rows beyond are dropped."
 
 
 def _saved_buffers(breakdown: MemoryBreakdown) -> str:

@@ -305,6 +305,24 @@ def test_megatron_counts_devices_without_experts(projected):
             ("--model", "deepseek_v3", "--no-sequence-parallel"),
             "--sequence-parallel: world maxtext does not have it",
         ),
+        *(
+            (
+                ("--model", "deepseek_v3", "--world", world, option, value),
+                f"{option}: world {world} does not have it. Leave it out, or give --world maxtext",
+            )
+            for world, option, value in (
+                ("megatron", "--mem-fraction", 0.5),
+                ("megatron", "--vocab-tiling", 8),
+                ("megatron", "--ragged-buffer-factor", 2),
+                ("bundled", "--vocab-tiling", 8),
+                ("bundled", "--ragged-buffer-factor", 2),
+                ("bundled", "--grad-dtype", "fp32"),
+            )
+        ),
+        (
+            ("--model", "deepseek_v3", "--world", "bundled", "--fused-loss"),
+            "--fused-loss: world bundled does not have it",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_wrong_usage(memory, arguments, said):

@@ -112,7 +112,22 @@ def test_a_dense_model_has_one_strategy():
         (("--model", "small", "--devices", "8", "--ep", "3"), "(expert 3)"),
         (("--model", "small", "--devices", "8", "--world", "x"), "world: expected"),
         (("--model", "small", "--devices", "8", "--remat", "x"), "remat: expected"),
-        (("--model", "small", "--devices", "8", "--sync-free", "9"), "expected 0 to 3"),
+        (
+            ("--model", "small", "--devices", "8", "--world", "megatron", "--sync-free", "9"),
+            "expected 0 to 3",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--sync-free", "2"),
+            "--sync-free: world maxtext does not have it",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--overlap"),
+            "--overlap: world maxtext does not have it",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--world", "megatron", "--mem-fraction", "0.5"),
+            "--mem-fraction: world megatron does not have it",
+        ),
         (("--model", "small", "--devices", "8", "--hardware", "x"), "no hardware is named"),
     ],
 )

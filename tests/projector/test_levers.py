@@ -138,3 +138,11 @@ def test_another_plan_is_of_as_many_devices(world: str) -> None:
     }[world]
     assert changed
     assert changed <= known
+
+
+def test_the_bundled_model_has_no_smaller_buffers() -> None:
+    found = project(deepseek("sparse-gmm", 8, world="bundled"))
+    assert not [
+        one.change for one in levers(found) if one.change.startswith("ragged_buffer_factor")
+    ]
+    assert not [note for note in found.notes if "ragged_buffer_factor" in note]

@@ -173,4 +173,4 @@ def test_a_level_that_there_is_none_of():
 def test_an_unknown_network_is_said():
     tpu = load_hardware("tpu_v5e")
     with pytest.raises(SpecError, match="beyond 256 devices"):
-        estimate(run(hardware=tpu, plan=ParallelPlan(fsdp=64, expert=8)))
+        estimate(run("sparse-gmm", hardware=tpu, plan=ParallelPlan(fsdp=64, expert=8)))
