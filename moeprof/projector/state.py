@@ -18,7 +18,7 @@ min_dim_size_to_factor); else a whole one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from moeprof.projector.breakdown import Row
 from moeprof.projector.rows import product_row
@@ -109,9 +109,6 @@ def _factored(parameter: Parameter, degrees: Degrees) -> Amount:
 def _is_no_muon_matrix(parameter: Parameter) -> bool:
     """Muon serves the matrices of layers, stacked over them; embedding, head, norms have AdamW."""
     return parameter.path[0] not in _LAYER_STACKS or len(parameter.shape) < 3
-
-
-_Chooses = Callable[[Parameter], bool]
 
 
 def _all(_: Parameter) -> bool:

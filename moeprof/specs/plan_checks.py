@@ -68,11 +68,6 @@ def plan_remarks(plan: ParallelPlan, model: ModelSpec, batch: Batch = NO_BATCH) 
     return tuple(remarks)
 
 
-def filled_remark(axis: str, degree: int, devices: int) -> str:
-    """What to say of a degree of -1 that became a number."""
-    return f"{axis} -1 on {devices} devices: {axis} {degree}"
-
-
 def _raise(complaints: list[str]) -> None:
     if complaints:
         raise PlanError("; ".join(complaints) + ".")

@@ -3,35 +3,23 @@ from __future__ import annotations
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import DTYPE_BYTES, chosen_dtype
+from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
 
 
-@pytest.mark.parametrize(
-    ("asked", "read", "chosen", "sentence"),
-    [
-        (
-            "float32",
-            "float16",
-            "float32",
-            "weights in float32 as asked, not in float16 as the model's file says",
-        ),
-        (None, "float16", "float16", "weights in float16 as the model's file says"),
-        ("float16", "float16", "float16", "weights in float16 as asked"),
-        (None, None, "bfloat16", "weights in bfloat16 by default"),
-    ],
-)
-def test_what_is_asked_for_wins_and_is_told(asked, read, chosen, sentence):
-    assert chosen_dtype("weights", asked, read, "bfloat16") == (chosen, sentence)
-
-
-def test_seventy_billion_parameters_at_the_asked_size():
-    """70e9 in bfloat16: 140.0 GB, 130.4 GiB; in float32, as asked, twice that."""
-    size_bytes = 70_000_000_000 * DTYPE_BYTES[chosen_dtype("weights", None, None, "bfloat16")[0]]
+def test_seventy_billion_parameters_in_two_formats():
+    """70e9 in bfloat16: 140.0 GB, 130.4 GiB; in float32 twice that."""
+    size_bytes = 70_000_000_000 * DTYPE_BYTES["bfloat16"]
     assert (size_bytes / 1e9, round(size_bytes / 2**30, 1)) == (140.0, 130.4)
-    asked, _ = chosen_dtype("weights", "float32", "float16", "bfloat16")
-    assert 70_000_000_000 * DTYPE_BYTES[asked] == 2 * size_bytes
+    assert 70_000_000_000 * DTYPE_BYTES["float32"] == 2 * size_bytes
 
 
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(SpecError, match=r"weights: expected one of float32, .*found 'int3'"):
-        chosen_dtype("weights", "int3", "float16", "bfloat16")
+        check_dtype("weights", "int3", DTYPE_BYTES)
+
+
+def test_what_the_bundled_model_cannot_compute_in_is_refused():
+    with pytest.raises(
+        SpecError, match="float32, bfloat16, float16, found .float8"
+    ):
+        check_dtype("compute dtype", "float8_e4m3fn")
