@@ -19,7 +19,5 @@ def test_an_unknown_dtype_is_refused():
 
 
 def test_what_the_bundled_model_cannot_compute_in_is_refused():
-    with pytest.raises(
-        SpecError, match="float32, bfloat16, float16, found .float8"
-    ):
+    with pytest.raises(SpecError, match=r"found .float8_e4m3fn"):
         check_dtype("compute dtype", "float8_e4m3fn")
