@@ -45,7 +45,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--grad-dtype",), {"metavar": "DTYPE", "help": "Gradients."}),
     (("--optimizer",), {"metavar": "NAME", "help": "adamw, adafactor, muon or sgd."}),
     (("--mem-fraction",), {"type": float, "help":
-     "Share of the device that XLA may take. Default: 0.93."}),
+     "Share of the device that XLA may take. Default: 0.93, on TPU 1."}),
     (("--overload",), {"type": float, "help":
      "Rows that the fullest rank receives over those of an even routing."}),
     (("--ragged-buffer-factor",), {"type": float, "help":
@@ -58,7 +58,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--recomputed-layers",), {"type": click.IntRange(0), "help":
      "Layers of a stage that are recomputed as --remat says. Default: all."}),
     (("--deepep-sms",), {"type": click.IntRange(1), "help":
-     "Multiprocessors that DeepEP takes. Default: 64."}),
+     "Multiprocessors that DeepEP takes. Default: 20 on NVIDIA, else 64."}),
     (("--world",), {"metavar": "NAME", "help": "Whose program: maxtext, bundled or megatron."}),
     (("--maxtext-build",), {"metavar": "NAME", "help":
         "Whose MaxText: rocm-26.2 (AMD's container) or 0.2.5 (the release)."}),

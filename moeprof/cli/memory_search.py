@@ -191,7 +191,7 @@ def _base(
 ) -> Setting:
     """What all plans share."""
     from moeprof.cli.memory_setting import precision_of
-    from moeprof.projector.setting import Setting, usual_fraction
+    from moeprof.projector.setting import Setting, usual_of
     from moeprof.specs.plan import ParallelPlan
     from moeprof.specs.strategy import Strategy
 
@@ -204,9 +204,10 @@ def _base(
         world=world,
         schedule="1f1b" if world == "megatron" else "circular",
         precision=precision_of(run, world, loaded),
+        **usual_of(hardware),  # type: ignore[arg-type]
     )
     if asked.mem_fraction is None:
-        return replace(shared, mem_fraction=usual_fraction(hardware))
+        return shared
     return replace(shared, mem_fraction=asked.mem_fraction)
 
 

@@ -17,7 +17,7 @@ from moeprof.cli.memory_plan import check, plan_of
 from moeprof.cli.memory_worlds import check_world
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.projector.setting import WORLDS, Precision, Setting, usual_fraction
+from moeprof.projector.setting import WORLDS, Precision, Setting, usual_of
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names
@@ -100,7 +100,7 @@ def wanted(options: RunOptions) -> Wanted:
             precision=precision_of(options, world, loaded),
             offload=frozenset(_parts(options.offload)),
             layers_per_stage=load.batch.layers_per_stage,
-            **{"mem_fraction": usual_fraction(hardware), **_given(options)},  # type: ignore[arg-type]
+            **(usual_of(hardware) | _given(options)),  # type: ignore[arg-type]
             **_of_megatron(options),  # type: ignore[arg-type]
         )
         strategies = strategies_of(options, world, setting, said)

@@ -137,9 +137,16 @@ class Setting:
             raise SpecError(f"strategy {self.strategy.name}: DeepEP {found}. Choose sparse-gmm.")
 
 
-def usual_fraction(hardware: HardwareSpec) -> float:
-    """Share of the device that XLA is given where nothing is said: on a TPU all of it."""
-    return 1.0 if hardware.vendor == "Google" else GPU_FRACTION
+def usual_of(hardware: HardwareSpec) -> dict[str, object]:
+    """What a device is run with where nothing is said, by the fields of `Setting`.
+
+    XLA is given `GPU_FRACTION` of a GPU, and all of a TPU. DeepEP takes 20 multiprocessors (DeepEP,
+    deep_ep/buffer.py, num_sms; Megatron-LM, moe_deepep_num_sms); on AMD's 64 (Primus-Turbo).
+    """
+    return {
+        "mem_fraction": 1.0 if hardware.vendor == "Google" else GPU_FRACTION,
+        "deepep_sms": 20 if hardware.vendor == "NVIDIA" else 64,
+    }
 
 
 class Degrees(NamedTuple):

@@ -58,8 +58,14 @@ def test_every_default_is_taken_and_said(memory):
     code, out, _ = memory("--model", "deepseek_v3", "--ep", 64)
     assert code == 0
     assert " - Not given, so taken: hardware h100_sxm, seq 4096." in out
-    assert " is taken: 0.93 would leave too little for" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_fraction_that_leaves_too_little_beside_the_pool_is_lowered_and_said(memory):
+    """39.4 GiB: 7 % of it are 2.8, CUDA and NCCL take 4.5."""
+    code, out, _ = memory("--model", "deepseek_v3", "--ep", 64, "--hardware", "a100_40")
+    assert code == 0
+    assert " - mem_fraction 0.86 is taken: 0.93 would leave too little for" in out
 
 
 def test_a_row_has_every_kind_with_formula_and_confidence(projected):
@@ -366,3 +372,19 @@ def test_the_page_is_written_and_said_beside_the_data(memory, tmp_path):
     assert err == f"moeprof: page written to {out_file}\n"
     assert "<title>What fits: DeepSeek-V3 · moeprof</title>" in out_file.read_text()
     assert memory(*AMD, "--html", tmp_path / "no" / "page.html")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("hardware", "options", "size"),
+    [  # 20 and 64 multiprocessors, 256 rows of 14,336 B for each of 8 peers
+        ("h100_sxm", (), 335_709_824),
+        ("mi355x", (), 1_074_271_232),
+        ("h100_sxm", ("--deepep-sms", 64), 1_074_271_232),
+    ],
+)
+def test_deepep_takes_what_its_library_does_on_that_device(projected, hardware, options, size):
+    shared = ("--model", "deepseek_v3", "--devices", 64, "--ep", 8, "--pdbs", 1)
+    made = projected(*shared, "--strategy", "sparse-gmm-deepep", "--hardware", hardware, *options)
+    row = row_of(made, "sparse-gmm-deepep", 1)
+    (buffer,) = (r for r in row["components"] if r["name"] == "DeepEP NVLink buffer")
+    assert buffer["bytes"] == size

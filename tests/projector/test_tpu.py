@@ -13,7 +13,7 @@ from moeprof.cli import main as command_line
 from moeprof.errors import SpecError
 from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting, usual_fraction
+from moeprof.projector.setting import Setting, usual_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
@@ -39,8 +39,8 @@ def test_ragged_dot_has_a_kernel_there(build: str) -> None:
 
 
 def test_xla_has_all_of_it() -> None:
-    assert usual_fraction(load_hardware("tpu_v5p")) == 1
-    assert usual_fraction(load_hardware("h100_sxm")) == 0.93
+    assert usual_of(load_hardware("tpu_v5p"))["mem_fraction"] == 1
+    assert usual_of(load_hardware("h100_sxm"))["mem_fraction"] == 0.93
 
 
 def test_deepep_is_a_library_of_gpus() -> None:
