@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.projector.setting import Degrees, Precision, Setting, degrees_of
 from moeprof.projector.step_time import estimate, step_seconds
 from moeprof.projector.timing.tuning import Tuning
 from moeprof.specs.hardware import load_hardware
@@ -174,3 +174,34 @@ def test_an_unknown_network_is_said():
     tpu = load_hardware("tpu_v5e")
     with pytest.raises(SpecError, match="beyond 256 devices"):
         estimate(run("sparse-gmm", hardware=tpu, plan=ParallelPlan(fsdp=64, expert=8)))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_element"),
+    [
+        ("adamw", 14),  # weight and two moments read and written, a gradient read: 2 · 6 + 2
+        ("muon", 10),  # one moment
+        ("adafactor", 6),  # its statistics are two edges of a matrix
+        ("sgd", 6),
+    ],
+)
+def test_the_update_passes_what_the_optimizer_keeps(optimizer, bytes_per_element):
+    seconds = {
+        name: next(r for r in estimate(run(optimizer=name)).rows if r.name == "optimizer").seconds
+        for name in (optimizer, "sgd")
+    }
+    assert seconds[optimizer] / seconds["sgd"] == pytest.approx(bytes_per_element / 6)
+
+
+def test_gradients_of_the_bundled_model_are_summed_in_the_format_of_its_weights():
+    plan = ParallelPlan(data=2, fsdp=4, expert=8)
+    formats = Precision(weights="float32")  # gradients: autodiff makes them of the weights
+    sums = {
+        world: next(
+            r
+            for r in estimate(run("sparse-gmm", world=world, plan=plan, precision=formats)).rows
+            if r.name == "data-parallel sums"
+        ).seconds
+        for world in ("bundled", "maxtext")
+    }
+    assert sums["bundled"] / sums["maxtext"] == pytest.approx(2)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moeprof.projector.state import gradient_dtype
 from moeprof.projector.timing.flops import LayerKind, matrices
 from moeprof.projector.timing.formats import item_bytes
 from moeprof.projector.timing.ground import Ground, memory_bytes_per_s
@@ -22,6 +23,8 @@ from moeprof.projector.timing.rows import TimeRow
 from moeprof.projector.timing.stage_load import StageLoad
 from moeprof.specs.dtypes import DTYPE_BYTES
 
+MOMENTS = {"adamw": 2, "muon": 1}
+"""Whole moments of a matrix, by optimizer: see `moeprof.projector.state`; others none."""
 _PASSES = 3
 HIDDEN_SHARE = {"dense": 0.4}
 """Of FSDP's traffic, by kind of strategy: see `moeprof.projector.step_time`; others 0."""
@@ -79,7 +82,7 @@ def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
     """Gradient sums, and in Megatron weight gathers, of one step, by kind of stage."""
     setting, links, groups = ground.setting, ground.links, ground.groups
     held = _held(ground, load)
-    gradient = DTYPE_BYTES[setting.precision.gradients]
+    gradient = DTYPE_BYTES[gradient_dtype(setting)]
     if setting.world == "megatron":
         moved = gradient + item_bytes(setting)
         seconds = gather_s(held.experts * moved, groups.expert_weights, links)
@@ -101,11 +104,16 @@ def replica_row(ground: Ground, load: StageLoad, microbatch_s: Real) -> TimeRow:
 
 
 def update_row(ground: Ground, load: StageLoad) -> TimeRow:
-    """The optimizer passes weights, moments and gradients through memory once."""
+    """The optimizer passes weights, moments and gradients through memory once.
+
+    Muon's products are not counted, nor Adafactor's edges of matrices.
+    """
     precision = ground.setting.precision
-    names = (precision.first_moment, precision.second_moment, precision.master)
+    moments = (precision.first_moment, precision.second_moment)
+    names = (*moments[: MOMENTS.get(ground.setting.optimizer, 0)], precision.master)
     state = sum(DTYPE_BYTES[name] for name in names if name is not None)
-    per_element = 2 * (state + DTYPE_BYTES[precision.weights]) + DTYPE_BYTES[precision.gradients]
+    gradient = DTYPE_BYTES[gradient_dtype(ground.setting)]
+    per_element = 2 * (state + DTYPE_BYTES[precision.weights]) + gradient
     held = _held(ground, load)
     if ground.setting.world == "megatron":
         groups = ground.groups
@@ -119,7 +127,7 @@ def update_row(ground: Ground, load: StageLoad) -> TimeRow:
         elements * per_element / memory_bytes_per_s(ground),
         0.0,
         "elements held · (2 · (weights + moments + master) + gradients) / memory",
-        "AdamW reads and writes each once",
+        "each is read and written once",
         "medium",
     )
 
