@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moeprof.projector.accounts import bundled_kept
+from moeprof.projector.accounts.bundled_kept import PEAKS, used_weights
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
 
-_PEAKS = "peaks of steps compiled for H100: benchmarks/results/memory_grid.jsonl, fit half"
+kept_whole = bundled_kept.kept_whole
+kept_unrolled = bundled_kept.kept_unrolled
 
 
 def _live(what: str, shape: str, count: float) -> Live:
-    return Live(what, shape, count, _PEAKS)
+    return Live(what, shape, count, PEAKS)
 
 
 _LOGITS = _live("gradient of the logits, until the head's gradient is made", "T V:f32", 1)
@@ -36,7 +39,7 @@ _LAYER = (
 
 
 def _gradients(where: str, symbol: str) -> Live:
-    return Live(f"gradients of {where}", f"{symbol}:g", 1, _PEAKS, "high", "grads")
+    return Live(f"gradients of {where}", f"{symbol}:g", 1, PEAKS, "high", "grads")
 
 
 _MOE_GRADIENTS = _gradients("MoE layers", "G_moe")
@@ -60,11 +63,6 @@ _KEPT_LAYER = (
     _live("cotangents, norm", "T d", 3),
     _live("norm in float32", "T d:f32", 1),
     _live("queries and their cotangent in float32", "T q:f32", 1),
-)
-_KEPT_WEIGHTS = (
-    _MOE_GRADIENTS,
-    _live("gradient of layer weights, not reduced", "W_gathered", 1),
-    _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
 )
 _KEPT_ROWS = {
     "dense": (
@@ -155,16 +153,16 @@ def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
         scores = (_live("attention scores and their cotangent", "p H S S_k:f32", 2),)
     peaks = {}
     if model.moe_layers and setting.plan.remat.text == "none":
-        kept = (*_KEPT_WEIGHTS, *_KEPT_LAYER, _head_work(setting), _EMBEDDING)
+        kept = (*_WEIGHTS, *_KEPT_LAYER, _head_work(setting), _EMBEDDING)
         peaks[_MOE] = (*kept, *_KEPT_ROWS[setting.strategy.kind])
     elif model.moe_layers:
-        shared = (_used_weights(setting), *_WEIGHTS, *_LAYER, _head_work(setting), _EMBEDDING)
+        shared = (used_weights(setting), *_WEIGHTS, *_LAYER, _head_work(setting), _EMBEDDING)
         for name, rows in _recomputed_moments(setting).items():
             peaks[name] = (*shared, *rows)
         peaks["backward of attention"] = (*shared, *scores)
         if setting.strategy.kind == "dense" and _head_work(setting) is _HEAD_GRADIENT:
             for name, rows in _FIRST_MOMENTS.items():
-                first = (_used_weights(setting), *_FIRST_ITERATION, *rows)
+                first = (used_weights(setting), *_FIRST_ITERATION, *rows)
                 peaks[f"{_MOE}, beside the loss: {name}"] = first
     if model.dense_layers:
         peaks["backward of a dense layer"] = (
@@ -186,13 +184,6 @@ def _recomputed_moments(setting: Setting) -> dict[str, tuple[Live, ...]]:
     if kind == "sparse-ragged-dot":
         return {_MOE: _rows(setting), f"{_MOE}: down projection": _FALLBACK_INSIDE}
     return {_MOE: _rows(setting)}
-
-
-def _used_weights(setting: Setting) -> Live:
-    """A layer's weights as its products read them: a copy where gathered or of another format."""
-    precision = setting.precision
-    symbol = "W_gathered" if precision.weights == precision.compute else "W_moe"
-    return _live("layer weights, gathered or converted", symbol, 1)
 
 
 def _rows(setting: Setting) -> tuple[Live, ...]:
@@ -239,84 +230,3 @@ def loss(setting: Setting) -> tuple[Live, ...]:
         _live("last hidden state and its cotangent", "T d:f32", 2),
         _live("expert weights of all layers, laid out for the gather", "P_moved:w", 1),
     )
-
-
-def _kept(what: str, shape: str, count: float) -> Live:
-    return Live(what, shape, count, _PEAKS, kind="activations")
-
-
-_KEPT_ATTENTION = (
-    _kept("queries", "T q", 1),
-    _kept("keys", "T k", 1),
-    _kept("values", "T v", 1),
-    _kept("mixed values", "T o", 1),
-    _kept("norms and inputs in float32", "T d:f32", 5),
-    _kept("norms and inputs", "T d", 2),
-)
-
-
-def _kept_dense(setting: Setting, inside: int) -> tuple[Live, ...]:
-    """A dense layer's; a loop keeps the parts of silu apart, which are one without a loop."""
-    return (
-        *_KEPT_ATTENTION,
-        _kept("inside the feed-forward", "T f_d", inside),
-        _kept("layer weights, gathered", "W_dense", 1),
-    )
-
-
-def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
-    """What a layer keeps where nothing is recomputed, by kind of layer.
-
-    Gathered weights are kept too: autodiff treats them as any activation.
-    """
-    rows = {
-        "dense": (
-            _kept("combine mask, twice", "M", 2),
-            _kept("dispatch mask", "M:u8", 1),
-            _kept("capacity rows in and out", "n d", 2),
-            _kept("capacity rows exchanged, for more than one sequence", "n_many d", 1),
-            _kept("gate, up, product, parts of silu", "n f", 6),
-        ),
-        "sparse-gmm": (
-            _kept("sorted rows", "N d", 1),
-            _kept("returned rows in float32", "T K d:f32", 1),
-            _kept("gate, up, product, parts of silu", "N f", 6),
-        ),
-        "sparse-gmm-deepep": (
-            _kept("fanned-out rows", "N d", 1),
-            _kept("rows of experts in float32, twice", "N d:f32", 2),
-            _kept("gate, up, product, parts of silu", "N f", 6),
-        ),
-        "sparse-ragged-dot": (
-            _kept("sorted rows", "N d", 1),
-            _kept("returned rows in float32", "T K d:f32", 1),
-            _kept("gate, up, product, parts of silu", "N f", 6),
-        ),
-    }[setting.strategy.kind]
-    shared = (_kept("inside the shared expert", "T f_s", 6),) if setting.model.shared_width else ()
-    return {
-        "moe": (
-            *_KEPT_ATTENTION,
-            *rows,
-            *shared,
-            replace(_used_weights(setting), kind="activations"),
-        ),
-        "dense": _kept_dense(setting, 8),
-    }
-
-
-def kept_unrolled(setting: Setting) -> dict[str, tuple[Live, ...]]:
-    """What is kept of a scan of one layer, which is no loop once it is compiled."""
-    if setting.plan.remat.text == "none":
-        return {"dense": _kept_dense(setting, 3)}
-    return {
-        "dense": (
-            _kept("inputs, norms, residual", "T d", 4),
-            _kept("queries", "T q", 1),
-            _kept("queries' cotangent in float32", "T q:f32", 1),
-            _kept("keys", "T k", 1),
-            _kept("values", "T v", 1),
-            _kept("mixed values", "T o", 1),
-            _kept("layer weights, gathered", "W_dense", 1),
-        )
-    }
