@@ -228,3 +228,12 @@ def test_experts_in_fp8_hold_one_array_of_rows_in_fp8(strategy: str, build: str)
     assert size(fp8, "rows quantised for fp8 products: an operand, a cotangent") == (
         pytest.approx(2 * rows * 7168 / 2**30)
     )
+
+
+def test_adamw_updates_in_place() -> None:
+    """At the update gradients are left, and of embedding and head, bf16[129280, 7168] / 64 each,
+    the clipped one and two that are reduced: no array like the experts' 6.34 GiB beside them."""
+    (stage,) = project(deepseek("dense-cf1.25", 1)).stages
+    (update,) = (peak for peak in stage.peaks if peak.name == "optimizer update")
+    gradients = next(row.size_bytes for row in update.rows if row.name == "gradients")
+    assert update.size_bytes == gradients + 3 * 129280 * 7168 * 2 // 64

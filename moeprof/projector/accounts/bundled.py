@@ -48,12 +48,11 @@ _ALL_GRADIENTS = (
     _gradients("dense layers", "G_dense"),
     _gradients("embedding and head", "G_ends"),
 )
-UPDATE = (
+_UPDATE = (
     *_ALL_GRADIENTS,
     _live("gradient of embedding or head, clipped", "G_end:w", 1),
     _live("gradients of embedding and head, reduced", "G_end", 2),
 )
-"""Alive while the optimizer works."""
 _WEIGHTS = (
     _MOE_GRADIENTS,
     _live("gradient of layer weights, not reduced", "W_gathered", 1),
@@ -143,6 +142,11 @@ _FIRST_MOMENTS = {
     ),
 }
 _MOE = "backward of a MoE layer"
+
+
+def update(setting: Setting) -> tuple[Live, ...]:
+    """Alive while the optimizer works."""
+    return _UPDATE
 
 
 def moments(setting: Setting) -> dict[str, tuple[Live, ...]]:

@@ -55,7 +55,7 @@ def stage_breakdown(setting: Setting, degrees: Degrees, stage: StageLayers) -> S
     ]
     if stage.has_head:
         peaks.append(Peak("loss", (*_loss(setting, degrees, extent), *saved, *summed)))
-    update = [live_row(one, extent, setting) for one in _account(setting).UPDATE]
+    update = [live_row(one, extent, setting) for one in _account(setting).update(setting)]
     peaks.append(Peak("optimizer update", (*apart, *update)))
     return StageBreakdown(stage.stage, args, tuple(peaks), outside_rows(setting, degrees))
 

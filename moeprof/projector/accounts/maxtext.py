@@ -68,11 +68,25 @@ _DENSE_LAYER = (
 
 
 GRADIENTS = Live("gradients", "G:g", 1, "one per weight, split as it is", "high", "grads")
-UPDATE = (
-    GRADIENTS,
-    Live("update of the largest weight array", "G_leaf:w", 2, "XLA updates array by array", "low"),
-)
-"""Alive while the optimizer works."""
+_ADAMW = "steps compiled for H100: benchmarks/results/memory_grid.jsonl"
+
+
+def update(setting: Setting) -> tuple[Live, ...]:
+    """Alive while the optimizer works.
+
+    XLA updates array by array and in place: no second array of a weight's size was there in 450
+    compiled steps with AdamW, but for embedding and head. Muon multiplies whole matrices.
+    """
+    ends = (
+        Live("gradient of embedding or head, clipped", "G_end:w", 1, _ADAMW),
+        Live("gradients of embedding and head, reduced", "G_end", 2, _ADAMW),
+    )
+    if setting.optimizer != "muon":
+        return (GRADIENTS, *ends)
+    return (
+        GRADIENTS,
+        Live("largest weight array, made orthogonal", "G_leaf:w", 2, "Jordan et al. 2024", "low"),
+    )
 
 
 def layer_weights(setting: Setting, symbol: str) -> Live:

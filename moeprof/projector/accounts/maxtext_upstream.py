@@ -15,7 +15,7 @@ from moeprof.projector.accounts import maxtext
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
 
-UPDATE = maxtext.UPDATE
+update = maxtext.update
 always = maxtext.always
 kept_whole = maxtext.kept_whole
 loss = maxtext.loss
