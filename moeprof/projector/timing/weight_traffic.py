@@ -133,7 +133,7 @@ def update_row(ground: Ground, load: StageLoad) -> TimeRow:
 
 
 def _held(ground: Ground, load: StageLoad) -> Weights:
-    """Elements that a device of each kind of stage holds; the embedding counts with the head."""
+    """Elements that a device of each kind of stage holds; of embedding and head, the head."""
     dense, moe = layer_weights(ground, "dense"), layer_weights(ground, "moe")
     ends = head_weights(ground).others
     experts = load.moe * moe.experts / np.asarray(ground.degrees.expert)
