@@ -15,7 +15,8 @@ ODD = "a b/rún:1/x"
 
 def takes_a_run(name: str) -> bool:
     command = command_line.group.get_command(click.Context(command_line.group), name)
-    return any(parameter.name in ("run", "runs") for parameter in command.params)
+    arguments = (each for each in command.params if isinstance(each, click.Argument))
+    return any(argument.name in ("run", "runs") for argument in arguments)
 
 
 COMMANDS = [name for name in command_line.COMMANDS if takes_a_run(name)]
