@@ -11,6 +11,7 @@ import click
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.presets import Preset, load_preset, preset_facts, preset_names
+from moeprof.specs.sources.load import load_model
 
 SCHEMA = "moeprof.models/1"
 _ROW = "{:<22} {:>8} {:>8} {:>7} {:>9}  {}"
@@ -22,15 +23,15 @@ _ROW = "{:<22} {:>8} {:>8} {:>7} {:>9}  {}"
 def command(key: str | None, as_json: bool) -> None:
     """Models that moeprof knows: parameters, experts, attention, and where that is from.
 
-    All of them, or with KEY one with its sources; a name of MaxText is a KEY too. Parameters are in
-    billions, and counted from the widths; active are those of one token, embedding and head whole.
+    All of them, or with KEY one with its sources; a name of MaxText is a KEY too, and so is a
+    config.json or a MaxText .yml, which is shown as it is read. Parameters are in billions, and
+    counted from the widths; active are those of one token, embedding and head whole.
 
     Example:
 
         moeprof models deepseek_v3
     """
-    names = (key,) if key else preset_names()
-    found = [(preset_facts(name), load_preset(name)) for name in names]
+    found = [_found(key)] if key else [(preset_facts(n), load_preset(n)) for n in preset_names()]
     if as_json:
         document = {"schema": SCHEMA, "models": [_as_json(*pair) for pair in found]}
         click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
@@ -42,6 +43,16 @@ def command(key: str | None, as_json: bool) -> None:
     if key:
         for text in _details(*found[0]):
             click.echo(text)
+
+
+def _found(text: str) -> tuple[Preset, ModelSpec]:
+    """A model by key, alias or file, with what is known of it; of a file what its reader says."""
+    loaded = load_model(text)
+    if loaded.origin in preset_names():
+        return preset_facts(loaded.origin), loaded.model
+    name, note = loaded.model.name or loaded.origin, " ".join(loaded.notes)
+    facts = Preset(loaded.origin, (), name, (), None, None, None, None, loaded.origin, note)
+    return facts, loaded.model
 
 
 def _line(preset: Preset, model: ModelSpec) -> str:

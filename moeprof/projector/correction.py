@@ -128,16 +128,24 @@ def read_corrections(file: Path) -> tuple[Correction, ...]:
     """
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        if document["schema"] != SCHEMA:
-            raise KeyError("schema")
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError("another schema, or none")
         return tuple(_read(row) for row in document["corrections"])
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(
             f"{file}: expected corrections that `moeprof memory --calibrate` stored ({SCHEMA}), "
-            f"found something else ({type(error).__name__}: {error}). Store them again."
+            f"found {_found(error)}. Store them again."
         ) from error
+
+
+def _found(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON at line {error.lineno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "no text"
+    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
 
 
 def corrected(breakdown: MemoryBreakdown, corrections: Sequence[Correction]) -> MemoryBreakdown:

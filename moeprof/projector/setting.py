@@ -27,6 +27,8 @@ UPSTREAM = "0.2.5"
 MAXTEXT_BUILDS = ("rocm-26.2", UPSTREAM)
 OPTIMIZERS = ("adamw", "adafactor", "muon", "sgd")
 OFFLOADS = ("activations", "optimizer")
+MOST_TOKENS = 2**24
+"""Of a sequence: sizes of [S, S] arrays stay within what 64 bits count."""
 GPU_FRACTION = 0.93
 
 
@@ -124,10 +126,18 @@ class Setting:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SpecError(f"{name}: expected at least 1, found {value}.")
-        for name in ("overload", "ragged_buffer_factor"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SpecError(f"{name}: expected a number above 0, found {value:g}.")
+        if self.sequence is not None and self.sequence > MOST_TOKENS:
+            raise SpecError(
+                f"sequence: expected at most {MOST_TOKENS:,} tokens, found {self.sequence:,}."
+            )
+        if self.overload is not None and not self.overload >= 1:
+            raise SpecError(
+                "overload: expected at least 1, since the fullest rank receives no less than its "
+                f"even share, found {self.overload:g}."
+            )
+        factor = self.ragged_buffer_factor
+        if factor is not None and not factor > 0:
+            raise SpecError(f"ragged_buffer_factor: expected a number above 0, found {factor:g}.")
 
     def _check_on_tpu(self) -> None:
         found = f"runs on GPUs, found {self.hardware.name}"

@@ -16,6 +16,7 @@ from moeprof.specs.schedule import Schedule, stage_at
 from moeprof.specs.schedule_order import KINDS, order_arrays
 
 MOST_PIECES = 1_000_000
+MOST_STAGES = 512
 MOST_NS = 2**62
 """Of all pieces together, one after the other: times are int64."""
 _INPUT, _NOT_YET = -1, -1
@@ -95,14 +96,18 @@ def play(schedule: Schedule, times: StageTimes, *, is_forward_only: bool = False
     """When every piece runs.
 
     Raises:
-        SpecError: there are more than `MOST_PIECES`, they take longer than `MOST_NS`, or the order
-            cannot be (see `order_of_work`).
+        SpecError: there are more than `MOST_STAGES` or `MOST_PIECES`, they take longer than
+            `MOST_NS`, or the order cannot be (see `order_of_work`).
     """
     passes = 1 if is_forward_only else schedule.passes
     pieces = schedule.stages * schedule.microbatches * schedule.chunks * passes
     if pieces > MOST_PIECES:
         raise SpecError(
             f"{schedule.name}: expected at most {MOST_PIECES:,} pieces, found {pieces:,}."
+        )
+    if schedule.stages > MOST_STAGES:
+        raise SpecError(
+            f"{schedule.name}: expected at most {MOST_STAGES} stages, found {schedule.stages:,}."
         )
     longest = pieces * (int(times.work_ns.max()) + times.transfer_ns)
     if longest > MOST_NS:

@@ -290,7 +290,7 @@ def test_megatron_counts_devices_without_experts(projected):
         (("--model", "deepseek_v3", "--remat", "half"), "found 'half'"),
         (("--model", "deepseek_v3", "--weight-dtype", "fp7"), "--weight-dtype: expected one of"),
         (("--model", "deepseek_v3", "--mem-fraction", 1.2), "mem-fraction: expected a share"),
-        (("--model", "deepseek_v3", "--overload", 0), "overload: expected a number above 0"),
+        (("--model", "deepseek_v3", "--overload", 0), "overload: expected at least 1"),
         (("--model", "deepseek_v3", "--ep", 0), "--ep: expected at least 1, or -1"),
         (("--model", "deepseek_v3", "--ep", -1), "say how many with --devices"),
         (("--model", "deepseek_v3", "--ep", -1, "--fsdp", -1, "--devices", 8),

@@ -37,11 +37,24 @@ def test_the_json_is_strict_and_holds_the_model():
     assert models["small"]["total_published_billions"] is None
 
 
+def test_a_configuration_is_shown_as_it_is_read(tmp_path):
+    file = tmp_path / "config.json"
+    widths = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    file.write_text(json.dumps({"model_type": "mixtral", **widths, **heads, **experts}))
+    text = CliRunner().invoke(group, ["models", str(file)]).output
+    assert "46.7" in text  # published for Mixtral-8x7B
+    assert "widths: hidden 4096, expert 14336" in text
+    document = json.loads(CliRunner().invoke(group, ["models", str(file), "--json"]).output)
+    assert document["models"][0]["source"] == str(file)
+
+
 def test_an_unknown_key_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["moeprof", "models", "nope"])
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert "preset: expected one of deepseek_v2_lite" in error
+    assert "expected a preset, a config.json or a MaxText .yml, found 'nope'" in error
     assert len(error.splitlines()) == 1

@@ -59,6 +59,12 @@ def test_all_ways_to_split_four_devices_over_the_axes():
     assert all(np.prod(mesh) == 4 for mesh in meshes)
 
 
+@pytest.mark.parametrize("world", ["maxtext", "megatron"])
+def test_a_model_without_experts_has_no_expert_parallelism(world):
+    dense = base("llama3_1_405b", world, strategy=parse_strategy("dense-cf1.25"))
+    assert set(np.asarray(plans(space(dense, 16)).expert).tolist()) == {1}
+
+
 def test_megatrons_experts_lie_inside_a_stage():
     degrees = plans(space(base(world="megatron"), 8, allowed={"pipeline": frozenset({2})}))
     devices = degrees.data * degrees.tensor * degrees.context * degrees.pipeline

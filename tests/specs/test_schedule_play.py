@@ -153,6 +153,12 @@ def test_a_long_pipeline_is_played_and_a_longer_one_refused():
         play(Schedule("gpipe", 1000, 1000), equal_times(Schedule("gpipe", 1000, 1000), 1, 2))
 
 
+def test_stages_that_no_machine_has_are_refused_before_they_are_played():
+    schedule = Schedule("1f1b", 100_000, 2)
+    with pytest.raises(SpecError, match="at most 512 stages, found 100,000"):
+        play(schedule, equal_times(schedule, 1, 1))
+
+
 def test_an_iteration_beyond_what_a_table_holds_is_refused():
     schedule = Schedule("1f1b", 4, 100_000)
     with pytest.raises(SpecError, match=r"less than 4.61e\+09 s, found 800,000 pieces that add up"):

@@ -26,6 +26,7 @@ from moeprof.projector.oom.explain import (
     TOGETHER_TOO_LARGE,
     Explanation,
 )
+from moeprof.projector.oom.failures import TORCH
 
 _TILES = 8
 _LEAST_SHARE = 0.01
@@ -55,7 +56,7 @@ def changes(
     if found.verdict == OUTSIDE_POOL:
         return (_smaller_pool(found, capacity),)
     if found.verdict == FRAGMENTED:
-        return (_JOINED_PIECES, _free_first(found))
+        return (_joined_pieces(found), _free_first(found))
     if found.verdict == ALREADY_FULL:
         return (_free_first(found), *_larger_pool(found, capacity))
     least = _LEAST_SHARE * int(buffers["size_bytes"].sum())
@@ -67,21 +68,34 @@ def changes(
 
 
 def _free_first(found: Explanation) -> Change:
+    how = (
+        "torch.cuda.memory._snapshot() lists them with the code that made them"
+        if found.who == TORCH
+        else "jax.live_arrays() lists them; pass donate_argnums for the state"
+    )
     return Change(
         "free what the pool holds",
-        "drop arrays that are not needed any more (an old state that was not donated, a second "
-        "copy of the weights, evaluation outputs): jax.live_arrays() lists them; pass "
-        "donate_argnums for the state, and run nothing else in this process",
+        "drop arrays that are not needed any more (an old state, a second copy of the weights, "
+        f"evaluation outputs): {how}, and run nothing else in this process",
         found.held_bytes,
         is_upper_bound=True,
     )
 
 
-_JOINED_PIECES = Change(
-    "an allocator that joins pieces",
-    "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async lets the driver join free pieces; a larger pool taken "
-    "whole at the start (XLA_PYTHON_CLIENT_PREALLOCATE=true) breaks into fewer",
-)
+def _joined_pieces(found: Explanation) -> Change:
+    if found.who == TORCH:
+        return Change(
+            "an allocator that joins pieces",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets PyTorch's segments grow, so "
+            "that free pieces join",
+        )
+    return Change(
+        "an allocator that joins pieces",
+        "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async lets the driver join free pieces; a larger pool "
+        "taken whole at the start (XLA_PYTHON_CLIENT_PREALLOCATE=true) breaks into fewer",
+    )
+
+
 _ELSEWHERE = {
     NOT_RESERVED: Change(
         "free the device",

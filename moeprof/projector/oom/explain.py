@@ -6,7 +6,7 @@ does not tell. A sum is only compared with a limit where both are known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moeprof.projector.oom.capacity import Capacity
@@ -60,10 +60,16 @@ class Explanation:
     excess_bytes: int | None = None
     is_arena: bool | None = None
     not_told: tuple[str, ...] = ()
+    who: str = ""
+    """The allocator or library whose request failed."""
 
 
 def explain(message: Message, capacity: Capacity | None = None) -> Explanation:
     """Why the allocation failed, as far as the message and the stated capacity tell."""
+    return replace(_explained(message, capacity), who=message.failure.who)
+
+
+def _explained(message: Message, capacity: Capacity | None) -> Explanation:
     failure = message.failure
     if failure.kind == COMPILE:
         return _of_compiler(message)

@@ -86,10 +86,12 @@ def _meshes(space: Space) -> Iterator[tuple[int, ...]]:
 def _replicas(space: Space, rest: int, stage: int) -> Iterator[tuple[int, int, int]]:
     if space.is_megatron:
         if _is_kept(space, "data", rest):
-            for expert in _kept(space, "expert", divisors(stage)):
+            experts = divisors(stage) if space.base.model.experts else (1,)
+            for expert in _kept(space, "expert", experts):
                 yield rest, 1, expert
         return
-    for expert in _kept(space, "expert", divisors(rest)):
+    experts = divisors(rest) if space.base.model.experts else (1,)
+    for expert in _kept(space, "expert", experts):
         for fsdp in _kept(space, "fsdp", divisors(rest // expert)):
             data = rest // expert // fsdp
             if _is_kept(space, "data", data):

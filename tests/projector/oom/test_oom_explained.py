@@ -208,3 +208,15 @@ def test_a_run_of_an_unknown_device_tells_no_capacity(tmp_path):
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     assert capacity_of_run(tmp_path, None) is None
     assert capacity_of_run(tmp_path / "meta.json", None) is None
+
+
+def test_pytorchs_failure_is_answered_in_pytorchs_terms():
+    (message,) = messages_in(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total "
+        "capacity of 79.11 GiB of which 1.25 GiB is free.".splitlines()
+    )
+    found = explain(message)
+    text = " ".join(f"{c.name} {c.text}" for c in changes(found, listed_buffers(message.program)))
+    assert "jax" not in text
+    assert "donate" not in text
+    assert "XLA" not in text
