@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeprof.projector.accounts.megatron.sizes import Sizes, per
+from moeprof.projector.accounts.megatron.sizes import Sizes
 from moeprof.projector.breakdown import Row
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
@@ -34,7 +35,7 @@ def between_steps(setting: Setting, parameters: Sequence[Parameter], sizes: Size
     ends = sum(p.size for p in parameters if p.path[0] in ENDS)
     if ends:
         width = max(DTYPE_BYTES[setting.precision.compute], 2)
-        size, formula = per(ends, sizes.tensor) * width, f"V · d / TP · {width} B"
+        size, formula = ceil_div(ends, sizes.tensor) * width, f"V · d / TP · {width} B"
         rows.append(Row(NAMES[0], "temp", "temporaries", size, formula, _TESTS, "medium"))
     if setting.hardware.vendor == "NVIDIA":
         rows.append(_workspaces(setting))

@@ -11,7 +11,7 @@ beside the bf16 logits.
 from __future__ import annotations
 
 from moeprof.projector.accounts.megatron.layer import Kept, Known
-from moeprof.projector.accounts.megatron.sizes import per
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 
@@ -60,4 +60,4 @@ def mtp_tensors(setting: Setting, k: Known) -> list[Kept]:
 
 
 def _logits(setting: Setting, k: Known) -> Count:
-    return k.tokens * per(setting.model.vocab, k.tensor)
+    return k.tokens * ceil_div(setting.model.vocab, k.tensor)

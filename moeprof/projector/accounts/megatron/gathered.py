@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from moeprof.projector.accounts.megatron.layer import Known
-from moeprof.projector.accounts.megatron.sizes import Sizes, per
+from moeprof.projector.accounts.megatron.sizes import Sizes
 from moeprof.projector.accounts.megatron.tally import Kind
 from moeprof.projector.breakdown import Row
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count
 from moeprof.specs.parameters import Parameter
 
@@ -47,7 +48,9 @@ def _rows(name: str, size: Count, sizes: Sizes) -> list[Row]:
 
 def _on_rank(parameter: Parameter, sizes: Sizes) -> Count:
     if parameter.expert_axis is not None:
-        return per(parameter.size, sizes.expert * sizes.expert_tensor)
+        return ceil_div(parameter.size, sizes.expert * sizes.expert_tensor)
     return (
-        per(parameter.size, sizes.tensor) if parameter.tensor_axis is not None else parameter.size
+        ceil_div(parameter.size, sizes.tensor)
+        if parameter.tensor_axis is not None
+        else parameter.size
     )

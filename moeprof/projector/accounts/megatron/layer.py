@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moeprof.projector.accounts.megatron.sizes import Sizes, per
+from moeprof.projector.accounts.megatron.sizes import Sizes
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.model import LinearSpec, MlaSpec, ModelSpec
@@ -106,7 +107,7 @@ def _block(setting: Setting, k: Known, attention: list[Kept]) -> list[Kept]:
 
 def _attention(setting: Setting, k: Known) -> list[Kept]:
     model, T = setting.model, k.tokens
-    heads = per(model.heads, k.tensor)
+    heads = ceil_div(model.heads, k.tensor)
     again: tuple[str, ...]
     if isinstance(model.attention, MlaSpec):
         mla = model.attention
@@ -114,7 +115,7 @@ def _attention(setting: Setting, k: Known) -> list[Kept]:
         rows = _latents(mla, k)
     else:
         key_dim = value_dim = model.attention.head_dim
-        keys, again = per(model.attention.kv_heads, k.tensor), ()
+        keys, again = ceil_div(model.attention.kv_heads, k.tensor), ()
         rows = []
         if model.qk_norm != "none":
             size = T * (heads + keys) * key_dim * k.width
@@ -137,8 +138,8 @@ def _linear_attention(linear: LinearSpec, k: Known) -> list[Kept]:
 
     The running state of a chunk of tokens is computed again.
     """
-    inward = k.tokens * per(2 * linear.key_width + linear.value_width, k.tensor) * k.width
-    outward = k.tokens * per(linear.value_width, k.tensor) * k.width
+    inward = k.tokens * ceil_div(2 * linear.key_width + linear.value_width, k.tensor) * k.width
+    outward = k.tokens * ceil_div(linear.value_width, k.tensor) * k.width
     copies = 2 if linear.conv_width else 1
     formula = "T · (2 · k + v) / TP · c"
     return [
@@ -175,7 +176,7 @@ def _scores(setting: Setting, k: Known, heads: Count) -> Kept:
 
 def _mlp(setting: Setting, k: Known, ffn: int) -> list[Kept]:
     """The products before the activation, and what comes out of it."""
-    columns = per(ffn, k.tensor)
+    columns = ceil_div(ffn, k.tensor)
     before = k.tokens * columns * k.width
     formula = "T · f / TP · c"
     inward = ("MLP gate", "MLP up") if setting.model.is_gated else ("MLP up",)
@@ -187,7 +188,7 @@ def _mlp(setting: Setting, k: Known, ffn: int) -> list[Kept]:
 
 def _mixture(setting: Setting, k: Known) -> list[Kept]:
     model = setting.model
-    columns = per(model.moe_ffn, k.expert_tensor)
+    columns = ceil_div(model.moe_ffn, k.expert_tensor)
     inward = 2 if model.is_gated else 1
     rows = [
         Kept(
@@ -231,7 +232,7 @@ def _mixture(setting: Setting, k: Known) -> list[Kept]:
 def _shared(model: ModelSpec, k: Known) -> list[Kept]:
     if not model.shared_width:
         return []
-    columns = per(model.shared_width, k.tensor)
+    columns = ceil_div(model.shared_width, k.tensor)
     inward = 2 if model.is_gated else 1
     again = ("moe", "shared_experts")
     before = k.tokens * columns * inward * k.width

@@ -5,10 +5,10 @@ None of it is in ``max_memory_allocated``; all of it is in what rocm-smi or nvid
 
 from __future__ import annotations
 
-from moeprof.projector.accounts.megatron.sizes import devices_of, per
+from moeprof.projector.accounts.megatron.sizes import devices_of
 from moeprof.projector.breakdown import Row
 from moeprof.projector.outside import deepep_rows, reserve_rows
-from moeprof.projector.rows import whole
+from moeprof.projector.rows import ceil_div, whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 
 CACHE_SHARE = 0.026
@@ -39,5 +39,5 @@ def _ranks(degrees: Degrees) -> Count:
     """Ranks of all groups that one rank is in: DP · CP, TP, PP, EP and EDP."""
     data = degrees.data * degrees.fsdp * degrees.context
     groups = degrees.expert_tensor * degrees.expert * degrees.pipeline
-    expert_data = per(devices_of(degrees), groups)
+    expert_data = ceil_div(devices_of(degrees), groups)
     return data + degrees.tensor + degrees.pipeline + degrees.expert + expert_data

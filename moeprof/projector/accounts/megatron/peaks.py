@@ -13,9 +13,10 @@ from moeprof.projector.accounts.megatron.ends import head_tensors, loss_tensors,
 from moeprof.projector.accounts.megatron.gathered import gathered_head, gathered_layers
 from moeprof.projector.accounts.megatron.layer import Kept, Known, layer_tensors
 from moeprof.projector.accounts.megatron.recompute import Layer, with_remat
-from moeprof.projector.accounts.megatron.sizes import Sizes, per, times
+from moeprof.projector.accounts.megatron.sizes import Sizes, times
 from moeprof.projector.accounts.megatron.tally import Kind, Tally, tally
 from moeprof.projector.breakdown import Peak, Row
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import StageLayers
@@ -116,12 +117,12 @@ def _expert_gradients(setting: Setting, k: Known) -> Kept:
 
 def _mlp_gradients(setting: Setting, k: Known) -> Kept:
     copies = setting.model.feedforward_matrices
-    size = copies * k.tokens * per(setting.model.dense_ffn, k.tensor) * k.width
+    size = copies * k.tokens * ceil_div(setting.model.dense_ffn, k.tensor) * k.width
     return Kept("gradients inside the MLP", size, f"{copies} · T · f / TP · c")
 
 
 def _score_gradients(setting: Setting, k: Known) -> Kept:
-    heads = per(setting.model.heads, k.tensor)
+    heads = ceil_div(setting.model.heads, k.tensor)
     size = 2 * k.tokens * heads * (setting.sequence or 0) * k.width
     name, formula = "gradients of scores, both sides of softmax", "2 · T · heads / TP · S · c"
     return Kept(name, size, formula)

@@ -16,8 +16,9 @@ moments, over EDP for all weights. Full recomputation leaves T · d.
 from __future__ import annotations
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron.sizes import Sizes, per, sizes_of, times
+from moeprof.projector.accounts.megatron.sizes import Sizes, sizes_of, times
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs.model import GqaSpec, ModelSpec
 
@@ -45,17 +46,19 @@ def primus_stage(setting: Setting, degrees: Degrees) -> StageBreakdown:
     for name, kind, width in _STATE:
         shards = sizes.expert_data if kind == "optimizer" else 1
         over = " / EDP" if kind == "optimizer" else ""
-        args.append(_row(name, "args", kind, per(held * width, shards), f"P{over} · {width} B"))
+        args.append(
+            _row(name, "args", kind, ceil_div(held * width, shards), f"P{over} · {width} B")
+        )
     return StageBreakdown(0, tuple(args), (Peak("projected", _activations(setting, degrees)),), ())
 
 
 def _parameters(model: ModelSpec, gqa: GqaSpec, sizes: Sizes, pipeline: Count) -> Count:
     """Weights of L / PP layers and the embedding."""
     attention = 2 * model.hidden * gqa.kv_heads * gqa.head_dim
-    experts = per(model.experts * model.feedforward_matrices * model.moe_ffn, sizes.expert)
+    experts = ceil_div(model.experts * model.feedforward_matrices * model.moe_ffn, sizes.expert)
     shared = model.feedforward_matrices * model.shared_width
     layer = attention + (experts + shared) * model.hidden
-    return per(model.layers, pipeline) * layer + model.vocab * model.hidden
+    return ceil_div(model.layers, pipeline) * layer + model.vocab * model.hidden
 
 
 def _activations(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:

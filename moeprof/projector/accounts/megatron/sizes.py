@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.projector.routed import buffer_factor
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 
 
@@ -51,8 +52,10 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
     pdbs, sequence = degrees.pdbs, degrees.sequence
     tokens = shard = rows = None
     if pdbs is not None and sequence is not None:
-        tokens = per(pdbs * sequence, degrees.context)
-        shard = per(tokens, degrees.tensor) if setting.megatron.has_sequence_parallel else tokens
+        tokens = ceil_div(pdbs * sequence, degrees.context)
+        shard = (
+            ceil_div(tokens, degrees.tensor) if setting.megatron.has_sequence_parallel else tokens
+        )
         factor = buffer_factor(setting, degrees)
         rows = times(shard * setting.model.top_k * degrees.expert_tensor, factor)
     devices = devices_of(degrees)
@@ -61,17 +64,12 @@ def sizes_of(setting: Setting, degrees: Degrees) -> Sizes:
         expert=degrees.expert,
         expert_tensor=degrees.expert_tensor,
         data=degrees.data * degrees.fsdp * degrees.context,
-        expert_data=per(devices, degrees.expert_tensor * degrees.expert * degrees.pipeline),
+        expert_data=ceil_div(devices, degrees.expert_tensor * degrees.expert * degrees.pipeline),
         fsdp=_sharded(degrees.fsdp, degrees.context),
         tokens=tokens,
         shard=shard,
         rows=rows,
     )
-
-
-def per(amount: Count, parts: Count) -> Count:
-    """``amount / parts``, rounded up: the largest part."""
-    return -(-amount // parts)
 
 
 def times(amount: Count, factor: Amount) -> Count:

@@ -15,8 +15,9 @@ import numpy as np
 
 from moeprof.errors import SpecError
 from moeprof.projector.accounts.megatron.between_steps import ENDS
-from moeprof.projector.accounts.megatron.sizes import Sizes, at_least_one, per, times
+from moeprof.projector.accounts.megatron.sizes import Sizes, at_least_one, times
 from moeprof.projector.breakdown import Row
+from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
@@ -47,7 +48,13 @@ def held_classes(parameters: Sequence[Parameter], sizes: Sizes) -> tuple[Held, .
     whole_ones = [p for p in parameters if p.expert_axis is None and p.tensor_axis is None]
     groups = sizes.expert * sizes.expert_tensor
     return tuple(
-        Held(name, per(_count(group), parts), ranks, per(_count(_matrices(group)), parts), formula)
+        Held(
+            name,
+            ceil_div(_count(group), parts),
+            ranks,
+            ceil_div(_count(_matrices(group)), parts),
+            formula,
+        )
         for name, group, parts, ranks, formula in (
             ("routed experts", experts, groups, sizes.expert_data, "parameters / (EP · ETP)"),
             ("split over TP", split, sizes.tensor, sizes.data, "parameters / TP"),
@@ -92,7 +99,7 @@ def _fp8_copies(setting: Setting, held: Sequence[Held]) -> list[Row]:
 
 def _row(name: str, kind: str, group: Held, dtype: str, sizes: Sizes) -> Row:
     shards = at_least_one(group.ranks * sizes.fsdp // sizes.data)
-    size = per(group.elements, shards) * DTYPE_BYTES[dtype]
+    size = ceil_div(group.elements, shards) * DTYPE_BYTES[dtype]
     over = "" if np.all(shards == 1) else " / FSDP"
     formula = f"{group.formula}{over} · {DTYPE_BYTES[dtype]} B"
     return Row(name, "args", kind, size, formula, SOURCE, "high")
@@ -119,7 +126,7 @@ def _optimizer_rows(setting: Setting, group: Held) -> list[Row]:
             continue
         width = DTYPE_BYTES[dtype]
         share = on_device if name in _MOMENTS else 1.0
-        size = times(per(elements, ranks) * width, share)
+        size = times(ceil_div(elements, ranks) * width, share)
         formula = f"{group.formula}{over} · {width} B"
         if share < 1:
             formula += f" · {share:g} on the device"
