@@ -29,6 +29,25 @@ def take_rows(x: jax.Array, take: jax.Array, give: jax.Array) -> jax.Array:
     return _masked_rows(x, take)
 
 
+@jax.custom_vjp
+def add_rows(rows: jax.Array, take: jax.Array, give: jax.Array) -> jax.Array:
+    """``out[n] = Σ_k rows[give[n, k]]``, the transpose of `take_rows`, summed in float32.
+
+    Args:
+        rows: [R, M]. Rows with ``take`` -1 may hold anything, NaN included.
+        take: int32 [R], as for `take_rows`.
+        give: int32 [N, K], likewise.
+
+    Returns:
+        [N, M] of the dtype of ``rows``. The gradient of a row is that of its sum; of a row with
+        ``take`` -1 it is zero.
+    """
+    copies = _masked_rows(rows, give.reshape(-1)).reshape(*give.shape, -1)
+    if give.shape[1] == 1:
+        return copies[:, 0]
+    return jnp.sum(copies.astype(jnp.float32), axis=1).astype(rows.dtype)
+
+
 def invert_permutation(order: jax.Array) -> jax.Array:
     """``inverse[order[i]] = i``, by sorting (a scatter would be shorter)."""
     return jnp.argsort(order).astype(jnp.int32)
@@ -59,12 +78,20 @@ def _take_rows_bwd(
     relation: tuple[jax.Array, jax.Array], d_out: jax.Array
 ) -> tuple[jax.Array, np.ndarray, np.ndarray]:
     take, give = relation
-    copies = _masked_rows(d_out, give.reshape(-1)).reshape(*give.shape, -1)
-    if give.shape[1] == 1:
-        d_x = copies[:, 0]
-    else:
-        d_x = jnp.sum(copies.astype(jnp.float32), axis=1).astype(d_out.dtype)
-    return d_x, _no_gradient(take), _no_gradient(give)
+    return add_rows(d_out, take, give), _no_gradient(take), _no_gradient(give)
+
+
+def _add_rows_fwd(
+    rows: jax.Array, take: jax.Array, give: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return add_rows(rows, take, give), (take, give)
+
+
+def _add_rows_bwd(
+    relation: tuple[jax.Array, jax.Array], d_out: jax.Array
+) -> tuple[jax.Array, np.ndarray, np.ndarray]:
+    take, give = relation
+    return take_rows(d_out, take, give), _no_gradient(take), _no_gradient(give)
 
 
 def _no_gradient(index: jax.Array) -> np.ndarray:
@@ -72,3 +99,4 @@ def _no_gradient(index: jax.Array) -> np.ndarray:
 
 
 take_rows.defvjp(_take_rows_fwd, _take_rows_bwd)
+add_rows.defvjp(_add_rows_fwd, _add_rows_bwd)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moeprof.model.router import count_tokens
-from moeprof.model.rows import invert_permutation, sum_rows, take_rows
+from moeprof.model.rows import add_rows, invert_permutation, sum_rows, take_rows
 from moeprof.model.strategies.slots import compact_slots, order_by_expert, padded_slots
 
 EXPERTS = jnp.array([[3, 1], [0, 3], [1, 2], [0, 1]])  # 4 tokens, 2 experts each
@@ -95,12 +95,31 @@ def test_copies_of_a_row_sum_in_float32():
     assert float(d_x[0, 0]) == 258.0  # (256 + 1) + 1 would round to 256 twice
 
 
+def test_sums_of_rows_and_their_gradient():
+    # Rows 0 and 2 belong to source 1, row 1 to source 0, row 3 to none; source 2 has no row.
+    take, give = jnp.array([1, 0, 1, -1]), jnp.array([[1, -1], [2, 0], [-1, -1]])
+    rows = jnp.array([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0], [jnp.nan, jnp.nan]])
+    out, back = jax.vjp(lambda x: add_rows(x, take, give), rows)
+    np.testing.assert_array_equal(out, [[2, 20], [5, 50], [0, 0]])
+    (d_rows,) = back(jnp.array([[3.0, 4.0], [5.0, 6.0], [jnp.nan, 1.0]]))
+    np.testing.assert_array_equal(d_rows, [[5, 6], [3, 4], [5, 6], [0, 0]])
+
+
+def test_sums_and_copies_are_each_others_transpose():
+    take, give = jnp.array([1, 0, 1, -1]), jnp.array([[1, -1], [2, 0], [-1, -1]])
+    x = jax.random.normal(jax.random.key(4), (3, 5))
+    rows = jax.random.normal(jax.random.key(5), (4, 5))
+    copied, added = take_rows(x, take, give), add_rows(rows, take, give)
+    np.testing.assert_allclose(jnp.vdot(copied, rows), jnp.vdot(x, added), rtol=1e-6)
+
+
 def test_neither_direction_needs_a_scatter():
     def both(x, weights):
         rows = copies(x)
         slots = compact_slots(EXPERTS)
         pairs = take_rows(rows, slots.slot_of_pair, slots.pair_of_slot[:, None])
-        return jnp.sum(sum_rows(pairs, weights)) + jnp.sum(count_tokens(EXPERTS, 4))
+        added = add_rows(rows, slots.pair_of_slot // 2, slots.slot_of_pair.reshape(4, 2))
+        return jnp.sum(sum_rows(pairs, weights) + added) + jnp.sum(count_tokens(EXPERTS, 4))
 
     text = jax.jit(jax.grad(both, argnums=(0, 1))).lower(TOKENS, jnp.ones((4, 2))).as_text()
     assert "gather" in text
