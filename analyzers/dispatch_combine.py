@@ -76,8 +76,8 @@ _FORMS = {
     "collective-permute": "permute",
     "custom-call": "custom call",
 }
-_KERNEL = re.compile(r"(?:deep_ep|mori|moeprof_moe|moe_)\w*.*?(dispatch|combine)", re.IGNORECASE)
-"""Kernels of exchange libraries by name, for where no op is known: DeepEP's and MORI's."""
+_KERNEL = re.compile(r"(?:deep_ep|mori|moeprof|moe_)\w*.*?(dispatch|combine)", re.IGNORECASE)
+"""Kernels of exchange libraries by name, for where no op is known: DeepEP's, MORI's and ours."""
 _FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
 _NO_DIRECTION = "not known"
 _RAGGED = "ragged-all-to-all"

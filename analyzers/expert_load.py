@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
-from moeprof.analyzers.classify.targets import is_grouped_gemm
+from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
 from moeprof.analyzers.load.balance import Loads, drift, imbalance, overload, tax
 from moeprof.analyzers.load.nodes import nodes_of_ranks
 from moeprof.analyzers.load.recorded import Recorded, recorded
@@ -58,6 +58,7 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "How unevenly are tokens spread over experts, ranks and nodes?"
+_PLACE = ["module", "op"]
 EVEN = 1.1
 """Up to this ratio a level is called even."""
 NONE = (
@@ -181,10 +182,10 @@ def _products(trace: Trace, known: Recorded) -> tuple[float | None, float, tuple
     whole = int(products["self_ns"].sum())
     if not whole:
         return None, np.nan, ("the tax is not known: no grouped product in the trace",)
-    ops = trace.hlo_ops
-    follows = ops["custom_call_target"].map(is_grouped_gemm) | ops["opcode"].eq("ragged-dot")
-    rows = products["instruction"].to_numpy()
-    scaled = int(products["self_ns"][np.append(follows.to_numpy(), False)[rows]].sum())
+    sites = expert_products(trace)
+    follows = pd.MultiIndex.from_frame(sites[sites["form"].isin([CUSTOM_CALL, RAGGED])][_PLACE])
+    is_scaled = pd.MultiIndex.from_frame(products[_PLACE].astype({"op": "str"})).isin(follows)
+    scaled = int(products["self_ns"][is_scaled].sum())
     if scaled * 2 < whole:
         return (
             None,

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import sums_in_steps
+from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.bounds import capped_bytes
 from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.live import copies_alive
 from moeprof.analyzers.buffers.roles import BufferUse, uses_of
 from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.costs.executions import runs_of
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -96,14 +97,23 @@ def receive_buffers(trace: Trace) -> Analysis:
 
 
 def _calls(trace: Trace) -> pd.Series:
-    """Calls of each (module, op): an exchange may be several pieces, another op is one."""
+    """Calls of each (module, op): an exchange may be several pieces, another op what its runs are.
+
+    What stands in a fusion counts as the fusion, whichever of the two names the profile says.
+    """
     exchanges = calls_of(trace)
     names = pd.DataFrame(
         [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
     )
     made = exchanges.table.join(names, on="site").groupby(["module", "op"]).size()
-    pieces = sums_in_steps(trace).groupby(["module", "op"], observed=True)["pieces"].sum()
-    return made.combine_first(pieces)
+    runs = runs_of(trace)
+    programs = programs_of(trace)
+    wholes = [
+        programs[int(module)].whole(programs[int(module)].ops[str(op)]).name
+        for module, op in zip(runs["module"], runs["op"], strict=True)
+    ]
+    others = runs.assign(op=wholes).groupby(["module", "op"])["runs"].sum()
+    return made.combine_first(others)
 
 
 def _without_small(uses: Sequence[BufferUse]) -> list[BufferUse]:

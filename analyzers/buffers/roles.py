@@ -77,10 +77,18 @@ def _roles(program: Program, op: Op, component: str) -> Iterator[tuple[str, Op]]
         yield "dispatch", op
     elif kind == "combine" and op.operands:
         yield "combine", program.ops[op.operands[0]]
-    elif is_grouped_gemm(op.target) and op.operands:
-        yield "fan_out", program.ops[op.operands[0]]
+    elif call := _grouped_call(program, op):
+        yield "fan_out", program.ops[program.outer(op, call.operands[0])]
     elif op.opcode.removesuffix("-start") in _EXCHANGES and component in _WAYS:
         yield ("gather" if op.base_opcode == "all-gather" else "exchange"), op
+
+
+def _grouped_call(program: Program, op: Op) -> Op | None:
+    """The grouped GEMM call that an op is, or wraps to let it read or write slices in place."""
+    if program.whole(op) is not op:
+        return None  # the fusion that it stands in speaks for it
+    calls = (m for m in program.interior(op) if is_grouped_gemm(m.target) and m.operands)
+    return next(calls, None)
 
 
 def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> BufferUse | None:

@@ -4,7 +4,7 @@ For work whose HLO op is not known: JSON traces, command buffers without a match
 One table serves all who ask. The first pattern that is found in a name decides, so what is special
 stands before what is general. Names are those that the libraries give their kernels: cuBLAS,
 cuDNN, CUTLASS, hipBLASLt (``Cijk_``), composable kernel, TransformerEngine, Primus-Turbo, AITER,
-DeepEP, NCCL and RCCL, Pallas, and XLA's own.
+DeepEP, NCCL and RCCL, Pallas, XLA's own, and moeprof's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _TABLE = tuple(
         ("ragged_all_to_all", r"RaggedAllToAll|^%?ragged-all-to-all\b"),
         (
             "all_to_all",
-            r"(?i:deep_?ep::|deep_ep_)(?!.*get_dispatch_layout)|AllToAll|^%?all-to-all\b|all2all",
+            r"(?i:deep_?ep::|deep_ep_)(?!.*get_dispatch_layout)|AllToAll|^%?all-to-all\b|all2all"
+            r"|(?i:moeprof\w*::.*(dispatch|combine))",
         ),
         ("all_gather", r"AllGather|^%?all-gather\b"),
         ("reduce_scatter", r"ReduceScatter|^%?reduce-scatter\b"),

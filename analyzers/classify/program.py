@@ -141,6 +141,15 @@ class Program:
         ]
         return [*inside, *nested]
 
+    def whole(self, op: Op) -> Op:
+        """The outermost fusion that an instruction stands in; itself outside of any."""
+        for _ in range(_DEEPEST):
+            caller = self.ops.get(self.callers.get(op.computation, ""))
+            if caller is None or caller.opcode != "fusion":
+                break
+            op = caller
+        return op
+
     def opcodes(self, op: Op) -> frozenset[str]:
         """Opcodes of the interior."""
         known = self._opcodes.get(op.name)
@@ -172,7 +181,7 @@ class Program:
         """Matrix products inside the op."""
         for member in self.interior(op):
             if member.opcode == "dot" and len(member.operands) == 2:
-                lhs, rhs = (self._outer(op, operand) for operand in member.operands)
+                lhs, rhs = (self.outer(op, operand) for operand in member.operands)
                 yield Dot(member, lhs, rhs, "lhs_batch" in member.details)
 
     def origin(self, name: str) -> Op | None:
@@ -246,7 +255,7 @@ class Program:
             return None
         return source.operands[index]
 
-    def _outer(self, op: Op, name: str) -> str:
+    def outer(self, op: Op, name: str) -> str:
         """The outer operand that an interior value is a view of; itself where it is none."""
         for _ in range(_DEEPEST):
             member = self.ops.get(name)

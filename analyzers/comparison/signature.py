@@ -15,7 +15,7 @@ import pandas as pd
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.program import Op, Program
-from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+from moeprof.analyzers.classify.targets import component_of_target, exchange_of, is_grouped_gemm
 from moeprof.tables.schema import Column, Schema
 
 SIGNATURES = Schema(
@@ -113,6 +113,10 @@ def _done(op: Op, program: Program) -> str:
         inside = program.opcodes(op) & COLLECTIVES
         if inside:
             return min(inside)
+        # a call that is wrapped to read or write slices in place is that call
+        called = (member.target for member in program.interior(op) if member.target)
+        if target := next(filter(component_of_target, called), None):
+            return target
     named = _COUNTED.sub("", op.primitive)
     if named and named not in _ADDED:
         return named

@@ -129,26 +129,49 @@ def _grouped(operands: Sequence[Array], results: Sequence[Array]) -> Product | N
     """A grouped product by its shapes: [R, K] × [G, K, N] → [R, N], or the gradient of a weight.
 
     That is [R, K] × [R, N] → [G, K, N]; matrices may be stored transposed, so that R comes from
-    the sizes: |lhs| = R·K, |rhs| = R·N and |result| = G·K·N.
+    the sizes: |lhs| = R·K, |rhs| = R·N and |result| = G·K·N. moeprof's own calls have a batch axis
+    in front of all three, 1 where the batch shares an operand: then rows and groups are those of
+    the whole batch.
     """
     floats = [array for array in operands if array.is_float and len(array.dims) > 1]
     if len(floats) < 2 or not results or not results[0].elements:
         return None
+    ranks = tuple(len(array.dims) for array in (*floats[:2], results[0]))
+    batch = 1
+    if ranks in ((3, 4, 3), (3, 3, 4)):
+        batch = results[0].dims[0]
+        floats = [Array(array.dtype, array.dims[1:]) for array in floats[:2]]
+        results = [Array(results[0].dtype, results[0].dims[1:])]
     lhs, rhs, result = floats[0], floats[1], results[0]
-    dtype, out = _wider(lhs.dtype, rhs.dtype), result.dtype
-    if len(lhs.dims) == 2 and len(rhs.dims) == 3 and len(result.dims) == 2:
-        rows, n = result.dims
-        k = lhs.elements // rows
-        is_whole = lhs.elements == rows * k and rhs.elements == rhs.dims[0] * k * n
-        return Product(rhs.dims[0], rows, k, n, dtype, out, True) if is_whole else None
-    if len(lhs.dims) == 2 and len(rhs.dims) == 2 and len(result.dims) == 3:
-        groups, first, last = result.dims
-        rows = round(float(np.sqrt(lhs.elements * rhs.elements / (first * last))))
-        if not rows or rows**2 * first * last != lhs.elements * rhs.elements:
-            return None
-        k = lhs.elements // rows
-        return Product(groups, k, rows, first * last // k, dtype, out, True)
+    if found := _of_rows(lhs, rhs, result):
+        return found._replace(groups=batch * found.groups, m=batch * found.m)
+    if found := _of_weight(lhs, rhs, result):
+        return found._replace(groups=batch * found.groups, k=batch * found.k)
     return None
+
+
+def _of_rows(lhs: Array, rhs: Array, result: Array) -> Product | None:
+    """[R, K] × [G, K, N] → [R, N]."""
+    if (len(lhs.dims), len(rhs.dims), len(result.dims)) != (2, 3, 2):
+        return None
+    rows, n = result.dims
+    k = lhs.elements // rows
+    if lhs.elements != rows * k or rhs.elements != rhs.dims[0] * k * n:
+        return None
+    return Product(rhs.dims[0], rows, k, n, _wider(lhs.dtype, rhs.dtype), result.dtype, True)
+
+
+def _of_weight(lhs: Array, rhs: Array, result: Array) -> Product | None:
+    """[R, K] × [R, N] → [G, K, N]."""
+    if (len(lhs.dims), len(rhs.dims), len(result.dims)) != (2, 2, 3):
+        return None
+    groups, first, last = result.dims
+    rows = round(float(np.sqrt(lhs.elements * rhs.elements / (first * last))))
+    if not rows or rows**2 * first * last != lhs.elements * rhs.elements:
+        return None
+    k = lhs.elements // rows
+    dtype = _wider(lhs.dtype, rhs.dtype)
+    return Product(groups, k, rows, first * last // k, dtype, result.dtype, True)
 
 
 def _wider(lhs: str, rhs: str) -> str:

@@ -119,6 +119,35 @@ def test_the_gradient_of_a_groups_weight_sums_over_its_rows(result):
     assert found.flops == 960
 
 
+@pytest.mark.parametrize(
+    ("batch", "weight"), [(1, "bf16[1,2,8,6]"), (3, "bf16[3,2,6,8]"), (3, "bf16[1,2,8,6]")]
+)
+def test_a_batch_in_front_multiplies_the_rows_of_each_element(batch, weight):
+    """10 rows of width 8 to width 6 in each element of the batch: 960 each."""
+    found = product_of(
+        parameter("rows", f"bf16[{batch},10,8]"),
+        parameter("weight", weight),
+        parameter("lens", f"s32[{batch},2]"),
+        parameter("offs", "s32[1,0]"),
+        call("moeprof_grouped_gemm", f"bf16[{batch},10,6]", "rows", "weight", "lens", "offs"),
+    )
+    assert found == Product(2 * batch, 10 * batch, 8, 6, "bf16", "bf16", is_ragged=True)
+    assert found.flops == 960 * batch
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1), (3, 3), (3, 1)])
+def test_a_batch_in_front_of_a_weights_gradient(batch, rows):
+    """Three elements share the rows or not: each sums over its 10 rows, 960 each."""
+    found = product_of(
+        parameter("rows", f"bf16[{rows},10,8]"),
+        parameter("gradient", f"bf16[{batch},10,6]"),
+        parameter("lens", f"s32[{batch},2]"),
+        call("moeprof_grouped_gemm_variable_k", f"bf16[{batch},2,8,6]", "rows", "gradient", "lens"),
+    )
+    assert found == Product(2 * batch, 8, 10 * batch, 6, "bf16", "bf16", is_ragged=True)
+    assert found.flops == 960 * batch
+
+
 def test_a_ragged_dot_is_one_product_of_its_rows():
     found = product_of(
         parameter("rows", "bf16[10,8]"),
