@@ -8,7 +8,7 @@ STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: demo test stress fuzz fuzz-replay lint bench browser clean
+.PHONY: demo test gpu stress fuzz fuzz-replay lint bench browser clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -19,6 +19,10 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 
 test: $(VENV)/.test browser ## Run the whole test suite.
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+# Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
+gpu: ## Build the GPU library alone, as build/gpu/libmoeprof_gpu.so.
+	@native/gpu/build.sh
 
 stress: $(VENV)/.installed ## Run the rendezvous of dispatch and combine under the thread sanitizer.
 	$(BIN)/cmake -S native -B build/stress -G Ninja -DMOEPROF_STRESS=ON \

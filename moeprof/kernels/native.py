@@ -1,20 +1,16 @@
-"""Question: is the native library here, and are its handlers known to JAX?
+"""Question: is the native CPU library here, and are its handlers known to JAX?
 
-The library is found with `importlib.resources`, so that wheel, editable and source installs behave
-alike; ``MOEPROF_NATIVE_LIBRARY`` names another build (a sanitizer build, say).
+``MOEPROF_NATIVE_LIBRARY`` names another build (a sanitizer build, say).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
-import os
 from pathlib import Path
 
-import jax
-
 from moeprof.errors import NativeError
+from moeprof.kernels import ffi_library
 
 LIBRARY_NAME = "libmoeprof_cpu.so"
 
@@ -31,13 +27,15 @@ CPU_TARGETS = {
 CALL_SITE_SYMBOL = "MoeprofCallSite"
 CALL_SITE_PREFIX = "moeprof_moe_"
 
+_WHERE_ABSENT = (
+    "moeprof was installed without a C++ compiler; install one and run "
+    "`pip install --force-reinstall moeprof` again."
+)
+
 
 def library_path() -> Path:
     """Where the native library lies, or would lie."""
-    override = os.environ.get("MOEPROF_NATIVE_LIBRARY")
-    if override:
-        return Path(override)
-    return Path(str(importlib.resources.files("moeprof") / "native" / LIBRARY_NAME))
+    return ffi_library.library_path(LIBRARY_NAME, "MOEPROF_NATIVE_LIBRARY")
 
 
 @functools.cache
@@ -49,35 +47,13 @@ def load() -> ctypes.CDLL:
     """
     _preload_openblas()
     path = library_path()
-    if not path.is_file():
-        raise NativeError(
-            f"native library: expected {path}, found nothing there. moeprof was installed without "
-            "a C++ compiler; install one and run `pip install --force-reinstall moeprof` again."
-        )
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeError(f"native library {path} does not load: {error}") from error
+    library = ffi_library.open_library(path, "native library", _WHERE_ABSENT)
     for target, symbol in CPU_TARGETS.items():
-        _register(library, path, target, symbol)
-    return library
-
-
-def _register(library: ctypes.CDLL, path: Path, target: str, symbol: str) -> None:
-    try:
-        symbols = {"execute": symbol}
+        stages = {"execute": symbol}
         if target.startswith(CALL_SITE_PREFIX):
-            symbols["instantiate"] = CALL_SITE_SYMBOL
-        stages = {
-            stage: jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
-            for stage, name in symbols.items()
-        }
-        jax.ffi.register_ffi_target(target, stages, platform="cpu")
-    except (AttributeError, jax.errors.JaxRuntimeError) as error:
-        raise NativeError(
-            f"native library {path}: jax {jax.__version__} does not take {symbol}: {error}. It was "
-            "built with other sources or for a newer jax; build it again in this environment."
-        ) from error
+            stages["instantiate"] = CALL_SITE_SYMBOL
+        ffi_library.register(library, path, target, stages, "cpu")
+    return library
 
 
 @functools.cache

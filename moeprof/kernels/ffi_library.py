@@ -1,0 +1,73 @@
+"""Question: how does a native library come into this process, and its handlers to JAX?
+
+Libraries are found with `importlib.resources`, so that wheel, editable and source installs behave
+alike; an environment variable may name another build (a sanitizer build, say).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.resources
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from moeprof.errors import NativeError
+
+
+def library_path(name: str, variable: str) -> Path:
+    """Where the library ``name`` lies, or would lie; ``variable`` names another build."""
+    override = os.environ.get(variable)
+    if override:
+        return Path(override)
+    return Path(str(importlib.resources.files("moeprof") / "native" / name))
+
+
+def open_library(path: Path, kind: str, where_absent: str) -> ctypes.CDLL:
+    """The library at ``path``.
+
+    Args:
+        path: where it lies, or would lie.
+        kind: what it is called in messages, "native library", say.
+        where_absent: why it may be missing and what to do then.
+
+    Raises:
+        NativeError: it is absent or refuses to load.
+    """
+    if not path.is_file():
+        raise NativeError(f"{kind}: expected {path}, found nothing there. {where_absent}")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{kind} {path} does not load: {error}") from error
+
+
+def register(
+    library: ctypes.CDLL, path: Path, target: str, stages: Mapping[str, str], platform: str
+) -> None:
+    """Make a handler of ``library`` known to JAX under ``target``.
+
+    Args:
+        library: from `open_library`.
+        path: where it lies, for messages.
+        target: the name in HLO and traces.
+        stages: "execute" and further stages of XLA's FFI, each with its exported symbol.
+        platform: "cpu" or "CUDA".
+
+    Raises:
+        NativeError: a symbol is missing, or the installed JAX does not take the handler.
+    """
+    try:
+        handlers = {
+            stage: jax.ffi.pycapsule(getattr(library, symbol))  # type: ignore[no-untyped-call]
+            for stage, symbol in stages.items()
+        }
+        jax.ffi.register_ffi_target(target, handlers, platform=platform)
+    except (AttributeError, jax.errors.JaxRuntimeError) as error:
+        raise NativeError(
+            f"native library {path}: jax {jax.__version__} does not take {stages['execute']}: "
+            f"{error}. It was built with other sources or for a newer jax; build it again in this "
+            "environment."
+        ) from error

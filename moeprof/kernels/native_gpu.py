@@ -1,0 +1,99 @@
+"""Question: are our GPU kernels here, and is there a GPU that they run on?
+
+``libmoeprof_gpu.so`` is built where nvcc is, for GPUs of compute capability 9.0 (NVIDIA Hopper).
+``MOEPROF_GPU_LIBRARY`` names another build. Asking starts no JAX backend: the library itself asks
+the driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+from moeprof.errors import NativeError
+from moeprof.kernels import ffi_library
+
+LIBRARY_NAME = "libmoeprof_gpu.so"
+PLATFORM = "CUDA"
+
+_EXCHANGES = {
+    "moeprof_moe_dispatch": "MoeprofGpuMoeDispatch",
+    "moeprof_moe_cached_dispatch": "MoeprofGpuMoeCachedDispatch",
+    "moeprof_moe_combine": "MoeprofGpuMoeCombine",
+}
+
+# FFI target as it appears in HLO and traces -> exported C++ symbol. The names are the CPU's.
+GPU_TARGETS = {
+    "moeprof_grouped_gemm": "MoeprofGpuGroupedGemm",
+    "moeprof_grouped_gemm_variable_k": "MoeprofGpuGroupedGemmVariableK",
+    **{f"{target}_inproc": symbol for target, symbol in _EXCHANGES.items()},
+    **{f"{target}_per_process": symbol for target, symbol in _EXCHANGES.items()},
+}
+
+# A handler's further stages, where the library has them: the symbol with this ending.
+_STAGES = {"instantiate": "Instantiate", "prepare": "Prepare", "initialize": "Initialize"}
+
+_WHERE_ABSENT = (
+    "It is built where nvcc is: put nvcc on PATH and install moeprof again with MOEPROF_GPU=ON in "
+    "the environment."
+)
+_TEXT_BYTES = 512
+
+
+def library_path() -> Path:
+    """Where the GPU library lies, or would lie."""
+    return ffi_library.library_path(LIBRARY_NAME, "MOEPROF_GPU_LIBRARY")
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Load the library and register its handlers with JAX, once per process. Needs no GPU.
+
+    Raises:
+        NativeError: the library is absent or refuses to load; the text says which.
+    """
+    path = library_path()
+    library = ffi_library.open_library(path, "GPU library", _WHERE_ABSENT)
+    for target, symbol in GPU_TARGETS.items():
+        if hasattr(library, symbol):
+            further = {
+                stage: symbol + ending
+                for stage, ending in _STAGES.items()
+                if hasattr(library, symbol + ending)
+            }
+            ffi_library.register(library, path, target, {"execute": symbol, **further}, PLATFORM)
+    return library
+
+
+def registered_targets() -> frozenset[str]:
+    """Targets that have a handler of ours for CUDA in this process; none without the library."""
+    try:
+        library = load()
+    except NativeError:
+        return frozenset()
+    return frozenset(target for target, symbol in GPU_TARGETS.items() if hasattr(library, symbol))
+
+
+@functools.cache
+def unavailable_reason(target: str | None = None) -> str | None:
+    """Why our GPU kernels, or those of one target, cannot run here; None where they can."""
+    try:
+        library = load()
+    except NativeError as error:
+        return str(error)
+    if target is not None and not hasattr(library, GPU_TARGETS[target]):
+        return f"GPU library {library_path()} has no {GPU_TARGETS[target]}: build it again."
+    return _problem_with_gpus(library)
+
+
+def is_loaded() -> bool:
+    """Whether `load` has been called and succeeded."""
+    return bool(load.cache_info().currsize)
+
+
+def _problem_with_gpus(library: ctypes.CDLL) -> str | None:
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    if library.MoeprofGpuUsable(text, _TEXT_BYTES):
+        return None
+    return text.value.decode(errors="replace")

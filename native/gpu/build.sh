@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Build the GPU library alone: needs nvcc, cmake and a Python with jax; no GPU, no OpenBLAS.
+#
+#   native/gpu/build.sh [FOLDER]     # by default build/gpu; the library is FOLDER/libmoeprof_gpu.so
+#
+# PYTHON names the Python whose jax the library is built for.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder="${1:-build/gpu}"
+for python in ${PYTHON:-.venv/bin/python python3}; do
+  python="$(command -v "$python" || true)"
+  [ -z "$python" ] || break
+done
+generator=()
+! command -v ninja >/dev/null || generator=(-G Ninja)
+cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=ON \
+  -DMOEPROF_WERROR="${MOEPROF_WERROR:-ON}" -DPython_EXECUTABLE="$python" >/dev/null
+cmake --build "$folder" --target moeprof_gpu --parallel
+echo "$folder/libmoeprof_gpu.so"
