@@ -1,7 +1,8 @@
-"""Question: which devices of this process exchange tokens with each other?
+"""Question: which devices exchange tokens with each other?
 
 An EP group is an ordered list of devices; the position in it is the rank, and rank ``r`` owns the
 experts ``[r × E/EP, (r+1) × E/EP)``. Several groups may coexist (an ``expert`` × ``fsdp`` mesh).
+The devices of a group belong to one process, or to as many processes as it has ranks.
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ from moeprof.kernels.preflight import PreflightError
 
 @dataclass(frozen=True)
 class EpGroups:
-    """The EP groups of one process.
+    """The EP groups of one process, or all EP groups of a job of processes with a device each.
 
     Attributes:
-        members: one tuple per group: device ordinals of this process in rank order.
+        members: one tuple per group, in rank order: device ordinals of this process, or process
+            indices.
         axis_name: the mesh axis that experts are sharded over.
+        of_processes: whether a rank is a process.
     """
 
     members: tuple[tuple[int, ...], ...]
     axis_name: str
+    of_processes: bool = False
+
+    @property
+    def mode(self) -> str:
+        """As the modes of `setup`, and the ending of the exchanges' names in HLO."""
+        return "per_process" if self.of_processes else "inproc"
 
     @property
     def ep_size(self) -> int:
@@ -39,7 +48,7 @@ class EpGroups:
 
 def local_group(axis_name: str) -> EpGroups:
     """All devices of this process as one group, in the order of their ordinals."""
-    ordinals = sorted(_ordinal(device) for device in jax.local_devices())
+    ordinals = sorted(local_ordinal(device) for device in jax.local_devices())
     return EpGroups((tuple(ordinals),), axis_name)
 
 
@@ -71,7 +80,7 @@ def groups_along(mesh: jax.sharding.Mesh, axis_name: str) -> EpGroups:
             )
     if not groups:
         raise PreflightError(f"setup: the mesh has no device of process {here}.")
-    return EpGroups(tuple(tuple(map(_ordinal, group)) for group in groups), axis_name)
+    return EpGroups(tuple(tuple(map(local_ordinal, group)) for group in groups), axis_name)
 
 
 def lines_along(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Device, ...]]:
@@ -93,7 +102,8 @@ def require_groups_of_mesh(groups: EpGroups, mesh: jax.sharding.Mesh) -> None:
     Raises:
         PreflightError: a line of devices of this process is no EP group, in rank order.
     """
-    lines = _local_lines(mesh, groups.axis_name)
+    number = _process if groups.of_processes else local_ordinal
+    lines = [tuple(map(number, line)) for line in _lines_here(mesh, groups.axis_name)]
     if set(lines) <= set(groups.members):
         return
     raise PreflightError(
@@ -104,17 +114,18 @@ def require_groups_of_mesh(groups: EpGroups, mesh: jax.sharding.Mesh) -> None:
     )
 
 
-def _local_lines(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[int, ...]]:
+def _lines_here(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Device, ...]]:
     whole = [tuple(mesh.devices.flat)]
     lines = lines_along(mesh, axis_name) if axis_name in mesh.axis_names else whole
     here = jax.process_index()
-    return [
-        tuple(map(_ordinal, line))
-        for line in lines
-        if any(device.process_index == here for device in line)
-    ]
+    return [line for line in lines if any(device.process_index == here for device in line)]
 
 
-def _ordinal(device: jax.Device) -> int:
+def _process(device: jax.Device) -> int:
+    return device.process_index
+
+
+def local_ordinal(device: jax.Device) -> int:
+    """The number by which this process's runtime knows one of its devices."""
     ordinal = device.local_hardware_id
     return device.id if ordinal is None else int(ordinal)

@@ -17,18 +17,21 @@ from dataclasses import dataclass
 import jax
 
 from moeprof.errors import SpecError
+from moeprof.kernels import native_gpu, process_group
 from moeprof.kernels.config import (
     DEFAULT_NUM_SMS,
     MAX_NVL_RANKS,
+    Config,
     check_num_sms,
     dispatch_config,
     nvl_buffer_size_bytes,
     rdma_buffer_size_bytes,
 )
 from moeprof.kernels.ep_groups import EpGroups, groups_along, lines_along, local_group
-from moeprof.kernels.pending import abort_waiting_ranks
+from moeprof.kernels.pending import abort_waiting_ranks, timeout_ms
 from moeprof.kernels.planning import planned_groups
-from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.preflight import ROW_ALIGNMENT_BYTES, PreflightError
+from moeprof.kernels.process_agreement import agree
 
 MODE_VARIABLE = "PRIMUS_TURBO_JAX_DEEPEP_MODE"
 _MODES = ("inproc", "per_process")
@@ -98,19 +101,26 @@ def setup(
     """Decide how tokens travel, once per process.
 
     Args:
-        hidden_bytes: ``hidden × max(itemsize, 2)``, sizes the buffers of PER_PROCESS.
+        hidden_bytes: ``hidden × max(itemsize, 2)``, the bytes of a token's row. PER_PROCESS needs
+            it, as Primus-Turbo does to size its buffers. Ours needs none: ranks read and write each
+            other's arrays where XLA put them.
         mesh: mesh whose ``ep_axis_name`` axis makes the EP groups. Without it all devices of this
             process are one group.
-        ep_ranks: process indices of the EP group (PER_PROCESS); not together with ``mesh``.
+        ep_ranks: process indices of the EP group in rank order (PER_PROCESS); not together with
+            ``mesh``.
         ep_axis_name: the mesh axis that experts are sharded over.
         num_sms: compute units for the transport, even; 64 by default.
         mode: "inproc" or "per_process"; by default what the environment variable
             ``PRIMUS_TURBO_JAX_DEEPEP_MODE`` says, else "inproc" unless every process has one
             device.
 
+    PER_PROCESS takes GPUs of one host, one per process, and EP 2 to 8; all processes of the job
+    must call `setup`, since they agree on the groups and connect here.
+
     Raises:
-        PreflightError: (a ValueError) an argument that cannot be.
+        PreflightError: (a ValueError) an argument that cannot be, or processes that contradict.
         SetupError: (a RuntimeError) set up differently before, or this build has no such transport.
+        JoinError: (a RuntimeError) a process of the EP group does not come.
     """
     global _frozen
     launch = _check_mode(mesh, ep_ranks, mode)
@@ -216,14 +226,60 @@ def _per_process(request: _Request) -> FrozenRuntimeState:
             "setup(mode='per_process'): `hidden_bytes` is needed to size the buffers; pass "
             "hidden × max(itemsize, 2)."
         )
-    nvl_bytes = nvl_buffer_size_bytes(ep_size, request.hidden_bytes, config)
-    rdma_bytes = rdma_buffer_size_bytes(ep_size, request.hidden_bytes, config)
-    raise SetupError(
-        f"setup(mode='per_process'): EP {ep_size} would exchange tokens between processes "
-        f"(buffers of {nvl_bytes} B inside a node, {rdma_bytes} B between nodes), which needs "
-        "GPUs; this build has the in-process CPU transport only. Run all EP ranks as devices of "
-        "one process (mode='inproc')."
+    _check_hidden_bytes(request.hidden_bytes)
+    _check_transport(ep_size, request.hidden_bytes, config)
+    own_group = ranks or tuple(range(jax.process_count()))
+    agreement = agree(own_group)
+    process_group.join(agreement, own_group, timeout_ms())
+    groups = EpGroups(agreement.groups, request.ep_axis_name, of_processes=True)
+    return FrozenRuntimeState(
+        mode=LaunchMode.PER_PROCESS,
+        launch_mode=int(LaunchMode.PER_PROCESS),
+        ep_size=ep_size,
+        is_internode=False,
+        num_sms=request.num_sms,
+        source_meta_bytes=0,
+        groups=groups,
+        ep_axis_name=request.ep_axis_name,
     )
+
+
+def _check_hidden_bytes(hidden_bytes: int) -> None:
+    if hidden_bytes <= 0 or hidden_bytes % ROW_ALIGNMENT_BYTES:
+        above = max(1, -(-hidden_bytes // ROW_ALIGNMENT_BYTES)) * ROW_ALIGNMENT_BYTES
+        raise PreflightError(
+            f"setup(mode='per_process'): expected `hidden_bytes` to be a positive multiple of "
+            f"{ROW_ALIGNMENT_BYTES}, found {hidden_bytes}. Nearest valid choice: {above}."
+        )
+
+
+def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
+    """Refuse what this build or this machine cannot do between processes."""
+    nvl_bytes = nvl_buffer_size_bytes(ep_size, hidden_bytes, config)
+    rdma_bytes = rdma_buffer_size_bytes(ep_size, hidden_bytes, config)
+    exchange = (
+        f"setup(mode='per_process'): EP {ep_size} would exchange tokens between processes "
+        f"(buffers of {nvl_bytes} B inside a node, {rdma_bytes} B between nodes)"
+    )
+    if jax.default_backend() != "gpu":
+        raise SetupError(
+            f"{exchange}, which needs "
+            "GPUs; this build has the in-process CPU transport only. Run all EP ranks as devices "
+            "of one process (mode='inproc')."
+        )
+    if ep_size > MAX_NVL_RANKS:
+        raise SetupError(
+            f"{exchange}; this build has no transport between nodes. Use an EP size of at most "
+            f"{MAX_NVL_RANKS}, with the expert axis inside a host."
+        )
+    if jax.local_device_count() != 1:
+        raise SetupError(
+            f"{exchange}, which needs one GPU per process, found {jax.local_device_count()} in "
+            "this one. Pass local_device_ids=[i] to jax.distributed.initialize."
+        )
+    reason = native_gpu.unavailable_reason()
+    if reason is not None:
+        raise SetupError(f"{exchange}: {reason}")
 
 
 def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
@@ -338,5 +394,6 @@ def reset_runtime() -> None:
         had_state = _frozen is not None
         _frozen, _ep_ranks = None, None
     abort_waiting_ranks()
+    process_group.leave()
     if had_state:
         jax.clear_caches()  # type: ignore[no-untyped-call]
