@@ -10,11 +10,11 @@ table=()
 check() { # name, limit in seconds, command...
   local name=$1 limit=$2 start end rc
   shift 2
-  start=$(date +%s.%N)
+  start=$(date +%s%3N)
   timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1
   rc=$?
-  end=$(date +%s.%N)
-  table+=("$(printf '%-36s rc %3d  %6.1f s' "$name" "$rc" "$(echo "$end - $start" | bc)")")
+  end=$(date +%s%3N)
+  table+=("$(printf '%-36s rc %3d  %6d ms' "$name" "$rc" $((end - start)))")
   grep -E '^  |failed|ended with|error' "$OUT/$name.log" | tail -12
 }
 

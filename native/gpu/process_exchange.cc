@@ -93,20 +93,19 @@ std::variant<ProcessExchange::Pointers, Failure> ProcessExchange::Meet(const Pee
                                                                        milliseconds timeout) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   auto payload = ToPayload(call, deadline);
-  if (auto* failure = std::get_if<Failure>(&payload)) {
-    const std::string text = call.op + ": " + failure->text;
-    return board_->Fail({failure->fault, text});
-  }
+  if (auto* failure = std::get_if<Failure>(&payload)) return FailAs(call, *failure);
   std::vector<int64_t> signature = call.signature;
   signature.push_back(static_cast<int64_t>(call.buffers.size()));
   auto met = board_->Meet({call.op, signature, std::get<std::string>(payload)}, timeout);
   if (auto* failure = std::get_if<Failure>(&met)) return *failure;
   auto pointers = ToPointers(call, std::get<std::vector<std::string>>(met), deadline);
-  if (auto* failure = std::get_if<Failure>(&pointers)) {
-    const std::string text = call.op + ": " + failure->text;
-    return board_->Fail({failure->fault, text});
-  }
+  if (auto* failure = std::get_if<Failure>(&pointers)) return FailAs(call, *failure);
   return pointers;
+}
+
+Failure ProcessExchange::FailAs(const PeerCall& call, const Failure& failure) {
+  const std::string who = board_->link().NameOf(rank());
+  return board_->Fail({failure.fault, call.op + ": EP rank " + who + ": " + failure.text});
 }
 
 std::variant<std::string, Failure> ProcessExchange::ToPayload(const PeerCall& call,

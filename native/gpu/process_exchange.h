@@ -84,6 +84,7 @@ class ProcessExchange {
   std::variant<Pointers, Failure> ToPointers(const PeerCall& call,
                                              const std::vector<std::string>& payloads,
                                              Deadline deadline);
+  Failure FailAs(const PeerCall& call, const Failure& failure);
   bool AllHaveLeft() const;
 
   const std::unique_ptr<ProcessBoard> board_;
