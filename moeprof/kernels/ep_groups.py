@@ -122,7 +122,7 @@ def _lines_here(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Devic
 
 
 def _process(device: jax.Device) -> int:
-    return device.process_index
+    return int(device.process_index)
 
 
 def local_ordinal(device: jax.Device) -> int:

@@ -57,7 +57,7 @@ def agree(own_group: Sequence[int]) -> Agreement:
         PreflightError: processes differ in what they say of a group, or a group spans hosts.
     """
     here = _Card(jax.process_index(), tuple(own_group), _host(), secrets.token_hex(_TOKEN_BYTES))
-    gathered = multihost_utils.process_allgather(_to_words(here))  # type: ignore[no-untyped-call]
+    gathered = multihost_utils.process_allgather(_to_words(here))
     cards = {card.process: card for card in map(_from_words, np.asarray(gathered))}
     for card in cards.values():
         _check_same_group(card, cards)

@@ -277,7 +277,7 @@ def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
             f"{exchange}, which needs one GPU per process, found {jax.local_device_count()} in "
             "this one. Pass local_device_ids=[i] to jax.distributed.initialize."
         )
-    reason = native_gpu.unavailable_reason()
+    reason = native_gpu.unavailable_reason("moeprof_moe_dispatch_per_process")
     if reason is not None:
         raise SetupError(f"{exchange}: {reason}")
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCES = ("stress/process_board_stress.cc", "gpu/process_board.cc", "gpu/process_link.cc")
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the transport is Linux' own")
 
 
 @pytest.fixture(scope="module")
