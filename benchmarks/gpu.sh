@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Question: what do the GPU kernels reach here? Builds, tests and measures, part by part.
+#
+#   benchmarks/gpu.sh PART…       results go to $OUT, or benchmarks/results where OUT is not set
+#
+#   part         what it does                                               about    limit
+#   build        the GPU library into build/gpu                              60 s     200 s
+#   gemm         grouped GEMM beside its peers                              150 s     300 s
+#   exchange     dispatch and combine beside XLA's exchanges                 60 s     200 s
+#   ab           every strategy of the bundled model: speed and memory      330 s     480 s
+#   convergence  2,000 steps on real text with every strategy               270 s     420 s
+#   sanitize     compute-sanitizer memcheck and racecheck                   120 s     300 s
+#   stress       2,000 rounds of dispatch and combine with random skew       60 s     200 s
+#
+# A part that fails or runs past its limit is named at the end and does not stop the others; the
+# exit status is the number of those. LIMIT_S (570) bounds all parts together. PYTHON names the
+# Python, which needs jax with its CUDA plugin and optax, and torch for its figures.
+# Options of a part's program: PART_OPTIONS, such as GEMM_OPTIONS="--case e32_k7168_n2048".
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root="$PWD"
+out="${OUT:-$root/benchmarks/results}"
+mkdir -p "$out"
+python="${PYTHON:-python3}"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export MOEPROF_GPU_LIBRARY="${MOEPROF_GPU_LIBRARY:-$root/build/gpu/libmoeprof_gpu.so}"
+export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$root/build/gpu-compiled}"
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5
+ends=$((SECONDS + ${LIMIT_S:-570}))
+failed=()
+lines=()
+
+# run PART SECONDS COMMAND…: one part within its own limit and that of all parts.
+run() {
+  local part="$1" limit="$2" began=$SECONDS left=$((ends - SECONDS)) status
+  shift 2
+  [ "$left" -lt "$limit" ] && limit="$left"
+  if [ "$limit" -lt 5 ]; then
+    failed+=("$part: not started, the time of all parts is over")
+    return
+  fi
+  echo "== $part"
+  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$part.log"
+  status=${PIPESTATUS[0]}
+  lines+=("$(printf '%-12s %4d s  status %d' "$part" $((SECONDS - began)) "$status")")
+  case "$status" in
+    0) ;;
+    124 | 137) failed+=("$part: more than $limit s") ;;
+    *) failed+=("$part: status $status; see $out/$part.log") ;;
+  esac
+}
+
+for part in "$@"; do
+  options="${part^^}_OPTIONS"
+  read -ra options <<<"${!options:-}"
+  case "$part" in
+    build) run build 200 env PYTHON="$python" native/gpu/build.sh "${options[@]}" ;;
+    gemm)
+      run gemm 300 "$python" benchmarks/gpu_grouped_gemm.py --until-s 240 \
+        --out "$out/gpu_grouped_gemm.json" "${options[@]}" ;;
+    exchange)
+      run exchange 200 "$python" benchmarks/gpu_exchange.py --out "$out/gpu_exchange.json" \
+        "${options[@]}" ;;
+    ab)
+      run ab 480 "$python" benchmarks/gpu_ab.py --limit-s 460 --out "$out/gpu_ab.json" \
+        "${options[@]}" ;;
+    convergence)
+      run convergence 420 "$python" benchmarks/gpu_convergence.py --limit-s 400 \
+        --out "$out/gpu_convergence.json" "${options[@]}" ;;
+    sanitize) run sanitize 300 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" "${options[@]}" ;;
+    stress) run stress 200 "$python" benchmarks/gpu_stress.py --out "$out/gpu_stress.json" "${options[@]}" ;;
+    *) failed+=("$part: no such part") ;;
+  esac
+done
+
+printf '%s\n' "== parts" "${lines[@]}"
+for failure in "${failed[@]}"; do echo "FAILED $failure"; done
+exit "${#failed[@]}"
