@@ -24,6 +24,7 @@ constexpr milliseconds kSlice{20};              // then the kernel wakes us, or 
 
 struct Card {
   char op[64];
+  uint32_t is_refusal;  // then the payload says why
   uint32_t signature_length;
   uint32_t payload_length;
   int64_t signature[ProcessBoard::kMaxSignature];
@@ -118,14 +119,9 @@ Failure ProcessBoard::Fail(const Failure& failure) {
   return failure;
 }
 
-Failure ProcessBoard::Refuse(const std::string& op, const std::string& reason) {
-  return Fail(
-      {Fault::kAborted, op + ": EP rank " + link_->NameOf(link_->rank()) + " refused: " + reason});
-}
-
-bool ProcessBoard::IsComplete() const {
+bool ProcessBoard::IsComplete(uint64_t round) const {
   for (int rank = 0; rank < link_->ranks(); ++rank) {
-    if (memory_->SlotOf(rank).posted.load(std::memory_order_acquire) < round_) return false;
+    if (memory_->SlotOf(rank).posted.load(std::memory_order_acquire) < round) return false;
   }
   return true;
 }
@@ -155,32 +151,52 @@ std::string ProcessBoard::GoneText(int rank) const {
          (on_purpose ? " has left its EP group (reset_runtime)" : " has ended");
 }
 
-std::variant<std::vector<std::string>, Failure> ProcessBoard::Meet(const BoardCard& card,
-                                                                   milliseconds timeout) {
-  std::lock_guard<std::mutex> lock(mutex_);
+// Posts this rank's card of the next round.
+Outcome ProcessBoard::Post(const BoardCard& card, const std::string& refusal,
+                           milliseconds timeout) {
   if (auto failure = Failed()) {
     return Failure{failure->fault, failure->text +
                                        ". The EP group can no longer be used: call reset_runtime() "
                                        "and setup() again in all of its processes"};
   }
-  if (card.op.size() >= sizeof(Card::op) || card.signature.size() > kMaxSignature ||
-      card.payload.size() > kMaxPayloadBytes) {
-    return Refuse(card.op, "its card is too large for the board");
-  }
+  // A rank that refused did not wait for the others.
+  if (auto failure = AwaitRound(round_, card.op, timeout)) return Fail(*failure);
   ++round_;
   Slot& slot = memory_->SlotOf(link_->rank());
   Card& own = slot.cards[round_ % 2];
+  const std::string& payload = refusal.empty() ? card.payload : refusal;
   std::memset(own.op, 0, sizeof(own.op));
-  std::memcpy(own.op, card.op.data(), card.op.size());
+  std::memcpy(own.op, card.op.data(), std::min(card.op.size(), sizeof(own.op) - 1));
+  own.is_refusal = !refusal.empty();
   own.signature_length = static_cast<uint32_t>(card.signature.size());
   std::copy(card.signature.begin(), card.signature.end(), own.signature);
-  own.payload_length = static_cast<uint32_t>(card.payload.size());
-  std::memcpy(own.payload, card.payload.data(), card.payload.size());
+  own.payload_length = static_cast<uint32_t>(std::min(payload.size(), kMaxPayloadBytes));
+  std::memcpy(own.payload, payload.data(), own.payload_length);
   slot.posted.store(round_, std::memory_order_release);
   memory_->Ring();
+  return std::nullopt;
+}
 
-  if (auto failure = AwaitRound(card, timeout)) return Fail(*failure);
-  if (auto failure = CheckAgreement(card)) return Fail(*failure);
+Failure ProcessBoard::Refuse(const std::string& op, const std::string& reason,
+                             milliseconds timeout) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto failure = Post({op, {}, ""}, reason.empty() ? "no reason" : reason, timeout)) {
+    return *failure;
+  }
+  return {Fault::kAborted,
+          op + ": EP rank " + link_->NameOf(link_->rank()) + " refused: " + reason};
+}
+
+std::variant<std::vector<std::string>, Failure> ProcessBoard::Meet(const BoardCard& card,
+                                                                   milliseconds timeout) {
+  if (card.op.size() >= sizeof(Card::op) || card.signature.size() > kMaxSignature ||
+      card.payload.size() > kMaxPayloadBytes) {
+    return Refuse(card.op, "its card is too large for the board", timeout);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto failure = Post(card, "", timeout)) return *failure;
+  if (auto failure = AwaitRound(round_, card.op, timeout)) return Fail(*failure);
+  if (auto failure = CheckRound(card.op)) return *failure;
   std::vector<std::string> payloads;
   for (int rank = 0; rank < link_->ranks(); ++rank) {
     const Card& read = memory_->SlotOf(rank).cards[round_ % 2];
@@ -189,33 +205,37 @@ std::variant<std::vector<std::string>, Failure> ProcessBoard::Meet(const BoardCa
   return payloads;
 }
 
-Outcome ProcessBoard::AwaitRound(const BoardCard& card, milliseconds timeout) {
+Outcome ProcessBoard::AwaitRound(uint64_t round, const std::string& op, milliseconds timeout) {
   const auto start = Clock::now();
-  while (Clock::now() < start + kSpin) {
-    if (IsComplete()) return std::nullopt;
+  do {
+    if (IsComplete(round)) return std::nullopt;
     Pause();
-  }
+  } while (Clock::now() < start + kSpin);
+  auto next_look = start + kSlice;  // a look asks the kernel several things per peer
   for (;;) {
     const uint32_t heard = memory_->bell.load();
-    if (IsComplete()) return std::nullopt;
+    if (IsComplete(round)) return std::nullopt;
     if (auto failure = Failed()) return failure;
-    const int gone = FindGone();
-    // It may have posted the round before it left.
-    if (gone >= 0 && !IsComplete()) {
-      return Failure{Fault::kAborted, card.op + ": " + GoneText(gone) + " before round " +
-                                          std::to_string(round_) + " of its EP group: expected " +
-                                          std::to_string(link_->ranks()) + " ranks"};
+    if (Clock::now() >= next_look) {
+      next_look = Clock::now() + kSlice;
+      const int gone = FindGone();
+      // It may have posted the round before it left.
+      if (gone >= 0 && !IsComplete(round)) {
+        return Failure{Fault::kAborted, op + ": " + GoneText(gone) + " before round " +
+                                            std::to_string(round) + " of its EP group: expected " +
+                                            std::to_string(link_->ranks()) + " ranks"};
+      }
     }
-    if (Clock::now() >= start + timeout) return Missing(card.op, timeout);
+    if (Clock::now() >= start + timeout) return Missing(round, op, timeout);
     WaitForBell(heard);
   }
 }
 
-Failure ProcessBoard::Missing(const std::string& op, milliseconds timeout) const {
+Failure ProcessBoard::Missing(uint64_t round, const std::string& op, milliseconds timeout) const {
   std::string missing, present;
   int arrived = 0;
   for (int rank = 0; rank < link_->ranks(); ++rank) {
-    const bool is_here = memory_->SlotOf(rank).posted.load(std::memory_order_acquire) >= round_;
+    const bool is_here = memory_->SlotOf(rank).posted.load(std::memory_order_acquire) >= round;
     std::string& list = is_here ? present : missing;
     list += (list.empty() ? "" : ", ") + link_->NameOf(rank);
     arrived += is_here;
@@ -229,17 +249,23 @@ Failure ProcessBoard::Missing(const std::string& op, milliseconds timeout) const
 }
 
 // All ranks see the same cards, and so come to the same verdict.
-Outcome ProcessBoard::CheckAgreement(const BoardCard& own) const {
+Outcome ProcessBoard::CheckRound(const std::string& op) const {
+  for (int rank = 0; rank < link_->ranks(); ++rank) {
+    const Card& card = memory_->SlotOf(rank).cards[round_ % 2];
+    if (!card.is_refusal) continue;
+    return Failure{Fault::kAborted, op + ": EP rank " + link_->NameOf(rank) + " refused: " +
+                                        std::string(card.payload, card.payload_length)};
+  }
   const Card& first = memory_->SlotOf(0).cards[round_ % 2];
   for (int rank = 1; rank < link_->ranks(); ++rank) {
     const Card& other = memory_->SlotOf(rank).cards[round_ % 2];
     if (std::strcmp(other.op, first.op) != 0) {
-      return Failure{Fault::kInvalidArgument, own.op + ": EP rank " + link_->NameOf(rank) +
+      return Failure{Fault::kInvalidArgument, op + ": EP rank " + link_->NameOf(rank) +
                                                   " came with " + other.op + ", EP rank " +
                                                   link_->NameOf(0) + " with " + first.op};
     }
     if (other.Signature() != first.Signature()) {
-      return Failure{Fault::kInvalidArgument, own.op + ": EP rank " + link_->NameOf(rank) +
+      return Failure{Fault::kInvalidArgument, op + ": EP rank " + link_->NameOf(rank) +
                                                   " came with sizes " + Numbers(other.Signature()) +
                                                   ", EP rank " + link_->NameOf(0) + " with " +
                                                   Numbers(first.Signature())};

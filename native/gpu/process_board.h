@@ -9,8 +9,12 @@
 //
 // Two cards per rank are enough: a rank posts round n + 1 only when all have posted round n, which
 // each does only after it has read all cards of round n - 1; so nobody still reads the card that is
-// overwritten. A rank that fails writes the reason for the others, who then fail at once with it. A
-// group that failed stays so, since its ranks may no longer be at the same call.
+// overwritten.
+//
+// A rank that cannot take part posts a card that says why, and cards may contradict each other: the
+// round then fails in all ranks alike, and the next can succeed. Where a rank does not come, or is
+// gone, whoever notices writes the reason for the others, who then fail at once with it; such a
+// group stays failed, since its ranks are no longer at the same round.
 #pragma once
 
 #include <chrono>
@@ -56,11 +60,13 @@ class ProcessBoard {
   std::variant<std::vector<std::string>, Failure> Meet(const BoardCard& card,
                                                        std::chrono::milliseconds timeout);
 
+  // This rank cannot take part in its next round, of `op`: the round fails for all. Does not wait
+  // for the others, except those that are a round behind. Returns what the others get to see.
+  Failure Refuse(const std::string& op, const std::string& reason,
+                 std::chrono::milliseconds timeout);
+
   // Fails the group, unless it has failed before; returns the reason that counts.
   Failure Fail(const Failure& failure);
-
-  // This rank cannot take part in the round of `op`.
-  Failure Refuse(const std::string& op, const std::string& reason);
 
   // Why the group has failed, if it has.
   Outcome Failed() const;
@@ -72,16 +78,20 @@ class ProcessBoard {
   int FindGone() const;
   std::string GoneText(int rank) const;
 
-  uint64_t rounds() const { return round_; }
+  // The number of the last round that this rank took part in; the first is 1. Equal in all ranks
+  // that are at the same call, and it only grows.
+  uint64_t round() const { return round_; }
 
  private:
   struct Memory;
 
-  Outcome AwaitRound(const BoardCard& card, std::chrono::milliseconds timeout);
-  bool IsComplete() const;
+  Outcome Post(const BoardCard& card, const std::string& refusal,
+               std::chrono::milliseconds timeout);
+  Outcome AwaitRound(uint64_t round, const std::string& op, std::chrono::milliseconds timeout);
+  bool IsComplete(uint64_t round) const;
   void WaitForBell(uint32_t heard);
-  Failure Missing(const std::string& op, std::chrono::milliseconds timeout) const;
-  Outcome CheckAgreement(const BoardCard& own) const;
+  Failure Missing(uint64_t round, const std::string& op, std::chrono::milliseconds timeout) const;
+  Outcome CheckRound(const std::string& op) const;
 
   const std::unique_ptr<ProcessLink> link_;
   Memory* const memory_;

@@ -59,7 +59,7 @@ Outcome ProcessExchange::ShareFlags(size_t flag_bytes, milliseconds timeout) {
   if (error == cudaSuccess) error = cudaDeviceSynchronize();  // zero before a peer can write
   if (error != cudaSuccess) {
     const Failure failure = CudaFailure("flags of the EP group", error);
-    return Refuse("setup", failure.text);
+    return Refuse("setup", failure.text, timeout);
   }
   auto met = Meet({"setup", {static_cast<int64_t>(flag_bytes)}, {{own_flags_, bytes}}}, timeout);
   if (auto* failure = std::get_if<Failure>(&met)) return *failure;
@@ -93,19 +93,20 @@ std::variant<ProcessExchange::Pointers, Failure> ProcessExchange::Meet(const Pee
                                                                        milliseconds timeout) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   auto payload = ToPayload(call, deadline);
-  if (auto* failure = std::get_if<Failure>(&payload)) return FailAs(call, *failure);
+  if (auto* failure = std::get_if<Failure>(&payload)) {
+    return board_->Refuse(call.op, failure->text, timeout);
+  }
   std::vector<int64_t> signature = call.signature;
   signature.push_back(static_cast<int64_t>(call.buffers.size()));
   auto met = board_->Meet({call.op, signature, std::get<std::string>(payload)}, timeout);
   if (auto* failure = std::get_if<Failure>(&met)) return *failure;
   auto pointers = ToPointers(call, std::get<std::vector<std::string>>(met), deadline);
-  if (auto* failure = std::get_if<Failure>(&pointers)) return FailAs(call, *failure);
+  if (auto* failure = std::get_if<Failure>(&pointers)) {
+    // The others go on with this call: only a group that has failed ends them.
+    const std::string who = board_->link().NameOf(rank());
+    return board_->Fail({failure->fault, call.op + ": EP rank " + who + ": " + failure->text});
+  }
   return pointers;
-}
-
-Failure ProcessExchange::FailAs(const PeerCall& call, const Failure& failure) {
-  const std::string who = board_->link().NameOf(rank());
-  return board_->Fail({failure.fault, call.op + ": EP rank " + who + ": " + failure.text});
 }
 
 std::variant<std::string, Failure> ProcessExchange::ToPayload(const PeerCall& call,

@@ -66,9 +66,14 @@ class ProcessExchange {
   // One call. The device must be current.
   std::variant<Pointers, Failure> Meet(const PeerCall& call, std::chrono::milliseconds timeout);
 
-  // This rank cannot take part in its next call: fails the group. Returns the reason that counts.
-  Failure Refuse(const std::string& op, const std::string& reason) {
-    return board_->Refuse(op, reason);
+  // The number of the last call that this rank took part in, refused ones and setup included. Equal
+  // in all ranks that are at the same call, and it only grows.
+  uint64_t round() const { return board_->round(); }
+
+  // This rank cannot take part in its next call, which fails for all. Returns what they see.
+  Failure Refuse(const std::string& op, const std::string& reason,
+                 std::chrono::milliseconds timeout) {
+    return board_->Refuse(op, reason, timeout);
   }
 
   // Fails the group for all ranks, unless it has failed before.
@@ -84,7 +89,6 @@ class ProcessExchange {
   std::variant<Pointers, Failure> ToPointers(const PeerCall& call,
                                              const std::vector<std::string>& payloads,
                                              Deadline deadline);
-  Failure FailAs(const PeerCall& call, const Failure& failure);
   bool AllHaveLeft() const;
 
   const std::unique_ptr<ProcessBoard> board_;

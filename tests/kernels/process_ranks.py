@@ -1,0 +1,333 @@
+"""One rank of an EP group of processes, for tests: python -m tests.kernels.process_ranks.
+
+Arguments: scenario, address of JAX's coordinator, this process, number of processes. Every process
+draws the tokens of all ranks from the same seed and compares what its own rank got, bit for bit,
+with the definition over all ranks. A line of JSON per finding; the exit status is 1 where one is
+wrong. With MOEPROF_TEST_TWIN set the slow twins run in place of the kernels: on the CPU that tries
+the scenario itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from moeprof.kernels import moe_combine, moe_dispatch, moe_ops, reset_runtime, runtime, setup
+from moeprof.kernels.ep_groups import EpGroups
+from moeprof.kernels.reference import moe_numpy
+
+from .moe_cases import CHANNELS, Tokens, draw
+
+ROWS = (("bfloat16", 8), ("float32", 260), ("float16", 2056))
+TWIN = bool(os.environ.get("MOEPROF_TEST_TWIN"))
+
+
+class Job(NamedTuple):
+    """What a scenario works with."""
+
+    rank: int
+    ranks: int
+    mesh: Mesh
+
+    def put(self, by_rank: np.ndarray) -> jax.Array:
+        """[EP, ...] on the devices of the ranks."""
+        sharding = NamedSharding(self.mesh, PartitionSpec("expert"))
+        return jax.make_array_from_callback(by_rank.shape, sharding, lambda at: by_rank[at])
+
+    def on_ranks(self, function: Callable[..., object]) -> Callable[..., object]:
+        spec = PartitionSpec("expert")
+
+        def per_rank(*arrays: jax.Array) -> object:
+            out = function(*(array[0] for array in arrays))
+            return jax.tree.map(lambda array: array[None], out)
+
+        run = jax.jit(
+            jax.shard_map(per_rank, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        )
+        return lambda *by_rank: run(*(self.put(array) for array in by_rank))
+
+    def own(self, tree: object) -> object:
+        """This rank's part of arrays with the ranks as leading axis."""
+        return jax.tree.map(lambda array: np.asarray(array.addressable_data(0))[0], tree)
+
+
+problems = 0
+
+
+def report(name: str, problem: str = "", **facts: object) -> None:
+    global problems
+    problems += bool(problem)
+    line = {"what": name, "ok": not problem, **({"problem": problem} if problem else {}), **facts}
+    print(json.dumps(line), flush=True)
+
+
+def difference(name: str, found: np.ndarray, wanted: np.ndarray) -> str:
+    """Nothing where the bits are equal, else the first place where they are not."""
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        return f"{name}: {found.dtype}{found.shape}, expected {wanted.dtype}{wanted.shape}; "
+    same = np.ascontiguousarray(found).view(np.uint8) == np.ascontiguousarray(wanted).view(np.uint8)
+    if same.all():
+        return ""
+    wrong = np.argwhere(found != wanted)
+    if not len(wrong):
+        return f"{name}: signs or NaNs differ; "
+    place = tuple(int(i) for i in wrong[0])
+    rows = sorted({int(i) for i in wrong[:, 0]})
+    return (
+        f"{name}{list(place)}: {found[place]}, expected {wanted[place]}; {len(wrong)} wrong in "
+        f"{len(rows)} rows, {rows[:8]}...{rows[-3:]}; "
+    )
+
+
+def wide(tokens: Tokens, hidden: int, seed: int, dtype: str) -> Tokens:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((*tokens.x.shape[:2], hidden), np.float32)
+    return tokens._replace(x=np.asarray(x.astype(jnp.dtype(dtype))))
+
+
+def exchanges(num_experts: int) -> Callable[..., object]:
+    """All three exchanges: dispatched arrays, combined rows, and rows sent again by the handle."""
+
+    def run(
+        x: jax.Array, idx: jax.Array, weights: jax.Array, rows: jax.Array
+    ) -> tuple[object, ...]:
+        recv_x, recv_idx, recv_weights, handle = moe_dispatch(x, idx, weights, num_experts)
+        combined, pull = jax.vjp(lambda rows: moe_combine(rows, handle), rows)
+        (again,) = pull(x)
+        return (recv_x, recv_idx, recv_weights, *handle), combined, again
+
+    return run
+
+
+def check(job: Job, name: str, tokens: Tokens, run: Callable[..., object], seed: int) -> None:
+    """Compare all that this rank got."""
+    dispatched = moe_numpy.dispatch(*tokens, num_channels=CHANNELS)
+    rows = np.random.default_rng(seed).standard_normal(dispatched.recv_x.shape, np.float32)
+    rows = np.asarray(rows.astype(tokens.x.dtype))
+    got, combined, again = job.own(run(tokens.x, tokens.topk_idx, tokens.topk_weights, rows))
+    problem = ""
+    for field, found, wanted in zip(dispatched._fields, got, dispatched, strict=True):
+        problem += difference(field, found, wanted[job.rank])
+    sums = moe_numpy.combine(rows, dispatched)[job.rank].astype(tokens.x.dtype)
+    problem += difference("combined", combined, sums)
+    resent = moe_numpy.cached_dispatch(tokens.x, dispatched)[job.rank]
+    problem += difference("sent again", again, resent)
+    report(name, problem[:2000])
+
+
+def arrays(job: Job) -> None:
+    """Named routings, every dtype, rows of one word and of many."""
+    ranks, experts = job.ranks, 4 * job.ranks
+    everywhere = draw(ranks, 37, 3, experts)
+    cases = {
+        "random": everywhere,
+        "one token": draw(ranks, 1, 2, experts),
+        "one slot": draw(ranks, 9, 1, experts),
+        "more tokens than channels": draw(ranks, 1000, 8, experts),
+        "last rank gets all": everywhere._replace(
+            topk_idx=np.full_like(everywhere.topk_idx, experts - 1)
+        ),
+        "first rank gets all": everywhere._replace(topk_idx=np.zeros_like(everywhere.topk_idx)),
+        "nothing is sent": everywhere._replace(topk_idx=np.full_like(everywhere.topk_idx, -1)),
+    }
+    for number, (name, tokens) in enumerate(cases.items()):
+        run = job.on_ranks(exchanges(tokens.num_experts))
+        for dtype, hidden in ROWS if name == "random" else ROWS[number % 3 :][:1]:
+            case = wide(tokens, hidden, number, dtype)
+            check(job, f"{name}, {dtype}, {hidden}", case, run, number)
+
+
+def rounds(job: Job) -> None:
+    """200 rounds of one program: random tokens, from no skew to all tokens on one expert."""
+    experts = 8 * job.ranks
+    run = job.on_ranks(exchanges(experts))
+    for number in range(200):
+        tokens = draw(job.ranks, 96, 4, experts, seed=number)
+        rng = np.random.default_rng(number)
+        favoured = rng.random(tokens.topk_idx.shape) < rng.choice([0.0, 0.5, 0.9, 1.0])
+        skewed = np.where(favoured, np.int32(rng.integers(experts)), tokens.topk_idx)
+        case = wide(tokens._replace(topk_idx=skewed), 512, number, "bfloat16")
+        check(job, f"round {number}", case, run, number)
+
+
+def again_after_reset(job: Job) -> None:
+    """Set up, exchange, reset, several times over."""
+    experts = 2 * job.ranks
+    for number in range(4):
+        if number:
+            reset_runtime()
+            start(job)
+        tokens = wide(draw(job.ranks, 20, 2, experts, seed=number), 64, number, "float32")
+        check(job, f"after reset {number}", tokens, job.on_ranks(exchanges(experts)), number)
+
+
+def speed(job: Job) -> None:
+    """Microseconds per call in a loop on the device, and GB/s of rows that cross to this rank."""
+    hidden, slots, experts = (64, 8, 256) if TWIN else (7168, 8, 256)
+    for tokens in (4096, 8192):
+        rng = np.random.default_rng(0)
+        idx = rng.integers(0, experts, (job.ranks, tokens, slots), np.int32)
+        x = rng.standard_normal((job.ranks, tokens, hidden), np.float32).astype(jnp.bfloat16)
+        weights = rng.random(idx.shape, np.float32)
+        owners = idx // (experts // job.ranks)
+        sent_here = (owners == job.rank).any(-1).sum(-1)
+        crossing = int(sent_here.sum() - sent_here[job.rank]) * hidden * 2
+        medians = {
+            name: median_us(job, loop, x, idx, weights)
+            for name, loop in (
+                ("dispatch", dispatch_loop(experts)),
+                ("dispatch and combine", both_loop(experts)),
+            )
+        }
+        combine_us = medians["dispatch and combine"] - medians["dispatch"]
+        report(
+            f"speed, {tokens} tokens",
+            crossing_bytes=crossing,
+            dispatch_us=round(medians["dispatch"], 1),
+            combine_us=round(combine_us, 1),
+            dispatch_gb_per_s=round(crossing / medians["dispatch"] / 1e3, 1),
+            combine_gb_per_s=round(crossing / combine_us / 1e3, 1),
+        )
+
+
+def dispatch_loop(experts: int) -> Callable[..., jax.Array]:
+    def run(x: jax.Array, idx: jax.Array, weights: jax.Array, times: jax.Array) -> jax.Array:
+        def one(_: int, x: jax.Array) -> jax.Array:
+            recv_x = moe_dispatch(x, idx, weights, experts)[0]
+            return x.at[0].set(recv_x[0])
+
+        return jax.lax.fori_loop(0, times[0], one, x)
+
+    return run
+
+
+def both_loop(experts: int) -> Callable[..., jax.Array]:
+    def run(x: jax.Array, idx: jax.Array, weights: jax.Array, times: jax.Array) -> jax.Array:
+        def one(_: int, x: jax.Array) -> jax.Array:
+            recv_x, _, _, handle = moe_dispatch(x, idx, weights, experts)
+            return x.at[0].set(moe_combine(recv_x, handle)[0])
+
+        return jax.lax.fori_loop(0, times[0], one, x)
+
+    return run
+
+
+def median_us(job: Job, loop: Callable[..., jax.Array], *arrays: np.ndarray) -> float:
+    """Of the difference between a loop of many and a loop of few calls, per call."""
+    run = jax.jit(
+        jax.shard_map(
+            lambda *a: loop(*(array[0] for array in a))[None],
+            mesh=job.mesh,
+            in_specs=PartitionSpec("expert"),
+            out_specs=PartitionSpec("expert"),
+            check_vma=False,
+        )
+    )
+    placed = [job.put(array) for array in arrays]
+    counts = {n: job.put(np.full((job.ranks, 1), n, np.int32)) for n in (5, 45)}
+    times: list[float] = []
+    for repeat in range(8):
+        seconds = {}
+        for count, at in counts.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(run(*placed, at))
+            seconds[count] = time.perf_counter() - begin
+        if repeat:
+            times.append((seconds[45] - seconds[5]) / 40 * 1e6)
+    return float(np.median(times))
+
+
+def die(job: Job, *, in_flight: bool) -> None:
+    """The last rank is killed; the others must end with its name, soon.
+
+    In flight: its kernel waits behind other work on its GPU while the others' wait for it.
+    """
+    experts = 2 * job.ranks
+    tokens = wide(draw(job.ranks, 64, 2, experts), 128, 0, "float32")
+    rows = np.zeros((job.ranks, 64 * job.ranks, 128), np.float32)
+
+    def busy_first(x: jax.Array, *rest: jax.Array) -> object:
+        matrix = jnp.eye(4096, dtype=jnp.float32) + x[0, 0] * 0
+        turns = jnp.where(jax.lax.axis_index("expert") == job.ranks - 1, 2000, 0)
+        busy = jax.lax.fori_loop(0, turns, lambda _, m: m @ m, matrix)
+        return exchanges(experts)(x + busy[0, 1], *rest)
+
+    operands = (tokens.x, tokens.topk_idx, tokens.topk_weights, rows)
+    run = job.on_ranks(exchanges(experts))
+    jax.block_until_ready(run(*operands))
+    if in_flight:
+        slow = job.on_ranks(busy_first)
+        begin = time.perf_counter()
+        jax.block_until_ready(slow(*operands))
+        report("work before the exchange", seconds=round(time.perf_counter() - begin, 2))
+        run = slow
+    last = job.rank == job.ranks - 1
+    if last and not in_flight:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.perf_counter()
+    try:
+        out = run(*operands)
+        if last:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        jax.block_until_ready(out)
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        seconds = round(time.perf_counter() - begin, 2)
+        text = str(error).splitlines()[0]
+        named = f"EP rank {job.ranks - 1}" in text
+        report(
+            "a killed rank", "" if named else "its rank is not named", seconds=seconds, text=text
+        )
+        sys.stdout.flush()
+        os._exit(0 if named else 1)
+    report("a killed rank", "the exchange went on without it")
+
+
+def start(job: Job) -> None:
+    if not TWIN:
+        setup(mesh=job.mesh, hidden_bytes=16)
+        return
+    groups = EpGroups((tuple(range(job.ranks)),), "expert", of_processes=True)
+    state = runtime._planned(groups)
+    runtime._frozen = (None, state)
+    moe_ops._runs_native = lambda *_: False
+
+
+SCENARIOS: dict[str, Callable[[Job], None]] = {
+    "arrays": arrays,
+    "rounds": rounds,
+    "again-after-reset": again_after_reset,
+    "speed": speed,
+    "killed": lambda job: die(job, in_flight=False),
+    "killed-in-flight": lambda job: die(job, in_flight=True),
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a scenario as one of its ranks."""
+    scenario, address, process, processes = arguments
+    rank, ranks = int(process), int(processes)
+    options = {} if TWIN else {"local_device_ids": [rank]}
+    jax.distributed.initialize(address, ranks, rank, **options)
+    job = Job(rank, ranks, Mesh(np.array(jax.devices()), ("expert",)))
+    begin = time.perf_counter()
+    start(job)
+    report("setup", seconds=round(time.perf_counter() - begin, 3))
+    SCENARIOS[scenario](job)
+    reset_runtime()
+    report("reset")
+    sys.exit(problems > 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
