@@ -7,6 +7,7 @@ in the backward pass.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -89,7 +90,48 @@ def _head(x: jax.Array, weights: Tree, where: Tree, job: Job) -> jax.Array:
     formula = "bsm,vm->bsv" if job.model.tied_head else "bsm,mv->bsv"
     with jax.named_scope("head"):
         matrix = gather_one(weights[name], where[name], job.compute_dtype)
-        return jnp.einsum(formula, x, matrix, preferred_element_type=jnp.float32)
+        project = _project_at_once if _frees_logits(x, matrix, job) else _project
+        return project(x, matrix, formula)
+
+
+def _frees_logits(x: jax.Array, matrix: jax.Array, job: Job) -> bool:
+    """Whether to make the head's gradient early: it is smaller than the logits', float32 [B, S, V].
+
+    Both are as wide as the vocabulary; and only with our exchanges XLA makes it late.
+    """
+    tokens = x.size // job.model.hidden
+    return job.has_exchange and tokens * 4 > job.model.hidden * matrix.dtype.itemsize
+
+
+def _project(x: jax.Array, matrix: jax.Array, formula: str) -> jax.Array:
+    return jnp.einsum(formula, x, matrix, preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _project_at_once(x: jax.Array, matrix: jax.Array, formula: str) -> jax.Array:
+    """`_project` whose two gradients are made together, before the layers' backward pass begins.
+
+    XLA orders a step with our exchanges for overlap, and would make the matrix' gradient last of
+    all: until then the gradient of the logits, the largest array of a step, could not be freed.
+    """
+    return _project(x, matrix, formula)
+
+
+def _project_forward(
+    x: jax.Array, matrix: jax.Array, formula: str
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _project(x, matrix, formula), (x, matrix)
+
+
+def _project_backward(
+    formula: str, saved: tuple[jax.Array, jax.Array], d_out: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    _, back = jax.vjp(functools.partial(_project, formula=formula), *saved)
+    gradients: tuple[jax.Array, jax.Array] = jax.lax.optimization_barrier(back(d_out))  # type: ignore[no-untyped-call]
+    return gradients
+
+
+_project_at_once.defvjp(_project_forward, _project_backward)
 
 
 def _scan_dense(x: jax.Array, layers: Tree, where: Tree, job: Job) -> jax.Array:
