@@ -1,8 +1,8 @@
 """MoE kernels for JAX: grouped GEMM, dispatch and combine.
 
-The names and signatures are Primus-Turbo's. Where that library is installed on ROCm, these are its
-functions, grouped_gemm with an adapter in front; everywhere else they are ours
-(`provider.describe` says which, and why).
+The names and signatures are Primus-Turbo's; `grouped_gemm_variable_k` is ours alone. Where that
+library is installed on ROCm, these are its functions, grouped_gemm with an adapter in front;
+everywhere else they are ours (`provider.describe` says which, and why).
 """
 
 from moeprof.kernels.provider import uses_primus_turbo
@@ -19,10 +19,18 @@ if uses_primus_turbo():
         setup,
     )
 
-    from moeprof.kernels.primus_turbo_product import compute_group_offs, grouped_gemm
+    from moeprof.kernels.primus_turbo_product import (
+        compute_group_offs,
+        grouped_gemm,
+        grouped_gemm_variable_k,
+    )
 else:
     from moeprof.kernels.config import Config
-    from moeprof.kernels.grouped_product import compute_group_offs, grouped_gemm
+    from moeprof.kernels.grouped_product import (
+        compute_group_offs,
+        grouped_gemm,
+        grouped_gemm_variable_k,
+    )
     from moeprof.kernels.moe import moe_combine, moe_dispatch
     from moeprof.kernels.runtime import (
         get_ep_size,
@@ -37,6 +45,7 @@ __all__ = [
     "compute_group_offs",
     "get_ep_size",
     "grouped_gemm",
+    "grouped_gemm_variable_k",
     "is_internode",
     "moe_combine",
     "moe_dispatch",

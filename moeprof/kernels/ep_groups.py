@@ -24,21 +24,23 @@ class EpGroups:
             indices.
         axis_name: the mesh axis that experts are sharded over.
         of_processes: whether a rank is a process.
+        platform: what the devices are, as JAX names it: "cpu" or "gpu".
     """
 
     members: tuple[tuple[int, ...], ...]
     axis_name: str
     of_processes: bool = False
-
-    @property
-    def mode(self) -> str:
-        """As the modes of `setup`, and the ending of the exchanges' names in HLO."""
-        return "per_process" if self.of_processes else "inproc"
+    platform: str = "cpu"
 
     @property
     def ep_size(self) -> int:
         """Ranks per group."""
         return len(self.members[0])
+
+    @property
+    def mode(self) -> str:
+        """How the ranks reach each other, as the name of a custom call ends."""
+        return "per_process" if self.of_processes else "inproc"
 
     @property
     def num_devices(self) -> int:
@@ -48,8 +50,9 @@ class EpGroups:
 
 def local_group(axis_name: str) -> EpGroups:
     """All devices of this process as one group, in the order of their ordinals."""
-    ordinals = sorted(local_ordinal(device) for device in jax.local_devices())
-    return EpGroups((tuple(ordinals),), axis_name)
+    devices = sorted(jax.local_devices(), key=local_ordinal)
+    ordinals = tuple(map(local_ordinal, devices))
+    return EpGroups((ordinals,), axis_name, platform=devices[0].platform)
 
 
 def groups_along(mesh: jax.sharding.Mesh, axis_name: str) -> EpGroups:
@@ -80,7 +83,8 @@ def groups_along(mesh: jax.sharding.Mesh, axis_name: str) -> EpGroups:
             )
     if not groups:
         raise PreflightError(f"setup: the mesh has no device of process {here}.")
-    return EpGroups(tuple(tuple(map(local_ordinal, group)) for group in groups), axis_name)
+    members = tuple(tuple(map(local_ordinal, group)) for group in groups)
+    return EpGroups(members, axis_name, platform=groups[0][0].platform)
 
 
 def lines_along(mesh: jax.sharding.Mesh, axis_name: str) -> list[tuple[jax.Device, ...]]:

@@ -1,4 +1,4 @@
-"""Question: how does JAX run, trace, batch and lower the two grouped products?
+"""Question: how does JAX run, trace and batch the two grouped products?
 
 Both primitives carry a batch axis in front of every operand, of size 1 where all batch elements
 share the operand. So vmap becomes one larger call and copies nothing that is shared:
@@ -7,26 +7,21 @@ share the operand. So vmap becomes one larger call and copies nothing that is sh
                              -> [B, M, n]
     grouped_gemm_variable_k  lhs [B, M, m]   rhs [B, M, n]   lens   offs  -> [B, G, m, n]
 
-On the CPU they lower to the native handlers; elsewhere, and where the native library is absent
-(said once in a warning), to the slow twins. `planning` is the exception.
+`grouped_gemm_lowering` says what each platform runs.
 """
 
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.kernels import native
 from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
-from moeprof.kernels.planning import PLATFORMS, is_planning
+from moeprof.kernels.grouped_gemm_lowering import register_lowerings
 from moeprof.kernels.reference import grouped_gemm as reference
 
 grouped_gemm_p = Primitive("moeprof_grouped_gemm")
@@ -58,21 +53,33 @@ def bind_grouped_gemm(
     return _call_grouped_gemm(*operands, **params)[0]
 
 
-@functools.partial(jax.jit, static_argnames="max_threads", inline=True)
+@functools.partial(jax.jit, static_argnames=("max_threads", "out_dtype"), inline=True)
 def bind_variable_k(
-    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
+    lhs: jax.Array,
+    rhs: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    *,
+    max_threads: int,
+    out_dtype: np.dtype | None = None,
 ) -> jax.Array:
-    """The products ``[G, m, n]`` of each group's rows of ``lhs [M, m]`` and ``rhs [M, n]``."""
+    """The products ``[G, m, n]`` of each group's rows of ``lhs [M, m]`` and ``rhs [M, n]``.
+
+    ``out_dtype`` is float32 or, by default, the dtype of ``lhs``.
+    """
     operands = (lhs[None], rhs[None], lens[None], offs[None])
-    return _call_variable_k(*operands, max_threads=max_threads)[0]
+    dtype = np.dtype(lhs.dtype if out_dtype is None else out_dtype)
+    return _call_variable_k(*operands, max_threads=max_threads, out_dtype=dtype)[0]
 
 
-def _result(like: jax.core.ShapedArray, *shape: int) -> jax.core.ShapedArray:
-    """An aval of another shape that varies over the same mesh axes as ``like``."""
+def _result(
+    like: jax.core.ShapedArray, *shape: int, dtype: np.dtype | None = None
+) -> jax.core.ShapedArray:
+    """An aval of another shape (and dtype) that varies over the same mesh axes as ``like``."""
     spec = PartitionSpec(*[None] * len(shape))  # type: ignore[no-untyped-call]
     update: Callable[..., jax.core.ShapedArray] = like.update
     sharding = NamedSharding(like.sharding.mesh, spec)
-    return update(shape=shape, sharding=sharding, weak_type=False)
+    return update(shape=shape, dtype=dtype or like.dtype, sharding=sharding, weak_type=False)
 
 
 def _grouped_gemm_aval(
@@ -96,9 +103,10 @@ def _variable_k_aval(
     offs: jax.core.ShapedArray,
     *,
     max_threads: int,
+    out_dtype: np.dtype,
 ) -> jax.core.ShapedArray:
     batch = batch_size(lhs, rhs, lens, offs)
-    return _result(lhs, batch, lens.shape[1], lhs.shape[2], rhs.shape[2])
+    return _result(lhs, batch, lens.shape[1], lhs.shape[2], rhs.shape[2], dtype=out_dtype)
 
 
 def _grouped_gemm_twin(
@@ -116,9 +124,16 @@ def _grouped_gemm_twin(
 
 
 def _variable_k_twin(
-    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, *, max_threads: int
+    lhs: jax.Array,
+    rhs: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    *,
+    max_threads: int,
+    out_dtype: np.dtype,
 ) -> jax.Array:
-    return _over_batch(reference.grouped_gemm_variable_k, lhs, rhs, lens, offs)
+    one = functools.partial(reference.grouped_gemm_variable_k, preferred_element_type=out_dtype)
+    return _over_batch(one, lhs, rhs, lens, offs)
 
 
 def _over_batch(one: Callable[..., jax.Array], *operands: jax.Array) -> jax.Array:
@@ -128,40 +143,6 @@ def _over_batch(one: Callable[..., jax.Array], *operands: jax.Array) -> jax.Arra
     axes = tuple(None if operand.shape[0] == 1 else 0 for operand in operands)
     shared = (x[0] if axis is None else x for x, axis in zip(operands, axes, strict=True))
     return jax.vmap(one, in_axes=axes)(*shared)
-
-
-@functools.cache
-def _warn_once(reason: str) -> None:
-    warnings.warn(f"moeprof.kernels runs its slow twins: {reason}", RuntimeWarning, stacklevel=2)
-
-
-_Value = Any  # whichever type the installed JAX has for MLIR values
-_Lowering = Callable[..., Sequence[_Value | Sequence[_Value]]]
-
-
-def _lower(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
-    """Register the native handler of the same name for the CPU, and ``twin`` for the rest."""
-    by_twin: _Lowering = mlir.lower_fun(twin, multiple_results=False)
-    by_handler: _Lowering = jax.ffi.ffi_lowering(primitive.name)
-
-    def on_cpu(
-        ctx: mlir.LoweringRuleContext, *operands: _Value, max_threads: int, **params: bool
-    ) -> Sequence[_Value | Sequence[_Value]]:
-        reason = native.unavailable_reason()
-        if reason is not None:
-            _warn_once(reason)
-            return by_twin(ctx, *operands, max_threads=max_threads, **params)
-        return by_handler(ctx, *operands, max_threads=np.int64(max_threads), **params)
-
-    def on_gpu(
-        ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any
-    ) -> Sequence[_Value | Sequence[_Value]]:
-        return by_handler(ctx, *operands) if is_planning() else by_twin(ctx, *operands, **params)
-
-    mlir.register_lowering(primitive, by_twin)
-    mlir.register_lowering(primitive, on_cpu, platform="cpu")
-    for platform in PLATFORMS:
-        mlir.register_lowering(primitive, on_gpu, platform=platform)
 
 
 @functools.cache
@@ -180,7 +161,7 @@ def _define(
     primitive.def_impl(run_now)  # type: ignore[no-untyped-call]
     primitive.def_abstract_eval(aval)  # type: ignore[no-untyped-call]
     merge_vmapped_axis_into_batch(primitive)
-    _lower(primitive, twin)
+    register_lowerings(primitive, twin)
 
 
 _define(grouped_gemm_p, _grouped_gemm_aval, _grouped_gemm_twin)

@@ -2,7 +2,8 @@
 
 `grouped_gemm` is the product of a mixture-of-experts layer: rows sorted by expert, one matrix per
 expert, as many rows for each as the router sent. Names, shapes and layouts are those of
-Primus-Turbo's `grouped_gemm`; see its docstring for what is wider here.
+Primus-Turbo's `grouped_gemm`; see its docstring for what is wider here. `grouped_gemm_variable_k`
+is the gradient of its matrices, for those who add gradients up in float32.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from moeprof.kernels.group_lens import as_lengths, compute_group_offs
 from moeprof.kernels.grouped_gemm_primitive import bind_grouped_gemm, bind_variable_k
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.varying import vary_alike
 
-__all__ = ["compute_group_offs", "grouped_gemm"]
+__all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
 
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 
@@ -68,7 +69,7 @@ def grouped_gemm(
     a, b = jnp.asarray(a), jnp.asarray(b)
     lens = as_lengths(group_lens, "group_lens")
     offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
-    _check_dtypes(a, b)
+    _check_dtypes("grouped_gemm", {"a": a, "b": b})
     _check_shapes(a, b, lens, offs, transA, transB)
     a, b, lens, offs = vary_alike(a, b, lens, offs)
     return _grouped_gemm(a, b, lens, offs, bool(transA), bool(transB), max(0, int(num_cu)))
@@ -79,15 +80,85 @@ def _no_offsets() -> jax.Array:
     return jnp.zeros((0,), np.int32)
 
 
-def _check_dtypes(a: jax.Array, b: jax.Array) -> None:
-    if a.dtype != b.dtype:
+def grouped_gemm_variable_k(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_lens: ArrayLike,
+    group_offs: ArrayLike | None = None,
+    preferred_element_type: DTypeLike | None = None,
+    num_cu: int = -1,
+) -> jax.Array:
+    """Multiply each group's rows with each other: ``out[g] = lhs[rows of g].T @ rhs[rows of g]``.
+
+    With rows and cotangents of `grouped_gemm` it is the gradient of ``b``. JAX's own gradient has
+    the dtype of ``b``; this one may be float32 for 16-bit operands, whose sums are in float32
+    anyway: nothing is rounded before gradients of several microbatches are added.
+
+    Rows as in `grouped_gemm`: sorted by group, those past the sum reach nothing, an empty group's
+    product is zero, exactly. Differentiable in ``lhs`` and ``rhs`` in reverse mode.
+
+    Work: ``2·sum(lens)·m·n`` flops. Slow twin: `moeprof.kernels.reference.grouped_gemm`.
+
+    Args:
+        lhs: float32, bfloat16 or float16 ``[M, m]``.
+        rhs: ``[M, n]``, the dtype of ``lhs``.
+        group_lens: rows per group, as in `grouped_gemm`.
+        group_offs: ``compute_group_offs(group_lens)`` if at hand.
+        preferred_element_type: float32, or the dtype of ``lhs``, which is the default.
+        num_cu: as in `grouped_gemm`.
+
+    Returns:
+        ``[G, m, n]`` of that dtype.
+
+    Raises:
+        PreflightError: (a TypeError and a ValueError) dtypes or shapes as in `grouped_gemm`.
+        jax.errors.JaxRuntimeError: lengths or offsets as in `grouped_gemm`.
+    """
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    lens = as_lengths(group_lens, "group_lens")
+    offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
+    _check_dtypes("grouped_gemm_variable_k", {"lhs": lhs, "rhs": rhs})
+    out_dtype = np.dtype(preferred_element_type or lhs.dtype)
+    _check_variable_k(lhs, rhs, lens, offs, out_dtype)
+    lhs, rhs, lens, offs = vary_alike(lhs, rhs, lens, offs)
+    return _variable_k(lhs, rhs, lens, offs, max(0, int(num_cu)), out_dtype)
+
+
+def _check_dtypes(op: str, operands: dict[str, jax.Array]) -> None:
+    (one, first), (other, second) = operands.items()
+    if first.dtype != second.dtype:
         raise PreflightError(
-            f"grouped_gemm: a and b dtype mismatch: a is {a.dtype}, b is {b.dtype}."
+            f"{op}: {one} and {other} dtype mismatch: {one} is {first.dtype}, {other} is "
+            f"{second.dtype}."
         )
-    if a.dtype not in _DTYPES:
+    if first.dtype not in _DTYPES:
         raise PreflightError(
-            f"grouped_gemm: expected float32, bfloat16 or float16, found {a.dtype}. "
-            "Cast a and b first."
+            f"{op}: expected float32, bfloat16 or float16, found {first.dtype}. "
+            f"Cast {one} and {other} first."
+        )
+
+
+def _check_variable_k(
+    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, out_dtype: np.dtype
+) -> None:
+    op = "grouped_gemm_variable_k"
+    if lhs.ndim != 2 or rhs.ndim != 2 or lhs.shape[0] != rhs.shape[0]:
+        raise PreflightError(
+            f"{op}: expected lhs [M, m] and rhs [M, n] with the same rows, found {lhs.shape} and "
+            f"{rhs.shape}."
+        )
+    if out_dtype not in (lhs.dtype, np.dtype(np.float32)):
+        raise PreflightError(
+            f"{op}: expected preferred_element_type float32 or {lhs.dtype}, found {out_dtype}."
+        )
+    _check_offsets(op, lens.shape[0], offs)
+
+
+def _check_offsets(op: str, groups: int, offs: jax.Array) -> None:
+    if offs.shape not in ((groups + 1,), (0,)):
+        raise PreflightError(
+            f"{op}: for {groups} groups group_offs must have shape ({groups + 1},), "
+            f"found {offs.shape}. Use compute_group_offs(group_lens)."
         )
 
 
@@ -109,11 +180,7 @@ def _check_shapes(
             f"grouped_gemm: b {b.shape} has {groups} groups, so group_lens must have shape "
             f"({groups},), found {lens.shape}."
         )
-    if offs.shape not in ((groups + 1,), (0,)):
-        raise PreflightError(
-            f"grouped_gemm: for {groups} groups group_offs must have shape ({groups + 1},), "
-            f"found {offs.shape}. Use compute_group_offs(group_lens)."
-        )
+    _check_offsets("grouped_gemm", groups, offs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -157,30 +224,46 @@ def _grouped_gemm_bwd(
     rows = a.T if trans_a else a
     d_rows = _grouped_gemm(d_out, b, lens, offs, False, not trans_b, max_threads)
     lhs, rhs = (d_out, rows) if trans_b else (rows, d_out)
-    d_b = _variable_k(lhs, rhs, lens, offs, max_threads)
+    d_b = _variable_k(lhs, rhs, lens, offs, max_threads, np.dtype(b.dtype))
     return d_rows.T if trans_a else d_rows, d_b, None, None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _variable_k(
-    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, max_threads: int
+    lhs: jax.Array,
+    rhs: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    max_threads: int,
+    out_dtype: np.dtype,
 ) -> jax.Array:
-    out: jax.Array = bind_variable_k(lhs, rhs, lens, offs, max_threads=max_threads)
+    out: jax.Array = bind_variable_k(
+        lhs, rhs, lens, offs, max_threads=max_threads, out_dtype=out_dtype
+    )
     return out
 
 
 def _variable_k_fwd(
-    lhs: jax.Array, rhs: jax.Array, lens: jax.Array, offs: jax.Array, max_threads: int
+    lhs: jax.Array,
+    rhs: jax.Array,
+    lens: jax.Array,
+    offs: jax.Array,
+    max_threads: int,
+    out_dtype: np.dtype,
 ) -> tuple[jax.Array, _Operands]:
-    return _variable_k(lhs, rhs, lens, offs, max_threads), (lhs, rhs, lens, offs)
+    return _variable_k(lhs, rhs, lens, offs, max_threads, out_dtype), (lhs, rhs, lens, offs)
 
 
-def _variable_k_bwd(max_threads: int, saved: _Operands, d_out: jax.Array) -> _Gradients:
+def _variable_k_bwd(
+    max_threads: int, out_dtype: np.dtype, saved: _Operands, d_out: jax.Array
+) -> _Gradients:
     """``out[g] = L_g^T R_g``, hence ``dL = R d_out[g]^T`` and ``dR = L d_out[g]`` row by row."""
     lhs, rhs, lens, offs = saved
-    d_lhs = _grouped_gemm(rhs, d_out, lens, offs, False, True, max_threads)
-    d_rhs = _grouped_gemm(lhs, d_out, lens, offs, False, False, max_threads)
-    return d_lhs, d_rhs, None, None
+    # Both products in the wider of the two types: a float32 cotangent is not rounded first.
+    left, right = lhs.astype(out_dtype), rhs.astype(out_dtype)
+    d_lhs = _grouped_gemm(right, d_out, lens, offs, False, True, max_threads)
+    d_rhs = _grouped_gemm(left, d_out, lens, offs, False, False, max_threads)
+    return d_lhs.astype(lhs.dtype), d_rhs.astype(rhs.dtype), None, None
 
 
 _grouped_gemm.defvjp(_grouped_gemm_fwd, _grouped_gemm_bwd)

@@ -22,10 +22,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.kernels import native
+from moeprof.kernels import native, native_gpu
 from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
 from moeprof.kernels.pending import timeout_ms
-from moeprof.kernels.planning import PLATFORMS, is_planning
+from moeprof.kernels.planning import is_planning
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
 
@@ -160,51 +160,80 @@ def _batch_one_by_one(
     return out, [0] * len(out)
 
 
-def _lowering(target: str) -> mlir.LoweringRule:
-    by_handler = jax.ffi.ffi_lowering(target, has_side_effect=True)
+def _handler(target: str) -> Callable[..., Any]:
+    return jax.ffi.ffi_lowering(target, has_side_effect=True)
 
-    def lower(
-        ctx: mlir.LoweringRuleContext,
-        *operands: Any,
-        groups: EpGroups,
-        num_channels: int | None = None,  # already in the shape of the results
-        **params: int,
-    ) -> Any:  # of whichever type the installed JAX has for MLIR values
-        # A jax.shard_map knows its mesh; the contexts of other programs have none.
-        mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-        if not isinstance(mesh, jax.sharding.Mesh):
-            raise PreflightError(
-                f"{target}: expected to run inside jax.shard_map, where each of the "
-                f"{groups.ep_size} EP ranks is a device; found a program without a mesh of devices."
-            )
-        require_groups_of_mesh(groups, mesh)
-        native.load()
-        return by_handler(
-            ctx,
-            *operands,
-            ep_size=np.int64(groups.ep_size),
-            ep_groups=np.array(groups.members, np.int64).reshape(-1),
-            timeout_ms=np.int64(timeout_ms()),
-            **{name: np.int64(value) for name, value in params.items()},
+
+def _lower_native(
+    primitive: Primitive,
+    ctx: mlir.LoweringRuleContext,
+    *operands: Any,
+    groups: EpGroups,
+    num_channels: int | None = None,  # already in the shape of the results
+    **params: int,
+) -> Any:  # of whichever type the installed JAX has for MLIR values
+    # A jax.shard_map knows its mesh; the contexts of other programs have none.
+    target = f"{primitive.name}_{groups.mode}"
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    if not isinstance(mesh, jax.sharding.Mesh):
+        raise PreflightError(
+            f"{target}: expected to run inside jax.shard_map, where each of the "
+            f"{groups.ep_size} EP ranks is a device; found a program without a mesh of devices."
         )
+    require_groups_of_mesh(groups, mesh)
+    return _handler(target)(
+        ctx,
+        *operands,
+        ep_size=np.int64(groups.ep_size),
+        ep_groups=np.array(groups.members, np.int64).reshape(-1),
+        timeout_ms=np.int64(timeout_ms()),
+        **{name: np.int64(value) for name, value in params.items()},
+    )
 
-    return lower
+
+def _lower_for_cpu(
+    primitive: Primitive, ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any
+) -> Any:
+    native.load()
+    return _lower_native(primitive, ctx, *operands, **params)
 
 
-def _planned_lowering(target: str) -> mlir.LoweringRule:
-    by_handler = jax.ffi.ffi_lowering(target, has_side_effect=True)
+def _lower_for_gpu(
+    primitive: Primitive,
+    ctx: mlir.LoweringRuleContext,
+    *operands: Any,
+    groups: EpGroups,
+    **params: int,
+) -> Any:
+    if is_planning():
+        return _handler(primitive.name)(ctx, *operands)
+    target = f"{primitive.name}_{groups.mode}"
+    reason = native_gpu.unavailable_reason(target)
+    if reason is not None:
+        raise _plans_only(target, reason)
+    return _lower_native(primitive, ctx, *operands, groups=groups, **params)
 
-    def lower(
-        ctx: mlir.LoweringRuleContext, *operands: Any, groups: EpGroups, **params: int
-    ) -> Any:  # of whichever type the installed JAX has for MLIR values
-        if not is_planning():
-            raise PreflightError(
-                f"{target}: expected a program for the CPU, where the native exchange runs, found "
-                "one for a GPU, for which there are plans of memory only."
-            )
-        return by_handler(ctx, *operands)
 
-    return lower
+def _lower_for_rocm(
+    primitive: Primitive, ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any
+) -> Any:
+    if is_planning():
+        return _handler(primitive.name)(ctx, *operands)
+    raise _plans_only(primitive.name, "our kernels have never run on AMD GPUs")
+
+
+def _plans_only(target: str, reason: str) -> PreflightError:
+    return PreflightError(
+        f"{target}: expected a program for the CPU, where the native exchange runs, found one for "
+        f"a GPU, for which there are plans of memory only: {reason}"
+    )
+
+
+_LOWERINGS: dict[str, Callable[..., Any]] = {
+    "cpu": _lower_for_cpu,
+    "cuda": _lower_for_gpu,
+    "rocm": _lower_for_rocm,
+}
 
 
 @functools.cache
@@ -220,9 +249,9 @@ def _define(primitive: Primitive, avals: Callable[..., list[Aval]]) -> None:
     primitive.def_impl(run_now)  # type: ignore[no-untyped-call]
     primitive.def_abstract_eval(avals)  # type: ignore[no-untyped-call]
     batching.primitive_batchers[primitive] = functools.partial(_batch_one_by_one, primitive)
-    mlir.register_lowering(primitive, _lowering(f"{primitive.name}_inproc"), platform="cpu")
-    for platform in PLATFORMS:
-        mlir.register_lowering(primitive, _planned_lowering(primitive.name), platform=platform)
+    for platform, lower in _LOWERINGS.items():
+        rule = functools.partial(lower, primitive)
+        mlir.register_lowering(primitive, rule, platform=platform)
 
 
 _define(dispatch_p, _dispatch_avals)

@@ -1,8 +1,7 @@
 """Question: how are the native operations compiled for a GPU that is not there?
 
 Inside `planning` they lower for CUDA and ROCm to custom calls of their shapes, which no handler of
-ours computes: a program compiled so tells its memory, and nothing can come of running it. Outside,
-those platforms get what they always got.
+ours computes: a program compiled so tells its memory, and nothing can come of running it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import jax
 
 from moeprof.kernels.ep_groups import EpGroups
 
-PLATFORMS = ("cuda", "rocm")
 TARGETS = (
     "moeprof_grouped_gemm",
     "moeprof_grouped_gemm_variable_k",

@@ -12,13 +12,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from primus_turbo.jax.lax import grouped_gemm as upstream_grouped_gemm
 
 from moeprof.kernels.group_lens import as_lengths, compute_group_offs, with_64_bits
 from moeprof.kernels.preflight import PreflightError
 
-__all__ = ["compute_group_offs", "grouped_gemm"]
+__all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
 
 _DTYPES = ("bfloat16", "float16")
 
@@ -51,7 +51,7 @@ def grouped_gemm(
             one-dimensional integers.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
-    _check_dtypes(a, b)
+    _check_dtypes("grouped_gemm", a, b)
     lens = as_lengths(group_lens, "group_lens")
     offs = compute_group_offs(lens) if group_offs is None else as_lengths(group_offs, "group_offs")
     used = jnp.sum(lens)
@@ -60,11 +60,55 @@ def grouped_gemm(
     return _zero_past(out, used, 0)
 
 
-def _check_dtypes(a: jax.Array, b: jax.Array) -> None:
-    if a.dtype != b.dtype or a.dtype.name not in _DTYPES:
+def grouped_gemm_variable_k(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_lens: ArrayLike,
+    group_offs: ArrayLike | None = None,
+    preferred_element_type: DTypeLike | None = None,
+    num_cu: int = -1,
+) -> jax.Array:
+    """As `grouped_product.grouped_gemm_variable_k`, by Primus-Turbo's kernel.
+
+    Primus-Turbo exports it as the gradient of its grouped GEMM alone, in the operands' dtype.
+
+    Args:
+        lhs: bfloat16 or float16 ``[M, m]``.
+        rhs: ``[M, n]``, the dtype of ``lhs``.
+        group_lens: rows per group, int32 or int64 ``[G]``.
+        group_offs: their exclusive prefix sum ``[G + 1]``; computed where left out.
+        preferred_element_type: the dtype of ``lhs``, if given.
+        num_cu: compute units to use; 0 or less means all.
+
+    Returns:
+        ``[G, m, n]`` of the dtype of ``lhs``.
+
+    Raises:
+        PreflightError: (a TypeError and a ValueError) another dtype of operands or result.
+    """
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    _check_dtypes("grouped_gemm_variable_k", lhs, rhs)
+    if preferred_element_type not in (None, lhs.dtype):
         raise PreflightError(
-            f"grouped_gemm: Primus-Turbo's kernel takes {' or '.join(_DTYPES)}, the same for a and "
-            f"b, found {a.dtype} and {b.dtype}. Cast them, with a.astype(jnp.bfloat16), say."
+            f"grouped_gemm_variable_k: Primus-Turbo's kernel writes {lhs.dtype}, found "
+            f"preferred_element_type {jnp.dtype(preferred_element_type)}. Leave it out."
+        )
+    lens = as_lengths(group_lens, "group_lens")
+    matrices = jnp.zeros((lens.shape[0], lhs.shape[1], rhs.shape[1]), lhs.dtype)
+
+    def product(matrices: jax.Array) -> jax.Array:
+        return grouped_gemm(lhs, matrices, lens, group_offs, num_cu=num_cu)
+
+    (out,) = jax.vjp(product, matrices)[1](rhs)
+    return jnp.asarray(out)
+
+
+def _check_dtypes(op: str, first: jax.Array, second: jax.Array) -> None:
+    if first.dtype != second.dtype or first.dtype.name not in _DTYPES:
+        raise PreflightError(
+            f"{op}: Primus-Turbo's kernel takes {' or '.join(_DTYPES)}, the same for both "
+            f"operands, found {first.dtype} and {second.dtype}. Cast them, with "
+            "x.astype(jnp.bfloat16), say."
         )
 
 

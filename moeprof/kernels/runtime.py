@@ -231,7 +231,7 @@ def _per_process(request: _Request) -> FrozenRuntimeState:
     own_group = ranks or tuple(range(jax.process_count()))
     agreement = agree(own_group)
     process_group.join(agreement, own_group, timeout_ms())
-    groups = EpGroups(agreement.groups, request.ep_axis_name, of_processes=True)
+    groups = EpGroups(agreement.groups, request.ep_axis_name, of_processes=True, platform="gpu")
     return FrozenRuntimeState(
         mode=LaunchMode.PER_PROCESS,
         launch_mode=int(LaunchMode.PER_PROCESS),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "cblas.h"
@@ -63,11 +64,10 @@ Operand<float> Widen(const Operand<T>& m, int64_t row0, int64_t rows, int64_t co
   return {target, inner, m.transposed};
 }
 
+// sum[rows, cols] = a b in float32.
 template <typename T>
-void GemmHalfTile(const Operand<T>& a, const Operand<T>& b, T* c, int64_t c_stride, int64_t rows,
-                  int64_t cols, int64_t depth) {
-  thread_local Scratch scratch;
-  float* sum = Scratch::Get(scratch.c, rows * cols);
+void Accumulate(const Operand<T>& a, const Operand<T>& b, Scratch& scratch, float* sum,
+                int64_t stride, int64_t rows, int64_t cols, int64_t depth) {
   for (int64_t k0 = 0; k0 < depth; k0 += kBlockDepth) {
     const int64_t block = std::min(kBlockDepth, depth - k0);
     const Operand<float> b_block = Widen(b, k0, block, 0, cols, scratch.b);
@@ -75,30 +75,48 @@ void GemmHalfTile(const Operand<T>& a, const Operand<T>& b, T* c, int64_t c_stri
       const int64_t chunk = std::min(kChunkRows, rows - i0);
       const Operand<float> a_block = Widen(a, i0, chunk, k0, block, scratch.a);
       const float beta = k0 == 0 ? 0.0f : 1.0f;
-      Sgemm(a_block, b_block, beta, sum + i0 * cols, cols, chunk, cols, block);
+      Sgemm(a_block, b_block, beta, sum + i0 * stride, stride, chunk, cols, block);
     }
   }
+}
+
+template <typename T>
+void HalfTile(const Operand<T>& a, const Operand<T>& b, T* c, int64_t c_stride, int64_t rows,
+              int64_t cols, int64_t depth) {
+  thread_local Scratch scratch;
+  float* sum = Scratch::Get(scratch.c, rows * cols);
+  Accumulate(a, b, scratch, sum, cols, rows, cols, depth);
   for (int64_t i = 0; i < rows; ++i) FromFloat32(sum + i * cols, c + i * c_stride, cols);
+}
+
+template <typename T>
+void HalfTile(const Operand<T>& a, const Operand<T>& b, float* c, int64_t c_stride, int64_t rows,
+              int64_t cols, int64_t depth) {
+  thread_local Scratch scratch;
+  Accumulate(a, b, scratch, c, c_stride, rows, cols, depth);
 }
 
 }  // namespace
 
-void GemmTile(const Operand<float>& a, const Operand<float>& b, float* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth) {
+template <typename T, typename Out>
+void GemmTile(const Operand<T>& a, const Operand<T>& b, Out* c, int64_t c_stride, int64_t rows,
+              int64_t cols, int64_t depth) {
   if (depth == 0) return FillZero(c, c_stride, rows, cols);
-  Sgemm(a, b, 0.0f, c, c_stride, rows, cols, depth);
+  if constexpr (std::is_same_v<T, float>) {
+    Sgemm(a, b, 0.0f, c, c_stride, rows, cols, depth);
+  } else {
+    HalfTile(a, b, c, c_stride, rows, cols, depth);
+  }
 }
 
-void GemmTile(const Operand<BFloat16>& a, const Operand<BFloat16>& b, BFloat16* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth) {
-  if (depth == 0) return FillZero(c, c_stride, rows, cols);
-  GemmHalfTile(a, b, c, c_stride, rows, cols, depth);
-}
-
-void GemmTile(const Operand<Float16>& a, const Operand<Float16>& b, Float16* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth) {
-  if (depth == 0) return FillZero(c, c_stride, rows, cols);
-  GemmHalfTile(a, b, c, c_stride, rows, cols, depth);
-}
+#define MOEPROF_INSTANTIATE(T, Out)                                                            \
+  template void GemmTile<T, Out>(const Operand<T>&, const Operand<T>&, Out*, int64_t, int64_t, \
+                                 int64_t, int64_t);
+MOEPROF_INSTANTIATE(float, float)
+MOEPROF_INSTANTIATE(BFloat16, BFloat16)
+MOEPROF_INSTANTIATE(Float16, Float16)
+MOEPROF_INSTANTIATE(BFloat16, float)
+MOEPROF_INSTANTIATE(Float16, float)
+#undef MOEPROF_INSTANTIATE
 
 }  // namespace moeprof

@@ -36,12 +36,10 @@ inline constexpr int64_t kMaxTileRows = 1024;
 inline constexpr int64_t kMaxTileCols = 512;
 
 // c[rows, cols] = a[rows, depth] b[depth, cols], accumulated in float32. Writes every element of
-// c, zeros where depth is 0, and reads none. Throws std::bad_alloc for want of scratch.
-void GemmTile(const Operand<float>& a, const Operand<float>& b, float* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth);
-void GemmTile(const Operand<BFloat16>& a, const Operand<BFloat16>& b, BFloat16* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth);
-void GemmTile(const Operand<Float16>& a, const Operand<Float16>& b, Float16* c, int64_t c_stride,
-              int64_t rows, int64_t cols, int64_t depth);
+// c, zeros where depth is 0, and reads none. Throws std::bad_alloc for want of scratch. `Out` is T
+// or float.
+template <typename T, typename Out>
+void GemmTile(const Operand<T>& a, const Operand<T>& b, Out* c, int64_t c_stride, int64_t rows,
+              int64_t cols, int64_t depth);
 
 }  // namespace moeprof

@@ -47,19 +47,19 @@ std::string CheckShapes(const VariableKGemm<void>& op, int64_t rhs_rows,
   return "";
 }
 
-template <typename T>
+template <typename T, typename Out>
 ffi::Error Run(ffi::ThreadPool& pool, const VariableKGemm<void>& shape, const GroupOffsets& offsets,
                ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer& out, int64_t max_threads) {
-  VariableKGemm<T> op{static_cast<const T*>(lhs.untyped_data()),
-                      static_cast<const T*>(rhs.untyped_data()),
-                      static_cast<T*>(out.untyped_data()),
-                      shape.lhs_batch,
-                      shape.rhs_batch,
-                      shape.batch,
-                      shape.rows,
-                      shape.m,
-                      shape.n,
-                      shape.groups};
+  VariableKGemm<T, Out> op{static_cast<const T*>(lhs.untyped_data()),
+                           static_cast<const T*>(rhs.untyped_data()),
+                           static_cast<Out*>(out.untyped_data()),
+                           shape.lhs_batch,
+                           shape.rhs_batch,
+                           shape.batch,
+                           shape.rows,
+                           shape.m,
+                           shape.n,
+                           shape.groups};
   const bool poison = PoisonEnabled();
   std::vector<T> poisoned_lhs, poisoned_rhs;
   if (poison) {
@@ -96,8 +96,11 @@ ffi::Error CheckedVariableK(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBu
   shape.groups = out_dims[1];
   const std::string complaint = CheckShapes(shape, rhs_dims[1], out_dims);
   if (!complaint.empty()) return Refuse(complaint);
-  if (lhs.element_type() != rhs.element_type() || lhs.element_type() != out->element_type()) {
-    return Refuse("lhs, rhs and the output differ in dtype");
+  const ffi::DataType type = lhs.element_type(), out_type = out->element_type();
+  if (type != rhs.element_type()) return Refuse("lhs and rhs differ in dtype");
+  const bool is_widened = out_type == ffi::DataType::F32;
+  if (type != out_type && !is_widened) {
+    return Refuse("the output must be float32 or of the dtype of lhs and rhs");
   }
   GroupOffsets offsets;
   if (auto fault = offsets.Read(group_lens, group_offs, shape.rows, shape.batch)) {
@@ -107,13 +110,16 @@ ffi::Error CheckedVariableK(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBu
     return Refuse("group_lens has " + std::to_string(offsets.groups()) +
                   " groups, but the output has " + std::to_string(shape.groups));
   }
-  switch (lhs.element_type()) {
+  switch (type) {
     case ffi::DataType::F32:
-      return Run<float>(pool, shape, offsets, lhs, rhs, *out, max_threads);
+      return Run<float, float>(pool, shape, offsets, lhs, rhs, *out, max_threads);
     case ffi::DataType::BF16:
-      return Run<BFloat16>(pool, shape, offsets, lhs, rhs, *out, max_threads);
+      return is_widened
+                 ? Run<BFloat16, float>(pool, shape, offsets, lhs, rhs, *out, max_threads)
+                 : Run<BFloat16, BFloat16>(pool, shape, offsets, lhs, rhs, *out, max_threads);
     case ffi::DataType::F16:
-      return Run<Float16>(pool, shape, offsets, lhs, rhs, *out, max_threads);
+      return is_widened ? Run<Float16, float>(pool, shape, offsets, lhs, rhs, *out, max_threads)
+                        : Run<Float16, Float16>(pool, shape, offsets, lhs, rhs, *out, max_threads);
     default:
       return Refuse("lhs must be float32, bfloat16 or float16");
   }

@@ -31,16 +31,17 @@
 
 namespace moeprof {
 
-template <typename T>
+// `Out` is T, or float for sums that are not rounded to 16 bits.
+template <typename T, typename Out = T>
 struct VariableKGemm {
   const T* lhs;
   const T* rhs;
-  T* out;
+  Out* out;
   int64_t lhs_batch, rhs_batch, batch;  // lhs_batch and rhs_batch are 1 or `batch`
   int64_t rows, m, n, groups;
 };
 
-template <typename T>
-void ComputeTile(const VariableKGemm<T>& op, const GroupOffsets& offsets, const Tile& tile);
+template <typename T, typename Out>
+void ComputeTile(const VariableKGemm<T, Out>& op, const GroupOffsets& offsets, const Tile& tile);
 
 }  // namespace moeprof

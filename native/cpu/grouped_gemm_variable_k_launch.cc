@@ -14,8 +14,8 @@ namespace {
 // crosses the memory bus once.
 constexpr TileLimits kLimits{512, kMaxTileCols};
 
-template <typename T>
-std::vector<Tile> PlanTiles(const VariableKGemm<T>& op, const GroupOffsets& offsets,
+template <typename T, typename Out>
+std::vector<Tile> PlanTiles(const VariableKGemm<T, Out>& op, const GroupOffsets& offsets,
                             int64_t workers) {
   double depth_total = 0;
   for (int64_t b = 0; b < op.batch; ++b) {
@@ -37,23 +37,25 @@ std::vector<Tile> PlanTiles(const VariableKGemm<T>& op, const GroupOffsets& offs
 
 }  // namespace
 
-template <typename T>
-bool LaunchVariableKGemm(xla::ffi::ThreadPool& pool, const VariableKGemm<T>& op,
+template <typename T, typename Out>
+bool LaunchVariableKGemm(xla::ffi::ThreadPool& pool, const VariableKGemm<T, Out>& op,
                          const GroupOffsets& offsets, int64_t max_threads) {
   if (op.batch == 0 || op.groups == 0 || op.m == 0 || op.n == 0) return true;
-  PreferHugePages(op.out, op.batch * op.groups * op.m * op.n * sizeof(T));
+  PreferHugePages(op.out, op.batch * op.groups * op.m * op.n * sizeof(Out));
   const int64_t workers = WorkerCount(max_threads);
   const std::vector<Tile> tiles = PlanTiles(op, offsets, workers);
   return RunPieces(pool, static_cast<int64_t>(tiles.size()), workers,
                    [&](int64_t i) { ComputeTile(op, offsets, tiles[i]); });
 }
 
-#define MOEPROF_INSTANTIATE(T)                                                         \
-  template bool LaunchVariableKGemm<T>(xla::ffi::ThreadPool&, const VariableKGemm<T>&, \
-                                       const GroupOffsets&, int64_t);
-MOEPROF_INSTANTIATE(float)
-MOEPROF_INSTANTIATE(BFloat16)
-MOEPROF_INSTANTIATE(Float16)
+#define MOEPROF_INSTANTIATE(T, Out)                                                              \
+  template bool LaunchVariableKGemm<T, Out>(xla::ffi::ThreadPool&, const VariableKGemm<T, Out>&, \
+                                            const GroupOffsets&, int64_t);
+MOEPROF_INSTANTIATE(float, float)
+MOEPROF_INSTANTIATE(BFloat16, BFloat16)
+MOEPROF_INSTANTIATE(Float16, Float16)
+MOEPROF_INSTANTIATE(BFloat16, float)
+MOEPROF_INSTANTIATE(Float16, float)
 #undef MOEPROF_INSTANTIATE
 
 }  // namespace moeprof

@@ -7,8 +7,8 @@
 namespace moeprof {
 
 // Computes all of op.out on at most `max_threads` threads (0: every core). False: out of memory.
-template <typename T>
-bool LaunchVariableKGemm(xla::ffi::ThreadPool& pool, const VariableKGemm<T>& op,
+template <typename T, typename Out>
+bool LaunchVariableKGemm(xla::ffi::ThreadPool& pool, const VariableKGemm<T, Out>& op,
                          const GroupOffsets& offsets, int64_t max_threads);
 
 }  // namespace moeprof

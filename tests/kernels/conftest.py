@@ -19,5 +19,5 @@ def _fresh_runtime() -> Iterator[None]:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run dispatch and combine on the native library, then on the slow twin."""
     implementation = str(request.param)
-    monkeypatch.setattr(moe_ops, "_runs_native", lambda: implementation == "native")
+    monkeypatch.setattr(moe_ops, "_runs_native", lambda _: implementation == "native")
     return implementation

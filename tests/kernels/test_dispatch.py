@@ -14,11 +14,11 @@ from moeprof.kernels import (
     moe_combine,
     moe_dispatch,
     moe_ops,
-    native,
     reset_runtime,
     setup,
 )
 from moeprof.kernels.poison import poison_mode
+from moeprof.kernels.runtime import frozen_state
 
 from .moe_cases import (
     HIDDEN,
@@ -39,8 +39,8 @@ def assert_equal_arrays(found: tuple[np.ndarray, ...], wanted: tuple[np.ndarray,
 
 
 def test_the_native_library_is_what_dispatch_runs_on():
-    assert native.unavailable_reason() is None
-    assert moe_ops._runs_native()
+    setup()
+    assert moe_ops._runs_native(frozen_state())
 
 
 @pytest.mark.usefixtures("exchange")
@@ -125,7 +125,7 @@ def test_any_routing_is_that_of_the_definition(tokens: Tokens, runs_native: bool
     reset_runtime()
     setup(mesh=mesh)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moe_ops, "_runs_native", lambda: runs_native)
+        patch.setattr(moe_ops, "_runs_native", lambda _: runs_native)
         assert_equal_arrays(dispatch_on_ranks(tokens, mesh), expected_dispatch(tokens))
 
 

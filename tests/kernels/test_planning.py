@@ -23,6 +23,7 @@ def _product(rows, matrices):
     return grouped_gemm(rows, matrices, jnp.array([1, 3]))
 
 
+@pytest.mark.filterwarnings("ignore:moeprof.kernels runs its slow twins")
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 def test_a_planned_product_is_one_call_and_its_twin_outside(platform):
     def run(rows, matrices):

@@ -72,12 +72,13 @@ def test_primus_turbo_on_an_amd_gpu_is_used(monkeypatch, tmp_path):
     assert provider.describe().name == "primus_turbo"
 
 
-def test_the_package_exports_the_names_of_primus_turbo():
+def test_the_package_exports_the_names_of_primus_turbo_and_the_gradient_of_matrices():
     assert sorted(moeprof.kernels.__all__) == [
         "Config",
         "compute_group_offs",
         "get_ep_size",
         "grouped_gemm",
+        "grouped_gemm_variable_k",
         "is_internode",
         "moe_combine",
         "moe_dispatch",

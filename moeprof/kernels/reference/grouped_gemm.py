@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from moeprof.kernels.varying import vary_alike
 
@@ -55,6 +56,7 @@ def grouped_gemm_variable_k(
     rhs: jax.Array,
     group_lens: jax.Array,
     group_offs: jax.Array | None = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> jax.Array:
     """``out[g] = lhs[rows of g].T @ rhs[rows of g]``; zero for an empty group.
 
@@ -63,9 +65,10 @@ def grouped_gemm_variable_k(
         rhs: ``[M, n]``, the dtype of ``lhs``.
         group_lens: integers ``[G]``.
         group_offs: their exclusive prefix sum ``[G + 1]``; checked, not needed.
+        preferred_element_type: dtype of the result; that of ``lhs`` where left out.
 
     Returns:
-        ``[G, m, n]`` of the dtype of ``lhs``.
+        ``[G, m, n]``.
     """
     owner, is_sound = _owners(group_lens, group_offs, lhs.shape[0])
 
@@ -74,7 +77,7 @@ def grouped_gemm_variable_k(
         return _dot(jnp.where(mine, lhs, 0).T, jnp.where(mine, rhs, 0))
 
     out = jax.lax.map(one_group, jnp.arange(group_lens.shape[0], dtype=owner.dtype))
-    return jnp.where(is_sound, out, jnp.nan).astype(lhs.dtype)
+    return jnp.where(is_sound, out, jnp.nan).astype(preferred_element_type or lhs.dtype)
 
 
 def _dot(left: jax.Array, right: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
+from moeprof.kernels import native_gpu
 from moeprof.kernels.planning import TARGETS, planning
 from moeprof.projector.compiled.placeholders import register_placeholders
 from moeprof.projector.compiled.targets import Target
@@ -45,7 +46,9 @@ def devices_of(target: Target) -> list[jax.Device]:
     Raises:
         RuntimeError: the plugin of the platform is absent or refuses.
     """
-    register_placeholders(TARGETS, target.platform.upper())
+    # Where the GPU library is, its handlers answer what XLA asks; a target takes one handler.
+    real = native_gpu.registered_targets() if target.platform == "cuda" else frozenset()
+    register_placeholders((name for name in TARGETS if name not in real), target.platform.upper())
     topology = topologies.get_topology_desc(
         platform=target.platform, target_config=target.config, topology=target.topology
     )
