@@ -51,7 +51,7 @@ def grouped_gemm(
             one-dimensional integers.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
-    _check_dtypes("grouped_gemm", a, b)
+    _check_dtypes("grouped_gemm", "a and b", a, b)
     lens = as_lengths(group_lens, "group_lens")
     offs = compute_group_offs(lens) if group_offs is None else as_lengths(group_offs, "group_offs")
     used = jnp.sum(lens)
@@ -87,7 +87,7 @@ def grouped_gemm_variable_k(
         PreflightError: (a TypeError and a ValueError) another dtype of operands or result.
     """
     lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
-    _check_dtypes("grouped_gemm_variable_k", lhs, rhs)
+    _check_dtypes("grouped_gemm_variable_k", "lhs and rhs", lhs, rhs)
     if preferred_element_type not in (None, lhs.dtype):
         raise PreflightError(
             f"grouped_gemm_variable_k: Primus-Turbo's kernel writes {lhs.dtype}, found "
@@ -103,12 +103,11 @@ def grouped_gemm_variable_k(
     return jnp.asarray(out)
 
 
-def _check_dtypes(op: str, first: jax.Array, second: jax.Array) -> None:
+def _check_dtypes(op: str, names: str, first: jax.Array, second: jax.Array) -> None:
     if first.dtype != second.dtype or first.dtype.name not in _DTYPES:
         raise PreflightError(
-            f"{op}: Primus-Turbo's kernel takes {' or '.join(_DTYPES)}, the same for both "
-            f"operands, found {first.dtype} and {second.dtype}. Cast them, with "
-            "x.astype(jnp.bfloat16), say."
+            f"{op}: Primus-Turbo's kernel takes {' or '.join(_DTYPES)}, the same for {names}, "
+            f"found {first.dtype} and {second.dtype}. Cast them, with x.astype(jnp.bfloat16), say."
         )
 
 

@@ -106,3 +106,18 @@ def test_float32_is_refused_with_the_rule(grouped_gemm):
         grouped_gemm(a.astype(jnp.float32), b.astype(jnp.float32), [2, 0, 4])
     with pytest.raises(TypeError, match="the same for a and b, found bfloat16 and float16"):
         grouped_gemm(a, b.astype(jnp.float16), [2, 0, 4])
+
+
+@pytest.mark.usefixtures("grouped_gemm")
+def test_the_gradient_of_matrices_comes_from_the_backward_pass_in_16_bits():
+    product = sys.modules[ADAPTER].grouped_gemm_variable_k
+    rows, _ = operands(False, False)
+    lens = jnp.array([2, 0, 4], jnp.int32)
+    found = product(rows, rows, lens)
+    wanted = reference.grouped_gemm_variable_k(rows, rows, lens)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        np.asarray(found, np.float32), np.asarray(wanted, np.float32), rtol=2e-2, atol=2e-2
+    )
+    with pytest.raises(PreflightError, match="writes bfloat16, found preferred_element_type float"):
+        product(rows, rows, lens, preferred_element_type=jnp.float32)
