@@ -1,0 +1,108 @@
+#include "gpu/exchange_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/caught.h"
+#include "gpu/on_device.h"
+
+namespace moeprof::gpu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr int kFreeMultiprocessors = 8;
+
+ffi::ErrorCode CodeOf(Fault fault) {
+  switch (fault) {
+    case Fault::kInvalidArgument:
+      return ffi::ErrorCode::kInvalidArgument;
+    case Fault::kDeadlineExceeded:
+      return ffi::ErrorCode::kDeadlineExceeded;
+    case Fault::kAborted:
+      return ffi::ErrorCode::kAborted;
+    case Fault::kResourceExhausted:
+      return ffi::ErrorCode::kResourceExhausted;
+    case Fault::kInternal:
+      return ffi::ErrorCode::kInternal;
+  }
+  return ffi::ErrorCode::kInternal;
+}
+
+// Every text names the operation once.
+ffi::Error ToError(const char* op, const Failure& failure) {
+  const bool is_named = failure.text.rfind(op, 0) == 0;
+  return ffi::Error(CodeOf(failure.fault),
+                    is_named ? failure.text : std::string(op) + ": " + failure.text);
+}
+
+bool IsStrict() {
+  const char* const value = std::getenv("MOEPROF_STRICT");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+Failure RuntimeFailure(const char* what, cudaError_t error) {
+  return {Fault::kInternal, std::string(what) + ": " + cudaGetErrorName(error)};
+}
+
+Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const PlannedCall& planned,
+               const Met& met) {
+  ExchangeCall exchange{};
+  std::copy(seat.flags().begin(), seat.flags().end(), exchange.flags);
+  exchange.rank = seat.rank();
+  exchange.ranks = seat.ranks();
+  exchange.number = met.number;
+  exchange.timeout_ns = static_cast<uint64_t>(call.timeout_ms) * 1'000'000;
+  exchange.abort = seat.abort_word();
+  exchange.fault = ExchangeFaultOf(call.device);
+  if (const cudaError_t error = planned.launch(exchange, met); error != cudaSuccess) {
+    return RuntimeFailure("launch", error);
+  }
+  if (!IsStrict()) return std::nullopt;
+  const cudaError_t error = cudaStreamSynchronize(call.stream);
+  if (auto fault = TakeExchangeFault(call.device, call.op)) return fault;
+  if (error != cudaSuccess) return RuntimeFailure("cudaStreamSynchronize", error);
+  return std::nullopt;
+}
+
+ffi::Error Run(const HandlerCall& call, const Planner& plan) {
+  const OnDevice scope(call.device);
+  if (scope.error() != cudaSuccess) {
+    return ToError(call.op, RuntimeFailure("cudaSetDevice", scope.error()));
+  }
+  const auto timeout = std::chrono::milliseconds(call.timeout_ms);
+  auto found = FindSeat(call.groups.begin(), static_cast<int64_t>(call.groups.size()), call.ep_size,
+                        call.device);
+  if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
+  PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
+  if (auto fault = TakeExchangeFault(call.device, call.op)) {
+    seat.Refuse(call.op, fault->text);
+    return ToError(call.op, *fault);
+  }
+  const PlannedCall planned = plan(seat);
+  if (!planned.complaint.empty()) {
+    seat.Refuse(call.op, planned.complaint);
+    return ToError(call.op, {Fault::kInvalidArgument, planned.complaint});
+  }
+  auto met = seat.Meet(planned.call, timeout);
+  if (auto* failure = std::get_if<Failure>(&met)) return ToError(call.op, *failure);
+  const Outcome outcome = Launch(call, seat, planned, std::get<Met>(met));
+  return outcome ? ToError(call.op, *outcome) : ffi::Error::Success();
+}
+
+}  // namespace
+
+ffi::Error RunExchange(const HandlerCall& call, const Planner& plan) {
+  return Guarded(call.op, [&] { return Run(call, plan); });
+}
+
+int ExchangeBlocks(int device, int64_t wanted) {
+  int multiprocessors = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const int64_t most = std::max(1, multiprocessors - kFreeMultiprocessors);
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, most));
+}
+
+}  // namespace moeprof::gpu

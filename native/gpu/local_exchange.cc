@@ -1,0 +1,238 @@
+#include "gpu/local_exchange.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "gpu/on_device.h"
+
+namespace moeprof::gpu {
+namespace {
+
+using std::chrono::milliseconds;
+
+Failure RuntimeFailure(const std::string& what, cudaError_t error) {
+  cudaGetLastError();  // or the next launch would report it
+  return {Fault::kInternal, what + ": " + cudaGetErrorName(error)};
+}
+
+// Lets the current device reach the memory of `peer`.
+Outcome OpenPeer(int64_t device, int64_t peer) {
+  int can = 0;
+  const cudaError_t asked =
+      cudaDeviceCanAccessPeer(&can, static_cast<int>(device), static_cast<int>(peer));
+  if (asked != cudaSuccess) return RuntimeFailure("cudaDeviceCanAccessPeer", asked);
+  if (can == 0) {
+    return Failure{Fault::kInvalidArgument,
+                   "GPU " + std::to_string(device) + " cannot reach the memory of GPU " +
+                       std::to_string(peer) +
+                       ": expected NVLink or PCIe peer access between the GPUs of an EP group"};
+  }
+  const cudaError_t error = cudaDeviceEnablePeerAccess(static_cast<int>(peer), 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  if (error != cudaSuccess) return RuntimeFailure("cudaDeviceEnablePeerAccess", error);
+  return std::nullopt;
+}
+
+std::string Text(const PeerCall& call) {
+  std::string text = call.op + " of sizes (";
+  for (size_t i = 0; i < call.signature.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(call.signature[i]);
+  }
+  return text + ")";
+}
+
+}  // namespace
+
+LocalExchange::Made LocalExchange::Make(std::vector<int64_t> devices, cudaError_t (*load)()) {
+  std::shared_ptr<LocalExchange> made(new LocalExchange(std::move(devices)));
+  made->number_.assign(made->devices_.size(), 0);
+  for (size_t rank = 0; rank < made->devices_.size(); ++rank) {
+    if (auto failure = made->Prepare(rank, load)) return *failure;
+  }
+  return made;
+}
+
+Outcome LocalExchange::Prepare(size_t rank, cudaError_t (*load)()) {
+  const OnDevice scope(static_cast<int>(devices_[rank]));
+  if (scope.error() != cudaSuccess) return RuntimeFailure("cudaSetDevice", scope.error());
+  for (const int64_t peer : devices_) {
+    if (peer == devices_[rank]) continue;
+    if (auto failure = OpenPeer(devices_[rank], peer)) return failure;
+  }
+  if (const cudaError_t error = load(); error != cudaSuccess) {
+    return RuntimeFailure("loading the exchange kernels", error);
+  }
+  void* memory = nullptr;
+  cudaError_t error = cudaMalloc(&memory, sizeof(ExchangeFlags));
+  if (error == cudaSuccess) {
+    flags_.push_back(static_cast<ExchangeFlags*>(memory));
+    error = cudaMemset(memory, 0, sizeof(ExchangeFlags));
+  }
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error != cudaSuccess) return RuntimeFailure("memory for the flags", error);
+  return std::nullopt;
+}
+
+LocalExchange::~LocalExchange() {
+  // Kernels of peers may still write the flags of a rank that has ended.
+  for (const int64_t device : devices_) {
+    const OnDevice scope(static_cast<int>(device));
+    cudaDeviceSynchronize();
+  }
+  for (size_t rank = 0; rank < flags_.size(); ++rank) {
+    const OnDevice scope(static_cast<int>(devices_[rank]));
+    cudaFree(flags_[rank]);
+  }
+}
+
+LocalExchange::Gathering& LocalExchange::Arrive(int32_t rank) {
+  Gathering& gathering = gathering_[++number_[rank]];
+  if (gathering.has_come.empty()) {
+    gathering.calls.resize(devices_.size());
+    gathering.has_come.resize(devices_.size());
+  }
+  gathering.has_come[rank] = true;
+  ++gathering.come;
+  return gathering;
+}
+
+void LocalExchange::Leave(uint64_t number) {
+  const auto found = gathering_.find(number);
+  if (found == gathering_.end()) return;
+  if (++found->second.left == static_cast<int32_t>(devices_.size())) gathering_.erase(found);
+}
+
+std::string LocalExchange::Missing(const Gathering& gathering, int32_t rank, const char* op,
+                                   uint64_t number, milliseconds timeout) const {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(timeout.count()) / 1000);
+  std::string text = std::string(op) + ": rank " + std::to_string(rank) + " (GPU " +
+                     std::to_string(devices_[rank]) + ") waited " + seconds + " s for ";
+  bool is_first = true;
+  for (size_t r = 0; r < devices_.size(); ++r) {
+    if (gathering.has_come[r]) continue;
+    text += std::string(is_first ? "" : ", ") + "rank " + std::to_string(r) + " (GPU " +
+            std::to_string(devices_[r]) + ", at call " + std::to_string(number_[r]) + ")";
+    is_first = false;
+  }
+  return text + ": expected all " + std::to_string(devices_.size()) + " ranks at call " +
+         std::to_string(number) + " of the group, got " + std::to_string(gathering.come);
+}
+
+std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& call,
+                                               milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (failure_) return *failure_;
+  Gathering& gathering = Arrive(rank);
+  const uint64_t number = number_[rank];
+  gathering.calls[rank] = call;
+  for (size_t r = 0; r < devices_.size() && !gathering.failure; ++r) {
+    const PeerCall& other = gathering.calls[r];
+    if (!gathering.has_come[r] || (other.op == call.op && other.signature == call.signature)) {
+      continue;
+    }
+    gathering.failure =
+        Failure{Fault::kInvalidArgument, call.op + ": all ranks must make the same call, rank " +
+                                             std::to_string(rank) + " makes " + Text(call) +
+                                             ", rank " + std::to_string(r) + " " + Text(other)};
+  }
+  changed_.notify_all();
+  const bool in_time = changed_.wait_until(lock, deadline, [&] {
+    return failure_ || gathering.failure || gathering.come == static_cast<int32_t>(devices_.size());
+  });
+  if (!in_time) {
+    failure_ = Failure{Fault::kDeadlineExceeded,
+                       Missing(gathering, rank, call.op.c_str(), number, timeout)};
+    changed_.notify_all();
+  }
+  if (failure_) return *failure_;
+  std::variant<Met, Failure> result;
+  if (gathering.failure) {
+    result = *gathering.failure;
+  } else {
+    Met met{number, {}};
+    for (const PeerCall& other : gathering.calls) {
+      met.pointers.emplace_back();
+      for (const PeerBuffer& buffer : other.buffers) met.pointers.back().push_back(buffer.pointer);
+    }
+    result = std::move(met);
+  }
+  Leave(number);
+  return result;
+}
+
+void LocalExchange::Refuse(int32_t rank, const std::string& op, const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_) return;
+  Gathering& gathering = Arrive(rank);
+  if (!gathering.failure) {
+    gathering.failure =
+        Failure{Fault::kAborted, op + ": rank " + std::to_string(rank) + " failed: " + reason};
+  }
+  Leave(number_[rank]);
+  changed_.notify_all();
+}
+
+void LocalExchange::Abort(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_) failure_ = Failure{Fault::kAborted, reason};
+  changed_.notify_all();
+}
+
+namespace {
+
+struct Exchanges {
+  std::mutex making, mutex;  // in this order; `making` may be held for as long as a GPU takes
+  std::map<std::vector<int64_t>, std::shared_ptr<LocalExchange>> of_devices;
+
+  std::shared_ptr<LocalExchange> Find(const std::vector<int64_t>& devices) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = of_devices.find(devices);
+    return found == of_devices.end() ? nullptr : found->second;
+  }
+};
+
+Exchanges& TheExchanges() {
+  // Never destroyed: at process exit threads of XLA may still be inside.
+  static Exchanges* const exchanges = new Exchanges;
+  return *exchanges;
+}
+
+}  // namespace
+
+LocalExchange::Made LocalExchangeOf(const int64_t* groups, int64_t count, int64_t ranks,
+                                    int64_t group, cudaError_t (*load)()) {
+  Exchanges& exchanges = TheExchanges();
+  const auto members = [&](int64_t g) {
+    return std::vector<int64_t>(groups + g * ranks, groups + (g + 1) * ranks);
+  };
+  if (auto found = exchanges.Find(members(group))) return found;
+  // All at once, before any kernel waits: allocation and loading may wait for a GPU to be idle.
+  std::lock_guard<std::mutex> making(exchanges.making);
+  for (int64_t g = 0; g < count / ranks; ++g) {
+    if (exchanges.Find(members(g))) continue;
+    auto made = LocalExchange::Make(members(g), load);
+    if (std::holds_alternative<Failure>(made)) return made;
+    std::lock_guard<std::mutex> lock(exchanges.mutex);
+    exchanges.of_devices[members(g)] = std::get<std::shared_ptr<LocalExchange>>(made);
+  }
+  return exchanges.Find(members(group));
+}
+
+void ForgetLocalExchanges() {
+  std::map<std::vector<int64_t>, std::shared_ptr<LocalExchange>> forgotten;
+  {
+    std::lock_guard<std::mutex> lock(TheExchanges().mutex);
+    forgotten.swap(TheExchanges().of_devices);
+  }
+  for (const auto& [devices, exchange] : forgotten) exchange->Abort("the runtime was reset");
+}
+
+}  // namespace moeprof::gpu

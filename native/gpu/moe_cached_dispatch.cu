@@ -1,0 +1,75 @@
+#include "gpu/moe_cached_dispatch_launch.h"
+#include "gpu/row_copy.cuh"
+
+namespace moeprof::gpu {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
+
+// Where the rows from each rank end; by all threads of a block.
+struct Ends {
+  int32_t of_source[kMaxRanks];
+  bool is_bad;
+};
+
+__device__ void ReadEnds(const CachedDispatchArgs& args, Ends& ends) {
+  if (threadIdx.x == 0) {
+    const int32_t ranks = args.call.ranks, rows = args.tokens * ranks;
+    int32_t before = 0;
+    ends.is_bad = false;
+    for (int s = 0; s < ranks && !ends.is_bad; ++s) {
+      const int32_t end = args.rank_prefix[s * ranks + args.call.rank];
+      if (end < before || end > rows) {
+        ends.is_bad = true;
+        ReportFault(args.call.fault, {ExchangeFaultKind::kPrefix, s, 0, end, before, rows});
+      }
+      ends.of_source[s] = before = end;
+    }
+  }
+  __syncthreads();
+}
+
+__device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32_t row) {
+  uint4* const to = args.recv_x + int64_t{row} * args.words;
+  int32_t source = 0;
+  while (ends.of_source[source] <= row) ++source;  // row is below the last end
+  const int32_t token = args.src_idx[row];
+  if (token < 0 || token >= args.tokens) {
+    if (threadIdx.x % 32 == 0) {
+      ReportFault(args.call.fault, {ExchangeFaultKind::kSource, row, 0, token, 0, args.tokens});
+    }
+    FillRow(to, args.words, kUseless);
+    return;
+  }
+  CopyRow(args.x[source] + int64_t{token} * args.words, to, args.words);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    MoeCachedDispatch(const __grid_constant__ CachedDispatchArgs args) {
+  __shared__ Ends ends;
+  if (blockIdx.x == 0) RaiseReady(args.call);
+  ReadEnds(args, ends);
+  AwaitReady(args.call);
+  const int32_t used = ends.is_bad ? 0 : ends.of_source[args.call.ranks - 1];
+  for (int32_t row = WarpOfGrid(); row < used; row += WarpsOfGrid()) FetchRow(args, ends, row);
+  const uint32_t fill = ends.is_bad ? kUseless : args.unused;
+  FillByGrid(args.recv_x, int64_t{used} * args.words,
+             int64_t{args.tokens} * args.call.ranks * args.words,
+             make_uint4(fill, fill, fill, fill));
+  Finish(args.call);
+}
+
+}  // namespace
+
+cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks) {
+  MoeCachedDispatch<<<blocks, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LoadCachedDispatchKernel() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, MoeCachedDispatch);
+}
+
+}  // namespace moeprof::gpu

@@ -1,0 +1,28 @@
+// Question: what does a cached dispatch on the GPU need to know?
+//
+// The handle says which token of which rank every received row is, so each rank fetches its rows
+// from the others' memory. Results are those of cpu/moe_cached_dispatch_kernel.h bit for bit.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "gpu/exchange_flags.h"
+
+namespace moeprof::gpu {
+
+struct CachedDispatchArgs {
+  ExchangeCall call;
+  int32_t tokens, words;       // per rank; of 16 bytes, per row
+  const uint4* x[kMaxRanks];   // [T, words] of every rank
+  const int32_t* rank_prefix;  // [EP, EP]
+  const int32_t* src_idx;      // [T * EP]
+  uint4* recv_x;               // [T * EP, words]
+  uint32_t unused;             // 32 bits that unused rows are filled with
+};
+
+cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks);
+cudaError_t LoadCachedDispatchKernel();
+
+}  // namespace moeprof::gpu

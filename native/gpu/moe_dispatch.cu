@@ -1,0 +1,250 @@
+#include "gpu/moe_dispatch_launch.h"
+#include "gpu/row_copy.cuh"
+
+namespace moeprof::gpu {
+namespace {
+
+constexpr int kPlanThreads = 256;
+constexpr int kPlanWarps = kPlanThreads / 32;
+constexpr int kSendThreads = 1024;
+constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
+
+// The ranks that own one of the token's experts, one bit each.
+__device__ uint32_t RanksOf(const DispatchArgs& args, int32_t token, bool& is_bad) {
+  const DispatchShape& shape = args.shape;
+  const int32_t experts = shape.experts_per_rank * args.call.ranks;
+  uint32_t ranks = 0;
+  for (int32_t slot = 0; slot < shape.top_k; ++slot) {
+    const int32_t expert = args.topk_idx[int64_t{token} * shape.top_k + slot];
+    if (expert < -1 || expert >= experts) {
+      is_bad = true;
+      ReportFault(args.call.fault, {ExchangeFaultKind::kExpert, token, slot, expert, 0, experts});
+    } else if (expert >= 0) {
+      ranks |= 1u << (expert / shape.experts_per_rank);
+    }
+  }
+  return ranks;
+}
+
+// Block c lists the tokens of channel c; the last block to finish sums over the channels, tells
+// the counts to every rank, and that this rank is ready.
+__global__ void __launch_bounds__(kPlanThreads)
+    MoeDispatchPlan(const __grid_constant__ DispatchArgs args) {
+  __shared__ int32_t of_warp[kPlanWarps][kMaxRanks];
+  __shared__ int32_t sent[kMaxRanks];
+  const ExchangeCall& call = args.call;
+  const DispatchShape& shape = args.shape;
+  const int32_t thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int32_t channel = blockIdx.x;
+  const int32_t per_channel = (shape.tokens + shape.channels - 1) / shape.channels;
+  const int32_t begin = min(channel * per_channel, shape.tokens);
+  const int32_t end = min(begin + per_channel, shape.tokens);
+  ExchangeFlags* const own = call.flags[call.rank];
+  bool is_bad = false;
+
+  if (thread < kMaxRanks) sent[thread] = 0;
+  __syncthreads();
+  for (int32_t first = begin; first < end; first += kPlanThreads) {
+    const int32_t token = first + thread;
+    const uint32_t ranks = token < end ? RanksOf(args, token, is_bad) : 0;
+    int32_t place[kMaxRanks];
+#pragma unroll
+    for (int d = 0; d < kMaxRanks; ++d) {
+      const uint32_t going = __ballot_sync(kAllLanes, (ranks >> d) & 1);
+      place[d] = __popc(going & ((1u << lane) - 1));
+      if (lane == 0) of_warp[warp][d] = __popc(going);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < kMaxRanks; ++d) {
+      if (d >= call.ranks || token >= end) continue;
+      int32_t before = sent[d];
+      for (int w = 0; w < warp; ++w) before += of_warp[w][d];
+      const bool goes = (ranks >> d) & 1;
+      const int64_t at = int64_t{token} * call.ranks + d;
+      args.in_rank[at] = goes;
+      args.send_head[at] = goes ? before + place[d] : -1;
+    }
+    __syncthreads();
+    if (thread < kMaxRanks) {
+      for (int w = 0; w < kPlanWarps; ++w) sent[thread] += of_warp[w][thread];
+    }
+    __syncthreads();
+  }
+  if (thread < call.ranks) args.channel_prefix[thread * shape.channels + channel] = sent[thread];
+  if (is_bad) atomicExch(&own->plan_is_bad, 1u);
+
+  if (!IsLastBlock(&own->plan_ticket)) return;
+  if (thread < call.ranks) {
+    int32_t total = 0;
+    for (int32_t c = 0; c < shape.channels; ++c) {
+      volatile int32_t* const count = args.channel_prefix + thread * shape.channels + c;
+      total += *count;
+      *count = total;
+    }
+    sent[thread] = *static_cast<volatile uint32_t*>(&own->plan_is_bad) != 0 ? -1 : total;
+  }
+  __syncthreads();
+  if (thread == 0) own->plan_is_bad = 0;
+  if (thread < call.ranks * call.ranks) {
+    const int32_t peer = thread / call.ranks, d = thread % call.ranks;
+    *static_cast<volatile int32_t*>(&call.flags[peer]->counts[call.rank][d]) = sent[d];
+    __threadfence_system();
+  }
+  __syncthreads();
+  RaiseReady(call);
+}
+
+struct Counts {
+  int32_t first_row[kMaxRanks];  // of this rank's rows on each rank
+  int32_t used;                  // rows that this rank receives
+  bool is_bad;
+};
+
+// By all threads of a block, after AwaitReady.
+__device__ void ReadCounts(const ExchangeCall& call, Counts& counts) {
+  auto count = [&](int source, int destination) {
+    return *static_cast<volatile int32_t*>(&call.flags[call.rank]->counts[source][destination]);
+  };
+  const int32_t thread = threadIdx.x;
+  if (thread < call.ranks) {
+    int32_t first = 0;
+    for (int s = 0; s < call.rank; ++s) first += count(s, thread);
+    counts.first_row[thread] = first;
+  }
+  if (thread == 32) {
+    int32_t used = 0;
+    bool is_bad = false;
+    for (int s = 0; s < call.ranks; ++s) {
+      used += count(s, call.rank);
+      is_bad |= count(s, 0) < 0;
+    }
+    counts.used = is_bad ? 0 : used;
+    counts.is_bad = is_bad;
+  }
+  __syncthreads();
+}
+
+// Small matrices, by one block: how many rows came to each rank up to each source (all ranks have
+// the same), and where this rank's channels begin in what each rank receives from it.
+__device__ void WritePrefixes(const DispatchArgs& args, const Counts& counts) {
+  const ExchangeCall& call = args.call;
+  const int32_t channels = args.shape.channels;
+  for (int32_t i = threadIdx.x; i < call.ranks * call.ranks; i += blockDim.x) {
+    int32_t total = 0;
+    for (int s = 0; s <= i / call.ranks; ++s) {
+      total += *static_cast<volatile int32_t*>(&call.flags[call.rank]->counts[s][i % call.ranks]);
+    }
+    args.rank_prefix[i] = counts.is_bad ? -1 : total;
+  }
+  for (int32_t i = threadIdx.x; i < call.ranks * channels; i += blockDim.x) {
+    const int32_t d = i / channels, c = i % channels;
+    args.of_rank[d].recv_channel_prefix[call.rank * channels + c] =
+        c == 0 ? 0 : args.channel_prefix[d * channels + c - 1];
+  }
+}
+
+// A token's routing as rank `d` sees it, and where it comes from; by a warp.
+__device__ void SendRouting(const DispatchArgs& args, int32_t token, int32_t d, int64_t row) {
+  const DispatchShape& shape = args.shape;
+  const DispatchResult& to = args.of_rank[d];
+  const int32_t lane = threadIdx.x % 32;
+  if (lane < shape.top_k) {
+    const int64_t from = int64_t{token} * shape.top_k + lane;
+    const int32_t local = args.topk_idx[from] - d * shape.experts_per_rank;
+    const bool is_own = local >= 0 && local < shape.experts_per_rank;
+    to.topk_idx[row * shape.top_k + lane] = is_own ? local : -1;
+    to.topk_weights[row * shape.top_k + lane] = is_own ? args.topk_weights[from] : 0.0f;
+  }
+  for (int32_t i = lane; i < shape.scales; i += 32) {
+    to.scales[row * shape.scales + i] = args.scales[int64_t{token} * shape.scales + i];
+  }
+  if (lane == 0) to.src_idx[row] = token;
+}
+
+// By a warp.
+__device__ void SendToken(const DispatchArgs& args, const Counts& counts, int32_t token) {
+  const ExchangeCall& call = args.call;
+  const DispatchShape& shape = args.shape;
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t channel = token / ((shape.tokens + shape.channels - 1) / shape.channels);
+  int32_t row_on_rank = -1;  // lane d: of the token on rank d
+  if (lane < call.ranks) {
+    const int32_t head = args.send_head[int64_t{token} * call.ranks + lane];
+    const int32_t start =
+        channel == 0 ? 0 : args.channel_prefix[lane * shape.channels + channel - 1];
+    if (head >= 0) row_on_rank = counts.first_row[lane] + start + head;
+  }
+  const uint32_t going = __ballot_sync(kAllLanes, row_on_rank >= 0);
+  if (going == 0) return;
+  const uint4* const from = args.x + int64_t{token} * shape.words;
+  // Lanes past the end take part in the shuffles.
+  for (int32_t first = 0; first < shape.words; first += 32 * kInFlight) {
+    uint4 held[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int32_t word = first + 32 * i + lane;
+      if (word < shape.words) held[i] = LoadWord(from + word);
+    }
+    for (uint32_t left = going; left != 0; left &= left - 1) {
+      const int32_t d = __ffs(left) - 1;
+      const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+      uint4* const to = args.of_rank[d].x + row * shape.words;
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int32_t word = first + 32 * i + lane;
+        if (word < shape.words) StoreWord(to + word, held[i]);
+      }
+    }
+  }
+  for (uint32_t left = going; left != 0; left &= left - 1) {
+    const int32_t d = __ffs(left) - 1;
+    SendRouting(args, token, d, __shfl_sync(kAllLanes, row_on_rank, d));
+  }
+}
+
+// The rows of this rank's result that nobody writes.
+__device__ void ClearUnused(const DispatchArgs& args, const Counts& counts) {
+  const DispatchShape& shape = args.shape;
+  const DispatchResult& own = args.of_rank[args.call.rank];
+  const int64_t rows = int64_t{shape.tokens} * args.call.ranks, used = counts.used;
+  const uint32_t fill = counts.is_bad ? kUseless : args.unused;
+  FillByGrid(own.x, used * shape.words, rows * shape.words, make_uint4(fill, fill, fill, fill));
+  const float fill_float = __uint_as_float(fill);
+  FillByGrid(own.scales, used * shape.scales, rows * shape.scales, fill_float);
+  FillByGrid(own.topk_weights, used * shape.top_k, rows * shape.top_k, fill_float);
+  FillByGrid(own.topk_idx, used * shape.top_k, rows * shape.top_k, -1);
+  FillByGrid(own.src_idx, used, rows, -1);
+}
+
+__global__ void __launch_bounds__(kSendThreads)
+    MoeDispatchSend(const __grid_constant__ DispatchArgs args) {
+  __shared__ Counts counts;
+  AwaitReady(args.call);
+  ReadCounts(args.call, counts);
+  if (blockIdx.x == 0) WritePrefixes(args, counts);
+  if (!counts.is_bad) {
+    for (int32_t token = WarpOfGrid(); token < args.shape.tokens; token += WarpsOfGrid()) {
+      SendToken(args, counts, token);
+    }
+  }
+  ClearUnused(args, counts);
+  Finish(args.call);
+}
+
+}  // namespace
+
+cudaError_t LaunchDispatch(cudaStream_t stream, const DispatchArgs& args, int blocks) {
+  MoeDispatchPlan<<<args.shape.channels, kPlanThreads, 0, stream>>>(args);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  MoeDispatchSend<<<blocks, kSendThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LoadDispatchKernels() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, MoeDispatchPlan);
+  return error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, MoeDispatchSend);
+}
+
+}  // namespace moeprof::gpu

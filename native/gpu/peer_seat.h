@@ -1,0 +1,42 @@
+// Question: which rank of which EP group is this call, and how does it meet the others?
+//
+// The same for ranks that are GPUs of one process and for ranks that are processes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gpu/exchange_flags.h"
+#include "gpu/process_exchange.h"
+
+namespace moeprof::gpu {
+
+// What the ranks learn at a meeting.
+struct Met {
+  uint64_t number;                           // of the call in its group, from 1
+  std::vector<std::vector<void*>> pointers;  // [rank][buffer], as this rank's GPU reaches them
+};
+
+class PeerSeat {
+ public:
+  virtual ~PeerSeat() = default;
+  virtual int32_t rank() const = 0;
+  virtual const std::vector<ExchangeFlags*>& flags() const = 0;  // of all ranks
+  virtual const uint32_t* abort_word() const = 0;                // for kernels that wait, or null
+  virtual std::variant<Met, Failure> Meet(const PeerCall& call,
+                                          std::chrono::milliseconds timeout) = 0;
+  virtual void Refuse(const std::string& op, const std::string& reason) = 0;
+
+  int32_t ranks() const { return static_cast<int32_t>(flags().size()); }
+};
+
+// The seat of CUDA device `device`: in the group of processes that this process has joined, else
+// in one of `groups` (device ordinals, `ranks` per group, in rank order). The device is current.
+std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
+                                                          int64_t ranks, int device);
+
+}  // namespace moeprof::gpu
