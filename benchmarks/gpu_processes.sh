@@ -19,7 +19,8 @@ check() { # name, limit in seconds, command...
   grep -E '^  |failed|ended with|error' "$OUT/$name.log" | tail -12
 }
 
-program=$OUT/gpu_process_exchange_stress
+mkdir -p build
+program=build/gpu_process_exchange_stress
 check build 120 nvcc -std=c++17 -O2 -gencode=arch=compute_90a,code=sm_90a -Inative \
   native/stress/gpu_process_exchange_stress.cu native/gpu/process_link.cc \
   native/gpu/process_board.cc native/gpu/process_exchange.cc native/gpu/memory_exports.cc \
@@ -33,9 +34,8 @@ check one-is-killed-of-3 70 "$program" one-is-killed 3
 
 # Two processes of JAX with a GPU each.
 if [ -z "${MOEPROF_GPU_LIBRARY:-}" ]; then
-  check build-library 300 env PYTHON="$(command -v python3)" native/gpu/build.sh "$OUT/library"
-  export MOEPROF_GPU_LIBRARY=$PWD/$OUT/library/libmoeprof_gpu.so
-  case $OUT in /*) MOEPROF_GPU_LIBRARY=$OUT/library/libmoeprof_gpu.so ;; esac
+  check build-library 300 env PYTHON="$(command -v python3)" native/gpu/build.sh build/gpu
+  export MOEPROF_GPU_LIBRARY=$PWD/build/gpu/libmoeprof_gpu.so
 fi
 export PYTHONPATH=$PWD MOEPROF_EP_TIMEOUT_S=20
 
