@@ -104,10 +104,11 @@ std::variant<int32_t, Failure> MemoryExports::Export(const ProcessLink& link, CU
   if (result != CUDA_SUCCESS) {
     Forget(made);
     return Failure{Fault::kInvalidArgument,
-                   "CUDA cannot share the memory of this process's arrays with other processes (" +
+                   "CUDA cannot share the memory of an array with other processes (" +
                        driver_.NameOf(result) +
-                       "): expected XLA's default allocator; unset XLA_PYTHON_CLIENT_ALLOCATOR, "
-                       "which must not be cuda_async"};
+                       "): expected XLA's default allocator, and an array that is no constant of "
+                       "the program; unset XLA_PYTHON_CLIENT_ALLOCATOR, which must not be "
+                       "cuda_async"};
   }
   made.generation = ++generations_;
   const int32_t place = FreeSlot();

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "gpu/on_device.h"
+
 namespace moeprof::gpu {
 namespace {
 
@@ -39,9 +41,8 @@ ProcessExchange::Joined ProcessExchange::Join(const std::string& token, int rank
   if (driver == nullptr) {
     return Failure{Fault::kInternal, "the CUDA driver has no " + missing};
   }
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
-    return CudaFailure("cudaSetDevice", error);
-  }
+  const OnDevice scope(device);
+  if (scope.error() != cudaSuccess) return CudaFailure("cudaSetDevice", scope.error());
   auto connected =
       ProcessLink::Connect(token, rank, ranks, ProcessBoard::SharedBytes(ranks), timeout);
   if (auto* failure = std::get_if<Failure>(&connected)) return *failure;
@@ -77,8 +78,18 @@ bool ProcessExchange::AllHaveLeft() const {
   return true;
 }
 
+void ProcessExchange::Drain() const {
+  const OnDevice scope(device_);
+  cudaDeviceSynchronize();
+}
+
+void ProcessExchange::Leave() {
+  board_->Leave();
+  board_->Fail({Fault::kAborted, board_->GoneText(rank())});
+}
+
 ProcessExchange::~ProcessExchange() {
-  cudaSetDevice(device_);
+  const OnDevice scope(device_);
   cudaDeviceSynchronize();
   imports_.clear();  // before the owners may free what we had mapped
   board_->Leave();

@@ -49,9 +49,14 @@ class ProcessExchange {
   static Joined Join(const std::string& token, int rank, int ranks, int device, size_t flag_bytes,
                      std::chrono::milliseconds timeout);
 
-  // Waits for this device's kernels, then leaves. The flags are freed only once all peers have left
-  // as well: their kernels may still write there. Where they do not within a second, the memory
-  // stays until the process ends.
+  // Waits for this device's kernels.
+  void Drain() const;
+
+  // Tells the others that this rank leaves; whoever waits for it, here or there, fails.
+  void Leave();
+
+  // Drains and leaves. The flags are freed only once all peers have left as well: their kernels may
+  // still write there. Where they do not within a second, the memory stays until the process ends.
   ~ProcessExchange();
   ProcessExchange(const ProcessExchange&) = delete;
   ProcessExchange& operator=(const ProcessExchange&) = delete;

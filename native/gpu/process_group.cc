@@ -113,18 +113,23 @@ void Leave() {
   std::shared_ptr<ProcessGroup> group;
   {
     std::lock_guard<std::mutex> lock(joined.mutex);
-    joined.watcher.reset();
     group = std::move(joined.group);
     joined.group.reset();
   }
-  if (group != nullptr) Watcher::Raise(*group);
-  // Its destructor runs here, or in the call that still holds it.
+  if (group == nullptr) return;
+  // Kernels that wait for a peer go on until it has come, or until the watcher sees that it is
+  // gone.
+  group->exchange->Drain();
+  group->exchange->Leave();
+  std::lock_guard<std::mutex> lock(joined.mutex);
+  joined.watcher.reset();
+  // The group ends here, or with the call that still holds it.
 }
 
 }  // namespace
 
 ProcessGroup::~ProcessGroup() {
-  exchange.reset();  // waits for the kernels that look at the word
+  exchange.reset();  // waits for kernels that look at the word
   if (abort_host != nullptr) cudaFreeHost(abort_host);
 }
 

@@ -44,6 +44,7 @@ __attribute__((visibility("default"))) int MoeprofGpuJoinProcesses(
     const char* token, const int64_t* members, int64_t ranks, int64_t own_process, int64_t device,
     int64_t timeout_ms, char* text, int64_t size);
 
-// Leaves the group, if there is one. Ends the waits of this process first.
+// Leaves the group, if there is one, once this process's kernels are done. Fails whoever waits for
+// this rank, or in this process for another.
 __attribute__((visibility("default"))) void MoeprofGpuLeaveProcesses();
 }
