@@ -78,12 +78,12 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
   if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
   PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
   if (auto fault = TakeExchangeFault(call.device, call.op)) {
-    seat.Refuse(call.op, fault->text);
+    seat.Refuse(call.op, fault->text, timeout);
     return ToError(call.op, *fault);
   }
   const PlannedCall planned = plan(seat);
   if (!planned.complaint.empty()) {
-    seat.Refuse(call.op, planned.complaint);
+    seat.Refuse(call.op, planned.complaint, timeout);
     return ToError(call.op, {Fault::kInvalidArgument, planned.complaint});
   }
   auto met = seat.Meet(planned.call, timeout);

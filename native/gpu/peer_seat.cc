@@ -23,7 +23,8 @@ class LocalSeat : public PeerSeat {
                                   std::chrono::milliseconds timeout) override {
     return exchange_->Meet(rank_, call, timeout);
   }
-  void Refuse(const std::string& op, const std::string& reason) override {
+  void Refuse(const std::string& op, const std::string& reason,
+              std::chrono::milliseconds) override {
     exchange_->Refuse(rank_, op, reason);
   }
 
@@ -44,14 +45,13 @@ class ProcessSeat : public PeerSeat {
   const uint32_t* abort_word() const override { return group_->abort_device; }
   std::variant<Met, Failure> Meet(const PeerCall& call,
                                   std::chrono::milliseconds timeout) override {
-    // A process has one GPU and one stream of calls; a failure ends the group.
-    const uint64_t number = ++group_->calls;
     auto met = group_->exchange->Meet(call, timeout);
     if (auto* failure = std::get_if<Failure>(&met)) return *failure;
-    return Met{number, std::move(std::get<ProcessExchange::Pointers>(met))};
+    return Met{group_->exchange->round(), std::move(std::get<ProcessExchange::Pointers>(met))};
   }
-  void Refuse(const std::string& op, const std::string& reason) override {
-    group_->exchange->Refuse(op, reason);
+  void Refuse(const std::string& op, const std::string& reason,
+              std::chrono::milliseconds timeout) override {
+    group_->exchange->Refuse(op, reason, timeout);
   }
 
  private:

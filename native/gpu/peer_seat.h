@@ -29,7 +29,10 @@ class PeerSeat {
   virtual const uint32_t* abort_word() const = 0;                // for kernels that wait, or null
   virtual std::variant<Met, Failure> Meet(const PeerCall& call,
                                           std::chrono::milliseconds timeout) = 0;
-  virtual void Refuse(const std::string& op, const std::string& reason) = 0;
+  // This rank cannot take part in its next call, which fails for all. Waits, where it must, only
+  // for ranks that are a call behind.
+  virtual void Refuse(const std::string& op, const std::string& reason,
+                      std::chrono::milliseconds timeout) = 0;
 
   int32_t ranks() const { return static_cast<int32_t>(flags().size()); }
 };

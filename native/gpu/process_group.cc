@@ -11,13 +11,14 @@
 #include <thread>
 #include <utility>
 
+#include "gpu/exchange_flags.h"
+
 namespace moeprof::gpu {
 namespace {
 
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};
-constexpr size_t kFlagBytes = size_t{64} << 10;
 
 // Raises the abort word of a group that can no longer be used.
 class Watcher {
@@ -98,7 +99,7 @@ Outcome Join(const std::string& token, std::vector<int64_t> members, int64_t own
   auto group = std::make_shared<ProcessGroup>();
   auto exchange = ProcessExchange::Join(token, static_cast<int>(own - members.begin()),
                                         static_cast<int>(members.size()), static_cast<int>(device),
-                                        kFlagBytes, timeout);
+                                        sizeof(ExchangeFlags), timeout);
   if (auto* failure = std::get_if<Failure>(&exchange)) return *failure;
   group->exchange = std::move(std::get<std::unique_ptr<ProcessExchange>>(exchange));
   group->members = std::move(members);

@@ -20,7 +20,6 @@ struct ProcessGroup {
   std::vector<int64_t> members;  // process indices in rank order
   uint32_t* abort_host = nullptr;
   uint32_t* abort_device = nullptr;  // the same word; not 0: give up waiting
-  uint64_t calls = 0;                // of operations so far, made by one thread
 
   ~ProcessGroup();
 };
