@@ -10,6 +10,8 @@ In poison mode (`poison_mode()`, or ``MOEPROF_POISON=1`` for a whole process)
   float8_e4m3fn in every second element). What is computed from their used rows must stay the same.
 - moe_combine reads no unused row and behaves as ever.
 
+On GPUs moe_dispatch and the gradient of moe_combine do so; grouped_gemm does not know the mode.
+
  The flag is read when a kernel
 runs, not when it is compiled: no program is compiled again. It costs copies and is for tests and
 hunts. C++ kernels ask for it through ``native/cpu/poison.h``.
@@ -23,7 +25,7 @@ from contextlib import contextmanager
 import jax
 import jax.numpy as jnp
 
-from moeprof.kernels import native
+from moeprof.kernels import native, native_gpu
 
 
 @contextmanager
@@ -35,12 +37,15 @@ def poison_mode() -> Iterator[None]:
     Raises:
         NativeError: there is no native library; the slow twins leave no memory unwritten.
     """
-    switch = native.load().MoeprofSetPoison
-    before = switch(1)
+    switches = [native.load().MoeprofSetPoison]
+    if native_gpu.is_loaded() and hasattr(native_gpu.load(), "MoeprofGpuSetPoison"):
+        switches.append(native_gpu.load().MoeprofGpuSetPoison)
+    before = [switch(1) for switch in switches]
     try:
         yield
     finally:
-        switch(before)
+        for switch, value in zip(switches, before, strict=True):
+            switch(value)
 
 
 def poison_rows(values: jax.Array, used_rows: jax.Array | int) -> jax.Array:

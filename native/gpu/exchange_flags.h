@@ -58,6 +58,16 @@ __device__ __forceinline__ uint64_t GlobalNanoseconds() {
   return now;
 }
 
+// Many threads give up at once, and the first to trap ends the one that writes the report. Waits
+// until it is complete, at most a second.
+__device__ inline void AwaitReport(const ExchangeFault* fault) {
+  if (fault == nullptr) return;
+  const volatile ExchangeFaultKind* const kind = &fault->text.kind;
+  const uint64_t start = GlobalNanoseconds();
+  while (*kind == ExchangeFaultKind::kNone && GlobalNanoseconds() - start < 1'000'000'000) {
+  }
+}
+
 // Waits until `flag`, raised by rank `peer`, has reached this call. A peer that does not come ends
 // the program: its rows are missing, and nothing after this could be right.
 __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint64_t* flag,
@@ -71,10 +81,13 @@ __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint
     const bool aborted =
         call.abort != nullptr && *static_cast<const volatile uint32_t*>(call.abort) != 0;
     if (!aborted && GlobalNanoseconds() - start < call.timeout_ns) continue;
+    // A peer may have raised the flag last of all, and then left the group.
+    if (aborted && LoadAcquireSystem(flag) >= call.number) return;
     const auto kind = aborted ? ExchangeFaultKind::kAborted : ExchangeFaultKind::kLate;
     ReportFault(call.fault,
                 {kind, call.rank, peer, static_cast<int64_t>(seen),
                  static_cast<int64_t>(call.number), static_cast<int64_t>(call.timeout_ns)});
+    AwaitReport(call.fault);
     __trap();
   }
 }

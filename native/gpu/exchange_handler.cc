@@ -13,7 +13,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr int kFreeMultiprocessors = 8;
+// As many as NCCL's kernels have blocks at most: none of those is sure to fit beside one of ours.
+constexpr int kFreeMultiprocessors = 32;
 
 ffi::ErrorCode CodeOf(Fault fault) {
   switch (fault) {

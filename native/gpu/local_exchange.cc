@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "gpu/on_device.h"
@@ -37,6 +38,17 @@ Outcome OpenPeer(int64_t device, int64_t peer) {
   }
   if (error != cudaSuccess) return RuntimeFailure("cudaDeviceEnablePeerAccess", error);
   return std::nullopt;
+}
+
+// The threads of a group mostly come within microseconds of each other, and waking one that sleeps
+// takes longer than that.
+constexpr std::chrono::microseconds kSpin{50};
+
+void SpinUntil(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
 }
 
 std::string Text(const PeerCall& call) {
@@ -143,7 +155,14 @@ std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& cal
                                              std::to_string(rank) + " makes " + Text(call) +
                                              ", rank " + std::to_string(r) + " " + Text(other)};
   }
+  if (gathering.failure || gathering.come == static_cast<int32_t>(devices_.size())) {
+    gathering.is_settled.store(true, std::memory_order_release);
+  }
   changed_.notify_all();
+  // The gathering lasts until this rank has left it.
+  lock.unlock();
+  SpinUntil(gathering.is_settled);
+  lock.lock();
   const bool in_time = changed_.wait_until(lock, deadline, [&] {
     return failure_ || gathering.failure || gathering.come == static_cast<int32_t>(devices_.size());
   });
@@ -176,8 +195,9 @@ void LocalExchange::Refuse(int32_t rank, const std::string& op, const std::strin
     gathering.failure =
         Failure{Fault::kAborted, op + ": rank " + std::to_string(rank) + " failed: " + reason};
   }
-  Leave(number_[rank]);
+  gathering.is_settled.store(true, std::memory_order_release);
   changed_.notify_all();
+  Leave(number_[rank]);
 }
 
 void LocalExchange::Abort(const std::string& reason) {

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -55,6 +56,7 @@ class LocalExchange {
     std::vector<bool> has_come;
     int32_t come = 0, left = 0;
     Outcome failure;
+    std::atomic<bool> is_settled{false};  // all have come, or it has failed
   };
 
   explicit LocalExchange(std::vector<int64_t> devices) : devices_(std::move(devices)) {}

@@ -52,7 +52,13 @@ __global__ void __launch_bounds__(kThreads)
   ReadEnds(args, ends);
   AwaitReady(args.call);
   const int32_t used = ends.is_bad ? 0 : ends.of_source[args.call.ranks - 1];
-  for (int32_t row = WarpOfGrid(); row < used; row += WarpsOfGrid()) FetchRow(args, ends, row);
+  // Rows lie in order of their source: taken in that order, all ranks would first fetch from rank
+  // 0, and rank 0 would leave the link idle meanwhile.
+  const int32_t parts = args.call.ranks, part = (used + parts - 1) / parts;
+  for (int32_t i = WarpOfGrid(); i < part * parts; i += WarpsOfGrid()) {
+    const int32_t row = (i % parts) * part + i / parts;
+    if (row < used) FetchRow(args, ends, row);
+  }
   const uint32_t fill = ends.is_bad ? kUseless : args.unused;
   FillByGrid(args.recv_x, int64_t{used} * args.words,
              int64_t{args.tokens} * args.call.ranks * args.words,

@@ -4,6 +4,7 @@
 #include "cpu/moe_buffers.h"
 #include "gpu/exchange_handler.h"
 #include "gpu/moe_cached_dispatch_launch.h"
+#include "gpu/unused_rows.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -31,6 +32,7 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
   args.rank_prefix = rank_prefix.typed_data();
   args.src_idx = recv_src_idx.typed_data();
   args.recv_x = static_cast<uint4*>(recv_x.untyped_data());
+  args.unused = UnusedRowBits();
   const int64_t row_bytes = RowBytes(x);
   if (row_bytes % sizeof(uint4) != 0) {
     planned.complaint = "rows must be a multiple of 16 bytes, found " + std::to_string(row_bytes);

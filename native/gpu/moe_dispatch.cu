@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / 32;
+static_assert(kPlanWarps >= kMaxRanks, "a warp per rank sums over the channels");
 constexpr int kSendThreads = 1024;
 constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
 
@@ -24,6 +25,24 @@ __device__ uint32_t RanksOf(const DispatchArgs& args, int32_t token, bool& is_ba
     }
   }
   return ranks;
+}
+
+// Makes of each channel's count the sum up to its end; by a warp. Returns the sum of all.
+__device__ int32_t SumOverChannels(volatile int32_t* counts, int32_t channels) {
+  const int32_t lane = threadIdx.x % 32;
+  int32_t before = 0;
+  for (int32_t first = 0; first < channels; first += 32) {
+    const bool is_channel = first + lane < channels;
+    int32_t sum = is_channel ? counts[first + lane] : 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t lower = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += lower;
+    }
+    if (is_channel) counts[first + lane] = before + sum;
+    before += __shfl_sync(kAllLanes, sum, 31);
+  }
+  return before;
 }
 
 // Block c lists the tokens of channel c; the last block to finish sums over the channels, tells
@@ -75,14 +94,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (is_bad) atomicExch(&own->plan_is_bad, 1u);
 
   if (!IsLastBlock(&own->plan_ticket)) return;
-  if (thread < call.ranks) {
-    int32_t total = 0;
-    for (int32_t c = 0; c < shape.channels; ++c) {
-      volatile int32_t* const count = args.channel_prefix + thread * shape.channels + c;
-      total += *count;
-      *count = total;
-    }
-    sent[thread] = *static_cast<volatile uint32_t*>(&own->plan_is_bad) != 0 ? -1 : total;
+  if (warp < call.ranks) {
+    const int32_t total =
+        SumOverChannels(args.channel_prefix + warp * shape.channels, shape.channels);
+    const bool no_plan = *static_cast<volatile uint32_t*>(&own->plan_is_bad) != 0;
+    if (lane == 0) sent[warp] = no_plan ? -1 : total;
   }
   __syncthreads();
   if (thread == 0) own->plan_is_bad = 0;

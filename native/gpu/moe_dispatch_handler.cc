@@ -5,6 +5,7 @@
 #include "cpu/moe_buffers.h"
 #include "gpu/exchange_handler.h"
 #include "gpu/moe_dispatch_launch.h"
+#include "gpu/unused_rows.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -85,6 +86,7 @@ PlannedCall Plan(const HandlerCall& call, Inputs in, Outputs out, int64_t num_ex
   args.channel_prefix = out.channel_prefix->typed_data();
   args.send_head = out.send_head->typed_data();
   args.rank_prefix = out.rank_prefix->typed_data();
+  args.unused = UnusedRowBits();
   const DispatchShape& shape = args.shape;
   planned.call = {
       call.op,
