@@ -14,7 +14,10 @@
 
 #include <cstdint>
 
-#include "gpu/exchange_fault.h"
+#include "gpu/fault_report.h"
+#if defined(__CUDACC__)
+#include "gpu/fault_sink.h"
+#endif
 
 namespace moeprof::gpu {
 
@@ -37,10 +40,11 @@ struct ExchangeCall {
   uint64_t number;
   uint64_t timeout_ns;
   const uint32_t* abort;  // in host memory, or null; not 0: a rank is gone, give up
-  ExchangeFault* fault;   // in host memory
+  GpuOp op;
+  FaultSink faults;
 };
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 
 __device__ __forceinline__ uint64_t LoadAcquireSystem(const uint64_t* address) {
   uint64_t value;
@@ -60,11 +64,10 @@ __device__ __forceinline__ uint64_t GlobalNanoseconds() {
 
 // Many threads give up at once, and the first to trap ends the one that writes the report. Waits
 // until it is complete, at most a second.
-__device__ inline void AwaitReport(const ExchangeFault* fault) {
-  if (fault == nullptr) return;
-  const volatile ExchangeFaultKind* const kind = &fault->text.kind;
+__device__ inline void AwaitReport(const FaultSink& faults) {
+  const volatile int32_t* const complete = &faults.record->complete;
   const uint64_t start = GlobalNanoseconds();
-  while (*kind == ExchangeFaultKind::kNone && GlobalNanoseconds() - start < 1'000'000'000) {
+  while (*complete == 0 && GlobalNanoseconds() - start < 1'000'000'000) {
   }
 }
 
@@ -83,11 +86,10 @@ __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint
     if (!aborted && GlobalNanoseconds() - start < call.timeout_ns) continue;
     // A peer may have raised the flag last of all, and then left the group.
     if (aborted && LoadAcquireSystem(flag) >= call.number) return;
-    const auto kind = aborted ? ExchangeFaultKind::kAborted : ExchangeFaultKind::kLate;
-    ReportFault(call.fault,
-                {kind, call.rank, peer, static_cast<int64_t>(seen),
-                 static_cast<int64_t>(call.number), static_cast<int64_t>(call.timeout_ns)});
-    AwaitReport(call.fault);
+    ReportFault(call.faults, call.op, aborted ? FaultKind::kGivenUp : FaultKind::kPeerLate,
+                call.rank, peer, static_cast<int64_t>(seen), static_cast<int64_t>(call.number),
+                static_cast<int64_t>(call.timeout_ns));
+    AwaitReport(call.faults);
     __trap();
   }
 }
@@ -132,6 +134,6 @@ __device__ __forceinline__ void Finish(const ExchangeCall& call) {
   }
 }
 
-#endif  // __CUDACC__
+#endif  // defined(__CUDACC__)
 
 }  // namespace moeprof::gpu

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
+#include <string>
 
 #include "cpu/caught.h"
 #include "gpu/on_device.h"
@@ -32,24 +31,19 @@ ffi::ErrorCode CodeOf(Fault fault) {
   return ffi::ErrorCode::kInternal;
 }
 
-// Every text names the operation once.
-ffi::Error ToError(const char* op, const Failure& failure) {
-  const bool is_named = failure.text.rfind(op, 0) == 0;
+// Every text names the operation once. What a kernel reported names the one that it belonged to.
+ffi::Error ToError(GpuOp op, const Failure& failure) {
+  const bool is_named = failure.text.rfind("moeprof_", 0) == 0;
   return ffi::Error(CodeOf(failure.fault),
-                    is_named ? failure.text : std::string(op) + ": " + failure.text);
-}
-
-bool IsStrict() {
-  const char* const value = std::getenv("MOEPROF_STRICT");
-  return value != nullptr && std::strcmp(value, "1") == 0;
+                    is_named ? failure.text : std::string(NameOf(op)) + ": " + failure.text);
 }
 
 Failure RuntimeFailure(const char* what, cudaError_t error) {
   return {Fault::kInternal, std::string(what) + ": " + cudaGetErrorName(error)};
 }
 
-Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const PlannedCall& planned,
-               const Met& met) {
+Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const FaultSink& faults,
+               const PlannedCall& planned, const Met& met) {
   ExchangeCall exchange{};
   std::copy(seat.flags().begin(), seat.flags().end(), exchange.flags);
   exchange.rank = seat.rank();
@@ -57,15 +51,12 @@ Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const PlannedCall&
   exchange.number = met.number;
   exchange.timeout_ns = static_cast<uint64_t>(call.timeout_ms) * 1'000'000;
   exchange.abort = seat.abort_word();
-  exchange.fault = ExchangeFaultOf(call.device);
+  exchange.op = call.op;
+  exchange.faults = faults;
   if (const cudaError_t error = planned.launch(exchange, met); error != cudaSuccess) {
     return RuntimeFailure("launch", error);
   }
-  if (!IsStrict()) return std::nullopt;
-  const cudaError_t error = cudaStreamSynchronize(call.stream);
-  if (auto fault = TakeExchangeFault(call.device, call.op)) return fault;
-  if (error != cudaSuccess) return RuntimeFailure("cudaStreamSynchronize", error);
-  return std::nullopt;
+  return AfterLaunch(call.stream);
 }
 
 ffi::Error Run(const HandlerCall& call, const Planner& plan) {
@@ -78,25 +69,30 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
                         call.device);
   if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
   PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
-  if (auto fault = TakeExchangeFault(call.device, call.op)) {
-    seat.Refuse(call.op, fault->text, timeout);
+  Outcome fault = TakeFault(call.device);
+  // Before the meeting: memory is not allocated while a peer's kernel may wait for ours.
+  const auto sink = SinkOfCurrentDevice();
+  if (!fault && std::holds_alternative<Failure>(sink)) fault = std::get<Failure>(sink);
+  if (fault) {
+    seat.Refuse(NameOf(call.op), fault->text, timeout);
     return ToError(call.op, *fault);
   }
   const PlannedCall planned = plan(seat);
   if (!planned.complaint.empty()) {
-    seat.Refuse(call.op, planned.complaint, timeout);
+    seat.Refuse(NameOf(call.op), planned.complaint, timeout);
     return ToError(call.op, {Fault::kInvalidArgument, planned.complaint});
   }
   auto met = seat.Meet(planned.call, timeout);
   if (auto* failure = std::get_if<Failure>(&met)) return ToError(call.op, *failure);
-  const Outcome outcome = Launch(call, seat, planned, std::get<Met>(met));
+  const Outcome outcome =
+      Launch(call, seat, std::get<FaultSink>(sink), planned, std::get<Met>(met));
   return outcome ? ToError(call.op, *outcome) : ffi::Error::Success();
 }
 
 }  // namespace
 
 ffi::Error RunExchange(const HandlerCall& call, const Planner& plan) {
-  return Guarded(call.op, [&] { return Run(call, plan); });
+  return Guarded(NameOf(call.op), [&] { return Run(call, plan); });
 }
 
 int ExchangeBlocks(int device, int64_t wanted) {

@@ -18,7 +18,7 @@ namespace moeprof::gpu {
 
 // What every handler is told besides its buffers.
 struct HandlerCall {
-  const char* op;
+  GpuOp op;
   cudaStream_t stream;
   int device;
   int64_t ep_size;

@@ -38,6 +38,12 @@ AllFaults& All() {
 
 std::string Number(int64_t value) { return std::to_string(value); }
 
+std::string Seconds(int64_t nanoseconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", static_cast<double>(nanoseconds) * 1e-9);
+  return text;
+}
+
 std::string TextOf(const FaultRecord& record) {
   const int64_t* const v = record.values;
   const std::string op = std::string(NameOf(record.op)) + ": ";
@@ -65,13 +71,13 @@ std::string TextOf(const FaultRecord& record) {
       return op + "handle: recv_src_idx of row " + Number(v[0]) + " is " + Number(v[1]) +
              ", outside [0, " + Number(v[2]) + ")";
     case FaultKind::kPeerLate:
-      return op + "EP rank " + Number(v[1]) + " waited " + Number(v[2]) +
-             " ms on its GPU for EP rank " + Number(v[0]) + ": expected " + Number(v[3]) +
-             " ranks. The GPU of that rank is busy or has stopped; MOEPROF_EP_TIMEOUT_S sets the "
-             "wait";
+      return op + "rank " + Number(v[0]) + " waited " + Seconds(v[4]) + " s on its GPU for rank " +
+             Number(v[1]) + ": expected it at call " + Number(v[3]) +
+             " of the group, found it at " + Number(v[2]) +
+             ". The GPU of that rank is busy or has stopped; MOEPROF_EP_TIMEOUT_S sets the wait";
     case FaultKind::kGivenUp:
-      return op + "EP rank " + Number(v[1]) + " gave up after " + Number(v[2]) +
-             " ms on its GPU for EP rank " + Number(v[0]) + ": a rank of the group has failed";
+      return op + "rank " + Number(v[0]) + " gave up waiting for rank " + Number(v[1]) +
+             " at call " + Number(v[3]) + " of the group: a rank is gone";
     case FaultKind::kNone:
       break;
   }

@@ -30,7 +30,7 @@ enum class GpuOp : int32_t {
 // The name in HLO, without the ending for the mode.
 const char* NameOf(GpuOp op);
 
-// What the four values of a record mean.
+// What the values of a record mean.
 enum class FaultKind : int32_t {
   kNone = 0,
   kNegativeLength,   // index, found
@@ -40,8 +40,8 @@ enum class FaultKind : int32_t {
   kHandlePrefix,     // source rank, found end of its rows, end of the rank before, rows
   kHandleRow,        // token, destination rank, found row, rows
   kHandleToken,      // row, found token, tokens
-  kPeerLate,         // rank waited for, own rank, milliseconds waited, ranks
-  kGivenUp,          // rank waited for, own rank, milliseconds waited, ranks
+  kPeerLate,         // own rank, rank waited for, call it was at, own call, nanoseconds waited
+  kGivenUp,          // own rank, rank waited for, call it was at, own call
 };
 
 // In pinned host memory. `complete` is written last.
@@ -50,7 +50,7 @@ struct FaultRecord {
   FaultKind kind;
   GpuOp op;
   int32_t reserved;
-  int64_t values[4];
+  int64_t values[5];
 };
 
 // What a kernel needs to report; passed by value.

@@ -9,7 +9,7 @@ namespace moeprof::gpu {
 
 // The first thread to call this after the record was last read gets its words in.
 __device__ inline void ReportFault(const FaultSink& sink, GpuOp op, FaultKind kind, int64_t v0,
-                                   int64_t v1, int64_t v2 = 0, int64_t v3 = 0) {
+                                   int64_t v1, int64_t v2 = 0, int64_t v3 = 0, int64_t v4 = 0) {
   if (atomicMax(sink.claim, sink.generation) >= sink.generation) return;
   volatile FaultRecord* const record = sink.record;
   record->kind = kind;
@@ -18,6 +18,7 @@ __device__ inline void ReportFault(const FaultSink& sink, GpuOp op, FaultKind ki
   record->values[1] = v1;
   record->values[2] = v2;
   record->values[3] = v3;
+  record->values[4] = v4;
   __threadfence_system();
   record->complete = 1;
   __threadfence_system();

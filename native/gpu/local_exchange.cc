@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpu/device_memory.h"
 #include "gpu/on_device.h"
 
 namespace moeprof::gpu {
@@ -80,14 +81,13 @@ Outcome LocalExchange::Prepare(size_t rank, cudaError_t (*load)()) {
   if (const cudaError_t error = load(); error != cudaSuccess) {
     return RuntimeFailure("loading the exchange kernels", error);
   }
-  void* memory = nullptr;
-  cudaError_t error = cudaMalloc(&memory, sizeof(ExchangeFlags));
-  if (error == cudaSuccess) {
-    flags_.push_back(static_cast<ExchangeFlags*>(memory));
-    error = cudaMemset(memory, 0, sizeof(ExchangeFlags));
+  const auto sink = SinkOfCurrentDevice();
+  if (auto* failure = std::get_if<Failure>(&sink)) return *failure;
+  const auto memory = AllocateZeroed(sizeof(ExchangeFlags));
+  if (auto* error = std::get_if<gpuError_t>(&memory)) {
+    return RuntimeFailure("memory for the flags", *error);
   }
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
-  if (error != cudaSuccess) return RuntimeFailure("memory for the flags", error);
+  flags_.push_back(static_cast<ExchangeFlags*>(std::get<void*>(memory)));
   return std::nullopt;
 }
 

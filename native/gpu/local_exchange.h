@@ -28,7 +28,8 @@ class LocalExchange {
   using Made = std::variant<std::shared_ptr<LocalExchange>, Failure>;
 
   // For these CUDA devices in rank order: opens their memory to each other, loads the kernels on
-  // each of them and allocates their flags. `load` loads kernels on the current device.
+  // each of them and allocates their flags and records of faults. `load` loads kernels on the
+  // current device.
   static Made Make(std::vector<int64_t> devices, cudaError_t (*load)());
 
   ~LocalExchange();

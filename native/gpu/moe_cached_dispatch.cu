@@ -22,7 +22,7 @@ __device__ void ReadEnds(const CachedDispatchArgs& args, Ends& ends) {
       const int32_t end = args.rank_prefix[s * ranks + args.call.rank];
       if (end < before || end > rows) {
         ends.is_bad = true;
-        ReportFault(args.call.fault, {ExchangeFaultKind::kPrefix, s, 0, end, before, rows});
+        ReportFault(args.call.faults, args.call.op, FaultKind::kHandlePrefix, s, end, before, rows);
       }
       ends.of_source[s] = before = end;
     }
@@ -37,7 +37,7 @@ __device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32
   const int32_t token = args.src_idx[row];
   if (token < 0 || token >= args.tokens) {
     if (threadIdx.x % 32 == 0) {
-      ReportFault(args.call.fault, {ExchangeFaultKind::kSource, row, 0, token, 0, args.tokens});
+      ReportFault(args.call.faults, args.call.op, FaultKind::kHandleToken, row, token, args.tokens);
     }
     FillRow(to, args.words, kUseless);
     return;

@@ -39,7 +39,8 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
     return planned;
   }
   args.words = static_cast<int32_t>(row_bytes / sizeof(uint4));
-  planned.call = {call.op, {tokens, row_bytes}, {AsPeerBuffer(x.untyped_data(), x.size_bytes())}};
+  planned.call = {
+      NameOf(call.op), {tokens, row_bytes}, {AsPeerBuffer(x.untyped_data(), x.size_bytes())}};
   const int blocks = ExchangeBlocks(call.device, kBlocks);
   planned.launch = [args, blocks, stream = call.stream](const ExchangeCall& exchange,
                                                         const Met& met) mutable {
@@ -56,8 +57,7 @@ ffi::Error CachedDispatch(cudaStream_t stream, int32_t device, ffi::AnyBuffer x,
                           Int32Matrix rank_prefix, Int32Vector recv_src_idx,
                           Out<ffi::AnyBuffer> recv_x, int64_t ep_size,
                           ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  const HandlerCall call{
-      "moeprof_moe_cached_dispatch", stream, device, ep_size, ep_groups, timeout_ms};
+  const HandlerCall call{GpuOp::kCachedDispatch, stream, device, ep_size, ep_groups, timeout_ms};
   return RunExchange(
       call, [&](const PeerSeat&) { return Plan(call, x, rank_prefix, recv_src_idx, *recv_x); });
 }

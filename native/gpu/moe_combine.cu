@@ -134,7 +134,7 @@ __device__ int32_t RowOnRank(const CombineArgs& args, int32_t token, bool& is_ba
   const int64_t rows = int64_t{args.tokens} * call.ranks;
   if (first >= 0 && row >= 0 && row < rows) return static_cast<int32_t>(row);
   is_bad = true;
-  ReportFault(call.fault, {ExchangeFaultKind::kRow, token, d, row, 0, rows});
+  ReportFault(call.faults, call.op, FaultKind::kHandleRow, token, d, row, rows);
   return -1;
 }
 

@@ -73,7 +73,7 @@ PlannedCall Plan(const HandlerCall& call, Buffers b) {
   args.combined_x = static_cast<uint4*>(b.combined_x->untyped_data());
   args.combined_weights = b.combined_weights->typed_data();
   planned.call = {
-      call.op,
+      NameOf(call.op),
       {args.tokens, RowBytes(b.x), static_cast<int64_t>(*type), args.top_k, args.channels},
       {AsPeerBuffer(b.x.untyped_data(), b.x.size_bytes()),
        AsPeerBuffer(b.topk_weights.untyped_data(), b.topk_weights.size_bytes())}};
@@ -95,7 +95,7 @@ ffi::Error Combine(cudaStream_t stream, int32_t device, ffi::AnyBuffer x, FloatM
                    Int32Matrix send_head, Out<ffi::AnyBuffer> combined_x,
                    Out<FloatMatrix> combined_weights, int64_t ep_size,
                    ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  const HandlerCall call{"moeprof_moe_combine", stream, device, ep_size, ep_groups, timeout_ms};
+  const HandlerCall call{GpuOp::kCombine, stream, device, ep_size, ep_groups, timeout_ms};
   return RunExchange(call, [&](const PeerSeat&) {
     return Plan(call, {x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head, combined_x,
                        combined_weights});

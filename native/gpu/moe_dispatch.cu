@@ -19,7 +19,8 @@ __device__ uint32_t RanksOf(const DispatchArgs& args, int32_t token, bool& is_ba
     const int32_t expert = args.topk_idx[int64_t{token} * shape.top_k + slot];
     if (expert < -1 || expert >= experts) {
       is_bad = true;
-      ReportFault(args.call.fault, {ExchangeFaultKind::kExpert, token, slot, expert, 0, experts});
+      ReportFault(args.call.faults, args.call.op, FaultKind::kExpertId, token, slot, expert,
+                  experts);
     } else if (expert >= 0) {
       ranks |= 1u << (expert / shape.experts_per_rank);
     }

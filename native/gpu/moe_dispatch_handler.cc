@@ -89,7 +89,7 @@ PlannedCall Plan(const HandlerCall& call, Inputs in, Outputs out, int64_t num_ex
   args.unused = UnusedRowBits();
   const DispatchShape& shape = args.shape;
   planned.call = {
-      call.op,
+      NameOf(call.op),
       {shape.tokens, RowBytes(in.x), shape.scales, shape.top_k, shape.experts_per_rank,
        shape.channels},
       {Shown(out.recv_x), Shown(out.recv_scales), Shown(out.recv_topk_idx),
@@ -112,7 +112,7 @@ ffi::Error Dispatch(cudaStream_t stream, int32_t device, ffi::AnyBuffer x, Float
                     Out<Int32Vector> recv_src_idx, Out<BoolMatrix> in_rank,
                     Out<Int32Matrix> send_head, int64_t num_experts, int64_t ep_size,
                     ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  const HandlerCall call{"moeprof_moe_dispatch", stream, device, ep_size, ep_groups, timeout_ms};
+  const HandlerCall call{GpuOp::kDispatch, stream, device, ep_size, ep_groups, timeout_ms};
   return RunExchange(call, [&](const PeerSeat&) {
     return Plan(call, {x, scales, topk_idx, topk_weights},
                 {recv_x, recv_scales, recv_topk_idx, recv_topk_weights, rank_prefix, channel_prefix,

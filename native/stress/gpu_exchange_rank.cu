@@ -3,7 +3,6 @@
 #include <thread>
 #include <variant>
 
-#include "gpu/exchange_fault.h"
 #include "gpu/moe_cached_dispatch_launch.h"
 #include "gpu/moe_combine_launch.h"
 #include "stress/gpu_exchange_rank.h"
@@ -121,12 +120,12 @@ ExchangeCall GpuRank::CallFor(const Met& met) const {
   call.ranks = static_cast<int32_t>(exchange_->devices().size());
   call.number = met.number;
   call.timeout_ns = static_cast<uint64_t>(timeout_.count()) * 1000000;
-  call.fault = gpu::ExchangeFaultOf(device_);
+  call.faults = std::get<gpu::FaultSink>(gpu::SinkOfCurrentDevice());
   return call;
 }
 
 std::string GpuRank::TakeFault() const {
-  const Outcome fault = gpu::TakeExchangeFault(device_, "exchange");
+  const Outcome fault = gpu::TakeFault(device_);
   return fault ? fault->text : "";
 }
 
