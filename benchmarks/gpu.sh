@@ -5,12 +5,14 @@
 #
 #   part         what it does                                               about    limit
 #   build        the GPU library into build/gpu                              60 s     200 s
+#   test         tests/kernels on the GPUs                                  200 s     300 s
 #   gemm         grouped GEMM beside its peers                              150 s     300 s
 #   exchange     dispatch and combine beside XLA's exchanges                 60 s     200 s
 #   ab           every strategy of the bundled model: speed and memory      330 s     480 s
 #   convergence  2,000 steps on real text with every strategy               270 s     420 s
-#   sanitize     compute-sanitizer memcheck and racecheck                   120 s     300 s
-#   stress       2,000 rounds of dispatch and combine with random skew       60 s     200 s
+#   sanitize     compute-sanitizer memcheck and racecheck                   200 s     400 s
+#   stress       2,000 rounds of dispatch and combine with random skew      100 s     200 s
+#   capture      a profile of two steps of every strategy                   200 s     330 s
 #
 # A part that fails or runs past its limit is named at the end and does not stop the others; the
 # exit status is the number of those. LIMIT_S (570) bounds all parts together. PYTHON names the
@@ -67,8 +69,15 @@ for part in "$@"; do
     convergence)
       run convergence 420 "$python" benchmarks/gpu_convergence.py --limit-s 400 \
         --out "$out/gpu_convergence.json" "${options[@]}" ;;
-    sanitize) run sanitize 300 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" "${options[@]}" ;;
-    stress) run stress 200 "$python" benchmarks/gpu_stress.py --out "$out/gpu_stress.json" "${options[@]}" ;;
+    sanitize)
+      run sanitize 400 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" \
+        "${options[@]}" ;;
+    stress) run stress 200 benchmarks/gpu_exchange.sh "$out/stress" rounds "${options[@]}" ;;
+    test)
+      run test 300 "$python" -m pytest -q -p no:cacheprovider tests/kernels \
+        --junitxml "$out/gpu_tests.xml" "${options[@]}" ;;
+    capture)
+      run capture 330 benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
     *) failed+=("$part: no such part") ;;
   esac
 done

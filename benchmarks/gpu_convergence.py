@@ -6,12 +6,17 @@ Every strategy starts from the same weights and sees the same batches: the sourc
 standard library as bytes, the last twentieth held out. The final loss is the mean over the last
 twentieth of the steps (100 of 2,000); the held-out loss is that of the trained weights under the
 same strategy. ``dropped`` is the share of (token, expert) pairs that found no place. The bundled
-router balances by its bias alone, with DeepSeek-V3's speed, so what capacity drops is what such a
-router leaves uneven within each sequence.
+router balances by its bias alone, so what capacity drops later on is what such a router leaves
+uneven within each sequence.
 
-Each strategy is a process of its own. Two runs of the same program differ as well, since sums on a
-GPU are not always in the same order; ``--repeat`` runs the last strategy a second time, which shows
-how large that is.
+The router starts untrained and sends nearly all tokens to a few experts; its bias, at ten times
+DeepSeek-V3's speed for a run this short, evens that out within some hundred steps. sparse-gmm runs
+without expert parallelism, on split weights: its exchange plays no part in what it computes, and
+would take most of the time.
+
+Each strategy is a process of its own. All compile at once and then train one after the other. Two
+runs of the same program differ as well, since sums on a GPU are not always in the same order;
+``--repeat`` runs the last strategy a second time, which shows how large that is.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from gpu_machine import gpu_machine
 
 RESULTS = Path(__file__).parent / "results"
 STRATEGIES = ("dense-cf1.25", "dense-cf2", "dense-cf4", "sparse-gmm", "sparse-gmm-deepep")
+MEMORY_FRACTION = "0.15"
 HELD_OUT = 1 / 20
 FINAL = 1 / 20
 
@@ -54,7 +60,7 @@ class Setting:
     sequence: int = 512
     steps: int = 2000
     learning_rate: float = 1e-3
-    bias_speed: float = 1e-3
+    bias_speed: float = 1e-2
     held_out_batches: int = 16
     seed: int = 0
 
@@ -98,22 +104,28 @@ def train_here(strategy_name: str, setting: Setting) -> dict[str, Any]:
     from moeprof.model.train import init_state, make_job, make_step
     from moeprof.specs.parameters import parameter_count
     from moeprof.specs.plan import fill_plan
+    from moeprof.specs.remat import Remat
     from moeprof.specs.strategy import parse_strategy
 
     model = model_of(setting)
-    plan = fill_plan(jax.device_count(), fsdp=-1, expert=setting.expert)
+    expert = 1 if strategy_name == "sparse-gmm" else setting.expert
+    plan = fill_plan(jax.device_count(), fsdp=-1, expert=expert, remat=Remat("none"))
     mesh = build_mesh(plan, model)
     job = make_job(model, plan, parse_strategy(strategy_name), mesh)
     settings = OptimizerSettings(learning_rate=setting.learning_rate, bias_speed=setting.bias_speed)
     state = init_state(job, mesh, seed=setting.seed, settings=settings)
-    step = make_step(job, mesh, settings)
     text = load_text()
     boundary = int(len(text) * (1 - HELD_OUT))
     training = windows(text[:boundary], setting.sequences, setting.sequence, setting.seed)
     losses, received, busiest = [], [], []
+    first = put_batch(next(training), mesh)
+    step = make_step(job, mesh, settings).lower(state, first).compile()
+    loss_of = make_loss(job, mesh).lower(state.weights, state.bias, first).compile()
+    sys.stdin.readline()  # the word to begin
     began = time.perf_counter()
     for index in range(setting.steps):
-        state, report = step(state, put_batch(next(training), mesh))
+        batch = first if index == 0 else put_batch(next(training), mesh)
+        state, report = step(state, batch)
         losses.append(report.loss)
         received.append(report.received_rows)
         busiest.append(report.tokens_per_expert)
@@ -123,7 +135,6 @@ def train_here(strategy_name: str, setting: Setting) -> dict[str, Any]:
     elapsed_s = time.perf_counter() - began
     last = max(1, int(setting.steps * FINAL))
     held_out = windows(text[boundary:], setting.sequences, setting.sequence, setting.seed + 1)
-    loss_of = make_loss(job, mesh)
     unseen = [
         float(loss_of(state.weights, state.bias, put_batch(next(held_out), mesh)))
         for _ in range(setting.held_out_batches)
@@ -197,19 +208,46 @@ def make_loss(job: Any, mesh: Any) -> Any:
     )
 
 
-def run_strategy(strategy: str, setting: Setting, timeout_s: float) -> dict[str, Any]:
-    """One strategy in its own process; ``failed`` holds the telling line, if any."""
-    sizes = json.dumps(dataclasses.asdict(setting))
-    command = [sys.executable, __file__, "--one", strategy, sizes]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        return {"strategy": strategy, "failed": f"no result within {timeout_s:.0f} s"}
-    if done.returncode == 0:
-        return {"strategy": strategy, **json.loads(done.stdout.splitlines()[-1])}
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
-    return {"strategy": strategy, "failed": (telling or lines or ["no output"])[-1][:500]}
+class Training:
+    """One strategy's process: it compiles at once and trains when told to."""
+
+    def __init__(self, strategy: str, setting: Setting) -> None:
+        """Starts the process."""
+        self.strategy = strategy
+        sizes = json.dumps(dataclasses.asdict(setting))
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--one", strategy, sizes],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **os.environ},
+        )
+
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        """Let it train and wait; ``failed`` holds the telling line where it does not end well."""
+        try:
+            out, problems = self._process.communicate("\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            reason = f"no result within {timeout_s:.0f} s; "
+            reason += telling(self._process.communicate()[1])
+            return {"strategy": self.strategy, "failed": reason}
+        if self._process.returncode == 0:
+            return {"strategy": self.strategy, **json.loads(out.splitlines()[-1])}
+        return {"strategy": self.strategy, "failed": telling(problems)}
+
+    def end(self) -> None:
+        """Kill the process if it still runs."""
+        self._process.kill()
+        self._process.wait()
+
+
+def telling(problems: str) -> str:
+    """The line of a process' errors that says most."""
+    lines = [line.strip() for line in problems.splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
+    return (named or lines or ["no output"])[-1][:300]
 
 
 def main() -> None:
@@ -228,13 +266,19 @@ def main() -> None:
         return
     setting = changed(SMOKE if arguments.smoke else Setting(), arguments.set)
     strategies = list(arguments.strategy or STRATEGIES)
+    strategies += strategies[-1:] * arguments.repeat
     ends = time.monotonic() + arguments.limit_s
     rows: list[dict[str, Any]] = []
-    for strategy in strategies + strategies[-1:] * arguments.repeat:
-        rows.append(run_strategy(strategy, setting, max(ends - time.monotonic(), 1)))
-        print(line(rows[-1]), flush=True)
-        head = {"machine": gpu_machine(), "setting": dataclasses.asdict(setting)}
-        arguments.out.write_text(json.dumps({**head, "runs": rows}, indent=1) + "\n")
+    head = {"machine": gpu_machine(), "setting": dataclasses.asdict(setting)}
+    trainings = [Training(strategy, setting) for strategy in strategies]
+    try:
+        for training in trainings:
+            rows.append(training.result(max(ends - time.monotonic(), 1)))
+            print(line(rows[-1]), flush=True)
+            arguments.out.write_text(json.dumps({**head, "runs": rows}, indent=1) + "\n")
+    finally:
+        for training in trainings:
+            training.end()
 
 
 def changed(setting: Setting, changes: list[str]) -> Setting:
