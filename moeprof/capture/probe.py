@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 TIMEOUT_S = 60.0
+PARTS = ("kernels", "native", "gpu", "devices")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Finding:
 
 
 def probe_machine(timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
-    """Findings by name: ``devices``, ``kernels``, ``native``."""
+    """Findings by name, as in `PARTS`."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
@@ -43,7 +44,7 @@ def probe_machine(timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         problem = f"JAX did not start: {last}"
-    return {name: Finding(None, problem) for name in ("devices", "kernels", "native")}
+    return {name: Finding(None, problem) for name in PARTS}
 
 
 def _devices() -> str:
@@ -71,6 +72,16 @@ def _native() -> str:
     return str(choice.native_library)
 
 
+def _gpu() -> str:
+    from moeprof.errors import NativeError
+    from moeprof.kernels import native_gpu
+
+    reason = native_gpu.unavailable_reason()
+    if reason is not None:
+        raise NativeError(reason)
+    return str(native_gpu.library_path())
+
+
 def _finding(ask: Callable[[], str]) -> dict[str, Any]:
     try:
         return asdict(Finding(ask(), None))
@@ -80,8 +91,8 @@ def _finding(ask: Callable[[], str]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the findings of this process as one line of JSON."""
-    parts = {"kernels": _kernels, "native": _native, "devices": _devices}
-    print(json.dumps({name: _finding(ask) for name, ask in parts.items()}))
+    asked = dict(zip(PARTS, (_kernels, _native, _gpu, _devices), strict=True))
+    print(json.dumps({name: _finding(ask) for name, ask in asked.items()}))
 
 
 if __name__ == "__main__":

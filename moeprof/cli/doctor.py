@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -129,8 +130,34 @@ def jax_checks() -> list[Check]:
         Check("jax", OK, f"{version}, jaxlib {_version('jaxlib')}"),
         _found("devices", findings["devices"], "check JAX_PLATFORMS and the device plugin"),
         _found("native library", findings["native"], None),
+        *gpu_checks(findings["gpu"]),
         _found("kernels", findings["kernels"], None),
     ]
+
+
+def gpu_checks(library: Finding, drivers: Path = Path("/dev")) -> list[Check]:
+    """Our kernels for GPUs, where a GPU is or the library; what has never run is said to be so.
+
+    Args:
+        library: what the probe found of the GPU library.
+        drivers: the folder in which GPU drivers make their nodes.
+    """
+    checks = []
+    has_nvidia_gpu = (drivers / "nvidiactl").exists()
+    if library.found is not None or has_nvidia_gpu:
+        checks.append(_found("GPU library", library, None))
+    else:
+        checks.append(Check("GPU library", ABSENT, "not needed: no NVIDIA GPU here"))
+    if (drivers / "kfd").exists():
+        checks.append(
+            Check(
+                "AMD GPU",
+                WARNING,
+                "moeprof's kernels have never run on one; slow twins, or Primus-Turbo's kernels",
+                "install primus_turbo, which moeprof prefers there",
+            )
+        )
+    return checks
 
 
 def optional_checks() -> list[Check]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from moeprof.kernels import native
+from moeprof.kernels import native, native_gpu
 from moeprof.kernels.preflight import PreflightError
 
 TIMEOUT_VARIABLE = "MOEPROF_EP_TIMEOUT_S"
@@ -34,3 +34,5 @@ def abort_waiting_ranks() -> None:
     """Fail every rank that waits in a dispatch or combine of this process."""
     if native.load.cache_info().currsize:
         native.load().MoeprofAbortRendezvous()
+    if native_gpu.is_loaded():
+        native_gpu.load().MoeprofGpuReset()

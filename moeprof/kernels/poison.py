@@ -10,16 +10,14 @@ In poison mode (`poison_mode()`, or ``MOEPROF_POISON=1`` for a whole process)
   float8_e4m3fn in every second element). What is computed from their used rows must stay the same.
 - moe_combine reads no unused row and behaves as ever.
 
-On GPUs moe_dispatch and the gradient of moe_combine do so; grouped_gemm does not know the mode.
-
- The flag is read when a kernel
-runs, not when it is compiled: no program is compiled again. It costs copies and is for tests and
-hunts. C++ kernels ask for it through ``native/cpu/poison.h``.
+On GPUs the second holds; grouped_gemm computes there as ever. The flag is read when a kernel runs,
+not when it is compiled: no program is compiled again. It costs copies and is for tests and hunts.
+C++ kernels ask for it through ``native/cpu/poison.h`` and ``native/gpu/unused_rows.h``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
@@ -37,15 +35,23 @@ def poison_mode() -> Iterator[None]:
     Raises:
         NativeError: there is no native library; the slow twins leave no memory unwritten.
     """
-    switches = [native.load().MoeprofSetPoison]
-    if native_gpu.is_loaded() and hasattr(native_gpu.load(), "MoeprofGpuSetPoison"):
-        switches.append(native_gpu.load().MoeprofGpuSetPoison)
+    switches = _switches()
     before = [switch(1) for switch in switches]
     try:
         yield
     finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch(value)
+        for switch, was_on in zip(switches, before, strict=True):
+            switch(was_on)
+
+
+def _switches() -> list[Callable[[int], int]]:
+    """The switch of each library that is here. The GPU library poisons unused rows alone."""
+    switches: list[Callable[[int], int]] = []
+    if native_gpu.unavailable_reason() is None:
+        switches.append(native_gpu.load().MoeprofGpuSetPoison)
+    if not switches or native.unavailable_reason() is None:
+        switches.append(native.load().MoeprofSetPoison)
+    return switches
 
 
 def poison_rows(values: jax.Array, used_rows: jax.Array | int) -> jax.Array:

@@ -8,6 +8,7 @@ import sys
 
 from click.testing import CliRunner
 
+from moeprof.capture.probe import Finding
 from moeprof.cli import doctor
 from moeprof.cli.doctor import (
     ABSENT,
@@ -16,6 +17,7 @@ from moeprof.cli.doctor import (
     Check,
     as_text,
     capture_checks,
+    gpu_checks,
     jax_checks,
     reader_checks,
 )
@@ -61,6 +63,24 @@ def test_without_its_library_the_plain_reader_is_named(monkeypatch, tmp_path):
     native_library.load.cache_clear()
     assert (check.state, check.found) == (WARNING, "the plain one, in Python: slow")
     assert "gone.so, found nothing there" in check.advice
+
+
+def test_a_gpu_library_is_missed_where_an_nvidia_gpu_is(tmp_path):
+    absent = Finding(None, "GPU library: expected /x.so, found nothing there. Build it.")
+    (check,) = gpu_checks(absent, tmp_path)
+    assert (check.state, check.found) == (ABSENT, "not needed: no NVIDIA GPU here")
+    (tmp_path / "nvidiactl").touch()
+    (check,) = gpu_checks(absent, tmp_path)
+    assert (check.state, check.found) == (WARNING, "expected /x.so, found nothing there. Build it.")
+    (check,) = gpu_checks(Finding("/x.so", None), tmp_path)
+    assert (check.state, check.found) == (OK, "/x.so")
+
+
+def test_an_amd_gpu_is_told_that_our_kernels_never_ran_on_one(tmp_path):
+    (tmp_path / "kfd").touch()
+    *_, check = gpu_checks(Finding(None, "no library"), tmp_path)
+    assert (check.name, check.state) == ("AMD GPU", WARNING)
+    assert "never run" in check.found
 
 
 def test_an_obstacle_to_capture_is_named():

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from moeprof.kernels import moe_ops, reset_runtime
+
+from .devices import on_gpu
+
+# GPU handlers then wait for their kernels and return what was wrong at once, as on the CPU.
+os.environ.setdefault("MOEPROF_STRICT", "1")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """JAX_PLATFORMS=cuda,cpu runs the same tests on GPUs, but for those marked `cpu`."""
+    for mark in item.iter_markers("cpu"):
+        if on_gpu():
+            pytest.skip(f"on the CPU alone: {mark.args[0]}")
+    if item.get_closest_marker("gpu") and not on_gpu():
+        pytest.skip("needs an NVIDIA GPU")
 
 
 @pytest.fixture(autouse=True)

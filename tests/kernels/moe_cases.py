@@ -13,6 +13,8 @@ from jax.sharding import Mesh, PartitionSpec
 from moeprof.kernels import moe_combine, moe_dispatch
 from moeprof.kernels.reference import moe_numpy
 
+from .devices import devices, ranks
+
 CHANNELS = 32  # of the default num_sms, 64
 HIDDEN = 8
 
@@ -50,21 +52,21 @@ def all_to(expert: int, ranks: int, tokens: int, num_experts: int) -> Tokens:
 
 # Name -> tokens. Every rank has the same number of tokens, as JAX's shapes demand.
 ROUTINGS: dict[str, Callable[[], Tokens]] = {
-    "random": lambda: draw(8, 37, 3, 16),
+    "random": lambda: draw(ranks(8), 37, 3, 16),
     "two_ranks": lambda: draw(2, 5, 2, 4),
     "three_ranks": lambda: draw(3, 7, 2, 6),
-    "one_token": lambda: draw(4, 1, 2, 8),
-    "one_slot": lambda: draw(8, 9, 1, 8),
-    "more_tokens_than_channels": lambda: draw(4, 100, 4, 8),
-    "last_rank_gets_all": lambda: all_to(15, 8, 20, 16),
-    "first_rank_gets_all": lambda: all_to(0, 4, 33, 4),
-    "nothing_is_sent": lambda: all_to(-1, 4, 6, 8),
+    "one_token": lambda: draw(ranks(4), 1, 2, 8),
+    "one_slot": lambda: draw(ranks(8), 9, 1, 8),
+    "more_tokens_than_channels": lambda: draw(ranks(4), 100, 4, 8),
+    "last_rank_gets_all": lambda: all_to(15, ranks(8), 20, 16),
+    "first_rank_gets_all": lambda: all_to(0, ranks(4), 33, 4),
+    "nothing_is_sent": lambda: all_to(-1, ranks(4), 6, 8),
     "no_multiple_of_channels": lambda: draw(2, 4095, 1, 2),
 }
 
 
 def mesh_of(ranks: int, axis_name: str = "expert") -> Mesh:
-    return Mesh(np.array(jax.devices()[:ranks]), (axis_name,))
+    return Mesh(np.array(devices(ranks)), (axis_name,))
 
 
 def on_ranks(

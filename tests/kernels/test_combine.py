@@ -15,6 +15,7 @@ from moeprof.kernels.poison import poison_mode, poison_rows
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference import moe_numpy
 
+from .devices import devices, ranks
 from .moe_cases import (
     HIDDEN,
     ROUTINGS,
@@ -53,8 +54,8 @@ def test_the_sum_is_that_of_the_definition(routing: str):
 @pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_sums_of_short_floats_are_rounded_once(dtype: str):
-    tokens = draw(8, 16, 8, 16, dtype=dtype)
-    setup(mesh=mesh_of(8))
+    tokens = draw(ranks(8), 16, 8, 16, dtype=dtype)
+    setup(mesh=mesh_of(ranks(8)))
     dispatched = expected_dispatch(tokens)
     rows = np.random.default_rng(3).normal(size=dispatched.recv_x.shape)
     rows = np.asarray(jnp.asarray(rows, dtype))
@@ -106,8 +107,8 @@ def test_a_weight_has_no_gradient_from_ranks_that_do_not_own_its_expert():
 
 @pytest.mark.usefixtures("exchange")
 def test_unused_rows_of_a_cotangent_do_not_reach_a_gradient():
-    tokens = draw(4, 12, 2, 8)
-    mesh = mesh_of(4)
+    tokens = draw(ranks(4), 12, 2, 8)
+    mesh = mesh_of(ranks(4))
     setup(mesh=mesh)
 
     def pull_back(x: jax.Array, idx: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
@@ -128,8 +129,8 @@ def test_unused_rows_of_a_cotangent_do_not_reach_a_gradient():
 
 
 def test_poisoned_memory_changes_no_gradient():
-    tokens = draw(4, 12, 2, 8)
-    mesh = mesh_of(4)
+    tokens = draw(ranks(4), 12, 2, 8)
+    mesh = mesh_of(ranks(4))
     setup(mesh=mesh)
     layer = on_ranks(experts_of_all_ranks(tokens), mesh)
 
@@ -147,8 +148,8 @@ def test_poisoned_memory_changes_no_gradient():
 
 @pytest.mark.usefixtures("exchange")
 def test_the_backward_of_combine_is_a_cached_dispatch():
-    tokens = draw(4, 12, 2, 8)
-    mesh = mesh_of(4)
+    tokens = draw(ranks(4), 12, 2, 8)
+    mesh = mesh_of(ranks(4))
     setup(mesh=mesh)
 
     def pull_back(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
@@ -178,7 +179,7 @@ def test_a_handle_that_points_outside_is_refused():
 @pytest.mark.usefixtures("exchange")
 def test_several_groups_exchange_among_themselves_alone():
     # expert x fsdp = 4 x 2: the columns of the mesh are two EP groups of 4 ranks.
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("expert", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(devices(8)).reshape(4, 2), ("expert", "fsdp"))
     setup(mesh=mesh)
     tokens = draw(8, 10, 2, 16)
     spec = PartitionSpec(("expert", "fsdp"))
@@ -198,7 +199,7 @@ def test_several_groups_exchange_among_themselves_alone():
 
 @pytest.mark.usefixtures("exchange")
 def test_a_mesh_may_order_its_devices_as_it_likes():
-    mesh = jax.sharding.Mesh(np.array(jax.devices())[[5, 2, 7, 0]], ("expert",))
+    mesh = jax.sharding.Mesh(np.array(devices(8))[[5, 2, 7, 0]], ("expert",))
     setup(mesh=mesh)
     tokens = draw(4, 10, 2, 8)
     found = on_ranks(experts_of_all_ranks(tokens), mesh)(
@@ -221,7 +222,7 @@ def test_a_config_with_other_channels_than_the_dispatch_is_refused():
 
 @pytest.mark.usefixtures("exchange")
 def test_second_derivatives_are_those_of_a_layer_without_exchange():
-    tokens, mesh = draw(4, 6, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 6, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
     layer = on_ranks(experts_of_all_ranks(tokens), mesh)
     factor_of_slot = np.where(tokens.topk_idx >= 0, tokens.topk_idx + 1, 0)

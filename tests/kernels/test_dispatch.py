@@ -20,6 +20,7 @@ from moeprof.kernels import (
 from moeprof.kernels.poison import poison_mode
 from moeprof.kernels.runtime import frozen_state
 
+from .devices import ranks
 from .moe_cases import (
     HIDDEN,
     ROUTINGS,
@@ -81,8 +82,8 @@ def test_two_ranks_by_hand():
 @pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_rows_keep_their_bits_in_every_dtype(dtype: str):
-    tokens = draw(4, 12, 2, 8, dtype=dtype)
-    mesh = mesh_of(4)
+    tokens = draw(ranks(4), 12, 2, 8, dtype=dtype)
+    mesh = mesh_of(ranks(4))
     setup(mesh=mesh)
     found = dispatch_on_ranks(tokens, mesh)
     assert found.recv_x.dtype == tokens.x.dtype
@@ -91,10 +92,10 @@ def test_rows_keep_their_bits_in_every_dtype(dtype: str):
 
 @pytest.mark.usefixtures("exchange")
 def test_fp8_rows_travel_with_their_scales():
-    tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 12, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
-    values = np.random.default_rng(1).normal(size=(4, 12, 256))
-    scales = np.random.default_rng(2).random((4, 12, 2)).astype(np.float32)
+    values = np.random.default_rng(1).normal(size=(tokens.ranks, 12, 256))
+    scales = np.random.default_rng(2).random((tokens.ranks, 12, 2)).astype(np.float32)
     fp8 = np.asarray(jnp.asarray(values, jnp.float8_e4m3fn))
     run = on_ranks(lambda x, s, i, w: moe_dispatch((x, s), i, w, 8)[0], mesh)
     recv_x, recv_scales = run(fp8, scales, tokens.topk_idx, tokens.topk_weights)
@@ -108,10 +109,10 @@ def test_fp8_rows_travel_with_their_scales():
 
 @st.composite
 def any_tokens(draw_from: st.DrawFn) -> Tokens:
-    ranks = draw_from(st.integers(2, 8))
-    experts = ranks * draw_from(st.integers(1, 3))
+    size = draw_from(st.integers(2, ranks(8)))
+    experts = size * draw_from(st.integers(1, 3))
     tokens, slots = draw_from(st.integers(1, 40)), draw_from(st.integers(1, 4))
-    some = draw(ranks, tokens, slots, experts, seed=draw_from(st.integers(0, 2**31)))
+    some = draw(size, tokens, slots, experts, seed=draw_from(st.integers(0, 2**31)))
     popular = draw_from(st.integers(-1, experts - 1))
     share = draw_from(st.sampled_from([0.0, 0.7, 1.0]))
     skewed = np.random.default_rng(tokens).random(some.topk_idx.shape) < share
@@ -144,12 +145,12 @@ def test_combine_of_dispatch_is_exact_when_one_expert_gets_all(tokens_per_rank: 
 
 
 def test_unused_rows_are_nan_in_poison_mode():
-    tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 12, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
     with poison_mode():
         found = dispatch_on_ranks(tokens, mesh)
     wanted = expected_dispatch(tokens)
-    for rank in range(4):
+    for rank in range(tokens.ranks):
         used = wanted.rank_prefix_matrix[rank, -1, rank]
         np.testing.assert_array_equal(found.recv_x[rank, :used], wanted.recv_x[rank, :used])
         assert np.isnan(found.recv_x[rank, used:]).all()
@@ -158,7 +159,7 @@ def test_unused_rows_are_nan_in_poison_mode():
 
 
 def test_unused_rows_that_are_nan_never_reach_the_result_of_a_combine():
-    tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 12, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
 
     def both(x: jax.Array, idx: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -193,13 +194,13 @@ def test_a_product_over_unused_rows_is_nan_and_not_taken_for_unwritten_output():
 
 @pytest.mark.parametrize("value", [8, -2])
 def test_an_expert_out_of_range_is_named_with_token_and_slot(value: int):
-    tokens, mesh = draw(4, 12, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 12, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
-    tokens.topk_idx[2, 5, 1] = value
+    tokens.topk_idx[-1, 5, 1] = value
     with pytest.raises(
         (ValueError, jax.errors.JaxRuntimeError),
         match=rf"token 5, slot 1 is {value}, outside \[0, 8\)",
     ):
         dispatch_on_ranks(tokens, mesh)
-    tokens.topk_idx[2, 5, 1] = 7  # and the next call finds a clean state
+    tokens.topk_idx[-1, 5, 1] = 7  # and the next call finds a clean state
     assert_equal_arrays(dispatch_on_ranks(tokens, mesh), expected_dispatch(tokens))

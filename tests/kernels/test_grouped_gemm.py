@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels import native
+from moeprof.kernels import native, native_gpu
 from moeprof.kernels.cases import GROUPED_GEMM_CASES
 from moeprof.kernels.grouped_product import grouped_gemm
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
 
+from .devices import on_gpu
 from .grouped_gemm_oracle import Product, assert_close, build, expected
 
 Gemm = Callable[..., jax.Array]
@@ -45,7 +46,8 @@ def with_gradients(gemm: Gemm, product: Product, **layout: bool) -> tuple[jax.Ar
 
 
 def test_the_native_library_is_what_the_public_function_runs_on():
-    assert native.unavailable_reason() is None
+    library = native_gpu if on_gpu() else native
+    assert library.unavailable_reason() is None
 
 
 @pytest.mark.parametrize("case_name", SMALL_CASES)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.kernels.grouped_product import grouped_gemm
+
+pytestmark = pytest.mark.cpu("memory that the system lends to NumPy")
 
 ROWS, K, N, LAST = 524_296, 4096, 8, 8
 

@@ -14,6 +14,8 @@ from jax.test_util import check_grads
 from moeprof.kernels.grouped_product import grouped_gemm
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
 
+from .devices import devices
+
 BATCH, ROWS, K, N, GROUPS = 3, 20, 6, 5, 4
 LENS = jnp.array([[5, 0, 9, 6], [1, 1, 1, 1], [0, 0, 0, 0]], jnp.int32)  # sums 20, 4, 0
 
@@ -137,7 +139,7 @@ def test_remat_and_scan_over_layers():
 
 @pytest.mark.parametrize("check_vma", [False, True])
 def test_shard_map_with_matrices_per_device_and_gradients(check_vma):
-    mesh = Mesh(np.array(jax.devices()[:4]), ("expert",))
+    mesh = Mesh(np.array(devices(4)), ("expert",))
     rng = np.random.default_rng(2)
     a = jnp.asarray(rng.standard_normal((4 * ROWS, K), dtype=np.float32))
     b = jnp.asarray(rng.standard_normal((8, K, N), dtype=np.float32))  # two groups per device
@@ -156,7 +158,7 @@ def test_shard_map_with_matrices_per_device_and_gradients(check_vma):
 
 @pytest.mark.parametrize("check_vma", [False, True])
 def test_shard_map_with_matrices_that_all_devices_share_sums_their_gradient(check_vma):
-    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    mesh = Mesh(np.array(devices(4)), ("data",))
     rng = np.random.default_rng(3)
     a = jnp.asarray(rng.standard_normal((4 * ROWS, K), dtype=np.float32))
     b = jnp.asarray(rng.standard_normal((2, K, N), dtype=np.float32))
@@ -174,7 +176,7 @@ def test_shard_map_with_matrices_that_all_devices_share_sums_their_gradient(chec
 
 
 def test_vmap_that_spreads_its_axis_over_devices():
-    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("stage", "expert"))
+    mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("stage", "expert"))
     rng = np.random.default_rng(4)
     a = jnp.asarray(rng.standard_normal((2, 2 * ROWS, K), dtype=np.float32))
     b = jnp.asarray(rng.standard_normal((2, 4, K, N), dtype=np.float32))
@@ -193,7 +195,7 @@ def test_vmap_that_spreads_its_axis_over_devices():
 
 
 def test_eight_devices_at_once_share_two_cores_without_a_deadlock():
-    mesh = Mesh(np.array(jax.devices()[:8]), ("x",))
+    mesh = Mesh(np.array(devices(8)), ("x",))
     rng = np.random.default_rng(5)
     a = jnp.asarray(rng.standard_normal((8 * 64, 32), dtype=np.float32))
     b = jnp.asarray(rng.standard_normal((8, 32, 32), dtype=np.float32) / 6)

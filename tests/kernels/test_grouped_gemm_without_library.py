@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.cpu("the CPU library")
+
 PROGRAM = """
 import warnings, jax, jax.numpy as jnp
 from moeprof.kernels.grouped_product import grouped_gemm

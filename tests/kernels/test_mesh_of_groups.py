@@ -11,6 +11,8 @@ from moeprof.kernels.preflight import PreflightError
 
 from .moe_cases import Tokens, draw, expected_layer, experts_of_all_ranks, on_ranks, round_trip
 
+pytestmark = pytest.mark.cpu("eight virtual devices")
+
 
 def run_layer(tokens: Tokens, mesh: jax.sharding.Mesh) -> np.ndarray:
     layer, spec = experts_of_all_ranks(tokens), jax.sharding.PartitionSpec("expert")

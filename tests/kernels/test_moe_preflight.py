@@ -19,6 +19,8 @@ from moeprof.kernels.config import (
 
 from .moe_cases import mesh_of, on_ranks
 
+pytestmark = pytest.mark.cpu("arguments are refused before any device is asked")
+
 TOKENS, HIDDEN = 4, 64
 
 

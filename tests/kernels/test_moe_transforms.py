@@ -10,11 +10,12 @@ from jax.sharding import PartitionSpec
 
 from moeprof.kernels import setup
 
+from .devices import devices, ranks
 from .moe_cases import Tokens, draw, expected_layer, experts_of_all_ranks, mesh_of, on_ranks
 
 
-def batch_of_tokens(batch: int, ranks: int) -> list[Tokens]:
-    return [draw(ranks, 6, 2, 2 * ranks, seed=seed) for seed in range(batch)]
+def batch_of_tokens(batch: int, size: int) -> list[Tokens]:
+    return [draw(size, 6, 2, 2 * size, seed=seed) for seed in range(batch)]
 
 
 def stacked(batch: list[Tokens], axis: int) -> tuple[np.ndarray, ...]:
@@ -29,7 +30,7 @@ def assert_close(found: object, wanted: object) -> None:
 @pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("size", [1, 3])
 def test_vmap_inside_a_rank_is_a_loop_over_the_batch(size: int):
-    batch, mesh = batch_of_tokens(size, 4), mesh_of(4)
+    batch, mesh = batch_of_tokens(size, ranks(4)), mesh_of(ranks(4))
     setup(mesh=mesh)
     layer = jax.vmap(experts_of_all_ranks(batch[0]))
     out = on_ranks(layer, mesh)(*stacked(batch, axis=1))
@@ -38,7 +39,7 @@ def test_vmap_inside_a_rank_is_a_loop_over_the_batch(size: int):
 
 @pytest.mark.usefixtures("exchange")
 def test_vmap_leaves_shared_operands_alone():
-    batch, mesh = batch_of_tokens(3, 4), mesh_of(4)
+    batch, mesh = batch_of_tokens(3, ranks(4)), mesh_of(ranks(4))
     setup(mesh=mesh)
     x, idx, _ = batch[0][:3]
     weights = stacked(batch, axis=1)[2]
@@ -51,7 +52,7 @@ def test_vmap_leaves_shared_operands_alone():
 @pytest.mark.usefixtures("exchange")
 def test_a_stage_axis_spreads_the_batch_over_devices():
     # As a pipeline does: vmap(spmd_axis_name="stage") of a shard_map over "expert".
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("stage", "expert"))
+    mesh = jax.sharding.Mesh(np.array(devices(8)).reshape(2, 4), ("stage", "expert"))
     setup(mesh=mesh)
     batch, spec = batch_of_tokens(2, 4), PartitionSpec("expert")
     layer = experts_of_all_ranks(batch[0])
@@ -71,7 +72,7 @@ def test_a_stage_axis_spreads_the_batch_over_devices():
 
 @pytest.mark.usefixtures("exchange")
 def test_layers_under_scan_and_checkpoint_have_the_same_gradient():
-    tokens, mesh = draw(4, 6, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 6, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
     layer = experts_of_all_ranks(tokens)
 
@@ -99,7 +100,7 @@ def test_layers_under_scan_and_checkpoint_have_the_same_gradient():
 def test_a_recomputed_layer_exchanges_as_often_as_on_a_gpu():
     # Forward: dispatch, combine. Backward: dispatch again, cached dispatch (of combine), combine
     # (of dispatch). The combine is not recomputed: nobody needs its result.
-    tokens, mesh = draw(4, 6, 2, 8), mesh_of(4)
+    tokens, mesh = draw(ranks(4), 6, 2, 8), mesh_of(ranks(4))
     setup(mesh=mesh)
     layer = jax.checkpoint(experts_of_all_ranks(tokens))
 

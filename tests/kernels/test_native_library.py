@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import scipy_openblas32
 
 from moeprof.errors import NativeError
 from moeprof.kernels import native
+
+scipy_openblas32 = pytest.importorskip("scipy_openblas32")
+
+pytestmark = pytest.mark.cpu("the CPU library")
 
 
 def test_an_openblas_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path):

@@ -12,6 +12,8 @@ from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.runtime import frozen_state
 from moeprof.projector.compiled.placeholders import register_placeholders
 
+pytestmark = pytest.mark.cpu("programs for GPUs that are not there")
+
 ROWS, MATRICES = jnp.ones((4, 8)), jnp.ones((2, 8, 16))
 
 

@@ -54,12 +54,14 @@ def fail_in_poison_mode() -> None:
         raise RuntimeError("stop")
 
 
+@pytest.mark.cpu("the CPU library")
 def test_poison_mode_ends_with_its_block_even_after_an_error():
     with pytest.raises(RuntimeError, match="stop"):
         fail_in_poison_mode()
     assert native.load().MoeprofSetPoison(0) == 0
 
 
+@pytest.mark.cpu("the CPU library")
 def test_the_environment_switches_it_on_for_a_whole_process():
     program = "from moeprof.kernels import native; print(native.load().MoeprofSetPoison(0))"
     environment = {**os.environ, "MOEPROF_POISON": "1"}

@@ -16,6 +16,8 @@ import pytest
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference import grouped_gemm as reference
 
+pytestmark = pytest.mark.cpu("a stand-in for another library")
+
 ADAPTER = "moeprof.kernels.primus_turbo_product"
 
 

@@ -16,6 +16,8 @@ from moeprof.kernels import process_agreement
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.process_agreement import agree
 
+pytestmark = pytest.mark.cpu("processes without a GPU")
+
 HOSTS = ("0f" * 16, "a0" * 16)
 TOKENS = ("11" * 16, "22" * 16, "33" * 16, "44" * 16)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.cpu("processes without a GPU")
+
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCES = ("stress/process_board_stress.cc", "gpu/process_board.cc", "gpu/process_link.cc")
 

@@ -10,7 +10,10 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 import moeprof.kernels
-from moeprof.kernels import native, provider
+from moeprof.errors import NativeError
+from moeprof.kernels import native, native_gpu, provider
+
+pytestmark = pytest.mark.cpu("whose kernels run without a GPU")
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -50,7 +53,7 @@ def test_each_thing_that_primus_turbo_lacks_is_named(
     monkeypatch, tmp_path, installed, has_plugin, platforms, problem
 ):
     pretend_installed(monkeypatch, *installed)
-    monkeypatch.setattr(provider, "_has_rocm_plugin", lambda: has_plugin)
+    monkeypatch.setattr(provider, "_has_plugin", lambda platform: has_plugin)
     monkeypatch.setattr(provider, "_AMD_GPU_DRIVER", tmp_path / "kfd")
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     if installed == ["primus_turbo"]:
@@ -65,11 +68,46 @@ def test_each_thing_that_primus_turbo_lacks_is_named(
 
 def test_primus_turbo_on_an_amd_gpu_is_used(monkeypatch, tmp_path):
     pretend_installed(monkeypatch, "primus_turbo", "primus_turbo.jax")
-    monkeypatch.setattr(provider, "_has_rocm_plugin", lambda: True)
+    monkeypatch.setattr(provider, "_has_plugin", lambda platform: True)
     monkeypatch.setattr(provider, "_AMD_GPU_DRIVER", tmp_path)
     monkeypatch.setenv("JAX_PLATFORMS", "")
     assert provider.uses_primus_turbo()
     assert provider.describe().name == "primus_turbo"
+
+
+@pytest.mark.parametrize(
+    ("platforms", "plugins", "library_problem", "problem"),
+    [
+        ("cpu", ["cuda"], None, "JAX_PLATFORMS=cpu leaves CUDA out"),
+        ("", [], None, "no JAX plugin for CUDA"),
+        ("cuda,cpu", ["cuda"], "no NVIDIA GPU: the driver sees none", "the driver sees none"),
+    ],
+)
+def test_each_thing_that_our_gpu_kernels_lack_is_named(
+    monkeypatch, platforms, plugins, library_problem, problem
+):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(provider, "_has_plugin", lambda platform: platform in plugins)
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: library_problem)
+    choice = provider.describe()
+    assert (choice.name, choice.gpu_library) == ("native_cpu", None)
+    assert problem in str(choice.gpu_problem)
+
+
+def test_our_kernels_on_an_nvidia_gpu_go_before_those_of_the_cpu(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setattr(provider, "_has_plugin", lambda platform: platform == "cuda")
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
+    choice = provider.describe()
+    assert (choice.name, choice.gpu_problem) == ("native_gpu", None)
+    assert choice.gpu_library == native_gpu.library_path()
+
+
+def test_a_gpu_library_that_is_absent_is_named_with_the_way_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("MOEPROF_GPU_LIBRARY", str(tmp_path / "nothing.so"))
+    native_gpu.load.cache_clear()
+    with pytest.raises(NativeError, match=r"GPU library: expected .*/nothing.so, found nothing"):
+        native_gpu.load()
 
 
 def test_the_package_exports_the_names_of_primus_turbo_and_the_gradient_of_matrices():

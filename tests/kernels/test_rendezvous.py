@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from moeprof.kernels import setup
 
+from .devices import devices, ranks
 from .moe_cases import HIDDEN, Tokens, draw, mesh_of, on_ranks, round_trip
 
 JaxError = (ValueError, jax.errors.JaxRuntimeError)
@@ -48,17 +49,17 @@ def busy_ranks_first(x: jax.Array, rounds: int = 60) -> jax.Array:
 
 @pytest.mark.parametrize("routing", ["random", "one rank receives everything"])
 def test_a_thousand_rounds_forward_and_backward_return_the_tokens(routing: str):
-    tokens = all_used(draw(8, 16, 2, 16))
+    tokens = all_used(draw(ranks(8), 16, 2, 16))
     if routing != "random":
         tokens.topk_idx[:] = 15
-    mesh = mesh_of(8)
+    mesh = mesh_of(ranks(8))
     setup()
     out = on_ranks(thousand_rounds(round_trip), mesh)(tokens.x, tokens.topk_idx)
     np.testing.assert_allclose(out, tokens.x, rtol=1e-5)
 
 
 def test_ranks_that_arrive_at_different_times_return_the_tokens():
-    tokens, mesh = all_used(draw(8, 16, 2, 16)), mesh_of(8)
+    tokens, mesh = all_used(draw(ranks(8), 16, 2, 16)), mesh_of(ranks(8))
     setup()
 
     def late(x: jax.Array, idx: jax.Array) -> jax.Array:
@@ -74,13 +75,13 @@ def test_ranks_that_arrive_at_different_times_return_the_tokens():
 def test_independent_exchanges_between_collectives_never_starve_each_other():
     # 24 exchanges and 12 collectives with no order between them: far more waits than XLA's pools
     # of 8 threads have threads. Handlers that simply block hang here for good.
-    tokens, mesh = all_used(draw(8, 16, 2, 16)), mesh_of(8)
+    tokens, mesh = all_used(draw(ranks(8), 16, 2, 16)), mesh_of(ranks(8))
     setup()
 
     def many(x: jax.Array, idx: jax.Array) -> jax.Array:
         mean = [jax.lax.pmean(x * i, "expert") for i in range(12)]
         swap = [
-            jax.lax.all_to_all(x.reshape(8, 2, HIDDEN), "expert", 0, 0).reshape(16, HIDDEN)
+            jax.lax.all_to_all(x.reshape(ranks(8), -1, HIDDEN), "expert", 0, 0).reshape(16, HIDDEN)
             for _ in range(2)
         ]
         back = [round_trip(x * (i + 1), idx) for i in range(12)]
@@ -94,7 +95,7 @@ def test_independent_exchanges_between_collectives_never_starve_each_other():
 
 def test_a_jitted_layer_called_twice_keeps_its_two_exchanges_apart():
     # Both calls come from one lowered function: the same target, the same attributes.
-    tokens, mesh = all_used(draw(8, 16, 2, 16)), mesh_of(8)
+    tokens, mesh = all_used(draw(ranks(8), 16, 2, 16)), mesh_of(ranks(8))
     setup()
     layer = jax.jit(round_trip)
 
@@ -109,7 +110,7 @@ def test_a_jitted_layer_called_twice_keeps_its_two_exchanges_apart():
 
 
 def test_programs_in_flight_together_do_not_mix():
-    tokens, mesh = all_used(draw(8, 16, 2, 16)), mesh_of(8)
+    tokens, mesh = all_used(draw(ranks(8), 16, 2, 16)), mesh_of(ranks(8))
     setup()
     one = on_ranks(lambda x, idx: round_trip(x, idx), mesh)
     two = on_ranks(lambda x, idx: round_trip(3 * x, idx), mesh)
@@ -143,7 +144,7 @@ def test_a_rank_that_never_arrives_is_named_after_the_timeout(monkeypatch: pytes
 
 def test_a_rank_with_a_fault_fails_the_others_at_once():
     # The timeout is the default of minutes; the test's own limit is seconds.
-    tokens, mesh = all_used(draw(4, 16, 2, 16)), mesh_of(4)
+    tokens, mesh = all_used(draw(ranks(4), 16, 2, 16)), mesh_of(ranks(4))
     setup(mesh=mesh)
     bad = tokens.topk_idx.copy()
     bad[1, 3, 0] = 99
@@ -158,13 +159,14 @@ def test_a_rank_with_a_fault_fails_the_others_at_once():
     run = on_ranks(round_trip, mesh)
     text = "topk_idx of token 3, slot 0 is 99, outside [0, 16)"
     try:
-        texts = [outcome_of(rank) for rank in range(4)]
+        texts = [outcome_of(rank) for rank in range(ranks(4))]
     except JaxError as error:  # some versions report at the call, for all devices together
         texts = [str(error)]
     assert all(text in found for found in texts)
     np.testing.assert_allclose(run(tokens.x, tokens.topk_idx), tokens.x, rtol=1e-5)
 
 
+@pytest.mark.cpu("four ranks in a process of its own")
 def test_resetting_the_runtime_fails_ranks_that_wait():
     # In a process of its own: a thread is left inside XLA until the reset.
     script = """
@@ -195,7 +197,7 @@ def test_resetting_the_runtime_fails_ranks_that_wait():
 
 def test_only_the_group_of_the_missing_rank_fails(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MOEPROF_EP_TIMEOUT_S", "0.5")
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("expert", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(devices(4)).reshape(2, 2), ("expert", "fsdp"))
     setup(mesh=mesh)
     tokens, spec = all_used(draw(4, 16, 2, 16)), PartitionSpec(("expert", "fsdp"))
 

@@ -14,6 +14,8 @@ from moeprof.kernels.runtime import MODE_VARIABLE, LaunchMode, frozen_state
 
 from .moe_cases import draw, mesh_of, on_ranks, round_trip
 
+pytestmark = pytest.mark.cpu("eight virtual devices")
+
 
 def mesh_4x2() -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("expert", "fsdp"))

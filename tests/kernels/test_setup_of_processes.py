@@ -23,6 +23,8 @@ from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.process_agreement import Agreement
 from moeprof.kernels.runtime import LaunchMode, frozen_state
 
+pytestmark = pytest.mark.cpu("stand-ins for processes")
+
 
 class Gpus:
     """Stands in for a job of processes that have a GPU each, as seen from one of them."""
