@@ -39,35 +39,53 @@ if [ -z "${MOEPROF_GPU_LIBRARY:-}" ]; then
 fi
 export PYTHONPATH=$PWD MOEPROF_EP_TIMEOUT_S=20
 
-pair() { # name, limit in seconds, scenario, settings...
-  local name=$1 limit=$2 scenario=$3 start end port rank rcs=() children=()
-  shift 3
+# Whatever ends this script, its children end with it: they hold the GPUs' memory.
+children=()
+end_children() {
+  local child
+  for child in "${children[@]}"; do kill -9 -- "-$child" 2>/dev/null; done
+  children=()
+}
+trap 'end_children; exit 1' INT TERM
+trap end_children EXIT
+last=$((SECONDS + ${LIMIT_S:-100})) # no pair begins after this, and none goes on past it
+
+ranks() { # processes, name, limit in seconds, scenario, settings...
+  local processes=$1 name=$2 limit=$3 scenario=$4 start end port rank rcs=()
+  shift 4
+  if ((SECONDS >= last)); then
+    table+=("$(printf '%-28s not run: no time left' "$name")")
+    return
+  fi
+  ((limit < last - SECONDS)) || limit=$((last - SECONDS))
   start=$(date +%s%3N)
   port=$((20000 + RANDOM % 20000))
-  for rank in 0 1; do
-    env "$@" timeout -k 5 "$limit" python3 -m tests.kernels.process_ranks "$scenario" \
-      "127.0.0.1:$port" "$rank" 2 >"$OUT/$name.$rank.log" 2>"$OUT/$name.$rank.err" &
+  for ((rank = 0; rank < processes; ++rank)); do
+    setsid env "$@" timeout -k 2 "$limit" python3 -m tests.kernels.process_ranks "$scenario" \
+      "127.0.0.1:$port" "$rank" "$processes" >"$OUT/$name.$rank.log" 2>"$OUT/$name.$rank.err" &
     children+=($!)
   done
-  for rank in 0 1; do
-    wait "${children[$rank]}"
+  for rank in "${!children[@]}"; do
+    wait "${children[$rank]}" 2>/dev/null
     rcs+=($?)
   done
+  end_children
   end=$(date +%s%3N)
-  table+=("$(printf '%-28s rc %3d %3d  %6d ms  right %4d  wrong %4d' "$name" "${rcs[@]}" \
+  table+=("$(printf '%-28s rc %-8s %6d ms  right %4d  wrong %4d' "$name" "${rcs[*]}" \
     $((end - start)) "$(cat "$OUT/$name".?.log | grep -c '"ok": true')" \
     "$(cat "$OUT/$name".?.log | grep -c '"ok": false')")")
-  grep -h -E '"ok": false|"speed|killed|"setup"' "$OUT/$name".?.log | head -6 | cut -c1-700
+  grep -h -E '"ok": false|"speed|killed' "$OUT/$name".?.log | head -6 | cut -c1-700
   grep -h -E 'moeprof|EP rank|rank . (gave|waited)' "$OUT/$name".?.err | head -4 | cut -c1-400
   [ "${rcs[0]}" = 0 ] || tail -n 5 "$OUT/$name.0.err" | cut -c1-600
 }
 
-pair jax-arrays 150 arrays MOEPROF_STRICT=1
-pair jax-rounds 100 rounds MOEPROF_STRICT=0
-pair jax-again-after-reset 80 again-after-reset MOEPROF_STRICT=1
-pair jax-speed 100 speed MOEPROF_STRICT=0
-pair jax-killed 60 killed MOEPROF_STRICT=0
-pair jax-killed-in-flight 80 killed-in-flight MOEPROF_STRICT=0
-pair jax-platform-allocator 100 rounds XLA_PYTHON_CLIENT_ALLOCATOR=platform
-pair jax-cuda-async 60 again-after-reset XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
+ranks 2 jax-killed-in-flight 45 killed-in-flight MOEPROF_STRICT=0
+ranks 2 jax-speed 45 speed MOEPROF_STRICT=0
+ranks 1 jax-speed-in-one-process 45 speed MOEPROF_STRICT=0
+ranks 2 jax-cuda-async 40 again-after-reset XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
+ranks 2 jax-platform-allocator 60 rounds XLA_PYTHON_CLIENT_ALLOCATOR=platform
+ranks 2 jax-rounds 60 rounds MOEPROF_STRICT=0
+ranks 2 jax-killed 40 killed MOEPROF_STRICT=0
+ranks 2 jax-arrays 60 arrays MOEPROF_STRICT=1
+ranks 2 jax-again-after-reset 60 again-after-reset MOEPROF_STRICT=1
 printf '%s\n' "${table[@]}"

@@ -142,6 +142,7 @@ std::unique_ptr<ProcessExchange> Join(const std::string& token, int rank, int ra
   int count = 0;
   Check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   device = rank % count;
+  Check(cudaSetDevice(device), "cudaSetDevice");
   auto joined = ProcessExchange::Join(token, rank, ranks, device, kFlagBytes, kLong);
   if (auto* failure = std::get_if<Failure>(&joined)) Expect(false, failure->text);
   return std::move(std::get<std::unique_ptr<ProcessExchange>>(joined));

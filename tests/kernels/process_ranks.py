@@ -1,14 +1,17 @@
 """One rank of an EP group of processes, for tests: python -m tests.kernels.process_ranks.
 
-Arguments: scenario, address of JAX's coordinator, this process, number of processes. Every process
-draws the tokens of all ranks from the same seed and compares what its own rank got, bit for bit,
-with the definition over all ranks. A line of JSON per finding; the exit status is 1 where one is
-wrong. With MOEPROF_TEST_TWIN set the slow twins run in place of the kernels: on the CPU that tries
-the scenario itself.
+Arguments: scenario, address of JAX's coordinator, this process, number of processes. With one
+process its devices are the ranks, and it looks at what rank 0 got.
+
+Every process draws the tokens of all ranks from the same seed and compares what its own rank got,
+bit for bit, with the definition over all ranks. A line of JSON per finding; the exit status is 1
+where one is wrong. With MOEPROF_TEST_TWIN set the slow twins run in place of the kernels: on the
+CPU that tries the scenario itself.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -29,6 +32,7 @@ from moeprof.kernels.reference import moe_numpy
 from .moe_cases import CHANNELS, Tokens, draw
 
 ROWS = (("bfloat16", 8), ("float32", 260), ("float16", 2056))
+WORK_BEFORE_S = 6.0
 TWIN = bool(os.environ.get("MOEPROF_TEST_TWIN"))
 
 
@@ -185,8 +189,8 @@ def speed(job: Job) -> None:
         medians = {
             name: median_us(job, loop, x, idx, weights)
             for name, loop in (
-                ("dispatch", dispatch_loop(experts)),
-                ("dispatch and combine", both_loop(experts)),
+                ("dispatch", functools.partial(dispatch_loop, experts)),
+                ("dispatch and combine", functools.partial(both_loop, experts)),
             )
         }
         combine_us = medians["dispatch and combine"] - medians["dispatch"]
@@ -200,51 +204,59 @@ def speed(job: Job) -> None:
         )
 
 
-def dispatch_loop(experts: int) -> Callable[..., jax.Array]:
-    def run(x: jax.Array, idx: jax.Array, weights: jax.Array, times: jax.Array) -> jax.Array:
+def dispatch_loop(experts: int, times: int) -> Callable[..., jax.Array]:
+    def run(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
         def one(_: int, x: jax.Array) -> jax.Array:
             recv_x = moe_dispatch(x, idx, weights, experts)[0]
             return x.at[0].set(recv_x[0])
 
-        return jax.lax.fori_loop(0, times[0], one, x)
+        return jax.lax.fori_loop(0, times, one, x)
 
     return run
 
 
-def both_loop(experts: int) -> Callable[..., jax.Array]:
-    def run(x: jax.Array, idx: jax.Array, weights: jax.Array, times: jax.Array) -> jax.Array:
+def both_loop(experts: int, times: int) -> Callable[..., jax.Array]:
+    def run(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
         def one(_: int, x: jax.Array) -> jax.Array:
             recv_x, _, _, handle = moe_dispatch(x, idx, weights, experts)
             return x.at[0].set(moe_combine(recv_x, handle)[0])
 
-        return jax.lax.fori_loop(0, times[0], one, x)
+        return jax.lax.fori_loop(0, times, one, x)
 
     return run
 
 
-def median_us(job: Job, loop: Callable[..., jax.Array], *arrays: np.ndarray) -> float:
+def median_us(
+    job: Job, loop: Callable[[int], Callable[..., jax.Array]], *arrays: np.ndarray
+) -> float:
     """Of the difference between a loop of many and a loop of few calls, per call."""
-    run = jax.jit(
-        jax.shard_map(
-            lambda *a: loop(*(array[0] for array in a))[None],
-            mesh=job.mesh,
-            in_specs=PartitionSpec("expert"),
-            out_specs=PartitionSpec("expert"),
-            check_vma=False,
+    few, many = 5, 45
+    spec = PartitionSpec("expert")
+
+    def looped(times: int) -> Callable[..., jax.Array]:
+        run = loop(times)
+        return jax.jit(
+            jax.shard_map(
+                lambda *by_rank: run(*(array[0] for array in by_rank))[None],
+                mesh=job.mesh,
+                in_specs=spec,
+                out_specs=spec,
+                check_vma=False,
+            )
         )
-    )
+
+    runs = {times: looped(times) for times in (few, many)}
     placed = [job.put(array) for array in arrays]
-    counts = {n: job.put(np.full((job.ranks, 1), n, np.int32)) for n in (5, 45)}
-    times: list[float] = []
-    for repeat in range(8):
+    differences: list[float] = []
+    for repeat in range(12):
         seconds = {}
-        for count, at in counts.items():
+        for times, run in runs.items():
             begin = time.perf_counter()
-            jax.block_until_ready(run(*placed, at))
-            seconds[count] = time.perf_counter() - begin
-        if repeat:
-            times.append((seconds[45] - seconds[5]) / 40 * 1e6)
-    return float(np.median(times))
+            jax.block_until_ready(run(*placed))
+            seconds[times] = time.perf_counter() - begin
+        if repeat > 1:
+            differences.append((seconds[many] - seconds[few]) / (many - few) * 1e6)
+    return float(np.median(differences))
 
 
 def die(job: Job, *, in_flight: bool) -> None:
@@ -256,21 +268,26 @@ def die(job: Job, *, in_flight: bool) -> None:
     tokens = wide(draw(job.ranks, 64, 2, experts), 128, 0, "float32")
     rows = np.zeros((job.ranks, 64 * job.ranks, 128), np.float32)
 
-    def busy_first(x: jax.Array, *rest: jax.Array) -> object:
+    def busy_first(turns: jax.Array, x: jax.Array, *rest: jax.Array) -> object:
         matrix = jnp.eye(4096, dtype=jnp.float32) + x[0, 0] * 0
-        turns = jnp.where(jax.lax.axis_index("expert") == job.ranks - 1, 1000, 0)
-        busy = jax.lax.fori_loop(0, turns, lambda _, m: m @ m, matrix)
+        busy = jax.lax.fori_loop(0, turns[0], lambda _, m: m @ m, matrix)
         return exchanges(experts)(x + busy[0, 1], *rest)
 
-    operands = (tokens.x, tokens.topk_idx, tokens.topk_weights, rows)
+    operands = [tokens.x, tokens.topk_idx, tokens.topk_weights, rows]
     run = job.on_ranks(exchanges(experts))
     jax.block_until_ready(run(*operands))
     if in_flight:
-        slow = job.on_ranks(busy_first)
-        begin = time.perf_counter()
-        jax.block_until_ready(slow(*operands))
-        report("work before the exchange", seconds=round(time.perf_counter() - begin, 2))
-        run = slow
+        run = job.on_ranks(busy_first)
+        turns = np.zeros((job.ranks, 1), np.int32)
+        few = 200
+        for _ in range(2):  # the first compiles
+            turns[-1] = few
+            begin = time.perf_counter()
+            jax.block_until_ready(run(turns, *operands))
+            seconds = time.perf_counter() - begin
+        turns[-1] = int(few * WORK_BEFORE_S / seconds)
+        report("work before the exchange", turns=int(turns[-1]))
+        operands.insert(0, turns)
     last = job.rank == job.ranks - 1
     if last and not in_flight:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -296,6 +313,7 @@ def die(job: Job, *, in_flight: bool) -> None:
 def start(job: Job) -> None:
     if not TWIN:
         setup(mesh=job.mesh, hidden_bytes=16)
+        report(runtime.frozen_state().mode.name)
         return
     groups = EpGroups((tuple(range(job.ranks)),), "expert", of_processes=True)
     state = runtime._planned(groups)
@@ -317,9 +335,11 @@ def main(arguments: Sequence[str]) -> None:
     """Run a scenario as one of its ranks."""
     scenario, address, process, processes = arguments
     rank, ranks = int(process), int(processes)
-    options = {} if TWIN else {"local_device_ids": [rank]}
-    jax.distributed.initialize(address, ranks, rank, **options)
-    job = Job(rank, ranks, Mesh(np.array(jax.devices()), ("expert",)))
+    if ranks > 1:
+        options = {} if TWIN else {"local_device_ids": [rank]}
+        jax.distributed.initialize(address, ranks, rank, **options)
+    devices = np.array(jax.devices())
+    job = Job(rank, len(devices), Mesh(devices, ("expert",)))
     begin = time.perf_counter()
     start(job)
     report("setup", seconds=round(time.perf_counter() - begin, 3))
