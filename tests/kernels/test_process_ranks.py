@@ -1,4 +1,4 @@
-"""The scenarios that GPUs are tried with hold on the CPU, where devices of one process are ranks."""
+"""Scenarios for GPUs hold on the CPU, where devices of one process are the ranks."""
 
 from __future__ import annotations
 
