@@ -4,9 +4,11 @@ Reads:   events, hlo_ops, steps, devices.
 Returns: one row per component, then one per op of the largest, the most expensive first.
 
 An op's FLOPs are those of its matrix products, convolutions and attention, once per execution
-however many kernels it takes; its bytes are operands and results once, at the least. Intensity is
-FLOPs / bytes. Its time on an ideal device is max(FLOPs / peak of the operands' element type,
-bytes / memory bandwidth), whichever is larger bounds it; achieved rates are by its self time.
+however many kernels it takes; its bytes are operands and results once, at the least. Of the
+experts' grouped products both are those of the rows that held tokens, as no others are multiplied:
+not known where the run recorded no routing. Intensity is FLOPs / bytes. Its time on an ideal device
+is max(FLOPs / peak of the operands' element type, bytes / memory bandwidth), whichever is larger
+bounds it; achieved rates are by its self time.
 
 MFU is model FLOPs per step ÷ (step time × peak in bf16). Model FLOPs are those of products that the
 forward and backward pass ask for: recomputed ones are left out, as is Q·Kᵀ that a library's
@@ -21,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
-from moeprof.analyzers.costs.grouped import ModelFlops, model_flops
+from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.window import PER_STEP, Window, window
@@ -62,7 +64,7 @@ _LEAST_COVERED = 0.99
 def roofline(trace: Trace) -> Analysis:
     """Components and the `MOST_ROWS` most expensive ops of the used steps against the roofline."""
     view, spec = window(trace), hardware_in(trace)
-    ops = _measured(trace, costs_of(trace), view, spec)
+    ops = _measured(trace, costs_that_run(trace), view, spec)
     parts = _components(ops)
     ops, parts = _with_rates(ops, spec), _with_rates(parts, spec)
     shown = pd.concat([parts, ops.head(MOST_ROWS)], ignore_index=True)
@@ -80,7 +82,9 @@ def _measured(
     peaks = {d: spec.flops_per_s(d) if spec else None for d in costs["dtype"].unique()}
     sent = classes_of(trace)
     sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
-    table = costs.merge(sent, how="left")
+    counted = costs_of(trace)
+    counted = counted[["module", "op"]].assign(is_counted=counted["flops"].notna())
+    table = costs.merge(sent, how="left").merge(counted, how="left")
     table = table.assign(
         is_sent=table["is_sent"].eq(True) | table["kind"].eq("exchange"),
         per_step_ns=costs["self_ns"] / view.shares,
@@ -167,7 +171,7 @@ def _covered(view: Window, ops: pd.DataFrame) -> float | None:
     events = view.events
     is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
     whole = int(events["self_ns"][~is_moved].sum())
-    known = float(ops["per_step_ns"][ops["flops"].notna()].sum()) * view.shares
+    known = float(ops["per_step_ns"][ops["is_counted"]].sum()) * view.shares
     return min(known / whole, 1.0) if whole else None
 
 

@@ -17,11 +17,11 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.filled import filled
-from moeprof.analyzers.classify.arrays import arrays_of
+from moeprof.analyzers.classify.arrays import Array, arrays_of
 from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
-from moeprof.analyzers.costs.table import costs_of
+from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -92,6 +92,33 @@ def used_rows(trace: Trace) -> pd.Series:
         return pd.Series(np.nan, index=sites.index)
     can_hold = sites["form"].ne(BATCHED) & sites["rows"].ge(pairs.max())
     return pd.Series(float(pairs.mean()), index=sites.index).where(can_hold)
+
+
+def costs_that_run(trace: Trace) -> pd.DataFrame:
+    """`COSTS` with FLOPs and bytes of the rows that held pairs, where only these are multiplied.
+
+    That is so of custom calls and of ragged_dot; not known where the run recorded no routing. A row
+    that is left out saves its K elements and those of its result, N; of a weight's gradient both
+    are operands.
+    """
+    costs, sites = costs_of(trace), expert_products(trace)
+    left_out = 1 - used_rows(trace) / sites["rows"].where(sites["rows"] > 0)
+    item = sites["dtype"].map(_item_bytes).astype("float64")
+    written = sites["out_dtype"].map(_item_bytes).astype("float64")
+    width = sites["k"] * item + sites["n"] * written.where(~sites["is_weight_gradient"], item)
+    saved = sites.assign(
+        flops=sites["needed"] * left_out, bytes=sites["rows"] * left_out * width
+    ).loc[sites["form"].isin([CUSTOM_CALL, RAGGED]), ["module", "op", "flops", "bytes"]]
+    table = costs.merge(saved, on=["module", "op"], how="left", suffixes=("", "_saved"))
+    places = pd.MultiIndex.from_frame(saved[["module", "op"]])
+    is_grouped = pd.MultiIndex.from_frame(table[["module", "op"]]).isin(places)
+    for name in ("flops", "bytes"):
+        table[name] = table[name] - table[f"{name}_saved"].where(is_grouped, 0.0)
+    return COSTS.frame({name: table[name] for name in COSTS.names})
+
+
+def _item_bytes(dtype: str) -> int:
+    return Array(dtype, (1,)).size_bytes if dtype else 0
 
 
 class ModelFlops(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.comparison.signature import signatures
@@ -42,11 +43,12 @@ def program():
     one = f"bf16[1,{GROUPS},{HIDDEN},{FFN}]"
     rows, wide = f"bf16[1,{FAN_OUT},{HIDDEN}]", f"bf16[1,{FAN_OUT},{FFN}]"
 
-    def body(op, opcode, shape, operands="", **more):
-        return hlo(op, opcode, operands, shape=shape, **{"computation": "body", **more})
+    def body(op, opcode, shape, operands="", part="body", **more):
+        size = sum(array.size_bytes for array in arrays_of(shape))
+        return hlo(op, opcode, operands, size, shape=shape, computation=part, **more)
 
     def inside(op, opcode, shape, operands="", part="product", **more):
-        return hlo(op, opcode, operands, shape=shape, computation=part, **more)
+        return body(op, opcode, shape, operands, part, **more)
 
     return (
         hlo("loop", "while", called="body", trip_count=LAYERS),
@@ -56,7 +58,6 @@ def program():
             *("recv", "custom-call"),
             f"(bf16[{ROWS},{HIDDEN}], f32[{ROWS},0], s32[{ROWS},2], f32[{ROWS},2])",
             "x",
-            size_bytes=ROWS * HIDDEN * 2,
             custom_call_target="moeprof_moe_dispatch_inproc",
             backend_config=CONFIG,
             op_name=IN + "dispatch/moeprof_moe_dispatch",
@@ -171,6 +172,32 @@ def test_flops_of_the_model_are_those_of_rows_that_held_pairs(names):
     """Two layers, two products, 768 rows on each of two devices."""
     found = figures(roofline(run(*names)))
     assert found["model_flops"] == LAYERS * 2 * 2 * 768 * HIDDEN * FFN
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_no_product_is_faster_than_the_rows_that_it_multiplied(names):
+    """768 of 2048 rows: 2 · 768 · 1024 · 512 FLOP in 43 µs; bytes: rows of both widths, 4 matrices.
+
+    (768 · (1024 + 512) + 4 · 1024 · 512) · 2 B = 6,553,600 B a call.
+    """
+    analysis = roofline(run(*names))
+    table = analysis.table.set_index("op")
+    for name in names:
+        assert table.loc[name, "flops"] == LAYERS * 2 * 768 * HIDDEN * FFN
+        assert table.loc[name, "bytes"] == pytest.approx(LAYERS * 6_553_600, rel=2e-5)
+        assert table.loc[name, "tflop_per_s"] == pytest.approx(18.728, abs=1e-3)
+    assert figures(analysis)["hardware_flops"] == figures(analysis)["model_flops"]
+
+
+def test_without_routing_no_product_has_a_rate_and_the_step_a_most():
+    trace = run()
+    trace = dataclasses.replace(trace, routing=ROUTING.frame(), received=RECEIVED.frame())
+    analysis = roofline(trace)
+    table = analysis.table.set_index("op")
+    assert table.loc[["up", "grad"], ["flops", "bytes", "tflop_per_s"]].isna().all(axis=None)
+    found = figures(analysis)
+    assert (found["hardware_flops"], found["model_flops"]) == (None, None)
+    assert found["model_flops_at_most"] == LAYERS * 2 * WORST
 
 
 def test_a_dispatch_of_two_kernels_is_one_call_and_waits_for_the_late_rank():
