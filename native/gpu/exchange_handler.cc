@@ -42,7 +42,7 @@ Failure RuntimeFailure(const char* what, cudaError_t error) {
   return {Fault::kInternal, std::string(what) + ": " + cudaGetErrorName(error)};
 }
 
-Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const FaultSink& faults,
+Outcome Launch(const HandlerCall& call, PeerSeat& seat, const FaultSink& faults,
                const PlannedCall& planned, const Met& met) {
   ExchangeCall exchange{};
   std::copy(seat.flags().begin(), seat.flags().end(), exchange.flags);
@@ -54,7 +54,10 @@ Outcome Launch(const HandlerCall& call, const PeerSeat& seat, const FaultSink& f
   exchange.op = call.op;
   exchange.faults = faults;
   if (const cudaError_t error = planned.launch(exchange, met); error != cudaSuccess) {
-    return RuntimeFailure("launch", error);
+    const Failure failure = RuntimeFailure("launch", error);
+    seat.Fail({failure.fault, std::string(NameOf(call.op)) + ": rank " +
+                                  std::to_string(seat.rank()) + ": " + failure.text});
+    return failure;
   }
   return AfterLaunch(call.stream);
 }

@@ -53,6 +53,7 @@ class ProcessSeat : public PeerSeat {
               std::chrono::milliseconds timeout) override {
     group_->exchange->Refuse(op, reason, timeout);
   }
+  void Fail(const Failure& failure) override { group_->exchange->Fail(failure); }
 
  private:
   const std::shared_ptr<ProcessGroup> group_;

@@ -34,6 +34,9 @@ class PeerSeat {
   virtual void Refuse(const std::string& op, const std::string& reason,
                       std::chrono::milliseconds timeout) = 0;
 
+  // The call failed on this rank after its meeting: ends the others' wait where that is possible.
+  virtual void Fail(const Failure&) {}
+
   int32_t ranks() const { return static_cast<int32_t>(flags().size()); }
 };
 
