@@ -56,6 +56,10 @@ __device__ __forceinline__ void StoreReleaseSystem(uint64_t* address, uint64_t v
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
+// Acquire and release at the scope of the system. __threadfence_system() would also put all fences
+// into one order, which nothing here needs, and takes longer.
+__device__ __forceinline__ void FenceSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 __device__ __forceinline__ uint64_t GlobalNanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -94,13 +98,15 @@ __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint
   }
 }
 
-// Tells every rank that this one is ready. By one block; what stream order made complete before
-// this kernel is complete for the peers.
+// Tells rank `peer` that this one is ready. What this thread wrote, and what stream order made
+// complete before this kernel, is then complete for the peer.
+__device__ __forceinline__ void RaiseReadyFor(const ExchangeCall& call, int32_t peer) {
+  StoreReleaseSystem(&call.flags[peer]->ready[call.rank], call.number);
+}
+
+// Tells every rank; by one block.
 __device__ __forceinline__ void RaiseReady(const ExchangeCall& call) {
-  if (threadIdx.x < call.ranks) {
-    __threadfence_system();
-    StoreReleaseSystem(&call.flags[threadIdx.x]->ready[call.rank], call.number);
-  }
+  if (threadIdx.x < call.ranks) RaiseReadyFor(call, threadIdx.x);
 }
 
 // Waits for all ranks to be ready. By all threads of a block.
@@ -117,9 +123,9 @@ __device__ __forceinline__ bool IsLastBlock(uint32_t* ticket) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence_system();
+    FenceSystem();
     is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
-    __threadfence_system();
+    FenceSystem();
   }
   __syncthreads();
   return is_last;

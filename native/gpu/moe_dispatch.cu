@@ -10,21 +10,42 @@ static_assert(kPlanWarps >= kMaxRanks, "a warp per rank sums over the channels")
 constexpr int kSendThreads = 1024;
 constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
 
-// The ranks that own one of the token's experts, one bit each.
+// Names the first of the token's ids that is outside the experts.
+__device__ void ReportIds(const DispatchArgs& args, int32_t token) {
+  const int32_t experts = args.shape.experts_per_rank * args.call.ranks;
+  for (int32_t slot = 0; slot < args.shape.top_k; ++slot) {
+    const int32_t expert = args.topk_idx[int64_t{token} * args.shape.top_k + slot];
+    if (expert >= -1 && expert < experts) continue;
+    return ReportFault(args.call.faults, args.call.op, FaultKind::kExpertId, token, slot, expert,
+                       experts);
+  }
+}
+
+// The ranks that own one of the token's experts, one bit each. Eight ids are asked for at once: one
+// after the other, each waits for memory.
 __device__ uint32_t RanksOf(const DispatchArgs& args, int32_t token, bool& is_bad) {
+  constexpr int kAtOnce = 8;
   const DispatchShape& shape = args.shape;
   const int32_t experts = shape.experts_per_rank * args.call.ranks;
+  const int32_t* const ids = args.topk_idx + int64_t{token} * shape.top_k;
   uint32_t ranks = 0;
-  for (int32_t slot = 0; slot < shape.top_k; ++slot) {
-    const int32_t expert = args.topk_idx[int64_t{token} * shape.top_k + slot];
-    if (expert < -1 || expert >= experts) {
-      is_bad = true;
-      ReportFault(args.call.faults, args.call.op, FaultKind::kExpertId, token, slot, expert,
-                  experts);
-    } else if (expert >= 0) {
-      ranks |= 1u << (expert / shape.experts_per_rank);
+  bool is_sound = true;
+  for (int32_t first = 0; first < shape.top_k; first += kAtOnce) {
+    int32_t held[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      held[i] = first + i < shape.top_k ? __ldg(ids + first + i) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool is_expert = held[i] >= 0 && held[i] < experts;
+      if (is_expert) ranks |= 1u << (held[i] / shape.experts_per_rank);
+      is_sound &= is_expert || held[i] == -1;
     }
   }
+  if (is_sound) return ranks;
+  is_bad = true;
+  ReportIds(args, token);
   return ranks;
 }
 
@@ -103,13 +124,12 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
   __syncthreads();
   if (thread == 0) own->plan_is_bad = 0;
-  if (thread < call.ranks * call.ranks) {
-    const int32_t peer = thread / call.ranks, d = thread % call.ranks;
-    *static_cast<volatile int32_t*>(&call.flags[peer]->counts[call.rank][d]) = sent[d];
-    __threadfence_system();
+  // One thread per peer: its release covers its own counts.
+  if (thread >= call.ranks) return;
+  for (int d = 0; d < call.ranks; ++d) {
+    *static_cast<volatile int32_t*>(&call.flags[thread]->counts[call.rank][d]) = sent[d];
   }
-  __syncthreads();
-  RaiseReady(call);
+  RaiseReadyFor(call, thread);
 }
 
 struct Counts {

@@ -75,7 +75,7 @@ class GpuRank {
   const std::shared_ptr<gpu::LocalExchange> exchange_;
   const int rank_, device_;
   const size_t most_bytes_;
-  std::chrono::milliseconds timeout_{10000};
+  std::chrono::milliseconds timeout_{20000};
   cudaStream_t stream_ = nullptr;
   std::vector<void*> allocated_;
   void *x_, *scales_, *topk_idx_, *topk_weights_, *combine_x_, *combine_weights_, *cached_x_;
