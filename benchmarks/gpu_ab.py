@@ -34,6 +34,7 @@ from typing import Any
 from gpu_ab_setting import (
     COMMON_PDBS,
     EXPERT,
+    FEWER_PDBS,
     MLA,
     MODEL,
     POOL_BYTES,
@@ -48,7 +49,7 @@ from gpu_timing import telling_line
 
 RESULTS = Path(__file__).parent / "results"
 WARM_UP, STEPS = 3, 10
-# Where a step takes longer than this, two are warm-up and three are timed; above four times as long
+# Where a step takes longer than this, one is warm-up and three are timed; above four times as long
 # the second alone is timed.
 SLOW_STEP_S = 1.5
 LEARNING_RATE = 1e-7
@@ -107,7 +108,7 @@ def timed_steps(compiled: Any, state: Any, batch: Any, tokens: int) -> tuple[Any
         loss = float(report.loss)
         times.append(time.perf_counter() - began)
         if len(times) == 2 and times[1] > SLOW_STEP_S:
-            warm_up, steps = (1, 1) if times[1] > 4 * SLOW_STEP_S else (2, 3)
+            warm_up, steps = (1, 1) if times[1] > 4 * SLOW_STEP_S else (1, 3)
         expert_loads.append(_over_mean(np.asarray(report.tokens_per_expert)))
         rank_loads.append(_over_mean(np.asarray(report.received_rows)))
     timed = times[warm_up:]
@@ -295,7 +296,8 @@ def main() -> None:
             limit_s = max(1.0, min(options.case_limit_s, ends - time.monotonic()))
             return run_strategy(strategy, batches, options.smoke, fraction, limit_s)
 
-        rows = attempt([(COMMON_PDBS, "synthetic"), (COMMON_PDBS, "text")])
+        pdbs = FEWER_PDBS.get(strategy, COMMON_PDBS)
+        rows = attempt([(pdbs, "synthetic"), (pdbs, "text")])
         if "planned_bytes" in rows[0] and not options.only_common:
             rows += reach(rows[0], most, lambda pdbs, run=attempt: run([(pdbs, "synthetic")])[-1])
         document["strategies"][strategy] = {"projected_largest_pdbs": most, "runs": rows}

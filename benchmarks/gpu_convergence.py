@@ -56,7 +56,7 @@ class Setting:
     dense_ffn: int = 1024
     compute_dtype: str = "bfloat16"
     expert: int = 2
-    sequences: int = 32
+    sequences: int = 16
     sequence: int = 512
     steps: int = 2000
     learning_rate: float = 1e-3

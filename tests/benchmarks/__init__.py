@@ -1,0 +1,1 @@
+"""Measuring programs, as far as they can be checked without what they measure."""

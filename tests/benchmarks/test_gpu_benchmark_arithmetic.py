@@ -1,0 +1,210 @@
+"""What the measurements on GPUs make of times and counts, against values worked out by hand."""
+
+from __future__ import annotations
+
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+
+from .conftest import BENCHMARKS
+
+
+class Clock:
+    """A contestant whose calls take the seconds it is told, one after the other."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = list(seconds)
+        self.calls: list[int] = []
+
+    def __call__(self, calls: int) -> float:
+        self.calls.append(calls)
+        return self.seconds[min(len(self.calls), len(self.seconds)) - 1]
+
+
+def test_contestants_take_turns_and_medians_are_theirs(program):
+    timing = program("gpu_timing")
+    # Two calls to warm up, then the samples: 1, 5 and 3 s have the median 3 and quartiles 2 and 4.
+    ours = Clock(9, 1, 1, 5, 3)
+    found, failed = timing.take_turns([timing.Contestant("ours", ours)], 3, 1.0, 100.0)
+    assert failed == {}
+    assert found["ours"] == timing.Timing(3, 2, 4, 3, 3)
+    assert ours.calls == [1, 2, 1, 1, 1]
+
+
+def test_a_slow_contestant_has_fewer_samples_and_a_fast_one_more_calls(program):
+    timing = program("gpu_timing")
+    slow, fast = Clock(2.0), Clock(0.001)
+    pair = [timing.Contestant("slow", slow), timing.Contestant("fast", fast)]
+    found, _ = timing.take_turns(pair, 20, 0.01, 1.0)
+    assert found["slow"].samples == 3  # never fewer, though 3 × 2 s are more than 1 s
+    assert found["fast"].samples == 20
+    assert found["fast"].calls == 20 * 10  # 0.01 s hold ten calls of 0.001 s
+
+
+def test_a_contestant_that_fails_is_named_and_the_others_go_on(program):
+    timing = program("gpu_timing")
+
+    def no_room(calls: int) -> float:
+        raise MemoryError("RESOURCE_EXHAUSTED: 7 GiB\nmore text")
+
+    pair = [timing.Contestant("big", no_room), timing.Contestant("small", Clock(1.0))]
+    found, failed = timing.take_turns(pair, 3, 1.0, 10.0)
+    assert failed == {"big": "MemoryError: RESOURCE_EXHAUSTED: 7 GiB"}
+    assert list(found) == ["small"]
+
+
+def test_rows_that_cross_the_link(program):
+    exchange = program("gpu_exchange")
+    load = exchange.Load(tokens=3, hidden=4, experts=4, top_k=2)
+    # Ranks own experts 0 1 and 2 3. Rank 0: a token for itself, one for rank 1, one for both;
+    # rank 1: two for rank 0, one for both.
+    experts = np.array([[0, 1], [2, 3], [1, 2], [0, 1], [1, 0], [3, 0]])
+    tokens, pairs = exchange.rows_between(experts, load, 2)
+    assert tokens.tolist() == [[2, 2], [3, 1]]
+    assert pairs.tolist() == [[3, 3], [5, 1]]
+    # Tokens: rank 0 sends 2 and gets 3, rank 1 the other way round.
+    assert exchange.most_leaving(tokens) == 3
+    assert exchange.most_leaving(pairs) == 5
+
+
+def test_bytes_over_time(program):
+    exchange, timing = program("gpu_exchange"), program("gpu_timing")
+    load = exchange.Load(tokens=4096)
+    assert load.row_bytes == 14336
+    op = exchange.Op("step", lambda times: lambda: None, 4000, 4096, is_step=True)
+    # 20 repetitions in 8 ms are 400 µs; there and back are 2 · 4000 · 14336 B = 114.688 MB.
+    row = exchange.row(op, timing.Timing(8e-3, 7e-3, 9e-3, 20, 20), 20, load)
+    assert row["us"] == 400
+    assert row["us_quartiles"] == [350, 450]
+    assert row["payload_bytes_per_direction"] == 114_688_000
+    assert row["payload_GB_s"] == 286.72
+    assert row["wire_GB_s"] == 293.6
+
+
+def test_every_token_has_distinct_experts(program):
+    exchange = program("gpu_exchange")
+    load = exchange.Load(tokens=50, experts=16, top_k=8)
+    experts = exchange.routing(load, 2)
+    assert experts.shape == (100, 8)
+    assert experts.min() == 0
+    assert experts.max() == 15
+    assert all(len(set(row)) == 8 for row in experts.tolist())
+
+
+def test_rate_counts_used_rows(program):
+    gemm, timing = program("gpu_grouped_gemm"), program("gpu_timing")
+    shape = gemm.SHAPES["e32_k7168_n2048"]
+    assert sum(shape.group_lens) == 32768
+    assert shape.flops == 2 * 32768 * 7168 * 2048 == 962_072_674_304
+    assert gemm.rate(shape, timing.Timing(1.3e-3, 0, 0, 20, 20)) == pytest.approx(740.06, abs=0.01)
+
+
+def test_a_wrong_product_has_a_large_error(program):
+    gemm = program("gpu_grouped_gemm")
+    shape = gemm.SMOKE_SHAPES["smoke"]
+    operands = gemm.Operands(shape)
+    right = gemm.calls_of(jax.lax.ragged_dot, operands)
+    assert gemm.worst_error(operands, shape, right) < 4e-3
+    wrong = gemm.calls_of(lambda a, b, lens: jax.lax.ragged_dot(a, b, lens[::-1]), operands)
+    assert gemm.worst_error(operands, shape, wrong) > 0.1
+    nan = {**right, "dB": lambda: (right["dB"]()[0] * np.nan,)}
+    assert np.isnan(gemm.worst_error(operands, shape, nan))
+
+
+@pytest.mark.parametrize(
+    ("base", "slope", "projected", "tried", "largest"),
+    [
+        (18, 2, 20, [20, 27], 27),  # 18 + 2 p ≤ 72.5 up to 27: the line leads there
+        (18, 2, 27, [27], 27),
+        (18, 2, 40, [40, 20, 27], 27),  # too many: half the way back, then the line
+        (60, 20, 1, [], 1),  # the common batch is all
+    ],
+)
+def test_the_largest_batch_is_reached_in_three_attempts(
+    program, base, slope, projected, tried, largest
+):
+    ab = program("gpu_ab")
+    gib = 2**30
+    attempts = []
+
+    def attempt(pdbs: int) -> dict:
+        attempts.append(pdbs)
+        planned = (base + slope * pdbs) * gib
+        if planned > ab.POOL_BYTES:
+            return {"pdbs": pdbs, "failed": "RESOURCE_EXHAUSTED: out of memory"}
+        return {"pdbs": pdbs, "planned_bytes": planned}
+
+    common = {"pdbs": 1, "planned_bytes": (base + slope) * gib}
+    rows = ab.reach(common, projected, attempt)
+    assert attempts == tried
+    assert max([1, *(row["pdbs"] for row in rows if "failed" not in row)]) == largest
+
+
+def test_another_failure_ends_the_search(program):
+    ab = program("gpu_ab")
+    rows = ab.reach({"pdbs": 1, "planned_bytes": 0}, 9, lambda p: {"pdbs": p, "failed": "crash"})
+    assert rows == [{"pdbs": 9, "failed": "crash"}]
+
+
+def test_a_larger_card_is_held_to_the_same_pool(program):
+    ab = program("gpu_ab")
+    h200 = ab.pool_fraction(["NVIDIA H200, 580.159.04, 143771 MiB"])
+    assert h200 * (143771 * 2**20 - 2**29) == pytest.approx(ab.POOL_BYTES)
+    # 72.5 of 79.15 GiB; 92 % is the most.
+    assert ab.pool_fraction(["NVIDIA H100, 580, 81559 MiB"]) == pytest.approx(0.916, abs=1e-3)
+    assert ab.pool_fraction(["NVIDIA A100, 580, 40960 MiB"]) == 0.92
+
+
+def test_the_routed_experts_dominate_the_model_of_the_comparison(program):
+    setting = program("gpu_ab_setting")
+    assert setting.MODEL["top_k"] * 3 * 2048 * 1408 == 69_206_016
+    assert setting.projected_largest("dense-cf4") < setting.projected_largest("dense-cf1.25")
+
+
+def test_settings_change_by_name(program):
+    convergence = program("gpu_convergence")
+    found = convergence.changed(convergence.SMOKE, ["steps=7", "learning_rate=0.5"])
+    assert (found.steps, found.learning_rate, found.hidden) == (7, 0.5, 32)
+
+
+def test_windows_lie_within_the_text(program):
+    convergence = program("gpu_convergence")
+    batch = next(convergence.windows(np.arange(50), 200, 48, seed=0))
+    assert batch.shape == (200, 49)
+    assert set(batch[:, 0]) == {0, 1}
+    assert (np.diff(batch, axis=1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("========= ERROR SUMMARY: 0 errors\n", 0),
+        ("========= ERROR SUMMARY: 12 errors\n", 12),
+        ("========= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)\n", 3),
+        ("killed before its summary\n", None),
+    ],
+)
+def test_what_a_sanitizer_counted(program, text, found):
+    assert program("gpu_sanitize").read_summary(text) == found
+
+
+def test_an_unknown_part_is_named_and_counted(tmp_path):
+    done = subprocess.run(
+        [str(BENCHMARKS / "gpu.sh"), "gem"],
+        capture_output=True,
+        text=True,
+        env={"OUT": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 1
+    assert "FAILED gem: no such part" in done.stdout
+
+
+def test_small_products_are_told_apart_from_wrong_ones(program, monkeypatch):
+    small = program("gpu_small_products")
+    case = small.GROUPED_GEMM_CASES["one_hot_expert"]
+    assert max(small.errors(case, "float32")) < 1e-5
+    zeros = lambda case, a, b, d: (0 * d, 0 * a, 0 * b)  # noqa: E731
+    monkeypatch.setattr(small, "exact", zeros)
+    assert min(small.errors(case, "float32")) > 1
