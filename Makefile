@@ -6,7 +6,8 @@ SECONDS := 300
 BIN := $(VENV)/bin
 STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
-NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
 .PHONY: demo test gpu stress fuzz fuzz-replay lint bench browser clean
 
@@ -52,7 +53,7 @@ lint: $(VENV)/.lint ## Style, types, layers, C++ format.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(shell find native -name '*.cc' -o -name '*.h')
+	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 
 bench: $(VENV)/.installed ## Side-by-side measurements; results go to benchmarks/results/.
 	$(BIN)/python benchmarks/grouped_gemm.py

@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder="${1:-build/gpu}"
+[ ! -d .venv/bin ] || PATH="$PWD/.venv/bin:$PATH" # cmake and ninja of the tests' environment
 for python in ${PYTHON:-.venv/bin/python python3}; do
   python="$(command -v "$python" || true)"
   [ -z "$python" ] || break

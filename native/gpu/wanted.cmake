@@ -1,29 +1,44 @@
 # Question: does this build make the GPU library?
 #
-# ON insists: without nvcc the build fails. AUTO builds it where it can run: nvcc and an NVIDIA GPU.
+# ON insists: without a fitting nvcc the build fails. AUTO builds it where it can run (an NVIDIA GPU
+# is there) and can be built; else it says why not and leaves the rest of the build alone.
 # Needs MOEPROF_GPU; sets MOEPROF_BUILDS_GPU.
 set(MOEPROF_BUILDS_GPU OFF)
 if(MOEPROF_GPU STREQUAL "OFF")
   return()
 endif()
+# cudaGetDriverEntryPointByVersion, by which the library finds the driver, came with 12.5.
+set(MOEPROF_OLDEST_NVCC 12.5)
+set(MOEPROF_NO_GPU_REASON "")
 
 # CUDA's installer does not put nvcc on PATH.
-find_program(MOEPROF_NVCC nvcc HINTS $ENV{CUDACXX} $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
-if(MOEPROF_GPU STREQUAL "AUTO")
-  if(NOT MOEPROF_NVCC)
-    message(STATUS "GPU library: not built, no nvcc found")
-  elseif(NOT EXISTS /dev/nvidiactl)
-    message(STATUS "GPU library: not built, no NVIDIA GPU here; MOEPROF_GPU=ON builds it anyway")
-  else()
-    set(MOEPROF_BUILDS_GPU ON)
-  endif()
+find_program(MOEPROF_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(MOEPROF_GPU STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl)
+  set(MOEPROF_NO_GPU_REASON "no NVIDIA GPU here; MOEPROF_GPU=ON builds it anyway")
 elseif(NOT MOEPROF_NVCC)
-  message(FATAL_ERROR "MOEPROF_GPU=${MOEPROF_GPU}: expected nvcc on PATH, in CUDA_HOME/bin or in "
-    "/usr/local/cuda/bin, found none. Install the CUDA toolkit, or build with MOEPROF_GPU=OFF.")
+  set(MOEPROF_NO_GPU_REASON "expected nvcc on PATH, in CUDA_HOME/bin or in /usr/local/cuda/bin, found none; install the CUDA toolkit")
 else()
-  set(MOEPROF_BUILDS_GPU ON)
+  execute_process(COMMAND ${MOEPROF_NVCC} --version OUTPUT_VARIABLE MOEPROF_NVCC_TEXT ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" MOEPROF_NVCC_MATCH "${MOEPROF_NVCC_TEXT}")
+  if(NOT CMAKE_MATCH_1 OR CMAKE_MATCH_1 VERSION_LESS MOEPROF_OLDEST_NVCC)
+    set(MOEPROF_NO_GPU_REASON "expected nvcc ${MOEPROF_OLDEST_NVCC} or newer, found ${MOEPROF_NVCC} of CUDA '${CMAKE_MATCH_1}'")
+  endif()
+endif()
+if(NOT MOEPROF_NO_GPU_REASON)
+  # In a project of its own, so that an nvcc that cannot work here (with this C++ compiler, say)
+  # does not end this one.
+  include(CheckLanguage)
+  set(ENV{CUDACXX} ${MOEPROF_NVCC})
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(MOEPROF_NO_GPU_REASON "${MOEPROF_NVCC} compiles nothing here; see CMake's log for its error")
+  endif()
 endif()
 
-if(MOEPROF_BUILDS_GPU AND NOT CMAKE_CUDA_COMPILER)
-  set(CMAKE_CUDA_COMPILER ${MOEPROF_NVCC})
+if(NOT MOEPROF_NO_GPU_REASON)
+  set(MOEPROF_BUILDS_GPU ON)
+elseif(MOEPROF_GPU STREQUAL "AUTO")
+  message(STATUS "GPU library: not built: ${MOEPROF_NO_GPU_REASON}")
+else()
+  message(FATAL_ERROR "MOEPROF_GPU=${MOEPROF_GPU}: ${MOEPROF_NO_GPU_REASON}. Without the GPU library: MOEPROF_GPU=OFF.")
 endif()
