@@ -69,7 +69,7 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
   }
   const auto timeout = std::chrono::milliseconds(call.timeout_ms);
   auto found = FindSeat(call.groups.begin(), static_cast<int64_t>(call.groups.size()), call.ep_size,
-                        call.device);
+                        call.device, call.run.run_id);
   if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
   PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
   Outcome fault = TakeFault(call.device);

@@ -21,6 +21,7 @@ struct HandlerCall {
   GpuOp op;
   cudaStream_t stream;
   int device;
+  xla::ffi::RunId run;
   int64_t ep_size;
   xla::ffi::Span<const int64_t> groups;  // device ordinals or process indices, ep_size per group
   int64_t timeout_ms;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -45,6 +46,11 @@ Outcome OpenPeer(int64_t device, int64_t peer) {
 // takes longer than that.
 constexpr std::chrono::microseconds kSpin{50};
 
+// How often a rank that waits looks whether another has failed.
+constexpr milliseconds kLook{100};
+
+constexpr size_t kMostFailedCalls = 64, kMostRunsLeft = 64;
+
 void SpinUntil(const std::atomic<bool>& flag) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < end) {
@@ -64,10 +70,15 @@ std::string Text(const PeerCall& call) {
 
 LocalExchange::Made LocalExchange::Make(std::vector<int64_t> devices, cudaError_t (*load)()) {
   std::shared_ptr<LocalExchange> made(new LocalExchange(std::move(devices)));
-  made->number_.assign(made->devices_.size(), 0);
+  made->places_.resize(made->devices_.size());
   for (size_t rank = 0; rank < made->devices_.size(); ++rank) {
     if (auto failure = made->Prepare(rank, load)) return *failure;
   }
+  void* word = nullptr;
+  const cudaError_t error =
+      cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocMapped | cudaHostAllocPortable);
+  if (error != cudaSuccess) return RuntimeFailure("memory for the word that ends waits", error);
+  made->abort_word_ = new (word) uint32_t{0};
   return made;
 }
 
@@ -101,10 +112,23 @@ LocalExchange::~LocalExchange() {
     const OnDevice scope(static_cast<int>(devices_[rank]));
     cudaFree(flags_[rank]);
   }
+  cudaFreeHost(abort_word_);
 }
 
-LocalExchange::Gathering& LocalExchange::Arrive(int32_t rank) {
-  Gathering& gathering = gathering_[++number_[rank]];
+LocalExchange::Gathering& LocalExchange::Arrive(int32_t rank, int64_t run) {
+  Place& place = places_[rank];
+  if (place.run == run) {
+    ++place.call;
+  } else {
+    if (place.run) place.runs_left.push_back(*place.run);
+    if (place.runs_left.size() > kMostRunsLeft) place.runs_left.pop_front();
+    place.run = run;
+    place.call = 0;
+    for (auto& [key, waiting] : gathering_) FailIfLeft(waiting, key.first);
+    ForgetFailed();
+  }
+  place.faults = FaultsTakenFrom(static_cast<int>(devices_[rank])).count;
+  Gathering& gathering = gathering_[{run, place.call}];
   if (gathering.has_come.empty()) {
     gathering.calls.resize(devices_.size());
     gathering.has_come.resize(devices_.size());
@@ -114,96 +138,146 @@ LocalExchange::Gathering& LocalExchange::Arrive(int32_t rank) {
   return gathering;
 }
 
-void LocalExchange::Leave(uint64_t number) {
-  const auto found = gathering_.find(number);
+void LocalExchange::Leave(const Key& key) {
+  const auto found = gathering_.find(key);
   if (found == gathering_.end()) return;
   if (++found->second.left == static_cast<int32_t>(devices_.size())) gathering_.erase(found);
 }
 
-std::string LocalExchange::Missing(const Gathering& gathering, int32_t rank, const char* op,
-                                   uint64_t number, milliseconds timeout) const {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(timeout.count()) / 1000);
-  std::string text = std::string(op) + ": rank " + std::to_string(rank) + " (GPU " +
-                     std::to_string(devices_[rank]) + ") waited " + seconds + " s for ";
-  bool is_first = true;
-  for (size_t r = 0; r < devices_.size(); ++r) {
-    if (gathering.has_come[r]) continue;
-    text += std::string(is_first ? "" : ", ") + "rank " + std::to_string(r) + " (GPU " +
-            std::to_string(devices_[r]) + ", at call " + std::to_string(number_[r]) + ")";
-    is_first = false;
-  }
-  return text + ": expected all " + std::to_string(devices_.size()) + " ranks at call " +
-         std::to_string(number) + " of the group, got " + std::to_string(gathering.come);
+void LocalExchange::Fail(Gathering& gathering, const Failure& failure) {
+  if (!gathering.failure) gathering.failure = failure;
+  gathering.is_settled.store(true, std::memory_order_release);
+  changed_.notify_all();
 }
 
-std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& call,
-                                               milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (failure_) return *failure_;
-  Gathering& gathering = Arrive(rank);
-  const uint64_t number = number_[rank];
-  gathering.calls[rank] = call;
+// Failed calls are kept for ranks still to come; of old ones there are none.
+void LocalExchange::ForgetFailed() {
+  for (auto it = gathering_.begin();
+       it != gathering_.end() && gathering_.size() > kMostFailedCalls;) {
+    const Gathering& gathering = it->second;
+    it = gathering.failure && gathering.left == gathering.come ? gathering_.erase(it) : ++it;
+  }
+}
+
+void LocalExchange::Compare(Gathering& gathering, int32_t rank) {
+  const PeerCall& call = gathering.calls[rank];
   for (size_t r = 0; r < devices_.size() && !gathering.failure; ++r) {
     const PeerCall& other = gathering.calls[r];
     if (!gathering.has_come[r] || (other.op == call.op && other.signature == call.signature)) {
       continue;
     }
-    gathering.failure =
-        Failure{Fault::kInvalidArgument, call.op + ": all ranks must make the same call, rank " +
-                                             std::to_string(rank) + " makes " + Text(call) +
-                                             ", rank " + std::to_string(r) + " " + Text(other)};
+    Fail(gathering,
+         {Fault::kInvalidArgument, call.op + ": all ranks must make the same call, " + "rank " +
+                                       std::to_string(rank) + " makes " + Text(call) + ", rank " +
+                                       std::to_string(r) + " " + Text(other)});
   }
-  if (gathering.failure || gathering.come == static_cast<int32_t>(devices_.size())) {
+}
+
+// A rank runs one program after the other: one that was in a run and is in another does not return.
+void LocalExchange::FailIfLeft(Gathering& gathering, int64_t run) {
+  for (size_t r = 0; r < devices_.size() && !gathering.failure; ++r) {
+    const std::deque<int64_t>& left = places_[r].runs_left;
+    if (gathering.has_come[r] || std::find(left.begin(), left.end(), run) == left.end()) continue;
+    Fail(gathering, {Fault::kAborted, NameOf(r) + " has left this run of the program for another"});
+  }
+}
+
+// What a rank's GPU reported since the rank was last in this run has ended the run there.
+void LocalExchange::FailIfFaulty(Gathering& gathering, int64_t run) {
+  for (size_t r = 0; r < devices_.size() && !gathering.failure; ++r) {
+    if (gathering.has_come[r] || places_[r].run != run) continue;
+    const FaultsTaken taken = FaultsTakenFrom(static_cast<int>(devices_[r]));
+    if (taken.count == places_[r].faults) continue;
+    Fail(gathering, {Fault::kAborted, NameOf(r) + " failed: " + taken.last});
+  }
+}
+
+std::string LocalExchange::NameOf(size_t rank) const {
+  return "rank " + std::to_string(rank) + " (GPU " + std::to_string(devices_[rank]) + ")";
+}
+
+std::string LocalExchange::Missing(const Gathering& gathering, int32_t rank, const char* op,
+                                   milliseconds timeout) const {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(timeout.count()) / 1000);
+  std::string text = std::string(op) + ": " + NameOf(rank) + " waited " + seconds + " s for ";
+  bool is_first = true;
+  for (size_t r = 0; r < devices_.size(); ++r) {
+    if (gathering.has_come[r]) continue;
+    text += (is_first ? "" : ", ") + NameOf(r);
+    is_first = false;
+  }
+  return text + ": expected all " + std::to_string(devices_.size()) + " ranks at call " +
+         std::to_string(places_[rank].call + 1) + " of the program's run, got " +
+         std::to_string(gathering.come);
+}
+
+std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& call,
+                                               milliseconds timeout, int64_t run) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (failure_) return *failure_;
+  Gathering& gathering = Arrive(rank, run);
+  const Key key{run, places_[rank].call};
+  gathering.calls[rank] = call;
+  Compare(gathering, rank);
+  FailIfLeft(gathering, run);
+  if (IsComplete(gathering)) {
+    gathering.number = ++complete_;
     gathering.is_settled.store(true, std::memory_order_release);
+    changed_.notify_all();
   }
-  changed_.notify_all();
   // The gathering lasts until this rank has left it.
   lock.unlock();
   SpinUntil(gathering.is_settled);
   lock.lock();
-  const bool in_time = changed_.wait_until(lock, deadline, [&] {
-    return failure_ || gathering.failure || gathering.come == static_cast<int32_t>(devices_.size());
-  });
-  if (!in_time) {
-    failure_ = Failure{Fault::kDeadlineExceeded,
-                       Missing(gathering, rank, call.op.c_str(), number, timeout)};
-    changed_.notify_all();
+  const auto is_settled = [&] {
+    return failure_ || gathering.is_settled.load(std::memory_order_acquire);
+  };
+  while (!is_settled()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) {
+      Fail(gathering,
+           {Fault::kDeadlineExceeded, Missing(gathering, rank, call.op.c_str(), timeout)});
+    } else if (!changed_.wait_until(lock, std::min(deadline, now + kLook), is_settled)) {
+      FailIfFaulty(gathering, run);
+    }
   }
-  if (failure_) return *failure_;
+  // A call for which all came stands: the others launch it, whatever has failed since.
+  if (!IsComplete(gathering) && failure_) return *failure_;
   std::variant<Met, Failure> result;
   if (gathering.failure) {
     result = *gathering.failure;
   } else {
-    Met met{number, {}};
+    Met met{gathering.number, {}};
     for (const PeerCall& other : gathering.calls) {
       met.pointers.emplace_back();
       for (const PeerBuffer& buffer : other.buffers) met.pointers.back().push_back(buffer.pointer);
     }
     result = std::move(met);
   }
-  Leave(number);
+  Leave(key);
   return result;
 }
 
-void LocalExchange::Refuse(int32_t rank, const std::string& op, const std::string& reason) {
+void LocalExchange::Refuse(int32_t rank, const std::string& op, const std::string& reason,
+                           int64_t run) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_) return;
-  Gathering& gathering = Arrive(rank);
-  if (!gathering.failure) {
-    gathering.failure =
-        Failure{Fault::kAborted, op + ": rank " + std::to_string(rank) + " failed: " + reason};
-  }
-  gathering.is_settled.store(true, std::memory_order_release);
-  changed_.notify_all();
-  Leave(number_[rank]);
+  Fail(Arrive(rank, run),
+       {Fault::kAborted, op + ": rank " + std::to_string(rank) + " failed: " + reason});
+  Leave({run, places_[rank].call});
 }
 
 void LocalExchange::Abort(const std::string& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_) failure_ = Failure{Fault::kAborted, reason};
   changed_.notify_all();
+}
+
+void LocalExchange::End(const std::string& reason) {
+  Abort(reason);
+  __atomic_store_n(abort_word_, 1, __ATOMIC_RELEASE);
 }
 
 namespace {

@@ -53,11 +53,12 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
   return planned;
 }
 
-ffi::Error CachedDispatch(cudaStream_t stream, int32_t device, ffi::AnyBuffer x,
+ffi::Error CachedDispatch(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
                           Int32Matrix rank_prefix, Int32Vector recv_src_idx,
                           Out<ffi::AnyBuffer> recv_x, int64_t ep_size,
                           ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  const HandlerCall call{GpuOp::kCachedDispatch, stream, device, ep_size, ep_groups, timeout_ms};
+  const HandlerCall call{
+      GpuOp::kCachedDispatch, stream, device, run, ep_size, ep_groups, timeout_ms};
   return RunExchange(
       call, [&](const PeerSeat&) { return Plan(call, x, rank_prefix, recv_src_idx, *recv_x); });
 }
@@ -70,6 +71,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuMoeCachedDispatch, moeprof::gpu::CachedD
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .Ctx<xla::ffi::RunId>()
                                   .Arg<xla::ffi::AnyBuffer>()   // x [T, width]
                                   .Arg<moeprof::Int32Matrix>()  // rank_prefix_matrix [EP, EP]
                                   .Arg<moeprof::Int32Vector>()  // recv_src_idx [T * EP]

@@ -90,12 +90,12 @@ PlannedCall Plan(const HandlerCall& call, Buffers b) {
   return planned;
 }
 
-ffi::Error Combine(cudaStream_t stream, int32_t device, ffi::AnyBuffer x, FloatMatrix topk_weights,
-                   Int32Matrix rank_prefix, Int32Matrix channel_prefix, BoolMatrix in_rank,
-                   Int32Matrix send_head, Out<ffi::AnyBuffer> combined_x,
+ffi::Error Combine(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
+                   FloatMatrix topk_weights, Int32Matrix rank_prefix, Int32Matrix channel_prefix,
+                   BoolMatrix in_rank, Int32Matrix send_head, Out<ffi::AnyBuffer> combined_x,
                    Out<FloatMatrix> combined_weights, int64_t ep_size,
                    ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
-  const HandlerCall call{GpuOp::kCombine, stream, device, ep_size, ep_groups, timeout_ms};
+  const HandlerCall call{GpuOp::kCombine, stream, device, run, ep_size, ep_groups, timeout_ms};
   return RunExchange(call, [&](const PeerSeat&) {
     return Plan(call, {x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head, combined_x,
                        combined_weights});
@@ -110,6 +110,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuMoeCombine, moeprof::gpu::Combine,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
+                                  .Ctx<xla::ffi::RunId>()
                                   .Arg<xla::ffi::AnyBuffer>()   // x [T * EP, hidden]
                                   .Arg<moeprof::FloatMatrix>()  // topk_weights [T * EP, K]
                                   .Arg<moeprof::Int32Matrix>()  // rank_prefix_matrix [EP, EP]

@@ -14,23 +14,25 @@ namespace {
 
 class LocalSeat : public PeerSeat {
  public:
-  LocalSeat(std::shared_ptr<LocalExchange> exchange, int32_t rank)
-      : exchange_(std::move(exchange)), rank_(rank) {}
+  LocalSeat(std::shared_ptr<LocalExchange> exchange, int32_t rank, int64_t run)
+      : exchange_(std::move(exchange)), rank_(rank), run_(run) {}
   int32_t rank() const override { return rank_; }
   const std::vector<ExchangeFlags*>& flags() const override { return exchange_->flags(); }
-  const uint32_t* abort_word() const override { return nullptr; }
+  const uint32_t* abort_word() const override { return exchange_->abort_word(); }
   std::variant<Met, Failure> Meet(const PeerCall& call,
                                   std::chrono::milliseconds timeout) override {
-    return exchange_->Meet(rank_, call, timeout);
+    return exchange_->Meet(rank_, call, timeout, run_);
   }
   void Refuse(const std::string& op, const std::string& reason,
               std::chrono::milliseconds) override {
-    exchange_->Refuse(rank_, op, reason);
+    exchange_->Refuse(rank_, op, reason, run_);
   }
+  void Fail(const Failure& failure) override { exchange_->End(failure.text); }
 
  private:
   const std::shared_ptr<LocalExchange> exchange_;
   const int32_t rank_;
+  const int64_t run_;
 };
 
 class ProcessSeat : public PeerSeat {
@@ -71,7 +73,7 @@ cudaError_t LoadKernels() {
 }  // namespace
 
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
-                                                          int64_t ranks, int device) {
+                                                          int64_t ranks, int device, int64_t run) {
   if (ranks < 2 || ranks > kMaxRanks || count % ranks != 0) {
     return Failure{Fault::kInvalidArgument, "expected EP groups of 2 to " +
                                                 std::to_string(kMaxRanks) + " ranks, found " +
@@ -98,7 +100,8 @@ std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups,
   if (auto* failure = std::get_if<Failure>(&made)) return *failure;
   auto exchange = std::get<std::shared_ptr<LocalExchange>>(made);
   if (exchange == nullptr) return Failure{Fault::kAborted, "the runtime was reset meanwhile"};
-  return std::make_unique<LocalSeat>(std::move(exchange), static_cast<int32_t>(position % ranks));
+  return std::make_unique<LocalSeat>(std::move(exchange), static_cast<int32_t>(position % ranks),
+                                     run);
 }
 
 }  // namespace moeprof::gpu

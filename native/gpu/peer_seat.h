@@ -33,16 +33,16 @@ class PeerSeat {
   // for ranks that are a call behind.
   virtual void Refuse(const std::string& op, const std::string& reason,
                       std::chrono::milliseconds timeout) = 0;
-
-  // The call failed on this rank after its meeting: ends the others' wait where that is possible.
-  virtual void Fail(const Failure&) {}
+  // The call failed on this rank after its meeting: ends the group, and kernels that wait for it.
+  virtual void Fail(const Failure& failure) = 0;
 
   int32_t ranks() const { return static_cast<int32_t>(flags().size()); }
 };
 
 // The seat of CUDA device `device`: in the group of processes that this process has joined, else
-// in one of `groups` (device ordinals, `ranks` per group, in rank order). The device is current.
+// in one of `groups` (device ordinals, `ranks` per group, in rank order). The device is current;
+// `run` is the execution of the program, the same on all devices of a process.
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
-                                                          int64_t ranks, int device);
+                                                          int64_t ranks, int device, int64_t run);
 
 }  // namespace moeprof::gpu
