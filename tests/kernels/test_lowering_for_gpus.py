@@ -1,0 +1,116 @@
+"""What programs for NVIDIA GPUs call, seen without one."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moeprof.kernels import (
+    grouped_gemm,
+    grouped_gemm_variable_k,
+    moe_combine,
+    moe_dispatch,
+    native_gpu,
+    setup,
+)
+from moeprof.kernels.preflight import PreflightError
+from moeprof.projector.compiled import compiler
+
+from .moe_cases import mesh_of, on_ranks
+
+pytestmark = pytest.mark.cpu("programs that are compiled and not run")
+
+ROWS, MATRICES = jnp.ones((64, 16), jnp.bfloat16), jnp.ones((2, 16, 24), jnp.bfloat16)
+LENS = jnp.array([30, 20])
+
+
+@pytest.fixture
+def _library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: None)
+
+
+def calls(run, *args) -> list[str]:
+    lowered = jax.jit(run).trace(*args).lower(lowering_platforms=("cuda",))
+    return re.findall(r"custom_call @(moeprof_.*)", lowered.as_text())
+
+
+@pytest.mark.usefixtures("_library")
+def test_rows_that_run_along_the_second_axis_are_transposed_first():
+    (call,) = calls(lambda a, b: grouped_gemm(a, b, LENS, transA=True, num_cu=7), ROWS.T, MATRICES)
+    assert "{max_threads = 7 : i64, trans_a = false, trans_b = false}" in call
+    assert (
+        "(tensor<1x64x16xbf16>, tensor<1x2x16x24xbf16>, tensor<1x2xi32>, tensor<1x0xi32>)" in call
+    )
+
+
+@pytest.mark.usefixtures("_library")
+def test_matrices_are_read_as_they_lie():
+    turned = jnp.swapaxes(MATRICES, 1, 2)
+    (call,) = calls(lambda a, b: grouped_gemm(a, b, LENS, transB=True), ROWS, turned)
+    assert "trans_b = true" in call
+    assert "tensor<1x2x24x16xbf16>" in call
+
+
+@pytest.mark.usefixtures("_library")
+def test_the_type_of_the_result_asks_for_float32_sums():
+    run = lambda a, d: grouped_gemm_variable_k(a, d, LENS, preferred_element_type=jnp.float32)  # noqa: E731
+    (call,) = calls(run, ROWS, ROWS)
+    assert call.startswith("moeprof_grouped_gemm_variable_k(")
+    assert "mhlo.backend_config = {max_threads = 0 : i64}" in call
+    assert call.endswith("-> tensor<1x2x16x16xf32>")
+
+
+def round_trip(x, idx):
+    recv_x, _, _, handle = moe_dispatch(x, idx, jnp.ones(idx.shape), 4)
+    return moe_combine(recv_x, handle)
+
+
+X, IDX = np.ones((2, 4, 8), np.float32), np.zeros((2, 4, 1), np.int32)
+
+
+@pytest.mark.usefixtures("_library")
+def test_an_exchange_names_its_groups_and_its_patience(monkeypatch):
+    monkeypatch.setenv("MOEPROF_EP_TIMEOUT_S", "1.5")
+    mesh = mesh_of(2)
+    setup(mesh=mesh)
+    dispatch, combine = calls(on_ranks(round_trip, mesh), X, IDX)
+    assert dispatch.startswith("moeprof_moe_dispatch_inproc(")
+    assert combine.startswith("moeprof_moe_combine_inproc(")
+    for call in (dispatch, combine):
+        assert "ep_groups = dense<[0, 1]> : tensor<2xi64>, ep_size = 2 : i64" in call
+        assert "timeout_ms = 1500 : i64" in call
+        assert "has_side_effect = true" in call
+    assert "num_experts = 4 : i64" in dispatch
+
+
+def test_without_the_library_an_exchange_is_not_compiled_for_a_gpu_and_says_why(monkeypatch):
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: "no such library")
+    mesh = mesh_of(2)
+    setup(mesh=mesh)
+    with pytest.raises(PreflightError, match=r"dispatch_inproc: .*plans of memory only: no such"):
+        calls(on_ranks(round_trip, mesh), X, IDX)
+
+
+def test_without_the_library_the_twin_runs_and_says_why(monkeypatch):
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: "no library, as told")
+    with pytest.warns(RuntimeWarning, match="slow twins: no library, as told"):
+        assert calls(lambda a, b: grouped_gemm(a, b, LENS), ROWS, MATRICES) == []
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+def test_a_plan_takes_no_placeholder_for_what_the_library_has(monkeypatch, platform):
+    class Topology:
+        devices = ("a device",)
+
+    placed: list[str] = []
+    monkeypatch.setattr(native_gpu, "registered_targets", lambda: frozenset(native_gpu.GPU_TARGETS))
+    monkeypatch.setattr(compiler, "register_placeholders", lambda names, _: placed.extend(names))
+    monkeypatch.setattr(compiler.topologies, "get_topology_desc", lambda **_: Topology)
+    target = compiler.Target("any", platform, config="", devices=1, topology="1x1x1")
+    assert compiler.devices_of(target) == ["a device"]
+    assert ("moeprof_grouped_gemm" in placed) == (platform == "rocm")
+    assert "moeprof_moe_dispatch" in placed  # the name in plans has no ending
