@@ -1,0 +1,598 @@
+"""Question: is the grouped GEMM on this GPU right, and how fast is it beside its peers?
+
+Needs PyTorch, whose float32 products are the oracle, and nothing else. Every part runs in its own
+process with a time limit, so that a kernel that traps or hangs costs one part only.
+
+    python native/gpu/check/grouped_gemm.py FOLDER [PART...]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+GUARD = 4096  # bytes before and after every output
+GUARD_BYTE = 0xA5
+# Relative error of one result: half a unit in the last place and a little for the order of sums.
+ROUNDING = {"bfloat16": 2**-8, "float16": 2**-10, "float32": 1e-5}
+
+
+def load_cases():
+    path = ROOT / "moeprof" / "kernels" / "cases.py"
+    spec = importlib.util.spec_from_file_location("grouped_gemm_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which kernel: tile columns (0 = by shape, 64 = plain multiply-adds) and pairs (1 no, 2 yes)."""
+
+    tile_cols: int = 0
+    pairs: int = 0
+    max_blocks: int = 0
+
+
+class Library:
+    """The library's raw calls on torch tensors."""
+
+    def __init__(self, path):
+        import torch
+
+        self.torch = torch
+        self.lib = ctypes.CDLL(str(path))
+        self.lib.MoeprofGpuGroupedGemmScratchBytes.restype = ctypes.c_size_t
+        self.lib.MoeprofGpuGroupedGemmScratchBytes.argtypes = [ctypes.c_int64]
+        self.fault = torch.zeros(6, dtype=torch.int64).pin_memory()
+        self.types = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+        self.scratch = {}
+
+    def _scratch(self, groups):
+        if groups not in self.scratch:
+            size = self.lib.MoeprofGpuGroupedGemmScratchBytes(groups)
+            # All ones: a plan that nobody wrote would be seen.
+            self.scratch[groups] = self.torch.full(
+                (size,), 0xFF, dtype=self.torch.uint8, device="cuda"
+            )
+        return self.scratch[groups]
+
+    def _call(self, function, left, right, out, lens, offs, sizes, flag, choice):
+        text = ctypes.create_string_buffer(512)
+        p, i, q = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+        rc = function(
+            p(self.torch.cuda.current_stream().cuda_stream),
+            i(self.types[left.dtype]),
+            p(left.data_ptr()),
+            p(right.data_ptr()),
+            p(out.data_ptr()),
+            p(lens.data_ptr()),
+            p(offs.data_ptr() if offs is not None else None),
+            i(lens.dtype == self.torch.int64),
+            q(lens.numel()),
+            *(q(size) for size in sizes),
+            i(flag),
+            p(self._scratch(lens.numel()).data_ptr()),
+            p(self.fault.data_ptr()),
+            i(choice.tile_cols),
+            i(choice.pairs),
+            i(choice.max_blocks),
+            text,
+            i(512),
+        )
+        if rc:
+            raise RuntimeError(text.value.decode())
+
+    def forward(self, a, b, out, lens, trans_b, choice, offs=None):
+        n = b.shape[1] if trans_b else b.shape[2]
+        sizes = (a.shape[0], a.shape[1], n)
+        self._call(self.lib.MoeprofGpuGroupedGemmRaw, a, b, out, lens, offs, sizes, trans_b, choice)
+
+    def variable_k(self, lhs, rhs, out, lens, choice, offs=None):
+        sizes = (lhs.shape[0], lhs.shape[1], rhs.shape[1])
+        is_float = out.dtype == self.torch.float32 and lhs.dtype != self.torch.float32
+        self._call(
+            self.lib.MoeprofGpuVariableKGemmRaw, lhs, rhs, out, lens, offs, sizes, is_float, choice
+        )
+
+    def take_fault(self):
+        """(kind, index, found, sum, expected) as the device reported them, or None."""
+        words = self.fault.tolist()
+        self.fault.zero_()
+        claimed, kind = words[0] & 0xFFFFFFFF, words[0] >> 32
+        return (kind, *words[1:5]) if claimed else None
+
+
+def guarded(torch, shape, dtype):
+    """An output full of ones between guard bytes: (view, whole)."""
+    count = 1
+    for side in shape:
+        count *= side
+    size = count * dtype.itemsize
+    whole = torch.full((GUARD + size + GUARD,), GUARD_BYTE, dtype=torch.uint8, device="cuda")
+    body = whole[GUARD : GUARD + size]
+    body.fill_(0xFF)
+    return body.view(dtype).view(shape), whole
+
+
+def guards_whole(whole):
+    return bool((whole[:GUARD] == GUARD_BYTE).all()) and bool((whole[-GUARD:] == GUARD_BYTE).all())
+
+
+def compare(torch, found, expected, rounding, offsets=None):
+    """ "" or what is wrong: first index, values, the map of wrong 64 x 64 blocks."""
+    found = found.float()
+    scale = expected.pow(2).mean().sqrt().item()
+    wrong = ~((found - expected).abs() <= rounding * expected.abs() + rounding * scale)
+    if not bool(wrong.any()):
+        return ""
+    first = wrong.nonzero()[0].tolist()
+    where = tuple(first)
+    lines = [
+        f"{int(wrong.sum())} of {wrong.numel()} wrong; first {where}: "
+        f"found {found[where].item():.6g}, expected {expected[where].item():.6g}; "
+        f"rms {scale:.4g}, NaN {int(found.isnan().sum())}"
+    ]
+    flat = wrong.reshape(-1, wrong.shape[-1])
+    rows, cols = flat.shape
+    blocks = []
+    for r in range(0, rows, 64):
+        counts = [int(flat[r : r + 64, c : c + 64].sum()) for c in range(0, cols, 64)]
+        if any(counts):
+            blocks.append(f"    rows {r:6d}: " + " ".join(f"{n:4d}" for n in counts[:24]))
+        if len(blocks) == 12:
+            break
+    lines += ["    wrong per 64 x 64 block:", *blocks]
+    r0, c0 = (first[-2], first[-1]) if len(first) > 1 else (0, first[0])
+    lead = tuple(first[:-2])
+    sub = found[lead][r0 : r0 + 4, c0 : c0 + 12], expected[lead][r0 : r0 + 4, c0 : c0 + 12]
+    for name, values in zip(("found", "expect"), sub, strict=True):
+        for row in values.tolist():
+            lines.append(f"    {name:6s} " + " ".join(f"{v:9.3g}" for v in row))
+    return "\n".join(lines)
+
+
+def forward_oracle(torch, a, b, lens, trans_b):
+    n = b.shape[1] if trans_b else b.shape[2]
+    out = torch.zeros((a.shape[0], n), device="cuda")
+    row = 0
+    for g, length in enumerate(lens):
+        if length:
+            matrix = b[g].float()
+            out[row : row + length] = a[row : row + length].float() @ (
+                matrix.t() if trans_b else matrix
+            )
+        row += length
+    return out
+
+
+def variable_k_oracle(torch, lhs, rhs, lens):
+    out = torch.zeros((len(lens), lhs.shape[1], rhs.shape[1]), device="cuda")
+    row = 0
+    for g, length in enumerate(lens):
+        if length:
+            out[g] = lhs[row : row + length].float().t() @ rhs[row : row + length].float()
+        row += length
+    return out
+
+
+class Checker:
+    """Runs one product after another and counts."""
+
+    def __init__(self, library):
+        self.library, self.torch = library, library.torch
+        self.done = self.failed = 0
+
+    def _operand(self, *shape, dtype, used=None):
+        x = self.torch.randn(shape, device="cuda").to(dtype)
+        if used is not None:
+            x[used:] = float("nan")
+        return x
+
+    def _report(self, name, complaint):
+        self.done += 1
+        if complaint:
+            self.failed += 1
+            if self.failed <= 6:
+                print(f"  WRONG {name}: {complaint}", flush=True)
+
+    def _lens(self, lens, wide):
+        dtype = self.torch.int64 if wide else self.torch.int32
+        return self.torch.tensor(lens, dtype=dtype, device="cuda").reshape(-1)
+
+    def forward(self, name, lens, rows, k, n, dtype, trans_b, choice, wide=False, offs=False):
+        torch = self.torch
+        a = self._operand(rows, k, dtype=dtype, used=sum(lens))
+        b = self._operand(len(lens), *((n, k) if trans_b else (k, n)), dtype=dtype)
+        out, whole = guarded(torch, (rows, n), dtype)
+        lens_there = self._lens(lens, wide)
+        sums = None
+        if offs:
+            sums = torch.zeros(len(lens) + 1, dtype=lens_there.dtype, device="cuda")
+            sums[1:] = lens_there.cumsum(0)
+        self.library.forward(a, b, out, lens_there, trans_b, choice, sums)
+        torch.cuda.synchronize()
+        label = (
+            f"{name} forward {dtype} trans_b={trans_b} {choice} rows {rows} k {k} n {n} "
+            f"lens {lens if len(lens) < 12 else f'{len(lens)} groups'}"
+        )
+        complaint = compare(
+            torch,
+            out,
+            forward_oracle(torch, a, b, lens, trans_b),
+            2 * ROUNDING[str(dtype)[6:]],
+        )
+        if not complaint and not guards_whole(whole):
+            complaint = "a guard byte around the output was written"
+        fault = self.library.take_fault()
+        if not complaint and fault:
+            complaint = f"a fault was reported: {fault}"
+        self._report(label, complaint)
+
+    def variable_k(self, name, lens, rows, m, n, dtype, out_dtype, choice, wide=False):
+        torch = self.torch
+        lhs = self._operand(rows, m, dtype=dtype, used=sum(lens))
+        rhs = self._operand(rows, n, dtype=dtype, used=sum(lens))
+        out, whole = guarded(torch, (len(lens), m, n), out_dtype)
+        self.library.variable_k(lhs, rhs, out, self._lens(lens, wide), choice)
+        torch.cuda.synchronize()
+        label = (
+            f"{name} variable K {dtype} -> {out_dtype} {choice} rows {rows} m {m} n {n} "
+            f"lens {lens if len(lens) < 12 else f'{len(lens)} groups'}"
+        )
+        complaint = compare(
+            torch, out, variable_k_oracle(torch, lhs, rhs, lens), 2 * ROUNDING[str(out_dtype)[6:]]
+        )
+        if not complaint and not guards_whole(whole):
+            complaint = "a guard byte around the output was written"
+        fault = self.library.take_fault()
+        if not complaint and fault:
+            complaint = f"a fault was reported: {fault}"
+        self._report(label, complaint)
+
+
+def random_cases(count, seed):
+    """(lens, rows, k, n) around every edge of tiles, halves and chunks; k and n multiples of 8."""
+    rng = random.Random(seed)
+    edges = [
+        0,
+        1,
+        2,
+        7,
+        8,
+        15,
+        16,
+        17,
+        63,
+        64,
+        65,
+        127,
+        128,
+        129,
+        191,
+        192,
+        193,
+        255,
+        256,
+        257,
+        300,
+    ]
+    sides = [8, 16, 24, 56, 64, 72, 120, 128, 136, 192, 248, 256, 264, 320, 448, 512, 520, 776]
+    for _ in range(count):
+        groups = rng.choice([1, 1, 2, 3, 5, 8, 31, 33, 70])
+        lens = [rng.choice(edges) for _ in range(groups)]
+        if rng.random() < 0.3:
+            lens[rng.randrange(groups)] = rng.randrange(500, 1500)
+        rows = max(1, sum(lens) + rng.choice([0, 0, 1, 63, 64, 200]))
+        yield lens, rows, rng.choice(sides), rng.choice(sides)
+
+
+def part_probe(library):
+    """Which element of b reaches which place: a picks one row of b by a single 1."""
+    torch = library.torch
+    ok = True
+    for choice in (Choice(256, 1), Choice(128, 1), Choice(256, 2)):
+        for trans_b in (False, True):
+            for dtype in (torch.bfloat16,):
+                k, n = 64, 256
+                bits = torch.arange(k * n, dtype=torch.int32, device="cuda") + 0x0080
+                values = bits.to(torch.int16).view(torch.bfloat16).reshape(k, n)
+                a = torch.eye(64, device="cuda").repeat(4, 1).to(dtype)
+                b = (values.t() if trans_b else values).contiguous()[None]
+                out, _ = guarded(torch, (256, n), dtype)
+                lens = torch.tensor([256], dtype=torch.int32, device="cuda")
+                library.forward(a, b, out, lens, trans_b, choice)
+                torch.cuda.synchronize()
+                got = out.view(torch.int16).to(torch.int32) - 0x0080
+                want = (bits - 0x0080).reshape(k, n).repeat(4, 1)
+                wrong = got != want
+                if not bool(wrong.any()):
+                    continue
+                ok = False
+                print(f"  probe {choice} trans_b={trans_b}: {int(wrong.sum())} of {wrong.numel()}")
+                for row, col in wrong.nonzero()[:: max(1, int(wrong.sum()) // 12)].tolist()[:12]:
+                    value = int(got[row, col])
+                    place = divmod(value, n) if 0 <= value < k * n else "nowhere"
+                    print(f"    out[{row}, {col}] has b at {place}, expected {(row % 64, col)}")
+    for choice in (Choice(256, 1), Choice(256, 2)):
+        # dB: lhs picks one row of rhs.
+        k, m, n = 64, 256, 256
+        bits = torch.arange(k * n, dtype=torch.int32, device="cuda") + 0x0080
+        rhs = bits.to(torch.int16).view(torch.bfloat16).reshape(k, n)
+        lhs = torch.eye(64, device="cuda").repeat(1, 4).to(torch.bfloat16).contiguous()
+        out, _ = guarded(torch, (1, m, n), torch.bfloat16)
+        lens = torch.tensor([k], dtype=torch.int32, device="cuda")
+        library.variable_k(lhs, rhs, out, lens, choice)
+        torch.cuda.synchronize()
+        got = out[0].view(torch.int16).to(torch.int32) - 0x0080
+        want = (bits - 0x0080).reshape(k, n).repeat(4, 1)
+        wrong = got != want
+        if bool(wrong.any()):
+            ok = False
+            print(f"  probe dB {choice}: {int(wrong.sum())} of {wrong.numel()}")
+            for row, col in wrong.nonzero()[:: max(1, int(wrong.sum()) // 12)].tolist()[:12]:
+                value = int(got[row, col])
+                place = divmod(value, n) if 0 <= value < k * n else "nowhere"
+                print(f"    out[{row}, {col}] has rhs at {place}, expected {(row % 64, col)}")
+    print("probe", "right" if ok else "WRONG")
+
+
+def table_cases(small_only=False):
+    for name, sizes in load_cases().CASES.items():
+        yield name, sizes.small
+        if not small_only:
+            yield name + " (large)", sizes.large
+
+
+def finish(part, checker):
+    print(f"{part}: {checker.done} products, {checker.failed} wrong", flush=True)
+
+
+def part_simt(library):
+    torch, checker = library.torch, Checker(library)
+    choice = Choice(64)
+    for name, case in table_cases(small_only=True):
+        args = list(case.group_lens), case.rows, case.k, case.n
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for trans_b in (False, True):
+                checker.forward(name, *args, dtype, trans_b, choice, wide=trans_b, offs=trans_b)
+            checker.variable_k(name, *args, dtype, dtype, choice)
+            checker.variable_k(name, *args, dtype, torch.float32, choice)
+    checker.forward("no depth", [3, 4], 9, 0, 16, torch.bfloat16, False, Choice())
+    checker.forward("no groups", [], 9, 16, 16, torch.bfloat16, False, Choice())
+    checker.variable_k("no rows", [0, 0], 0, 16, 24, torch.bfloat16, torch.bfloat16, Choice())
+    finish("simt", checker)
+
+
+def run_tiles(library, part, pairs, forward):
+    torch, checker = library.torch, Checker(library)
+    choices = [Choice(256, 1), Choice(128, 1)] if pairs == 1 else [Choice(256, 2)]
+    plans = [(f"random {i}", *case) for i, case in enumerate(random_cases(60, seed=pairs))]
+    for name, case in table_cases():
+        plans.append((name, list(case.group_lens), case.rows, case.k, case.n))
+    for index, (name, lens, rows, k, n) in enumerate(plans):
+        for choice in choices:
+            if forward:
+                for trans_b in (False, True):
+                    dtype = torch.float16 if index % 3 == 2 else torch.bfloat16
+                    checker.forward(
+                        name, lens, rows, k, n, dtype, trans_b, choice, index % 2, index % 4 == 3
+                    )
+            else:
+                dtype = torch.float16 if index % 3 == 2 else torch.bfloat16
+                checker.variable_k(name, lens, rows, k, n, dtype, dtype, choice, index % 2)
+                checker.variable_k(name, lens, rows, k, n, dtype, torch.float32, choice)
+        if checker.failed > 12:
+            print("  too many; the rest is left out")
+            break
+    # Few blocks: every block does many units, and the rings wrap often.
+    if checker.failed == 0:
+        for blocks in (2, 6):
+            lens = [300, 0, 129, 64, 700, 1, 65]
+            choice = Choice(256, pairs, blocks)
+            if forward:
+                for trans_b in (False, True):
+                    checker.forward(
+                        "few blocks", lens, 1400, 520, 776, torch.bfloat16, trans_b, choice
+                    )
+            else:
+                checker.variable_k(
+                    "few blocks", lens, 1400, 520, 776, torch.bfloat16, torch.bfloat16, choice
+                )
+    # Many groups: the plan's chunks of 256, and the search over 32 lanes.
+    rng = random.Random(5)
+    lens = [rng.choice([0, 0, 1, 3, 70]) for _ in range(1500)]
+    if forward:
+        checker.forward(
+            "1500 groups", lens, sum(lens) + 5, 64, 72, torch.bfloat16, False, choices[0]
+        )
+    else:
+        checker.variable_k(
+            "1500 groups", lens, sum(lens) + 5, 64, 72, torch.bfloat16, torch.bfloat16, choices[0]
+        )
+    finish(part, checker)
+
+
+def part_fault(library):
+    torch = library.torch
+    wrong = 0
+
+    def check(name, lens, offs, expected, choice):
+        nonlocal wrong
+        lens = torch.tensor(lens, dtype=torch.int64, device="cuda")
+        offs = None if offs is None else torch.tensor(offs, dtype=torch.int64, device="cuda")
+        a = torch.randn(100, 64, device="cuda").bfloat16()
+        b = torch.randn(lens.numel(), 64, 64, device="cuda").bfloat16()
+        out, whole = guarded(torch, (100, 64), torch.bfloat16)
+        library.forward(a, b, out, lens, False, choice, offs)
+        torch.cuda.synchronize()
+        fault = library.take_fault()
+        grad, whole_grad = guarded(torch, (lens.numel(), 64, 64), torch.bfloat16)
+        library.variable_k(a, a, grad, lens, choice, offs)
+        torch.cuda.synchronize()
+        fault2 = library.take_fault()
+        useless = bool(out.isnan().all()) and bool(grad.isnan().all())
+        whole = guards_whole(whole) and guards_whole(whole_grad)
+        if fault != expected or fault2 != expected or not useless or not whole:
+            wrong += 1
+            print(
+                f"  WRONG fault {name} {choice}: {fault}, {fault2}, expected {expected}, "
+                f"all NaN {useless}, guards {whole}"
+            )
+
+    for choice in (Choice(), Choice(64), Choice(256, 1)):
+        check("negative", [3, -2, 4], None, (1, 1, -2, 1, 100), choice)
+        check("past", [50, 51, 4], None, (2, 1, 51, 101, 100), choice)
+        check("huge", [50, 2**62, 2**62], None, (2, 1, 2**62, 50 + 2**62, 100), choice)
+        check("offs", [5, 6, 7], [0, 5, 12, 18], (3, 2, 12, 18, 11), choice)
+        check("last offs", [5, 6, 7], [0, 5, 11, 19], (3, 3, 19, 18, 18), choice)
+    print(f"fault: {wrong} wrong")
+
+
+SHAPES = ((32, 7168, 2048), (32, 2048, 7168), (8, 4096, 14336), (256, 2048, 1024))
+ROWS = 32768
+
+
+def time_ms(torch, call, repeats=20):
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    spans = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        spans.append((start, end))
+    torch.cuda.synchronize()
+    times = sorted(start.elapsed_time(end) for start, end in spans)
+    return times[len(times) // 2]
+
+
+def part_speed(library, choices=(Choice(256, 1), Choice(256, 2)), peers=True):
+    torch, cases = library.torch, load_cases()
+    print(f"speed on {torch.cuda.get_device_name(0)}, TFLOP/s, bf16, {ROWS} rows, median of 20")
+    for groups, k, n in SHAPES:
+        lens = cases.unbalanced_lens(groups, ROWS)
+        lens_there = torch.tensor(lens, dtype=torch.int32, device="cuda")
+        ends = lens_there.cumsum(0).to(torch.int32)
+        flops = 2 * ROWS * k * n
+        a = torch.randn(ROWS, k, device="cuda", dtype=torch.bfloat16)
+        d = torch.randn(ROWS, n, device="cuda", dtype=torch.bfloat16)
+        b = torch.randn(groups, k, n, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty(ROWS, n, device="cuda", dtype=torch.bfloat16)
+        da = torch.empty(ROWS, k, device="cuda", dtype=torch.bfloat16)
+        db = torch.empty(groups, k, n, device="cuda", dtype=torch.bfloat16)
+        bt = b.transpose(1, 2).contiguous()
+
+        def rate(call):
+            try:
+                return f"{flops / time_ms(torch, call) / 1e9:6.0f}"
+            except Exception as error:  # a peer that refuses is a result too
+                return f"{type(error).__name__}: {str(error)[:60]}"
+
+        def row(name, *cells):
+            print(f"  E={groups} K={k} N={n} {name:34s} " + " ".join(cells), flush=True)
+
+        for choice in choices:
+            row(
+                f"ours cols {choice.tile_cols} pairs {choice.pairs}",
+                "fwd",
+                rate(lambda: library.forward(a, b, out, lens_there, False, choice)),
+                "fwd K-major",
+                rate(lambda: library.forward(a, bt, out, lens_there, True, choice)),
+                "dA",
+                rate(lambda: library.forward(d, b, da, lens_there, True, choice)),
+                "dB",
+                rate(lambda: library.variable_k(a, d, db, lens_there, choice)),
+            )
+        if not peers:
+            continue
+        row(
+            "torch._grouped_mm",
+            "fwd",
+            rate(lambda: torch._grouped_mm(a, b, offs=ends)),
+            "fwd K-major",
+            rate(lambda: torch._grouped_mm(a, bt.transpose(1, 2), offs=ends)),
+            "dA",
+            rate(lambda: torch._grouped_mm(d, b.transpose(1, 2), offs=ends)),
+            "dB",
+            rate(lambda: torch._grouped_mm(a.t(), d, offs=ends)),
+        )
+        row(
+            "torch dense, one matrix",
+            "fwd",
+            rate(lambda: torch.mm(a, b[0], out=out)),
+            "fwd K-major",
+            rate(lambda: torch.mm(a, bt[0].t(), out=out)),
+            "dA",
+            rate(lambda: torch.mm(d, b[0].t(), out=da)),
+            "dB",
+            rate(lambda: torch.mm(a.t(), d)),
+        )
+
+
+PARTS = {
+    "probe": part_probe,
+    "simt": part_simt,
+    "plain forward": lambda lib: run_tiles(lib, "plain forward", 1, True),
+    "plain variable K": lambda lib: run_tiles(lib, "plain variable K", 1, False),
+    "pairs forward": lambda lib: run_tiles(lib, "pairs forward", 2, True),
+    "pairs variable K": lambda lib: run_tiles(lib, "pairs variable K", 2, False),
+    "fault": part_fault,
+    "speed": part_speed,
+}
+LIMITS_S = {"speed": 100}
+
+
+def run_one(folder, part):
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(1)
+    PARTS[part](Library(Path(folder) / "libgrouped_gemm.so"))
+
+
+def run_in_process(folder, part, device):
+    start = time.monotonic()
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device), "CUDA_MODULE_LOADING": "EAGER"}
+    command = [sys.executable, __file__, folder, "--one", part]
+    try:
+        done = subprocess.run(
+            command, env=env, text=True, capture_output=True, timeout=LIMITS_S.get(part, 90)
+        )
+        output = done.stdout + (
+            f"\n  exit status {done.returncode}\n{done.stderr[-1500:]}" if done.returncode else ""
+        )
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode() + f"\n{part}: TIMED OUT"
+    print(f"== {part} ({time.monotonic() - start:.0f} s)\n{output}", flush=True)
+
+
+def main(folder, parts):
+    subprocess.run([str(Path(__file__).parent / "build.sh"), folder], check=True, timeout=200)
+    print("built", flush=True)
+    names = parts or list(PARTS)
+    devices = int(os.environ.get("CHECK_DEVICES", "1"))
+    checks = [name for name in names if name != "speed"]
+    with ThreadPoolExecutor(len(checks) or 1) as pool:
+        list(pool.map(lambda it: run_in_process(folder, it[1], it[0] % devices), enumerate(checks)))
+    if "speed" in names:
+        run_in_process(folder, "speed", 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[2:3] == ["--one"]:
+        run_one(sys.argv[1], sys.argv[3])
+    else:
+        main(sys.argv[1], sys.argv[2:])
