@@ -17,6 +17,7 @@ struct LengthsFault {
   int32_t claimed;
   LengthsFaultKind kind;
   int64_t index, found, sum, expected;
+  int64_t element;  // batch element of the lengths, or -1 where all share them
 };
 
 }  // namespace moeprof::gpu

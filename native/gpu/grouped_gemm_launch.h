@@ -19,6 +19,12 @@ struct GemmChoice {
   int32_t max_blocks = 0;
 };
 
+// Where the device reports unsound lengths (null: nowhere), and as those of which batch element.
+struct FaultSink {
+  LengthsFault* record = nullptr;
+  int64_t element = -1;
+};
+
 // out[i, :] = a[i, :] @ b[g(i)]: a [rows, k], b [groups, k, n], or [groups, n, k] where trans_b,
 // out [rows, n]; rows past the sum of the lengths come out as zeros.
 struct GpuGroupedGemm {
@@ -46,11 +52,10 @@ struct GpuVariableKGemm {
 // Bytes of scratch memory, aligned to 128, that one product needs.
 size_t GroupedGemmScratchBytes(int64_t groups);
 
-// Launch on `stream`; `fault` is where the device reports unsound lengths. Both return a complaint,
-// or "".
+// Launch on `stream`; both return a complaint, or "".
 std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, void* scratch,
-                              LengthsFault* fault, const GemmChoice& choice);
+                              const FaultSink& fault, const GemmChoice& choice);
 std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op, void* scratch,
-                                LengthsFault* fault, const GemmChoice& choice);
+                                const FaultSink& fault, const GemmChoice& choice);
 
 }  // namespace moeprof::gpu

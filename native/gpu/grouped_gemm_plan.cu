@@ -23,13 +23,14 @@ __device__ int64_t BlockSum(int64_t value, int64_t* sums) {
   return value;
 }
 
-__device__ void Report(LengthsFault* fault, LengthsFaultKind kind, int64_t index, int64_t found,
-                       int64_t sum, int64_t expected) {
+__device__ void Report(LengthsFault* fault, LengthsFaultKind kind, int64_t element, int64_t index,
+                       int64_t found, int64_t sum, int64_t expected) {
   if (fault == nullptr || atomicCAS_system(&fault->claimed, 0, 1) != 0) return;
   fault->index = index;
   fault->found = found;
   fault->sum = sum;
   fault->expected = expected;
+  fault->element = element;
   __threadfence_system();
   *reinterpret_cast<volatile LengthsFaultKind*>(&fault->kind) = kind;
 }
@@ -67,7 +68,7 @@ __device__ GroupSeen ReadGroup(const PlanRequest& request, int32_t group, int64_
 
 __device__ void ReportGroup(const PlanRequest& request, int32_t group, const GroupSeen& seen) {
   const bool offset = seen.fault == LengthsFaultKind::kNotTheSum;
-  Report(request.fault, seen.fault, group, offset ? seen.offset : seen.length,
+  Report(request.fault, seen.fault, request.element, group, offset ? seen.offset : seen.length,
          seen.begin + seen.length, offset ? seen.begin : request.rows);
 }
 
@@ -166,8 +167,9 @@ cudaError_t LaunchGroupedGemmPlan(cudaStream_t stream, const PlanRequest& reques
 
 cudaError_t LaunchGroupedGemmPlanWithMaps(cudaStream_t stream, const PlanRequest& request,
                                           const GroupMapsRequest& maps) {
-  const int blocks = CeilDiv(request.lengths.groups, kGroupsOfBlock);
-  GroupedGemmPlanWithMaps < < < blocks > 0 ? blocks : 1, kThreads, 0, stream >>> (request, maps);
+  const int wanted = CeilDiv(request.lengths.groups, kGroupsOfBlock);
+  const int blocks = wanted > 0 ? wanted : 1;
+  GroupedGemmPlanWithMaps<<<blocks, kThreads, 0, stream>>>(request, maps);
   return cudaGetLastError();
 }
 

@@ -15,6 +15,7 @@ struct PlanRequest {
   GroupLengths lengths;
   Plan plan;
   LengthsFault* fault;  // where an unsound length is reported
+  int64_t element;      // batch element of the lengths, or -1
   int32_t rows;         // of the ragged operand; the lengths sum to at most as many
   bool variable_k;      // groups cut the depth: every group's output has `out_rows` rows
   int32_t out_rows;

@@ -38,7 +38,7 @@ int MoeprofGpuGroupedGemmRaw(void* stream, int type, const void* a, const void* 
       moeprof::gpu::LaunchGroupedGemm(
           static_cast<cudaStream_t>(stream),
           {static_cast<ElementType>(type), a, b, out, lengths, rows, k, n, trans_b != 0}, scratch,
-          static_cast<LengthsFault*>(fault), GemmChoice{tile_cols, pairs, max_blocks}),
+          {static_cast<LengthsFault*>(fault), -1}, GemmChoice{tile_cols, pairs, max_blocks}),
       text, size);
 }
 
@@ -49,12 +49,12 @@ int MoeprofGpuVariableKGemmRaw(void* stream, int type, const void* lhs, const vo
                                char* text, int size) {
   const GroupLengths lengths{lens, offs, lens_are_int64 != 0, lens_are_int64 != 0,
                              static_cast<int32_t>(groups)};
-  return Answer(
-      moeprof::gpu::LaunchVariableKGemm(
-          static_cast<cudaStream_t>(stream),
-          {static_cast<ElementType>(type), lhs, rhs, out, lengths, rows, m, n, float_out != 0},
-          scratch, static_cast<LengthsFault*>(fault), GemmChoice{tile_cols, pairs, max_blocks}),
-      text, size);
+  return Answer(moeprof::gpu::LaunchVariableKGemm(static_cast<cudaStream_t>(stream),
+                                                  {static_cast<ElementType>(type), lhs, rhs, out,
+                                                   lengths, rows, m, n, float_out != 0},
+                                                  scratch, {static_cast<LengthsFault*>(fault), -1},
+                                                  GemmChoice{tile_cols, pairs, max_blocks}),
+                text, size);
 }
 
 }  // extern "C"

@@ -54,7 +54,7 @@ class Library:
         self.lib = ctypes.CDLL(str(path))
         self.lib.MoeprofGpuGroupedGemmScratchBytes.restype = ctypes.c_size_t
         self.lib.MoeprofGpuGroupedGemmScratchBytes.argtypes = [ctypes.c_int64]
-        self.fault = torch.zeros(6, dtype=torch.int64).pin_memory()
+        self.fault = torch.zeros(8, dtype=torch.int64).pin_memory()
         self.types = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
         self.scratch = {}
 
