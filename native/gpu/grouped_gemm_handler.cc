@@ -9,6 +9,7 @@
 #include "gpu/grouped_gemm_finish.h"
 #include "gpu/grouped_gemm_launch.h"
 #include "gpu/grouped_gemm_operands.h"
+#include "gpu/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -72,8 +73,8 @@ ffi::Error CheckedGroupedGemm(cudaStream_t stream, ffi::ScratchAllocator& alloca
 
   LengthsFault* const record = LengthsFaultOf(kName);
   if (auto fault = TakeLengthsFault(record)) return Refuse(*fault);
-  const auto scratch = allocator.Allocate(GroupedGemmScratchBytes(shape.groups), 128);
-  if (!scratch) {
+  void* const scratch = AlignedScratch(allocator, GroupedGemmScratchBytes(shape.groups));
+  if (scratch == nullptr) {
     return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
   }
   const int64_t bytes = BytesOf(*type);
@@ -94,7 +95,7 @@ ffi::Error CheckedGroupedGemm(cudaStream_t stream, ffi::ScratchAllocator& alloca
                             trans_b};
     // One stream: the plan of an element is made after the product before has used its own.
     const std::string trouble =
-        LaunchGroupedGemm(stream, op, *scratch, {record, lengths.NameOf(i)}, choice);
+        LaunchGroupedGemm(stream, op, scratch, {record, lengths.NameOf(i)}, choice);
     if (!trouble.empty()) return ffi::Error::Internal(std::string(kName) + ": " + trouble);
   }
   return Finish(kName, stream, record);

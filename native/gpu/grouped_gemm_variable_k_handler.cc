@@ -9,6 +9,7 @@
 #include "gpu/grouped_gemm_finish.h"
 #include "gpu/grouped_gemm_launch.h"
 #include "gpu/grouped_gemm_operands.h"
+#include "gpu/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -76,8 +77,8 @@ ffi::Error CheckedVariableK(cudaStream_t stream, ffi::ScratchAllocator& allocato
 
   LengthsFault* const record = LengthsFaultOf(kName);
   if (auto fault = TakeLengthsFault(record)) return Refuse(*fault);
-  const auto scratch = allocator.Allocate(GroupedGemmScratchBytes(shape.groups), 128);
-  if (!scratch) {
+  void* const scratch = AlignedScratch(allocator, GroupedGemmScratchBytes(shape.groups));
+  if (scratch == nullptr) {
     return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
   }
   const int64_t bytes = BytesOf(*type), out_bytes = float_out ? 4 : bytes;
@@ -99,7 +100,7 @@ ffi::Error CheckedVariableK(cudaStream_t stream, ffi::ScratchAllocator& allocato
                               float_out};
     // One stream: the plan of an element is made after the product before has used its own.
     const std::string trouble =
-        LaunchVariableKGemm(stream, op, *scratch, {record, lengths.NameOf(i)}, choice);
+        LaunchVariableKGemm(stream, op, scratch, {record, lengths.NameOf(i)}, choice);
     if (!trouble.empty()) return ffi::Error::Internal(std::string(kName) + ": " + trouble);
   }
   return Finish(kName, stream, record);

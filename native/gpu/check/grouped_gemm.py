@@ -37,7 +37,7 @@ def load_cases():
 
 @dataclass(frozen=True)
 class Choice:
-    """Which kernel: tile columns (0 = by shape, 64 = plain multiply-adds) and pairs (1 no, 2 yes)."""
+    """Which kernel: tile columns (0: by shape, 64: multiply-adds) and pairs (1: no, 2: yes)."""
 
     tile_cols: int = 0
     pairs: int = 0
