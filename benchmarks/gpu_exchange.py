@@ -4,7 +4,7 @@
 
 T tokens per rank of ``hidden`` bfloat16, top-8 of 256 experts drawn evenly, EP over all devices of
 this process. Every figure is the time of one op inside one compiled program that runs it many times
-over, each on an input that depends on the result before; ops alone:
+over, one after the other (`Exchanges.chain` says how that is held); ops alone:
 
     moe_dispatch, spread_rows (the cached dispatch), moe_combine        ours: a token once per rank
     ragged_all_to_all: tokens    the same rows as ours, a token once per rank
@@ -138,16 +138,24 @@ class Exchanges:
         )
 
     def chain(
-        self, op: Callable[..., Any], rows: Any, *others: Any
+        self, op: Callable[..., Any], rows: Any, *others: Any, how: str
     ) -> Callable[[int], Callable[[], Any]]:
-        """``op(rows, *others)`` many times over; one element of each result goes into the next."""
+        """``op(rows, *others)`` many times over in one program.
+
+        ``how`` "feeds": a result is the next call's rows. "touches": one element of it goes into
+        them, which costs a small kernel. "apart": nothing does, for ops with side effects, which
+        XLA neither drops nor merges nor runs side by side.
+        """
 
         def repeat(times: int) -> Callable[[], Any]:
             def program(rows: Any, *others: Any) -> Any:
                 for _ in range(times):
                     out = op(rows, *others)
-                    rows = rows.at[0, 0].set(out[0, 0])
-                return rows[:1]
+                    if how == "feeds":
+                        rows = out
+                    elif how == "touches":
+                        rows = rows.at[0, 0].set(out[0, 0])
+                return out[:1]
 
             compiled = self.mapped(program)
             return lambda: compiled(rows, *others)
@@ -197,20 +205,25 @@ class Exchanges:
         return [
             Op(
                 "moe_dispatch",
-                self.chain(lambda *operands: dispatch(*operands)[0], x, experts, weights),
+                self.chain(lambda *a: dispatch(*a)[0], x, experts, weights, how="apart"),
                 rows,
                 rows,
             ),
-            Op("spread_rows", self.chain(lambda x, *h: spread_rows(x, h), x, *handle), rows, rows),
+            Op(
+                "spread_rows",
+                self.chain(lambda x, *h: spread_rows(x, h), x, *handle, how="apart"),
+                rows,
+                rows,
+            ),
             Op(
                 "moe_combine",
-                self.chain(lambda x, *h: moe_combine(x, h), received, *handle),
+                self.chain(lambda x, *h: moe_combine(x, h), received, *handle, how="apart"),
                 rows,
                 rows,
             ),
             Op(
                 "step: moe_dispatch, moe_combine",
-                self.chain(step, x, experts, weights),
+                self.chain(step, x, experts, weights, how="feeds"),
                 rows,
                 rows,
                 True,
@@ -249,10 +262,15 @@ class Exchanges:
 
         start = self._rows(leaving_rows)
         return [
-            Op(f"ragged_all_to_all: {what}", self.chain(there, start), crossing, crossing),
+            Op(
+                f"ragged_all_to_all: {what}",
+                self.chain(there, start, how="touches"),
+                crossing,
+                crossing,
+            ),
             Op(
                 f"step: ragged_all_to_all: {what}",
-                self.chain(there_and_back, start),
+                self.chain(there_and_back, start, how="feeds"),
                 crossing,
                 crossing,
                 True,
@@ -270,10 +288,10 @@ class Exchanges:
 
         start = self._rows(self.ranks * block)
         return [
-            Op(f"all_to_all: {what}", self.chain(there, start), crossing, on_wire),
+            Op(f"all_to_all: {what}", self.chain(there, start, how="feeds"), crossing, on_wire),
             Op(
                 f"step: all_to_all: {what}",
-                self.chain(lambda x: there(there(x)), start),
+                self.chain(lambda x: there(there(x)), start, how="feeds"),
                 crossing,
                 on_wire,
                 True,
@@ -288,7 +306,7 @@ class Exchanges:
         rows = self.load.tokens
         return Op(
             "ppermute",
-            self.chain(lambda x: jax.lax.ppermute(x, AXIS, around), self.x),
+            self.chain(lambda x: jax.lax.ppermute(x, AXIS, around), self.x, how="feeds"),
             rows,
             rows,
         )
@@ -439,8 +457,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, action="append", help="per rank: 4096 and 8192")
     parser.add_argument("--repetitions", type=int, default=20, help="of an op in one program")
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--sample-s", type=float, default=0.02, help="seconds per sample")
-    parser.add_argument("--limit-s", type=float, default=0.6, help="per op")
+    parser.add_argument("--sample-s", type=float, default=0.06, help="seconds per sample")
+    parser.add_argument("--limit-s", type=float, default=1.2, help="per op")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on any backend")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_exchange.json")
     options = parser.parse_args()
