@@ -201,6 +201,16 @@ FaultsTaken FaultsTakenFrom(int device) {
   return found == all.of_device.end() ? FaultsTaken{} : found->second.taken;
 }
 
+void CountTaken(const std::string& text) {
+  int device = 0;
+  if (MOEPROF_GPU_NAME(GetDevice)(&device) != gpuSuccess) return;
+  AllFaults& all = All();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  FaultsTaken& taken = all.of_device[device].taken;
+  ++taken.count;
+  taken.last = text;
+}
+
 bool IsStrict() {
   const char* const value = std::getenv("MOEPROF_STRICT");
   return value != nullptr && std::strcmp(value, "1") == 0;

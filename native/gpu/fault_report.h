@@ -73,6 +73,9 @@ struct FaultsTaken {
 };
 FaultsTaken FaultsTakenFrom(int device);
 
+// Counts a fault of the current device that was taken from another record.
+void CountTaken(const std::string& text);
+
 // Whether MOEPROF_STRICT=1 is in the environment now.
 bool IsStrict();
 

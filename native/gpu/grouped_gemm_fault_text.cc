@@ -9,6 +9,8 @@
 #include <mutex>
 #include <utility>
 
+#include "gpu/fault_report.h"
+
 namespace moeprof::gpu {
 namespace {
 
@@ -71,6 +73,7 @@ std::optional<std::string> TakeLengthsFault(LengthsFault* record) {
   record->kind = LengthsFaultKind::kNone;
   std::atomic_thread_fence(std::memory_order_release);
   *const_cast<volatile int32_t*>(&record->claimed) = 0;
+  CountTaken("grouped_gemm: " + text);  // for ranks that wait for this one in an exchange
   return text;
 }
 
