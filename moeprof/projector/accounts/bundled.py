@@ -25,6 +25,7 @@ def _live(what: str, shape: str, count: float) -> Live:
 
 _LOGITS = _live("gradient of the logits, until the head's gradient is made", "T V:f32", 1)
 _HEAD_GRADIENT = _live("gradient of the head, not reduced", "W_head", 1)
+_SMALLER_OF_HEAD = _live("gradient of the logits or of the head, the smaller", "h V", 1)
 _EMBEDDING = _live("embedding or head, gathered, for a part of it", "W_embedding", 0.5)
 _LAYER = (
     _live("layer inputs, norms, cotangents", "T d", 5),
@@ -74,8 +75,9 @@ _KEPT_ROWS = {
         _live("cotangents of gate and up", "N f", 2),
     ),
     "sparse-gmm-deepep": (
-        _live("cotangent of fanned-out rows", "N d", 1),
+        _live("cotangents of fanned-out rows and of what experts return", "N d", 3),
         _live("cotangents of gate and up", "N f", 2),
+        _live("received rows", "R d", 1),
     ),
     "sparse-ragged-dot": (
         _live("dense fallback of ragged_dot: rows once per local expert", "x El N d", 1),
@@ -96,7 +98,7 @@ _ROWS = {
         _live("gate, up and their product", "N f", 3),
     ),
     "sparse-gmm-deepep": (
-        _live("fanned-out rows, rows of experts, cotangents", "N d", 4.5),
+        _live("fanned-out rows, cotangents", "N d", 4),
         _live("gate, up and their product", "N f", 3),
         _live("received rows", "R d", 1),
     ),
@@ -195,8 +197,6 @@ def _rows(setting: Setting) -> tuple[Live, ...]:
     kind, rows = setting.strategy.kind, _ROWS[setting.strategy.kind]
     if kind == "sparse-gmm" and "mlpwi_0" in setting.plan.remat.saved_names:
         return tuple(replace(one, count=1) if one.shape == "N f" else one for one in rows)
-    if kind == "sparse-gmm-deepep" and setting.plan.remat.saved_names:
-        return tuple(replace(one, count=4) if one.shape == "N d" else one for one in rows)
     return rows
 
 
@@ -206,8 +206,11 @@ def _head_work(setting: Setting) -> Live:
     XLA makes the head's gradient from the logits' late, so these stay. It makes it first before the
     dense fallback of ragged_dot; and with capacity buffers and no dense layers, where the layers'
     loop starts with an iteration of its own: for an odd number of them, or without recomputation.
+    With DeepEP the model asks for it first where it is smaller (model/decoder.py).
     """
     kind, model = setting.strategy.kind, setting.model
+    if kind == "sparse-gmm-deepep":
+        return _SMALLER_OF_HEAD
     starts_apart = model.moe_layers % 2 == 1 or setting.plan.remat.text == "none"
     if kind == "dense" and not model.dense_layers and starts_apart:
         return _HEAD_GRADIENT

@@ -63,8 +63,8 @@ def kept_whole(setting: Setting) -> dict[str, tuple[Live, ...]]:
         ),
         "sparse-gmm-deepep": (
             _kept("fanned-out rows", "N d", 1),
-            _kept("rows of experts in float32, twice", "N d:f32", 2),
-            _kept("gate, up, product, parts of silu", "N f", 6),
+            _kept("gate, up, weighted product, parts of silu", "N f", 6),
+            _kept("product before its weight, in float32", "N f:f32", 1),
         ),
         "sparse-ragged-dot": (
             _kept("sorted rows", "N d", 1),

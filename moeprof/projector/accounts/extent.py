@@ -7,7 +7,7 @@ T      tokens of a device; p its sequences, S its positions of each, S_k all pos
 d      hidden width, d_t its part where tensor parallelism splits it (layer inputs);
        f, f_s, f_d widths of a routed, the shared, a dense layer's feed-forward
 q k v  features per token of queries, keys, values; o of the mixed values; H heads
-V      vocabulary
+V      vocabulary; h rows of that width of the logits' gradient or of the head's, the smaller
 K E El experts of a token, of a layer, of a rank; x = min(El, 3) dense stand-ins of ragged_dot
 n      rows of capacity buffers on a rank: sequences · E · C, C = ceil(S·K/E) · factor
 N      rows of a dropless buffer after fan-out to experts; R rows that arrive by DeepEP
@@ -36,6 +36,7 @@ from moeprof.projector.rows import ceil_div, larger, smaller
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.projector.sharding import gathered_elements, held_elements
 from moeprof.projector.state import trained_of
+from moeprof.specs.dtypes import DTYPE_BYTES
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter
 
@@ -67,6 +68,8 @@ def extent_of(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> 
         positions = ceil_div(sequence, degrees.context)
         tokens = pdbs * positions
     extent.update(T=tokens, p=pdbs, S=positions, S_k=sequence)
+    item = DTYPE_BYTES[setting.precision.compute]
+    extent["h"] = None if tokens is None else smaller(tokens * 4 // item, model.hidden)
     extent.update(_rows(setting, degrees, tokens))
     return extent
 

@@ -137,7 +137,17 @@ def _places(
         if setting.model.shared_width:
             places.append(("shared experts", moe, f"T {shared}"))
     is_dense = setting.strategy.kind == "dense"
-    # The bundled model's capacity path names none of its tensors (model/strategies/dense.py).
-    if not (is_dense and setting.world == "bundled"):
+    if not _is_unused(setting, name):
         places.append(("routed experts", moe, f"{'n' if is_dense else 'N'} {routed}"))
     return places
+
+
+def _is_unused(setting: Setting, name: str) -> bool:
+    """Whether the bundled model keeps nothing of its routed experts under a name.
+
+    Its capacity path names none of its tensors (model/strategies/dense.py). With DeepEP routing
+    weights multiply before the down projection, so no gradient needs what it returns.
+    """
+    kind = setting.strategy.kind
+    is_read = name != "mlpwo" or kind != "sparse-gmm-deepep"
+    return setting.world == "bundled" and (kind == "dense" or not is_read)
