@@ -6,6 +6,7 @@ other's GPU memory mapped. See docs/why/exchange-between-processes.md.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 
 import jax
@@ -48,6 +49,9 @@ def join(agreement: Agreement, own_group: tuple[int, ...], timeout_ms: int) -> N
     )
     if failed:
         raise JoinError(f"setup(mode='per_process'): {text.value.decode(errors='replace')}")
+    # Before the CUDA runtime ends, and with the others' knowledge. One registration counts.
+    atexit.unregister(leave)
+    atexit.register(leave)
 
 
 def leave() -> None:

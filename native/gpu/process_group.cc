@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};
+constexpr std::chrono::seconds kLastWait{20};  // the hosts have met: the peers' kernels are queued
 
 // Raises the abort word of a group that can no longer be used.
 class Watcher {
@@ -118,9 +120,11 @@ void Leave() {
     joined.group.reset();
   }
   if (group == nullptr) return;
-  // Kernels that wait for a peer go on until it has come, or until the watcher sees that it is
-  // gone.
-  group->exchange->Drain();
+  // Kernels that wait for a peer may go on until it has come, if that is soon. The watcher ends
+  // them where it is gone.
+  std::future<void> drained = std::async(std::launch::async, [&] { group->exchange->Drain(); });
+  if (drained.wait_for(kLastWait) == std::future_status::timeout) Watcher::Raise(*group);
+  drained.wait();
   group->exchange->Leave();
   std::lock_guard<std::mutex> lock(joined.mutex);
   joined.watcher.reset();

@@ -214,7 +214,7 @@ void OneLeaves() {
       return;
     }
     const Met met = board->Meet({"combine", {1}, ""}, kLong);
-    ExpectText(FailureOf(met), Fault::kAborted, ") has left its EP group (reset_runtime)");
+    ExpectText(FailureOf(met), Fault::kAborted, ") has left its EP group (reset_runtime, or");
   });
 }
 
