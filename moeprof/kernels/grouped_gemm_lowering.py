@@ -24,6 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from moeprof.kernels import native, native_gpu
+from moeprof.kernels.empty_operands import as_constants
 from moeprof.kernels.planning import is_planning
 
 _Value = Any  # whichever type the installed JAX has for MLIR values
@@ -56,7 +57,7 @@ def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> 
         reason = native_gpu.unavailable_reason(primitive.name)
         if reason is None and params.get("trans_a"):
             return by_rows(ctx, *operands, **params)
-        return native_or_twin(reason, ctx, *operands, **params)
+        return native_or_twin(reason, ctx, *as_constants(ctx, operands), **params)
 
     def for_rocm(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
         return handler(ctx, *operands) if is_planning() else by_twin(ctx, *operands, **params)

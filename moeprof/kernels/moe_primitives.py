@@ -23,6 +23,7 @@ from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from moeprof.kernels import native, native_gpu
+from moeprof.kernels.empty_operands import as_constants
 from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
 from moeprof.kernels.pending import timeout_ms
 from moeprof.kernels.planning import is_planning
@@ -211,7 +212,7 @@ def _lower_for_gpu(
     reason = native_gpu.unavailable_reason(target)
     if reason is not None:
         raise _plans_only(target, reason)
-    return _lower_native(primitive, ctx, *operands, groups=groups, **params)
+    return _lower_native(primitive, ctx, *as_constants(ctx, operands), groups=groups, **params)
 
 
 def _lower_for_rocm(

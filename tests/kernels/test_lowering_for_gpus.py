@@ -17,7 +17,9 @@ from moeprof.kernels import (
     native_gpu,
     setup,
 )
+from moeprof.kernels.moe_primitives import bind_combine
 from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.runtime import frozen_state
 from moeprof.projector.compiled import compiler
 
 from .moe_cases import mesh_of, on_ranks
@@ -85,6 +87,26 @@ def test_an_exchange_names_its_groups_and_its_patience(monkeypatch):
         assert "timeout_ms = 1500 : i64" in call
         assert "has_side_effect = true" in call
     assert "num_experts = 4 : i64" in dispatch
+
+
+@pytest.mark.usefixtures("_library")
+def test_an_array_without_elements_is_passed_as_a_constant():
+    # As a parameter of the program it would crash XLA's GPU compiler (jaxlib 0.11.2).
+    mesh = mesh_of(2)
+    setup(mesh=mesh)
+    groups = frozen_state().groups
+
+    def combine(x, weights, prefix, channels, heads):
+        handle = (prefix, channels, prefix, heads, heads >= 0, heads)
+        return bind_combine(x, weights, handle, groups=groups)
+
+    shapes = ((2, 2), (2, 32), (4, 2))
+    handle = [np.zeros((2, *shape), np.int32) for shape in shapes]
+    x, no_weights = np.ones((2, 8, 16), np.float32), np.zeros((2, 8, 0), np.float32)
+    traced = on_ranks(combine, mesh).trace(x, no_weights, *handle)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    (name,) = re.findall(r"custom_call @moeprof_moe_combine_inproc\(%\w+, (%\w+),", text)
+    assert re.search(rf"{name} = stablehlo.(constant|broadcast_in_dim).*tensor<8x0xf32>", text)
 
 
 def test_without_the_library_an_exchange_is_not_compiled_for_a_gpu_and_says_why(monkeypatch):
