@@ -111,7 +111,36 @@ def _prepare_exit() -> None:
     """Flush at exit; what that needs is imported now, while modules may still start threads."""
     import pyarrow.parquet  # noqa: F401
 
-    atexit.register(flush)
+    atexit.register(_flush_at_exit)
+
+
+def _flush_at_exit() -> None:
+    """Write what the devices computed; the steps of a program that failed have nothing to read."""
+    lost = sorted({step for log in _LOGS.values() for step in _drop_unreadable(log)})
+    if lost:
+        numbers = ", ".join(map(str, lost))
+        print(f"moeprof: no routing of step(s) {numbers}, which failed", file=sys.stderr)
+    flush()
+
+
+def _drop_unreadable(log: _Log) -> list[int]:
+    """Drop the steps whose arrays were never computed, and return their numbers."""
+    readable = [entry for entry in log.pending if _is_computed(entry)]
+    kept = {id(entry) for entry in readable}
+    lost = [entry.step for entry in log.pending if id(entry) not in kept]
+    log.pending.clear()
+    log.pending.extend(readable)
+    return lost
+
+
+def _is_computed(entry: _Entry) -> bool:
+    """Waits for the devices; JAX raises what the program failed with."""
+    try:
+        for array in (entry.tokens_per_expert, entry.received_rows):
+            getattr(array, "block_until_ready", lambda: None)()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _flush_log(run_dir: Path, log: _Log) -> list[Path]:

@@ -174,3 +174,20 @@ def test_a_script_that_never_flushes_leaves_its_tables_at_exit(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
     assert read(tmp_path, "p0.parquet")["tokens"].tolist() == [1, 2]
     assert read(tmp_path, "received-p0.parquet")["rows"].tolist() == [3]
+
+
+def test_steps_that_failed_are_named_at_exit_and_the_others_written(tmp_path):
+    script = (
+        "import numpy as np, moeprof.routing as routing\n"
+        "class Failed:\n"
+        "    shape = (1, 2)\n"
+        "    def block_until_ready(self): raise RuntimeError('INVALID_ARGUMENT: lens[0] is -1')\n"
+        "    __array__ = block_until_ready\n"
+        "routing.record(3, np.array([[1, 2]]))\n"
+        "routing.record(4, Failed())\n"
+    )
+    environment = os.environ | {"MOEPROF_RUN_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
+    assert done.returncode == 0
+    assert done.stderr.decode() == "moeprof: no routing of step(s) 4, which failed\n"
+    assert read(tmp_path, "p0.parquet")["step"].tolist() == [3, 3]
