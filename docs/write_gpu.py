@@ -1,0 +1,264 @@
+"""Question: what do the kernels and strategies reach on GPUs, by the committed measurements?
+
+Prints docs/gpu.md from the result files of benchmarks/gpu.sh that are there:
+
+    python docs/write_gpu.py > docs/gpu.md
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+GIB = 2**30
+
+INTRODUCTION = """\
+# On GPUs: what was measured
+
+Written by `python docs/write_gpu.py > docs/gpu.md` from the files in `benchmarks/results/` that
+`benchmarks/gpu.sh` makes on a machine with two NVIDIA GPUs; a test compares the two. Figures are
+medians; peers take turns sample by sample within one run. TFLOP/s are 10^12 flops of used rows per
+second, GB are 10^9 bytes, GiB 2^30. A dash: that contestant failed, as said below its table."""
+
+GEMM_NAMES = {
+    "moeprof": "moeprof",
+    "torch_grouped_mm": "torch._grouped_mm",
+    "pallas": "Pallas",
+    "ragged_dot": "lax.ragged_dot",
+    "dense_jax": "dense, JAX",
+    "dense_torch": "dense, torch",
+}
+PEERS = ("torch_grouped_mm", "pallas", "ragged_dot")
+DENSE = ("dense_jax", "dense_torch")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table; the first column is text, the others are numbers."""
+    head = list(head)
+    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def measured_on(machine: dict[str, Any]) -> str:
+    """Cards, driver, versions and date in one sentence."""
+    cards = machine["cards"]
+    name, driver, _ = (
+        (part.strip() for part in cards[0].split(",")) if cards else ("no GPU", "", "")
+    )
+    others = (("jax", "jax"), ("torch", "torch"), ("nvcc", "nvcc"))
+    versions = ", ".join(f"{label} {machine[key]}" for key, label in others)
+    return f"Measured on {len(cards)} × {name}, driver {driver}, {versions}, {machine['date']}."
+
+
+def grouped_gemm(document: dict[str, Any]) -> str:
+    """Rates of every contestant, and ours over the best peer and over the best dense product."""
+    rows = [row for row in document["rows"] if "tflops" in row]
+    head = ["E, K → N", "pass", *GEMM_NAMES.values(), "over best peer", "of dense"]
+    cells = []
+    for row in rows:
+        spread = " (zipf)" if row["spread"] == "zipf" else ""
+        rates = row["tflops"]
+        found = [f"{rates[name]:.0f}" if name in rates else "–" for name in GEMM_NAMES]
+        best = best_of(rates, PEERS)
+        dense = best_of(rates, DENSE)
+        cells.append(
+            [
+                f"{row['groups']}, {row['k']} → {row['n']}{spread}",
+                row["pass"],
+                *found,
+                ratio(rates.get("moeprof"), best),
+                share(rates.get("moeprof"), dense),
+            ]
+        )
+    reasons = {
+        f"{GEMM_NAMES.get(name, name)} at E={row.get('groups', '?')}, {row.get('pass', 'all')}": why
+        for row in document["rows"]
+        for name, why in row["failed"].items()
+    }
+    worst = max((row["relative_error"] for row in rows), default=0.0)
+    return "\n\n".join(
+        [
+            "## Grouped GEMM",
+            "32768 rows in bfloat16, lengths that differ by up to a factor of five (or fall as "
+            "1/rank: zipf), in TFLOP/s. Pallas' figure is the best of a few tile sizes; the dense "
+            "product has one matrix for all rows. " + measured_on(document["machine"]),
+            table(head, cells),
+            f"Largest relative error of ours against float32 products: {worst:.1e}.",
+            *failures(reasons),
+        ]
+    )
+
+
+def exchange(document: dict[str, Any]) -> str:
+    """Times and bandwidths of every exchange, one table per load."""
+    parts = [
+        "## Dispatch and combine",
+        "Two GPUs of one process, bfloat16 rows of 7168, top-8 of 256 experts drawn evenly. Ops "
+        "named `tokens` send a token once per rank, as ours do; `pairs` a row per (token, expert), "
+        "as dropless paths do without ours. all_to_all is padded to the most rows that can go. "
+        "`spread_rows` is the dispatch along known routes that the gradient of a combine makes. "
+        "Payload is the bytes of rows that must cross the link per direction over the time; padding "
+        "is none. A step is there and back. " + measured_on(document["machine"]),
+        *([document["note"]] if "note" in document else []),
+    ]
+    for load in document["loads"]:
+        times = {row["op"]: row["us"] for row in load["ops"]}
+        ours = times.get("step: moe_dispatch, moe_combine")
+        rows = [
+            [
+                f"`{row['op']}`",
+                f"{row['us']:,.0f}",
+                rate(row["payload_GB_s"]),
+                rate(row["wire_GB_s"]),
+                ratio(row["us"], ours) if row["op"].startswith("step") else "",
+            ]
+            for row in [*load["ops"], *load["peer_copies"]]
+        ]
+        head = ["op", "µs", "payload GB/s", "on the wire GB/s", "× our step"]
+        parts += [f"### {load['tokens']} tokens per GPU", table(head, rows)]
+        parts += failures(load["failed"])
+    return "\n\n".join(parts)
+
+
+def strategies(document: dict[str, Any]) -> str:
+    """Speed and memory of every strategy, at its batches."""
+    model = document["model"]
+    rows, reasons = [], {}
+    for name, found in document["strategies"].items():
+        for run in found["runs"]:
+            if "failed" in run:
+                reasons[f"{name}, pdbs {run['pdbs']}, {run['data']}"] = run["failed"]
+                continue
+            rows.append(
+                [
+                    name,
+                    str(run["pdbs"]),
+                    run["data"],
+                    f"{run['step_ms']:.1f}",
+                    f"{run['tokens_s_device']:,.0f}",
+                    f"{max(run['peak_bytes'], default=0) / GIB:.2f}",
+                    f"{run['busiest_expert_over_mean']:.2f}",
+                    f"{run['busiest_rank_over_mean']:.2f}",
+                ]
+            )
+    head = ["strategy", "pdbs", "data", "step ms", "tokens/s/device", "peak GiB"]
+    return "\n\n".join(
+        [
+            "## The strategies on the bundled model",
+            f"{model['layers']} layers, hidden {model['hidden']}, {model['experts']} experts top-"
+            f"{model['top_k']} of width {model['moe_ffn']}, bfloat16, sequences of "
+            f"{document['sequence']}, expert parallelism {document['expert']}, full "
+            f"rematerialisation, JAX's pool held to {document['pool_bytes'] / GIB:.1f} GiB. The "
+            "router is untrained: how uneven it is stands in the last two columns, as the busiest "
+            "expert and the busiest rank over their means. " + measured_on(document["machine"]),
+            table([*head, "expert ×", "rank ×"], rows),
+            *failures(reasons),
+        ]
+    )
+
+
+def convergence(document: dict[str, Any]) -> str:
+    """Losses by strategy."""
+    setting = document["setting"]
+    runs = document["runs"]
+    rows = [
+        [
+            run["strategy"],
+            f"{run['final_loss']:.4f}",
+            f"{run['held_out_loss']:.4f}",
+            f"{100 * run['dropped']:.1f} %",
+            f"{run['busiest_expert_over_mean']:.2f}",
+        ]
+        for run in runs
+        if "failed" not in run
+    ]
+    head = ["strategy", "final loss", "held-out loss", "dropped", "busiest expert ×"]
+    return "\n\n".join(
+        [
+            "## What dropping costs in loss",
+            f"{setting['steps']:,} steps on real text from the same weights on the same batches: "
+            f"{setting['layers']} layers, hidden {setting['hidden']}, {setting['experts']} experts "
+            f"top-{setting['top_k']}, {setting['sequences']} sequences of {setting['sequence']}, "
+            "float32 weights, bfloat16 compute. Losses in nats per byte; the final one is the mean "
+            "of the last twentieth of the steps. " + measured_on(document["machine"]),
+            table(head, rows),
+            *failures({run["strategy"]: run["failed"] for run in runs if "failed" in run}),
+        ]
+    )
+
+
+def sanitizers(document: dict[str, Any]) -> str:
+    """What compute-sanitizer found."""
+    rows = [
+        [run["program"], run["tool"], "clean" if run["is_clean"] else str(run["found"])]
+        for run in document["runs"]
+    ]
+    return "\n\n".join(
+        [
+            "## compute-sanitizer",
+            measured_on(document["machine"]),
+            table(["program", "tool", "errors or hazards"], rows),
+        ]
+    )
+
+
+SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "gpu_grouped_gemm.json": grouped_gemm,
+    "gpu_exchange.json": exchange,
+    "gpu_ab.json": strategies,
+    "gpu_convergence.json": convergence,
+    "gpu_sanitize.json": sanitizers,
+}
+
+
+def best_of(rates: dict[str, float], names: Iterable[str]) -> float | None:
+    """The highest rate of those contestants that have one."""
+    return max((rates[name] for name in names if name in rates), default=None)
+
+
+def rate(value: float) -> str:
+    """A bandwidth: whole numbers, one decimal below ten."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def ratio(ours: float | None, other: float | None) -> str:
+    """``ours`` over ``other`` with two decimals below ten, else none."""
+    if not ours or not other:
+        return "–"
+    value = ours / other
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def share(ours: float | None, other: float | None) -> str:
+    """``ours`` in percent of ``other``."""
+    return f"{100 * ours / other:.0f} %" if ours and other else "–"
+
+
+def failures(reasons: dict[str, str]) -> list[str]:
+    """A list of what failed and why; nothing where nothing did."""
+    lines = [f"- {name}: {why[:160].replace('`', '')}" for name, why in reasons.items()]
+    return ["\n".join(lines)] if lines else []
+
+
+def wrapped(part: str) -> str:
+    """A paragraph in lines of at most 100 characters; headings, tables and lists as they are."""
+    return part if part.startswith(("#", "|", "-")) else textwrap.fill(part, 100)
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page."""
+    parts = []
+    for name, section in SECTIONS.items():
+        file = results / name
+        if file.is_file():
+            found = section(json.loads(file.read_text(encoding="utf-8")))
+            parts += [wrapped(part) for part in found.split("\n\n")]
+    return "\n\n".join([INTRODUCTION, *parts])
+
+
+if __name__ == "__main__":
+    print(page())

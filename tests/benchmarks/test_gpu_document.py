@@ -1,0 +1,79 @@
+"""docs/gpu.md is what its writer makes of the committed results, and says what they hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import ModuleType
+
+import pytest
+
+from .conftest import BENCHMARKS
+
+ROOT = BENCHMARKS.parent
+MACHINE = {
+    "cards": ["NVIDIA X, 1.2, 8 MiB"] * 2,
+    "jax": "0.1",
+    "torch": "2.0",
+    "nvcc": "13.0",
+    "date": "2026-01-02",
+}
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("write_gpu", ROOT / "docs/write_gpu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_written_from_the_results(writer):
+    assert (ROOT / "docs/gpu.md").read_text(encoding="utf-8") == writer.page() + "\n"
+
+
+def test_ours_is_set_against_the_best_peer_and_the_best_dense_product(writer, tmp_path):
+    row = {
+        "case": "c",
+        "pass": "dB",
+        "groups": 8,
+        "k": 4,
+        "n": 6,
+        "spread": "zipf",
+        "relative_error": 0.002,
+        "tflops": {
+            "moeprof": 660.0,
+            "torch_grouped_mm": 600.0,
+            "pallas": 500.0,
+            "dense_jax": 800.0,
+        },
+        "failed": {"ragged_dot": "no `room`"},
+    }
+    document = {"machine": MACHINE, "rows": [row]}
+    (tmp_path / "gpu_grouped_gemm.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    cells = "8, 4 → 6 (zipf) | dB | 660 | 600 | 500 | – | 800 | – | 1.10 | 82 %"
+    assert f"| {cells} |" in page
+    assert "- lax.ragged_dot at E=8, dB: no room" in page
+    assert (
+        "Measured on 2 × NVIDIA X, driver 1.2, jax 0.1, torch 2.0, nvcc 13.0, 2026-01-02." in page
+    )
+
+
+def test_steps_are_set_against_our_step(writer, tmp_path):
+    def op(name: str, us: float) -> dict:
+        return {"op": name, "us": us, "payload_GB_s": 300.4, "wire_GB_s": 310.6}
+
+    load = {
+        "tokens": 4096,
+        "ops": [op("step: moe_dispatch, moe_combine", 400.0), op("step: ragged", 36000.0)],
+        "peer_copies": [op("peer copy, one way", 150.0)],
+        "failed": {},
+    }
+    (tmp_path / "gpu_exchange.json").write_text(json.dumps({"machine": MACHINE, "loads": [load]}))
+    page = writer.page(tmp_path)
+    assert "| `step: ragged` | 36,000 | 300 | 311 | 90 |" in page
+    assert "| `peer copy, one way` | 150 | 300 | 311 |  |" in page
+    assert max(len(line) for line in page.splitlines()) <= 100
