@@ -101,8 +101,8 @@ def exchange(document: dict[str, Any]) -> str:
         "named `tokens` send a token once per rank, as ours do; `pairs` a row per (token, expert), "
         "as dropless paths do without ours. all_to_all is padded to the most rows that can go. "
         "`spread_rows` is the dispatch along known routes that the gradient of a combine makes. "
-        "Payload is the bytes of rows that must cross the link per direction over the time; padding "
-        "is none. A step is there and back. " + measured_on(document["machine"]),
+        "Payload is the bytes of rows that must cross the link per direction over the time; "
+        "padding is none. A step is there and back. " + measured_on(document["machine"]),
         *([document["note"]] if "note" in document else []),
     ]
     for load in document["loads"]:
