@@ -251,7 +251,16 @@ class Checker:
             f"lens {lens if len(lens) < 12 else f'{len(lens)} groups'}"
         )
         complaint = compare(
-            torch, out, variable_k_oracle(torch, lhs, rhs, lens), 2 * ROUNDING[str(out_dtype)[6:]]
+            torch,
+            out,
+            variable_k_oracle(torch, lhs, rhs, lens),
+            # The tensor cores' float32 sums keep fewer bits than fused multiply-adds.
+            2
+            * (
+                ROUNDING[str(out_dtype)[6:]]
+                if choice.tile_cols == 64
+                else max(1e-4, ROUNDING[str(out_dtype)[6:]])
+            ),
         )
         if not complaint and not guards_whole(whole):
             complaint = "a guard byte around the output was written"
@@ -463,30 +472,40 @@ SHAPES = ((32, 7168, 2048), (32, 2048, 7168), (8, 4096, 14336), (256, 2048, 1024
 ROWS = 32768
 
 
-def time_ms(torch, call, repeats=20):
-    for _ in range(3):
-        call()
+def medians_ms(torch, calls, rounds=12):
+    """Median milliseconds of each call; the calls take turns, as the clock falls with the heat."""
+    spans = {name: [] for name in calls}
+    usable = {}
+    for name, call in calls.items():
+        try:
+            call()
+            torch.cuda.synchronize()
+            usable[name] = call
+        except Exception as error:  # a peer that refuses is a result too
+            print(f"  {name}: {type(error).__name__}: {str(error)[:80]}")
+    for _ in range(rounds):
+        for name, call in usable.items():
+            call()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            end.record()
+            spans[name].append((start, end))
     torch.cuda.synchronize()
-    spans = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        spans.append((start, end))
-    torch.cuda.synchronize()
-    times = sorted(start.elapsed_time(end) for start, end in spans)
-    return times[len(times) // 2]
+    return {
+        name: sorted(start.elapsed_time(end) for start, end in spans[name])[rounds // 2]
+        for name in usable
+    }
 
 
-def part_speed(library, choices=(Choice(256, 1), Choice(256, 2)), peers=True):
+def part_speed(library):
     torch, cases = library.torch, load_cases()
-    print(f"speed on {torch.cuda.get_device_name(0)}, TFLOP/s, bf16, {ROWS} rows, median of 20")
+    print(f"speed on {torch.cuda.get_device_name(0)}, TFLOP/s, bf16, {ROWS} rows, median of 12")
+    plain, pairs = Choice(256, 1), Choice(256, 2)
     for groups, k, n in SHAPES:
         lens = cases.unbalanced_lens(groups, ROWS)
-        lens_there = torch.tensor(lens, dtype=torch.int32, device="cuda")
-        ends = lens_there.cumsum(0).to(torch.int32)
-        flops = 2 * ROWS * k * n
+        there = torch.tensor(lens, dtype=torch.int32, device="cuda")
+        ends = there.cumsum(0).to(torch.int32)
         a = torch.randn(ROWS, k, device="cuda", dtype=torch.bfloat16)
         d = torch.randn(ROWS, n, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(groups, k, n, device="cuda", dtype=torch.bfloat16)
@@ -494,52 +513,41 @@ def part_speed(library, choices=(Choice(256, 1), Choice(256, 2)), peers=True):
         da = torch.empty(ROWS, k, device="cuda", dtype=torch.bfloat16)
         db = torch.empty(groups, k, n, device="cuda", dtype=torch.bfloat16)
         bt = b.transpose(1, 2).contiguous()
-
-        def rate(call):
-            try:
-                return f"{flops / time_ms(torch, call) / 1e9:6.0f}"
-            except Exception as error:  # a peer that refuses is a result too
-                return f"{type(error).__name__}: {str(error)[:60]}"
-
-        def row(name, *cells):
-            print(f"  E={groups} K={k} N={n} {name:34s} " + " ".join(cells), flush=True)
-
-        for choice in choices:
-            row(
-                f"ours cols {choice.tile_cols} pairs {choice.pairs}",
-                "fwd",
-                rate(lambda: library.forward(a, b, out, lens_there, False, choice)),
-                "fwd K-major",
-                rate(lambda: library.forward(a, bt, out, lens_there, True, choice)),
-                "dA",
-                rate(lambda: library.forward(d, b, da, lens_there, True, choice)),
-                "dB",
-                rate(lambda: library.variable_k(a, d, db, lens_there, choice)),
+        products = {
+            "fwd": (
+                lambda c: library.forward(a, b, out, there, False, c),
+                lambda: torch._grouped_mm(a, b, offs=ends),
+                lambda: torch.mm(a, b[0], out=out),
+            ),
+            "fwd K-major": (
+                lambda c: library.forward(a, bt, out, there, True, c),
+                lambda: torch._grouped_mm(a, bt.transpose(1, 2), offs=ends),
+                lambda: torch.mm(a, bt[0].t(), out=out),
+            ),
+            "dA": (
+                lambda c: library.forward(d, b, da, there, True, c),
+                lambda: torch._grouped_mm(d, b.transpose(1, 2), offs=ends),
+                lambda: torch.mm(d, b[0].t(), out=da),
+            ),
+            "dB": (
+                lambda c: library.variable_k(a, d, db, there, c),
+                lambda: torch._grouped_mm(a.t(), d, offs=ends),
+                lambda: torch.mm(a.t(), d),
+            ),
+        }
+        for product, (ours, grouped, dense) in products.items():
+            times = medians_ms(
+                torch,
+                {
+                    "plain": lambda: ours(plain),
+                    "pairs": lambda: ours(pairs),
+                    "torch._grouped_mm": grouped,
+                    "torch dense": dense,
+                },
             )
-        if not peers:
-            continue
-        row(
-            "torch._grouped_mm",
-            "fwd",
-            rate(lambda: torch._grouped_mm(a, b, offs=ends)),
-            "fwd K-major",
-            rate(lambda: torch._grouped_mm(a, bt.transpose(1, 2), offs=ends)),
-            "dA",
-            rate(lambda: torch._grouped_mm(d, b.transpose(1, 2), offs=ends)),
-            "dB",
-            rate(lambda: torch._grouped_mm(a.t(), d, offs=ends)),
-        )
-        row(
-            "torch dense, one matrix",
-            "fwd",
-            rate(lambda: torch.mm(a, b[0], out=out)),
-            "fwd K-major",
-            rate(lambda: torch.mm(a, bt[0].t(), out=out)),
-            "dA",
-            rate(lambda: torch.mm(d, b[0].t(), out=da)),
-            "dB",
-            rate(lambda: torch.mm(a.t(), d)),
-        )
+            flops = 2 * ROWS * k * n
+            rates = " ".join(f"{name} {flops / ms / 1e9:5.0f}" for name, ms in times.items())
+            print(f"  E={groups} K={k} N={n} {product:12s} {rates}", flush=True)
 
 
 PARTS = {
