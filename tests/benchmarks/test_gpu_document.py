@@ -77,3 +77,55 @@ def test_steps_are_set_against_our_step(writer, tmp_path):
     assert "| `step: ragged` | 36,000 | 300 | 311 | 90 |" in page
     assert "| `peer copy, one way` | 150 | 300 | 311 |  |" in page
     assert max(len(line) for line in page.splitlines()) <= 100
+
+
+def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
+    def run(pdbs: int, tokens: float) -> dict:
+        return {
+            "pdbs": pdbs,
+            "data": "text",
+            "step_ms": 200.04,
+            "tokens_s_device": tokens,
+            "peak_bytes": [2**30, 3 * 2**29],
+            "busiest_expert_over_mean": 3.2,
+            "busiest_rank_over_mean": 1.1,
+        }
+
+    out_of_memory = {"pdbs": 9, "data": "text", "failed": "RESOURCE_EXHAUSTED"}
+    document = {
+        "machine": MACHINE,
+        "model": {"layers": 8, "hidden": 4, "experts": 2, "top_k": 1, "moe_ffn": 3},
+        "sequence": 4096,
+        "expert": 2,
+        "pool_bytes": 2**30,
+        "strategies": {
+            "sparse-gmm": {"runs": [run(2, 19000.0), run(4, 20000.0), out_of_memory]},
+            "dense-cf1.25": {"runs": [run(2, 20000.0)]},
+        },
+    }
+    (tmp_path / "gpu_ab.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    assert "| sparse-gmm | 2 | text | 200.0 | 19,000 | 0.95 | 1.50 | 3.20 | 1.10 |" in page
+    assert "| sparse-gmm | 4 | text | 200.0 | 20,000 | – | 1.50 | 3.20 | 1.10 |" in page
+    assert "- sparse-gmm, pdbs 9, text: RESOURCE_EXHAUSTED" in page
+
+
+def test_losses_and_sanitizers(writer, tmp_path):
+    run = {
+        "strategy": "dense-cf2",
+        "final_loss": 1.23456,
+        "held_out_loss": 1.5,
+        "dropped": 0.0567,
+        "busiest_expert_over_mean": 2.0,
+    }
+    setting = dict.fromkeys(("layers", "hidden", "experts", "top_k", "sequences", "sequence"), 4)
+    losses = {"machine": MACHINE, "setting": {**setting, "steps": 2000}, "runs": [run]}
+    (tmp_path / "gpu_convergence.json").write_text(json.dumps(losses))
+    clean = {"program": "exchange", "tool": "memcheck", "found": 0, "is_clean": True}
+    hazards = {"program": "exchange", "tool": "racecheck", "found": 3, "is_clean": False}
+    found = {"machine": MACHINE, "runs": [clean, hazards]}
+    (tmp_path / "gpu_sanitize.json").write_text(json.dumps(found))
+    page = writer.page(tmp_path)
+    assert "| dense-cf2 | 1.2346 | 1.5000 | 5.7 % | 2.00 |" in page
+    assert "| exchange | memcheck | clean |" in page
+    assert "| exchange | racecheck | 3 |" in page
