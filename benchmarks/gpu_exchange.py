@@ -140,24 +140,10 @@ class Exchanges:
     def chain(
         self, op: Callable[..., Any], rows: Any, *others: Any, how: str
     ) -> Callable[[int], Callable[[], Any]]:
-        """``op(rows, *others)`` many times over in one program.
-
-        ``how`` "feeds": a result is the next call's rows. "touches": one element of it goes into
-        them, which costs a small kernel. "apart": nothing does, for ops with side effects, which
-        XLA neither drops nor merges nor runs side by side.
-        """
+        """``op(rows, *others)`` many times over in one program, as `looped` says."""
 
         def repeat(times: int) -> Callable[[], Any]:
-            def program(rows: Any, *others: Any) -> Any:
-                for _ in range(times):
-                    out = op(rows, *others)
-                    if how == "feeds":
-                        rows = out
-                    elif how == "touches":
-                        rows = rows.at[0, 0].set(out[0, 0])
-                return out[:1]
-
-            compiled = self.mapped(program)
+            compiled = self.mapped(looped(op, times, how))
             return lambda: compiled(rows, *others)
 
         return repeat
@@ -321,6 +307,30 @@ class Exchanges:
             return jax.random.normal(key, (per_rank, self.load.hidden), jnp.bfloat16)
 
         return self.mapped(draw)()
+
+
+def looped(op: Callable[..., Any], times: int, how: str) -> Callable[..., Any]:
+    """A function of an op's operands that calls it ``times`` over, one after the other.
+
+    ``how`` "feeds": a result is the next call's rows. "touches": one element of it goes into them,
+    which costs a small kernel. "apart": the compiler is told that the rows depend on it, which
+    costs nothing; for ops with side effects, which XLA neither drops nor merges once it has
+    forgotten that. JAX itself drops calls whose results nobody uses.
+    """
+    import jax
+
+    def program(rows: Any, *others: Any) -> Any:
+        for _ in range(times):
+            out = op(rows, *others)
+            if how == "feeds":
+                rows = out
+            elif how == "touches":
+                rows = rows.at[0, 0].set(out[0, 0])
+            else:
+                rows, out = jax.lax.optimization_barrier((rows, out))
+        return out[:1]
+
+    return program
 
 
 def measure(load: Load, options: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from moeprof.kernels import reset_runtime
+
 from .conftest import BENCHMARKS
 
 
@@ -208,3 +210,25 @@ def test_small_products_are_told_apart_from_wrong_ones(program, monkeypatch):
     zeros = lambda case, a, b, d: (0 * d, 0 * a, 0 * b)  # noqa: E731
     monkeypatch.setattr(small, "exact", zeros)
     assert min(small.errors(case, "float32")) > 1
+
+
+@pytest.mark.parametrize(
+    ("which", "target"), [(0, "dispatch"), (1, "cached_dispatch"), (2, "combine")]
+)
+def test_no_call_of_a_chain_is_dropped(program, which, target):
+    exchange = program("gpu_exchange")
+    calls: list = []
+
+    class Recorded(exchange.Exchanges):
+        def chain(self, op, rows, *others, how):
+            calls.append((op, rows, others, how))
+            return super().chain(op, rows, *others, how=how)
+
+    exchanges = Recorded(exchange.SMOKE)
+    try:
+        exchanges.ours()
+        op, rows, others, how = calls[which]
+        compiled = exchanges.mapped(exchange.looped(op, 5, how)).lower(rows, *others).compile()
+    finally:
+        reset_runtime()
+    assert compiled.as_text().count(f'custom_call_target="moeprof_moe_{target}_inproc"') == 5
