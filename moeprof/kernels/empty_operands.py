@@ -17,13 +17,14 @@ _Value = Any  # whichever type the installed JAX has for MLIR values
 
 def as_constants(ctx: mlir.LoweringRuleContext, operands: Sequence[_Value]) -> list[_Value]:
     """``operands``, with those that have no elements replaced by constants of their type."""
+    avals: Sequence[Any] = ctx.avals_in
     return [
         _constant(ctx, aval) if 0 in aval.shape else operand
-        for operand, aval in zip(operands, ctx.avals_in, strict=True)
+        for operand, aval in zip(operands, avals, strict=True)
     ]
 
 
-def _constant(ctx: mlir.LoweringRuleContext, aval: Any) -> _Value:
+def _constant(ctx: Any, aval: Any) -> _Value:
     make = mlir.lower_fun(lambda: jnp.zeros(aval.shape, aval.dtype), multiple_results=False)
     (value,) = make(ctx.replace(avals_in=[], avals_out=[aval]))
     return value

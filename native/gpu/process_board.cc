@@ -148,7 +148,8 @@ int ProcessBoard::FindGone() const {
 std::string ProcessBoard::GoneText(int rank) const {
   const bool on_purpose = memory_->SlotOf(rank).has_left.load(std::memory_order_acquire) != 0;
   return "EP rank " + link_->NameOf(rank) +
-         (on_purpose ? " has left its EP group (reset_runtime, or the end of its program)" : " has ended");
+         (on_purpose ? " has left its EP group (reset_runtime, or the end of its program)"
+                     : " has ended");
 }
 
 // Posts this rank's card of the next round.

@@ -60,7 +60,9 @@ def test_lengths_that_do_not_fit_are_refused_with_index_value_and_bound(lens, co
 def test_lengths_are_also_checked_for_the_gradient_of_the_matrices():
     rows, no_offsets = jnp.ones((ROWS, K)), jnp.zeros((0,), jnp.int32)
     with pytest.raises(INVALID_ARGUMENT, match=r"variable_k: group_lens\[0\] is 513"):
-        bind_variable_k(rows, rows, jnp.array([513, 0]), no_offsets, max_threads=0)
+        jax.block_until_ready(
+            bind_variable_k(rows, rows, jnp.array([513, 0]), no_offsets, max_threads=0)
+        )
 
 
 def test_a_refused_call_writes_nothing_past_its_output_and_the_next_call_is_right():
