@@ -82,6 +82,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int32_t end = min(begin + per_channel, shape.tokens);
   ExchangeFlags* const own = call.flags[call.rank];
   bool is_bad = false;
+  // The sending kernel may take up its place: it waits for this one's flag.
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 
   if (thread < kMaxRanks) sent[thread] = 0;
   __syncthreads();
@@ -181,17 +183,47 @@ __device__ void WritePrefixes(const DispatchArgs& args, const Counts& counts) {
   }
 }
 
+// What a warp sends at a time: words [begin, end) of a token's row, with one part of it the rest of
+// what belongs to the row.
+struct Part {
+  int32_t token, begin, end;
+  bool has_routing;
+};
+
+// Part `item` of all. Rows go in halves, of whole steps of SendPart, so that no warp is long behind
+// the others; the routing goes with the shorter one.
+__device__ Part PartOf(const DispatchShape& shape, int32_t item) {
+  constexpr int32_t kStep = 32 * kInFlight;
+  const int32_t steps = (shape.words + kStep - 1) / kStep;
+  const int32_t middle = min((steps + 1) / 2 * kStep, shape.words);
+  if (item % 2 == 0) return {item / 2, 0, middle, false};
+  return {item / 2, middle, shape.words, true};
+}
+
+// The lane's slot of a token.
+struct Slot {
+  int32_t expert;  // -1: unused, or none
+  float weight;
+};
+
+__device__ Slot SlotOf(const DispatchArgs& args, int32_t token) {
+  const int32_t lane = threadIdx.x % 32, top_k = args.shape.top_k;
+  if (lane >= top_k) return {-1, 0.0f};
+  return {args.topk_idx[int64_t{token} * top_k + lane],
+          args.topk_weights[int64_t{token} * top_k + lane]};
+}
+
 // A token's routing as rank `d` sees it, and where it comes from; by a warp.
-__device__ void SendRouting(const DispatchArgs& args, int32_t token, int32_t d, int64_t row) {
+__device__ void SendRouting(const DispatchArgs& args, int32_t token, const Slot& slot, int32_t d,
+                            int64_t row) {
   const DispatchShape& shape = args.shape;
   const DispatchResult& to = args.of_rank[d];
   const int32_t lane = threadIdx.x % 32;
   if (lane < shape.top_k) {
-    const int64_t from = int64_t{token} * shape.top_k + lane;
-    const int32_t local = args.topk_idx[from] - d * shape.experts_per_rank;
+    const int32_t local = slot.expert - d * shape.experts_per_rank;
     const bool is_own = local >= 0 && local < shape.experts_per_rank;
     to.topk_idx[row * shape.top_k + lane] = is_own ? local : -1;
-    to.topk_weights[row * shape.top_k + lane] = is_own ? args.topk_weights[from] : 0.0f;
+    to.topk_weights[row * shape.top_k + lane] = is_own ? slot.weight : 0.0f;
   }
   for (int32_t i = lane; i < shape.scales; i += 32) {
     to.scales[row * shape.scales + i] = args.scales[int64_t{token} * shape.scales + i];
@@ -200,28 +232,30 @@ __device__ void SendRouting(const DispatchArgs& args, int32_t token, int32_t d, 
 }
 
 // By a warp.
-__device__ void SendToken(const DispatchArgs& args, const Counts& counts, int32_t token) {
+__device__ void SendPart(const DispatchArgs& args, const Counts& counts, const Part& part) {
   const ExchangeCall& call = args.call;
   const DispatchShape& shape = args.shape;
   const int32_t lane = threadIdx.x % 32;
-  const int32_t channel = token / ((shape.tokens + shape.channels - 1) / shape.channels);
+  const int32_t channel = part.token / ((shape.tokens + shape.channels - 1) / shape.channels);
   int32_t row_on_rank = -1;  // lane d: of the token on rank d
   if (lane < call.ranks) {
-    const int32_t head = args.send_head[int64_t{token} * call.ranks + lane];
+    const int32_t head = args.send_head[int64_t{part.token} * call.ranks + lane];
     const int32_t start =
         channel == 0 ? 0 : args.channel_prefix[lane * shape.channels + channel - 1];
     if (head >= 0) row_on_rank = counts.first_row[lane] + start + head;
   }
   const uint32_t going = __ballot_sync(kAllLanes, row_on_rank >= 0);
   if (going == 0) return;
-  const uint4* const from = args.x + int64_t{token} * shape.words;
+  // Asked for before the row: nothing is left to wait for at the end.
+  const Slot slot = part.has_routing ? SlotOf(args, part.token) : Slot{-1, 0.0f};
+  const uint4* const from = args.x + int64_t{part.token} * shape.words;
   // Lanes past the end take part in the shuffles.
-  for (int32_t first = 0; first < shape.words; first += 32 * kInFlight) {
+  for (int32_t first = part.begin; first < part.end; first += 32 * kInFlight) {
     uint4 held[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int32_t word = first + 32 * i + lane;
-      if (word < shape.words) held[i] = LoadWord(from + word);
+      if (word < part.end) held[i] = LoadWord(from + word);
     }
     for (uint32_t left = going; left != 0; left &= left - 1) {
       const int32_t d = __ffs(left) - 1;
@@ -230,13 +264,14 @@ __device__ void SendToken(const DispatchArgs& args, const Counts& counts, int32_
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         const int32_t word = first + 32 * i + lane;
-        if (word < shape.words) StoreWord(to + word, held[i]);
+        if (word < part.end) StoreWord(to + word, held[i]);
       }
     }
   }
+  if (!part.has_routing) return;
   for (uint32_t left = going; left != 0; left &= left - 1) {
     const int32_t d = __ffs(left) - 1;
-    SendRouting(args, token, d, __shfl_sync(kAllLanes, row_on_rank, d));
+    SendRouting(args, part.token, slot, d, __shfl_sync(kAllLanes, row_on_rank, d));
   }
 }
 
@@ -261,12 +296,29 @@ __global__ void __launch_bounds__(kSendThreads)
   ReadCounts(args.call, counts);
   if (blockIdx.x == 0) WritePrefixes(args, counts);
   if (!counts.is_bad) {
-    for (int32_t token = WarpOfGrid(); token < args.shape.tokens; token += WarpsOfGrid()) {
-      SendToken(args, counts, token);
+    const int32_t parts = 2 * args.shape.tokens;
+    for (int32_t item = WarpOfGrid(); item < parts; item += WarpsOfGrid()) {
+      SendPart(args, counts, PartOf(args.shape, item));
     }
   }
   ClearUnused(args, counts);
   Finish(args.call);
+}
+
+// Started while the plan still runs. It touches nothing of the plan's, nor of a peer's, before it
+// has seen the flags that plans raise last, its own rank's among them; and the plan itself starts
+// only after what is before it in the stream.
+cudaError_t LaunchSend(cudaStream_t stream, const DispatchArgs& args, int blocks) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kSendThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, MoeDispatchSend, args);
 }
 
 }  // namespace
@@ -274,8 +326,7 @@ __global__ void __launch_bounds__(kSendThreads)
 cudaError_t LaunchDispatch(cudaStream_t stream, const DispatchArgs& args, int blocks) {
   MoeDispatchPlan<<<args.shape.channels, kPlanThreads, 0, stream>>>(args);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  MoeDispatchSend<<<blocks, kSendThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchSend(stream, args, blocks);
 }
 
 cudaError_t LoadDispatchKernels() {
