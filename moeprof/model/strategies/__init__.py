@@ -2,7 +2,7 @@
 
 Scopes, under every strategy: ``permute`` and ``local_permute`` rearrange rows on one device,
 ``dispatch`` and ``combine`` move them between devices, ``experts`` multiplies, ``unpermute`` undoes
-the rearrangements and applies the routing weights.
+the rearrangements and applies the routing weights, which with DeepEP ``experts`` does.
 """
 
 from __future__ import annotations
