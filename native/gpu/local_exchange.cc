@@ -178,7 +178,8 @@ void LocalExchange::FailIfLeft(Gathering& gathering, int64_t run) {
   for (size_t r = 0; r < devices_.size() && !gathering.failure; ++r) {
     const std::deque<int64_t>& left = places_[r].runs_left;
     if (gathering.has_come[r] || std::find(left.begin(), left.end(), run) == left.end()) continue;
-    Fail(gathering, {Fault::kAborted, NameOf(r) + " has left this run of the program for another"});
+    Fail(gathering, {Fault::kAborted,
+                     "EP rank " + NameOf(r) + " has left this run of the program for another"});
   }
 }
 
@@ -188,28 +189,27 @@ void LocalExchange::FailIfFaulty(Gathering& gathering, int64_t run) {
     if (gathering.has_come[r] || places_[r].run != run) continue;
     const FaultsTaken taken = FaultsTakenFrom(static_cast<int>(devices_[r]));
     if (taken.count == places_[r].faults) continue;
-    Fail(gathering, {Fault::kAborted, NameOf(r) + " failed: " + taken.last});
+    Fail(gathering, {Fault::kAborted, "EP rank " + NameOf(r) + " failed: " + taken.last});
   }
 }
 
 std::string LocalExchange::NameOf(size_t rank) const {
-  return "rank " + std::to_string(rank) + " (GPU " + std::to_string(devices_[rank]) + ")";
+  return std::to_string(rank) + " (device " + std::to_string(devices_[rank]) + ")";
 }
 
-std::string LocalExchange::Missing(const Gathering& gathering, int32_t rank, const char* op,
-                                   milliseconds timeout) const {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(timeout.count()) / 1000);
-  std::string text = std::string(op) + ": " + NameOf(rank) + " waited " + seconds + " s for ";
-  bool is_first = true;
+std::string LocalExchange::Missing(const Gathering& gathering, milliseconds timeout) const {
+  std::string missing, present;
   for (size_t r = 0; r < devices_.size(); ++r) {
-    if (gathering.has_come[r]) continue;
-    text += (is_first ? "" : ", ") + NameOf(r);
-    is_first = false;
+    std::string& names = gathering.has_come[r] ? present : missing;
+    names += (names.empty() ? "" : ", ") + NameOf(r);
   }
-  return text + ": expected all " + std::to_string(devices_.size()) + " ranks at call " +
-         std::to_string(places_[rank].call + 1) + " of the program's run, got " +
-         std::to_string(gathering.come);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g", static_cast<double>(timeout.count()) / 1000);
+  return "EP rank " + missing + " did not arrive within " + seconds + " s: expected " +
+         std::to_string(devices_.size()) + " ranks, got " + std::to_string(gathering.come) + ": " +
+         present +
+         ". All ranks of a group must run the same dispatches and combines (look for a lax.cond "
+         "whose branch differs between ranks); MOEPROF_EP_TIMEOUT_S sets the wait";
 }
 
 std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& call,
@@ -237,8 +237,7 @@ std::variant<Met, Failure> LocalExchange::Meet(int32_t rank, const PeerCall& cal
   while (!is_settled()) {
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) {
-      Fail(gathering,
-           {Fault::kDeadlineExceeded, Missing(gathering, rank, call.op.c_str(), timeout)});
+      Fail(gathering, {Fault::kDeadlineExceeded, call.op + ": " + Missing(gathering, timeout)});
     } else if (!changed_.wait_until(lock, std::min(deadline, now + kLook), is_settled)) {
       FailIfFaulty(gathering, run);
     }
@@ -265,7 +264,7 @@ void LocalExchange::Refuse(int32_t rank, const std::string& op, const std::strin
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_) return;
   Fail(Arrive(rank, run),
-       {Fault::kAborted, op + ": rank " + std::to_string(rank) + " failed: " + reason});
+       {Fault::kAborted, op + ": EP rank " + NameOf(rank) + " failed: " + reason});
   Leave({run, places_[rank].call});
 }
 

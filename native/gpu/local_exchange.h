@@ -95,8 +95,7 @@ class LocalExchange {
   void Leave(const Key& key);
   void ForgetFailed();
   std::string NameOf(size_t rank) const;
-  std::string Missing(const Gathering& gathering, int32_t rank, const char* op,
-                      std::chrono::milliseconds timeout) const;
+  std::string Missing(const Gathering& gathering, std::chrono::milliseconds timeout) const;
 
   const std::vector<int64_t> devices_;
   std::vector<ExchangeFlags*> flags_;

@@ -30,8 +30,32 @@ __device__ void ReadEnds(const CachedDispatchArgs& args, Ends& ends) {
   __syncthreads();
 }
 
+template <typename Word>
+__device__ Word FilledWith(uint32_t bits);
+template <>
+__device__ uint4 FilledWith<uint4>(uint32_t bits) {
+  return make_uint4(bits, bits, bits, bits);
+}
+template <>
+__device__ uint32_t FilledWith<uint32_t>(uint32_t bits) {
+  return bits;
+}
+
+// As row_copy.cuh has them for words of 16 bytes; by a warp.
+using gpu::CopyRow;
+using gpu::FillRow;
+__device__ void CopyRow(const uint32_t* from, uint32_t* to, int32_t words) {
+  for (int32_t i = threadIdx.x % 32; i < words; i += 32) {
+    to[i] = *static_cast<const volatile uint32_t*>(from + i);
+  }
+}
+__device__ void FillRow(uint32_t* to, int32_t words, uint32_t value) {
+  for (int32_t i = threadIdx.x % 32; i < words; i += 32) to[i] = value;
+}
+
+template <typename Word>
 __device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32_t row) {
-  uint4* const to = args.recv_x + int64_t{row} * args.words;
+  Word* const to = static_cast<Word*>(args.recv_x) + int64_t{row} * args.words;
   int32_t source = 0;
   while (ends.of_source[source] <= row) ++source;  // row is below the last end
   const int32_t token = args.src_idx[row];
@@ -42,9 +66,10 @@ __device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32
     FillRow(to, args.words, kUseless);
     return;
   }
-  CopyRow(args.x[source] + int64_t{token} * args.words, to, args.words);
+  CopyRow(static_cast<const Word*>(args.x[source]) + int64_t{token} * args.words, to, args.words);
 }
 
+template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     MoeCachedDispatch(const __grid_constant__ CachedDispatchArgs args) {
   __shared__ Ends ends;
@@ -57,25 +82,30 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t parts = args.call.ranks, part = (used + parts - 1) / parts;
   for (int32_t i = WarpOfGrid(); i < part * parts; i += WarpsOfGrid()) {
     const int32_t row = (i % parts) * part + i / parts;
-    if (row < used) FetchRow(args, ends, row);
+    if (row < used) FetchRow<Word>(args, ends, row);
   }
   const uint32_t fill = ends.is_bad ? kUseless : args.unused;
-  FillByGrid(args.recv_x, int64_t{used} * args.words,
-             int64_t{args.tokens} * args.call.ranks * args.words,
-             make_uint4(fill, fill, fill, fill));
+  FillByGrid(static_cast<Word*>(args.recv_x), int64_t{used} * args.words,
+             int64_t{args.tokens} * args.call.ranks * args.words, FilledWith<Word>(fill));
   Finish(args.call);
 }
 
 }  // namespace
 
 cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks) {
-  MoeCachedDispatch<<<blocks, kThreads, 0, stream>>>(args);
+  if (args.word_bytes == sizeof(uint4)) {
+    MoeCachedDispatch<uint4><<<blocks, kThreads, 0, stream>>>(args);
+  } else {
+    MoeCachedDispatch<uint32_t><<<blocks, kThreads, 0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 
 cudaError_t LoadCachedDispatchKernel() {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, MoeCachedDispatch);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, MoeCachedDispatch<uint4>);
+  if (error != cudaSuccess) return error;
+  return cudaFuncGetAttributes(&attributes, MoeCachedDispatch<uint32_t>);
 }
 
 }  // namespace moeprof::gpu

@@ -31,14 +31,15 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
   args.tokens = static_cast<int32_t>(tokens);
   args.rank_prefix = rank_prefix.typed_data();
   args.src_idx = recv_src_idx.typed_data();
-  args.recv_x = static_cast<uint4*>(recv_x.untyped_data());
+  args.recv_x = recv_x.untyped_data();
   args.unused = UnusedRowBits();
   const int64_t row_bytes = RowBytes(x);
-  if (row_bytes % sizeof(uint4) != 0) {
-    planned.complaint = "rows must be a multiple of 16 bytes, found " + std::to_string(row_bytes);
+  args.word_bytes = row_bytes % 16 == 0 ? 16 : 4;
+  if (row_bytes % args.word_bytes != 0) {
+    planned.complaint = "rows must be a multiple of 4 bytes, found " + std::to_string(row_bytes);
     return planned;
   }
-  args.words = static_cast<int32_t>(row_bytes / sizeof(uint4));
+  args.words = static_cast<int32_t>(row_bytes / args.word_bytes);
   planned.call = {
       NameOf(call.op), {tokens, row_bytes}, {AsPeerBuffer(x.untyped_data(), x.size_bytes())}};
   const int blocks = ExchangeBlocks(call.device, kBlocks);
@@ -46,7 +47,7 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
                                                         const Met& met) mutable {
     args.call = exchange;
     for (int r = 0; r < exchange.ranks; ++r) {
-      args.x[r] = static_cast<const uint4*>(met.pointers[r][0]);
+      args.x[r] = met.pointers[r][0];
     }
     return LaunchCachedDispatch(stream, args, blocks);
   };

@@ -14,12 +14,13 @@ namespace moeprof::gpu {
 
 struct CachedDispatchArgs {
   ExchangeCall call;
-  int32_t tokens, words;       // per rank; of 16 bytes, per row
-  const uint4* x[kMaxRanks];   // [T, words] of every rank
+  int32_t tokens, words;       // per rank; of word_bytes, per row
+  const void* x[kMaxRanks];    // [T, words] of every rank
   const int32_t* rank_prefix;  // [EP, EP]
   const int32_t* src_idx;      // [T * EP]
-  uint4* recv_x;               // [T * EP, words]
+  void* recv_x;                // [T * EP, words]
   uint32_t unused;             // 32 bits that unused rows are filled with
+  int32_t word_bytes = 16;     // or 4: the gradient of routing weights has rows of K float32
 };
 
 cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks);

@@ -120,6 +120,25 @@ __device__ void SumRows(const CombineArgs& args, uint32_t ranks, int32_t row_on_
   }
 }
 
+// As SumRows and the cases of one row and none, a float at a time.
+__device__ void CombineNarrow(const CombineArgs& args, int32_t token, uint32_t ranks,
+                              int32_t row_on_rank, bool is_useless) {
+  float* const to = reinterpret_cast<float*>(args.combined_x) + int64_t{token} * args.words;
+  for (int32_t first = 0; first < args.words; first += 32) {
+    const int32_t column = first + static_cast<int32_t>(threadIdx.x % 32);
+    float total = is_useless ? __uint_as_float(kUseless) : 0.0f;
+    for (uint32_t left = ranks; left != 0; left &= left - 1) {
+      const int32_t d = __ffs(left) - 1;
+      const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+      if (column >= args.words) continue;
+      const auto* const from = reinterpret_cast<const float*>(args.x[d]) + row * args.words;
+      const float value = *static_cast<const volatile float*>(from + column);
+      total = left == ranks ? value : total + value;
+    }
+    if (column < args.words) to[column] = total;
+  }
+}
+
 // The row of this rank's `token` on the rank that the lane stands for, or -1 where it was not sent
 // there; `is_bad` where the handle places it outside.
 __device__ int32_t RowOnRank(const CombineArgs& args, int32_t token, bool& is_bad) {
@@ -146,12 +165,18 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
   bool is_bad = false;
   const int32_t row_on_rank = is_broken ? -1 : RowOnRank(args, token, is_bad);
   if (__any_sync(kAllLanes, is_bad) || is_broken) {
-    FillRow(to, args.words, kUseless);
+    if constexpr (kType == CombineType::kNarrowFloat32) {
+      CombineNarrow(args, token, 0, -1, true);
+    } else {
+      FillRow(to, args.words, kUseless);
+    }
     if (lane < args.top_k) to_weights[lane] = __uint_as_float(kUseless);
     return;
   }
   const uint32_t ranks = __ballot_sync(kAllLanes, row_on_rank >= 0);
-  if (ranks == 0) {
+  if constexpr (kType == CombineType::kNarrowFloat32) {
+    CombineNarrow(args, token, ranks, row_on_rank, false);
+  } else if (ranks == 0) {
     FillRow(to, args.words, 0);
   } else if (__popc(ranks) == 1) {
     const int32_t d = __ffs(ranks) - 1;
@@ -195,6 +220,9 @@ cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int bloc
     case CombineType::kFloat16:
       MoeCombine<CombineType::kFloat16><<<blocks, kThreads, 0, stream>>>(args);
       break;
+    case CombineType::kNarrowFloat32:
+      MoeCombine<CombineType::kNarrowFloat32><<<blocks, kThreads, 0, stream>>>(args);
+      break;
   }
   return cudaGetLastError();
 }
@@ -207,6 +235,9 @@ cudaError_t LoadCombineKernels() {
   }
   if (error == cudaSuccess) {
     error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kFloat16>);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kNarrowFloat32>);
   }
   return error;
 }

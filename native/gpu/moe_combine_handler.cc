@@ -1,6 +1,7 @@
 // Question: are the buffers of a combine on the GPU sound, and what do the other ranks see of them?
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "cpu/moe_buffers.h"
 #include "gpu/exchange_handler.h"
@@ -28,11 +29,10 @@ bool Fit(Buffers& b, int64_t ranks) {
   const int64_t hidden = b.x.dimensions()[1], channels = b.channel_prefix.dimensions()[1];
   const int64_t top_k = b.topk_weights.dimensions()[1];
   return tokens > 0 && channels > 0 && rows <= INT32_MAX && top_k <= 32 &&
-         RowBytes(b.x) % sizeof(uint4) == 0 && HasShape(b.x, rows, hidden) &&
-         HasShape(b.topk_weights, rows, top_k) && HasShape(b.rank_prefix, ranks, ranks) &&
-         HasShape(b.channel_prefix, ranks, channels) && HasShape(b.in_rank, tokens, ranks) &&
-         HasShape(b.send_head, tokens, ranks) && HasShape(*b.combined_x, tokens, hidden) &&
-         HasShape(*b.combined_weights, tokens, top_k) &&
+         HasShape(b.x, rows, hidden) && HasShape(b.topk_weights, rows, top_k) &&
+         HasShape(b.rank_prefix, ranks, ranks) && HasShape(b.channel_prefix, ranks, channels) &&
+         HasShape(b.in_rank, tokens, ranks) && HasShape(b.send_head, tokens, ranks) &&
+         HasShape(*b.combined_x, tokens, hidden) && HasShape(*b.combined_weights, tokens, top_k) &&
          b.x.element_type() == b.combined_x->element_type();
 }
 
@@ -55,15 +55,24 @@ PlannedCall Plan(const HandlerCall& call, Buffers b) {
     planned.complaint = "buffers do not fit the handle and EP";
     return planned;
   }
-  const auto type = TypeOf(b.x.element_type());
+  auto type = TypeOf(b.x.element_type());
   if (!type) {
     planned.complaint = "x must be float32, bfloat16 or float16";
     return planned;
   }
+  const int64_t row_bytes = RowBytes(b.x);
+  if (row_bytes % 16 != 0) {
+    if (type != CombineType::kFloat32) {
+      planned.complaint = "rows must be a multiple of 16 bytes, found " + std::to_string(row_bytes);
+      return planned;
+    }
+    type = CombineType::kNarrowFloat32;
+  }
+  const int64_t word_bytes = type == CombineType::kNarrowFloat32 ? 4 : 16;
   CombineArgs args{};
   args.type = *type;
   args.tokens = static_cast<int32_t>(b.send_head.dimensions()[0]);
-  args.words = static_cast<int32_t>(RowBytes(b.x) / sizeof(uint4));
+  args.words = static_cast<int32_t>(row_bytes / word_bytes);
   args.top_k = static_cast<int32_t>(b.topk_weights.dimensions()[1]);
   args.channels = static_cast<int32_t>(b.channel_prefix.dimensions()[1]);
   args.rank_prefix = b.rank_prefix.typed_data();
@@ -72,11 +81,10 @@ PlannedCall Plan(const HandlerCall& call, Buffers b) {
   args.send_head = b.send_head.typed_data();
   args.combined_x = static_cast<uint4*>(b.combined_x->untyped_data());
   args.combined_weights = b.combined_weights->typed_data();
-  planned.call = {
-      NameOf(call.op),
-      {args.tokens, RowBytes(b.x), static_cast<int64_t>(*type), args.top_k, args.channels},
-      {AsPeerBuffer(b.x.untyped_data(), b.x.size_bytes()),
-       AsPeerBuffer(b.topk_weights.untyped_data(), b.topk_weights.size_bytes())}};
+  planned.call = {NameOf(call.op),
+                  {args.tokens, row_bytes, static_cast<int64_t>(*type), args.top_k, args.channels},
+                  {AsPeerBuffer(b.x.untyped_data(), b.x.size_bytes()),
+                   AsPeerBuffer(b.topk_weights.untyped_data(), b.topk_weights.size_bytes())}};
   const int blocks = ExchangeBlocks(call.device, int64_t{2} * args.channels);
   planned.launch = [args, blocks, stream = call.stream](const ExchangeCall& exchange,
                                                         const Met& met) mutable {

@@ -13,12 +13,14 @@
 
 namespace moeprof::gpu {
 
-enum class CombineType : int32_t { kFloat32, kBFloat16, kFloat16 };
+// kNarrowFloat32: rows that are no multiple of 16 bytes, as the gradient of routing weights has
+// them.
+enum class CombineType : int32_t { kFloat32, kBFloat16, kFloat16, kNarrowFloat32 };
 
 struct CombineArgs {
   ExchangeCall call;
   CombineType type;
-  int32_t tokens, words, top_k, channels;  // words: of 16 bytes, per row
+  int32_t tokens, words, top_k, channels;  // words: of 16 bytes (kNarrowFloat32: 4), per row
   const uint4* x[kMaxRanks];               // [T * EP, words] of every rank
   const float* topk_weights[kMaxRanks];    // [T * EP, K] of every rank
   const int32_t* rank_prefix;              // [EP, EP], this and the next three of this rank

@@ -141,7 +141,7 @@ std::string Judge(const Program& program, const std::vector<Rank>& all, size_t i
              std::to_string(expected) + "; it ended with: " + seen.failure;
     }
     if (!is_sound && seen.failure.empty()) return who + " did not fail";
-    if (seen.failure.find("waited") == std::string::npos) continue;
+    if (seen.failure.find("did not arrive") == std::string::npos) continue;
     // A rank that failed before its first exchange of the run leaves no reason behind.
     const bool is_silent = program.call == 0 && (program.trouble == Trouble::kLeaves ||
                                                  program.trouble == Trouble::kFailsElsewhere);
