@@ -159,7 +159,9 @@ def strategies(document: dict[str, Any]) -> str:
             f"{model['layers']} layers, hidden {model['hidden']}, {model['experts']} experts top-"
             f"{model['top_k']} of width {model['moe_ffn']}, bfloat16, sequences of "
             f"{document['sequence']}, expert parallelism {document['expert']}, full "
-            f"rematerialisation, JAX's pool held to {document['pool_bytes'] / GIB:.1f} GiB. The "
+            f"rematerialisation, JAX's pool held to {document['pool_bytes'] / GIB:.1f} GiB. "
+            "Attention is plain JAX in blocks, the same for every strategy, and takes a large part "
+            "of each step: a faster one would set the strategies further apart. The "
             "router is untrained: how uneven it is stands in the last two columns, as the busiest "
             "expert and the busiest rank over their means. " + measured_on(document["machine"]),
             table([*head, "expert ×", "rank ×"], rows),

@@ -50,7 +50,7 @@ def test_exchange(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["dense-cf2", "sparse-gmm-deepep"])
 def test_strategies(tmp_path, strategy):
-    found = run("gpu_ab", "--strategy", strategy, out=tmp_path / "r.json")
+    found = run("gpu_ab", "--strategy", strategy, "--case-limit-s", "450", out=tmp_path / "r.json")
     synthetic, text = found["strategies"][strategy]["runs"]
     assert (synthetic["data"], text["data"]) == ("synthetic", "text")
     for row in (synthetic, text):
