@@ -166,8 +166,17 @@ def strategies(document: dict[str, Any]) -> str:
             "expert and the busiest rank over their means. " + measured_on(document["machine"]),
             table([*head, "expert ×", "rank ×"], rows),
             *failures(reasons),
+            "Largest pdbs in that pool by the closed form of `moeprof memory`: "
+            + projected(document["strategies"])
+            + ".",
         ]
     )
+
+
+def projected(strategies: dict[str, Any]) -> str:
+    """The projected largest batch of each strategy."""
+    found = (f"{name} {row['projected_largest_pdbs']}" for name, row in strategies.items())
+    return ", ".join(found)
 
 
 def convergence(document: dict[str, Any]) -> str:

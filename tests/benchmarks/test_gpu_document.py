@@ -99,8 +99,11 @@ def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
         "expert": 2,
         "pool_bytes": 2**30,
         "strategies": {
-            "sparse-gmm": {"runs": [run(2, 19000.0), run(4, 20000.0), out_of_memory]},
-            "dense-cf1.25": {"runs": [run(2, 20000.0)]},
+            "sparse-gmm": {
+                "projected_largest_pdbs": 7,
+                "runs": [run(2, 19000.0), run(4, 20000.0), out_of_memory],
+            },
+            "dense-cf1.25": {"projected_largest_pdbs": 9, "runs": [run(2, 20000.0)]},
         },
     }
     (tmp_path / "gpu_ab.json").write_text(json.dumps(document))
@@ -108,6 +111,7 @@ def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
     assert "| sparse-gmm | 2 | text | 200.0 | 19,000 | 0.95 | 1.50 | 3.20 | 1.10 |" in page
     assert "| sparse-gmm | 4 | text | 200.0 | 20,000 | – | 1.50 | 3.20 | 1.10 |" in page
     assert "- sparse-gmm, pdbs 9, text: RESOURCE_EXHAUSTED" in page
+    assert "sparse-gmm 7, dense-cf1.25 9." in page.replace("\n", " ")
 
 
 def test_losses_and_sanitizers(writer, tmp_path):
