@@ -133,3 +133,12 @@ def test_losses_and_sanitizers(writer, tmp_path):
     assert "| dense-cf2 | 1.2346 | 1.5000 | 5.7 % | 2.00 |" in page
     assert "| exchange | memcheck | clean |" in page
     assert "| exchange | racecheck | 3 |" in page
+
+
+def test_products_without_jax(writer, tmp_path):
+    rates = {"moeprof": 630, "moeprof_plain": 620, "torch_grouped_mm": 600, "dense_torch": 700}
+    row = {"groups": 8, "k": 4, "n": 6, "pass": "dA", "tflops": rates}
+    head = {"machine": MACHINE, "rows_per_product": 64, "dtype": "bfloat16", "note": "Said so."}
+    text = json.dumps({**head, "rows": [row]})
+    (tmp_path / "gpu_grouped_gemm_check.json").write_text(text)
+    assert "| 8, 4 → 6 | dA | 630 | 620 | 600 | 700 | 1.05 | 90 % |" in writer.page(tmp_path)
