@@ -118,9 +118,9 @@ def grouped_gemm_check(document: dict[str, Any]) -> str:
         [
             "## Grouped GEMM, called without JAX",
             f"{document['rows_per_product']} rows in {document['dtype']}, lengths that differ by "
-            "up to a factor of five, in TFLOP/s. `moeprof` is what runs by default, pairs of blocks "
-            "that share what they load. The card slows down as it warms, so only rates of one row "
-            "compare. " + document["note"] + " " + measured_on(document["machine"]),
+            "up to a factor of five, in TFLOP/s. `moeprof` is what runs by default, pairs of "
+            "blocks that share what they load. The card slows down as it warms, so only rates of "
+            "one row compare. " + document["note"] + " " + measured_on(document["machine"]),
             table(head, cells),
         ]
     )
