@@ -12,6 +12,7 @@ for python in ${PYTHON:-.venv/bin/python python3}; do
   python="$(command -v "$python" || true)"
   [ -z "$python" ] || break
 done
+[ "${python#/}" != "$python" ] || python="$PWD/$python" # CMake looks elsewhere for relative ones
 generator=()
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=ON \
