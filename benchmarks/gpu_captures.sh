@@ -6,7 +6,11 @@ archive=$(realpath -m "$1")
 shift
 python=${PYTHON:-python3.12}
 sources=${MOEPROF_SOURCES:-/src}
-rm -rf "$sources/moeprof" "$sources/captures"
+if [ -e "$sources/moeprof" ] || [ -e "$sources/captures" ]; then
+  echo "$sources: expected neither moeprof nor captures in it, found one; remove it or name another" \
+    "folder in MOEPROF_SOURCES" >&2
+  exit 2
+fi
 mkdir -p "$sources/moeprof"
 cp -r moeprof analyzers reports benchmarks "$sources/moeprof/"
 cd "$sources/moeprof"
