@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/fault_code.h"
+
 namespace moeprof {
 namespace {
 
@@ -15,22 +17,6 @@ ffi::Future Failed(ffi::Error error) {
   ffi::Future future(promise);
   promise.SetError(std::move(error));
   return future;
-}
-
-ffi::ErrorCode ErrorCodeOf(Fault fault) {
-  switch (fault) {
-    case Fault::kInvalidArgument:
-      return ffi::ErrorCode::kInvalidArgument;
-    case Fault::kDeadlineExceeded:
-      return ffi::ErrorCode::kDeadlineExceeded;
-    case Fault::kAborted:
-      return ffi::ErrorCode::kAborted;
-    case Fault::kResourceExhausted:
-      return ffi::ErrorCode::kResourceExhausted;
-    case Fault::kInternal:
-      return ffi::ErrorCode::kInternal;
-  }
-  return ffi::ErrorCode::kInternal;
 }
 
 }  // namespace

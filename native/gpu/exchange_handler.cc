@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/caught.h"
+#include "cpu/fault_code.h"
 #include "gpu/on_device.h"
 
 namespace moeprof::gpu {
@@ -15,26 +16,10 @@ namespace ffi = xla::ffi;
 // As many as NCCL's kernels have blocks at most: none of those is sure to fit beside one of ours.
 constexpr int kFreeMultiprocessors = 32;
 
-ffi::ErrorCode CodeOf(Fault fault) {
-  switch (fault) {
-    case Fault::kInvalidArgument:
-      return ffi::ErrorCode::kInvalidArgument;
-    case Fault::kDeadlineExceeded:
-      return ffi::ErrorCode::kDeadlineExceeded;
-    case Fault::kAborted:
-      return ffi::ErrorCode::kAborted;
-    case Fault::kResourceExhausted:
-      return ffi::ErrorCode::kResourceExhausted;
-    case Fault::kInternal:
-      return ffi::ErrorCode::kInternal;
-  }
-  return ffi::ErrorCode::kInternal;
-}
-
 // Every text names the operation once. What a kernel reported names the one that it belonged to.
 ffi::Error ToError(GpuOp op, const Failure& failure) {
   const bool is_named = failure.text.rfind("moeprof_", 0) == 0;
-  return ffi::Error(CodeOf(failure.fault),
+  return ffi::Error(ErrorCodeOf(failure.fault),
                     is_named ? failure.text : std::string(NameOf(op)) + ": " + failure.text);
 }
 

@@ -1,7 +1,8 @@
 // Question: how does a kernel say what was wrong with its inputs, and how do we hear of it?
 //
 // Sizes on the device are known to kernels alone, so a handler cannot refuse unsound ones. Every
-// device has one record in pinned host memory. The first thread that finds a fault claims it,
+// device has one record in pinned host memory for all exchanges; grouped products have theirs in
+// grouped_gemm_fault.h. The first thread that finds a fault claims it,
 // writes what it found, and the kernel makes its outputs useless (NaN, -1) where it cannot go on.
 // The record is read by the next handler on that device, which fails with its text; with
 // MOEPROF_STRICT=1 each handler waits for its own kernels and reads it at once.

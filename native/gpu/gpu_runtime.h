@@ -32,22 +32,4 @@ inline const char* GpuErrorName(gpuError_t error) {
   return error == gpuSuccess ? nullptr : MOEPROF_GPU_NAME(GetErrorName)(error);
 }
 
-// Makes a device current for as long as it lives.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    (void)MOEPROF_GPU_NAME(GetDevice)(&before_);
-    error_ = MOEPROF_GPU_NAME(SetDevice)(device);
-  }
-  ~CurrentDevice() { (void)MOEPROF_GPU_NAME(SetDevice)(before_); }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
-  gpuError_t error() const { return error_; }
-
- private:
-  int before_ = 0;
-  gpuError_t error_;
-};
-
 }  // namespace moeprof::gpu

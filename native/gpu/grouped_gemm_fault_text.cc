@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -75,11 +74,6 @@ std::optional<std::string> TakeLengthsFault(LengthsFault* record) {
   *const_cast<volatile int32_t*>(&record->claimed) = 0;
   CountTaken("grouped_gemm: " + text);  // for ranks that wait for this one in an exchange
   return text;
-}
-
-bool StrictMode() {
-  const char* value = std::getenv("MOEPROF_STRICT");
-  return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 }  // namespace moeprof::gpu

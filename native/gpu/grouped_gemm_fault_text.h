@@ -20,7 +20,4 @@ LengthsFault* LengthsFaultOf(const char* op);
 // What was reported, which is forgotten; nothing where nothing was or the report is not finished.
 std::optional<std::string> TakeLengthsFault(LengthsFault* record);
 
-// Whether handlers wait for their kernels and return what these report.
-bool StrictMode();
-
 }  // namespace moeprof::gpu

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "gpu/fault_report.h"
 #include "gpu/grouped_gemm_fault_text.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -14,7 +15,7 @@ namespace moeprof::gpu {
 
 // Success; in strict mode, after the kernels have run, what they reported.
 inline xla::ffi::Error Finish(const char* op, cudaStream_t stream, LengthsFault* record) {
-  if (!StrictMode()) return xla::ffi::Error::Success();
+  if (!IsStrict()) return xla::ffi::Error::Success();
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) {
     return xla::ffi::Error::Internal(std::string(op) + ": " + cudaGetErrorName(error) + ", " +

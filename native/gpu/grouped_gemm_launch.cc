@@ -93,7 +93,7 @@ size_t GroupedGemmScratchBytes(int64_t groups) {
 }
 
 std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, void* scratch,
-                              const FaultSink& fault, const GemmChoice& choice) {
+                              const LengthsReport& report, const GemmChoice& choice) {
   if (op.rows == 0 || op.n == 0) return "";
   const int32_t blocks = Blocks(choice);
   const bool tiles =
@@ -101,8 +101,8 @@ std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, voi
   PlanRequest plan{};
   plan.lengths = op.lengths;
   plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.fault = fault.record;
-  plan.element = fault.element;
+  plan.fault = report.record;
+  plan.element = report.element;
   plan.rows = static_cast<int32_t>(op.rows);
   plan.tiling = tiles ? TilesFor(choice, op.n, blocks)
                       : Tiling{kSimtTile, kSimtTile, static_cast<int32_t>(op.n), false};
@@ -136,15 +136,15 @@ std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, voi
 }
 
 std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op, void* scratch,
-                                const FaultSink& fault, const GemmChoice& choice) {
+                                const LengthsReport& report, const GemmChoice& choice) {
   if (op.lengths.groups == 0 || op.m == 0 || op.n == 0) return "";
   const int32_t blocks = Blocks(choice);
   const bool tiles = TakesTiles(op.type, choice, op.m, op.n, op.lhs, op.rhs, op.out) && op.rows > 0;
   PlanRequest plan{};
   plan.lengths = op.lengths;
   plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.fault = fault.record;
-  plan.element = fault.element;
+  plan.fault = report.record;
+  plan.element = report.element;
   plan.rows = static_cast<int32_t>(op.rows);
   plan.variable_k = true;
   plan.out_rows = static_cast<int32_t>(op.m);

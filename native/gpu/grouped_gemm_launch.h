@@ -20,7 +20,7 @@ struct GemmChoice {
 };
 
 // Where the device reports unsound lengths (null: nowhere), and as those of which batch element.
-struct FaultSink {
+struct LengthsReport {
   LengthsFault* record = nullptr;
   int64_t element = -1;
 };
@@ -54,8 +54,8 @@ size_t GroupedGemmScratchBytes(int64_t groups);
 
 // Launch on `stream`; both return a complaint, or "".
 std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, void* scratch,
-                              const FaultSink& fault, const GemmChoice& choice);
+                              const LengthsReport& report, const GemmChoice& choice);
 std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op, void* scratch,
-                                const FaultSink& fault, const GemmChoice& choice);
+                                const LengthsReport& report, const GemmChoice& choice);
 
 }  // namespace moeprof::gpu
