@@ -27,9 +27,8 @@ check() { # name, limit in seconds, command...
 compile() {
   local objects=() pids=() object ok=0
   for source in native/stress/gpu_exchange_{case,compare}.cc native/stress/gpu_exchange_{rank,bench,stress}.cu \
-    native/gpu/moe_{dispatch,cached_dispatch,combine}.cu native/gpu/{local_exchange,fault_report,device_memory}.cc \
+    native/gpu/exchange/moe_{dispatch,cached_dispatch,combine}.cu native/gpu/{meeting/local_exchange,faults/fault_report,runtime/device_memory}.cc \
     native/cpu/{moe_dispatch_kernel,moe_cached_dispatch_kernel,moe_combine_kernel,convert,poison}.cc; do
-    [ -e "$source" ] || continue
     object="$OUT/obj/$(echo "$source" | tr / _).o"
     mkdir -p "$OUT/obj"
     nvcc -std=c++17 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a -Inative -c "$source" -o "$object" &

@@ -22,9 +22,9 @@ check() { # name, limit in seconds, command...
 mkdir -p build
 program=build/gpu_process_exchange_stress
 check build 120 nvcc -std=c++17 -O2 -gencode=arch=compute_90a,code=sm_90a -Inative \
-  native/stress/gpu_process_exchange_stress.cu native/gpu/process_link.cc \
-  native/gpu/process_board.cc native/gpu/process_exchange.cc native/gpu/memory_exports.cc \
-  native/gpu/memory_imports.cc native/gpu/driver_calls.cc -o "$program"
+  native/stress/gpu_process_exchange_stress.cu native/gpu/processes/process_link.cc \
+  native/gpu/processes/process_board.cc native/gpu/processes/process_exchange.cc native/gpu/processes/memory_exports.cc \
+  native/gpu/processes/memory_imports.cc native/gpu/runtime/driver_calls.cc -o "$program"
 for scenario in flags plain-memory mapped-memory changing-memory memory-that-cannot-be-shared \
   one-is-killed bench; do
   check "$scenario" 70 "$program" "$scenario" 2

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/caught.h"
+#include "common/caught.h"
 #include "cpu/convert.h"
 #include "cpu/group_offsets.h"
 #include "cpu/grouped_gemm_poison.h"

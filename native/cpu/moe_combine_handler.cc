@@ -1,9 +1,9 @@
 // Question: are the buffers of a combine sound, and which rank is it?
 #include <cstdint>
 
+#include "common/moe_buffers.h"
 #include "cpu/call_site.h"
 #include "cpu/convert.h"
-#include "cpu/moe_buffers.h"
 #include "cpu/moe_combine_launch.h"
 #include "cpu/moe_member.h"
 #include "xla/ffi/api/ffi.h"

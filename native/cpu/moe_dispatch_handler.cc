@@ -1,8 +1,8 @@
 // Question: are the buffers of a dispatch sound, and which rank is it?
 #include <cstdint>
 
+#include "common/moe_buffers.h"
 #include "cpu/call_site.h"
-#include "cpu/moe_buffers.h"
 #include "cpu/moe_dispatch_launch.h"
 #include "cpu/moe_member.h"
 #include "xla/ffi/api/ffi.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/fault_code.h"
+#include "common/fault_code.h"
 
 namespace moeprof {
 namespace {

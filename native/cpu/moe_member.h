@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "common/caught.h"
 #include "cpu/call_site.h"
-#include "cpu/caught.h"
 #include "cpu/rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 

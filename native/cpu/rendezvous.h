@@ -30,17 +30,9 @@
 #include <tuple>
 #include <vector>
 
+#include "common/failure.h"
+
 namespace moeprof {
-
-enum class Fault { kInvalidArgument, kDeadlineExceeded, kAborted, kResourceExhausted, kInternal };
-
-struct Failure {
-  Fault fault;
-  std::string text;
-};
-
-// Nothing, or why it failed.
-using Outcome = std::optional<Failure>;
 
 // What each rank published, in rank order.
 using Published = std::vector<std::shared_ptr<const void>>;

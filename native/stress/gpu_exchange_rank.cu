@@ -3,8 +3,8 @@
 #include <thread>
 #include <variant>
 
-#include "gpu/moe_cached_dispatch_launch.h"
-#include "gpu/moe_combine_launch.h"
+#include "gpu/exchange/moe_cached_dispatch_launch.h"
+#include "gpu/exchange/moe_combine_launch.h"
 #include "stress/gpu_exchange_rank.h"
 
 namespace moeprof::stress {

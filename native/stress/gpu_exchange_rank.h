@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/local_exchange.h"
-#include "gpu/moe_dispatch_launch.h"
+#include "gpu/exchange/moe_dispatch_launch.h"
+#include "gpu/meeting/local_exchange.h"
 #include "stress/gpu_exchange_case.h"
 
 namespace moeprof::stress {

@@ -21,8 +21,8 @@
 #include <variant>
 #include <vector>
 
-#include "gpu/driver_calls.h"
-#include "gpu/process_exchange.h"
+#include "gpu/processes/process_exchange.h"
+#include "gpu/runtime/driver_calls.h"
 
 namespace moeprof::gpu {
 namespace {

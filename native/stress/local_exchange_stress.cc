@@ -3,7 +3,8 @@
 // No GPU: the few calls of the CUDA runtime that local_exchange.cc makes are stood in for here.
 //
 //   g++ -std=c++17 -O1 -g -fsanitize=thread -Inative -I$CUDA/include
-//     native/stress/local_exchange_stress.cc native/gpu/local_exchange.cc -o stress -pthread
+//     native/stress/local_exchange_stress.cc native/gpu/meeting/local_exchange.cc -o stress
+//     -pthread
 //   ./stress [ROUNDS] [SEED]
 //
 // In each round every rank runs a program of a few calls. A rank may fail in the middle of it, in
@@ -22,9 +23,9 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/device_memory.h"
-#include "gpu/fault_report.h"
-#include "gpu/local_exchange.h"
+#include "gpu/faults/fault_report.h"
+#include "gpu/meeting/local_exchange.h"
+#include "gpu/runtime/device_memory.h"
 
 // The runtime's stand-ins.
 cudaError_t cudaGetDevice(int* device) {

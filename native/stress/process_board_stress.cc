@@ -21,8 +21,8 @@
 #include <variant>
 #include <vector>
 
-#include "gpu/process_board.h"
-#include "gpu/process_link.h"
+#include "gpu/processes/process_board.h"
+#include "gpu/processes/process_link.h"
 
 namespace moeprof::gpu {
 namespace {

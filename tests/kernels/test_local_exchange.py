@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
-SOURCES = ("stress/local_exchange_stress.cc", "gpu/local_exchange.cc")
+SOURCES = ("stress/local_exchange_stress.cc", "gpu/meeting/local_exchange.cc")
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 pytestmark = [

@@ -11,7 +11,11 @@ import pytest
 pytestmark = pytest.mark.cpu("processes without a GPU")
 
 NATIVE = Path(__file__).parents[2] / "native"
-SOURCES = ("stress/process_board_stress.cc", "gpu/process_board.cc", "gpu/process_link.cc")
+SOURCES = (
+    "stress/process_board_stress.cc",
+    "gpu/processes/process_board.cc",
+    "gpu/processes/process_link.cc",
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ nvcc=${NVCC:-/usr/local/cuda/bin/nvcc}
 cuda=$(dirname "$(dirname "$nvcc")")
 mkdir -p "$out"
 pids=()
-for source in "$native"/gpu/grouped_gemm*.cu; do
+for source in "$native"/gpu/grouped_gemm/*.cu; do
   "$nvcc" -gencode=arch=compute_90a,code=sm_90a -std=c++17 -O3 -lineinfo -I"$native" \
     -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
     -c "$source" -o "$out/$(basename "$source").o" &
   pids+=($!)
 done
-for source in grouped_gemm_launch grouped_gemm_raw tensor_map; do
+for source in launch raw tensor_map; do
   g++ -std=c++17 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -I"$native" \
-    -isystem "$cuda/include" -c "$native/gpu/$source.cc" -o "$out/$source.cc.o" &
+    -isystem "$cuda/include" -c "$native/gpu/grouped_gemm/$source.cc" -o "$out/$source.cc.o" &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid"; done

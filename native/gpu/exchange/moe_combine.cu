@@ -1,0 +1,245 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/exchange/moe_combine_launch.h"
+#include "gpu/exchange/row_copy.h"
+
+namespace moeprof::gpu {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
+
+// One 16-byte word as float32 values, and back.
+template <CombineType kType>
+struct Word;
+
+template <>
+struct Word<CombineType::kFloat32> {
+  static constexpr int kValues = 4;
+  static __device__ void Widen(const uint4& word, float (&out)[4]) {
+    out[0] = __uint_as_float(word.x);
+    out[1] = __uint_as_float(word.y);
+    out[2] = __uint_as_float(word.z);
+    out[3] = __uint_as_float(word.w);
+  }
+  static __device__ uint4 Narrow(const float (&v)[4]) {
+    return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                      __float_as_uint(v[3]));
+  }
+};
+
+__device__ __forceinline__ float2 WidenPair(uint32_t bits, __nv_bfloat162) {
+  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u));
+}
+__device__ __forceinline__ float2 WidenPair(uint32_t bits, __half2) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+__device__ __forceinline__ uint32_t NarrowPair(float low, float high, __nv_bfloat162) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t NarrowPair(float low, float high, __half2) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <typename Pair>
+struct WordOfPairs {
+  static constexpr int kValues = 8;
+  static __device__ void Widen(const uint4& word, float (&out)[8]) {
+    const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = WidenPair(parts[i], Pair());
+      out[2 * i] = pair.x;
+      out[2 * i + 1] = pair.y;
+    }
+  }
+  static __device__ uint4 Narrow(const float (&v)[8]) {
+    return make_uint4(NarrowPair(v[0], v[1], Pair()), NarrowPair(v[2], v[3], Pair()),
+                      NarrowPair(v[4], v[5], Pair()), NarrowPair(v[6], v[7], Pair()));
+  }
+};
+template <>
+struct Word<CombineType::kBFloat16> : WordOfPairs<__nv_bfloat162> {};
+template <>
+struct Word<CombineType::kFloat16> : WordOfPairs<__half2> {};
+
+// Sums the rows that `ranks` (one bit each) hold of one token; lane d has the row on rank d. Two
+// rows' words are in flight at a time: the near one need not come before the far one is asked for.
+template <CombineType kType>
+__device__ void SumRows(const CombineArgs& args, uint32_t ranks, int32_t row_on_rank, uint4* to) {
+  using W = Word<kType>;
+  const int32_t lane = threadIdx.x % 32;
+  for (int32_t first = 0; first < args.words; first += 32 * kInFlight) {
+    float total[kInFlight][W::kValues];
+    bool is_first = true;
+    for (uint32_t left = ranks; left != 0;) {
+      const int32_t d0 = __ffs(left) - 1;
+      left &= left - 1;
+      const bool has_second = left != 0;
+      const int32_t d1 = has_second ? __ffs(left) - 1 : d0;
+      left &= left - 1;  // 0 stays 0
+      const uint4* const from0 =
+          args.x[d0] + int64_t{__shfl_sync(kAllLanes, row_on_rank, d0)} * args.words;
+      const uint4* const from1 =
+          args.x[d1] + int64_t{__shfl_sync(kAllLanes, row_on_rank, d1)} * args.words;
+      uint4 held0[kInFlight], held1[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int32_t word = first + 32 * i + lane;
+        if (word < args.words) held0[i] = LoadWord(from0 + word);
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int32_t word = first + 32 * i + lane;
+        if (has_second && word < args.words) held1[i] = LoadWord(from1 + word);
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        float values[W::kValues];
+        W::Widen(held0[i], values);
+#pragma unroll
+        for (int j = 0; j < W::kValues; ++j) {
+          total[i][j] = is_first ? values[j] : total[i][j] + values[j];
+        }
+        if (has_second) {
+          W::Widen(held1[i], values);
+#pragma unroll
+          for (int j = 0; j < W::kValues; ++j) total[i][j] += values[j];
+        }
+      }
+      is_first = false;
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int32_t word = first + 32 * i + lane;
+      if (word < args.words) StoreWord(to + word, W::Narrow(total[i]));
+    }
+  }
+}
+
+// As SumRows and the cases of one row and none, a float at a time.
+__device__ void CombineNarrow(const CombineArgs& args, int32_t token, uint32_t ranks,
+                              int32_t row_on_rank, bool is_useless) {
+  float* const to = reinterpret_cast<float*>(args.combined_x) + int64_t{token} * args.words;
+  for (int32_t first = 0; first < args.words; first += 32) {
+    const int32_t column = first + static_cast<int32_t>(threadIdx.x % 32);
+    float total = is_useless ? __uint_as_float(kUseless) : 0.0f;
+    for (uint32_t left = ranks; left != 0; left &= left - 1) {
+      const int32_t d = __ffs(left) - 1;
+      const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+      if (column >= args.words) continue;
+      const auto* const from = reinterpret_cast<const float*>(args.x[d]) + row * args.words;
+      const float value = *static_cast<const volatile float*>(from + column);
+      total = left == ranks ? value : total + value;
+    }
+    if (column < args.words) to[column] = total;
+  }
+}
+
+// The row of this rank's `token` on the rank that the lane stands for, or -1 where it was not sent
+// there; `is_bad` where the handle places it outside.
+__device__ int32_t RowOnRank(const CombineArgs& args, int32_t token, bool& is_bad) {
+  const ExchangeCall& call = args.call;
+  const int32_t d = threadIdx.x % 32;
+  is_bad = false;
+  if (d >= call.ranks || !args.in_rank[int64_t{token} * call.ranks + d]) return -1;
+  const int32_t channel = token / ((args.tokens + args.channels - 1) / args.channels);
+  const int64_t first = call.rank == 0 ? 0 : args.rank_prefix[(call.rank - 1) * call.ranks + d];
+  const int64_t start = channel == 0 ? 0 : args.channel_prefix[d * args.channels + channel - 1];
+  const int64_t row = first + start + args.send_head[int64_t{token} * call.ranks + d];
+  const int64_t rows = int64_t{args.tokens} * call.ranks;
+  if (first >= 0 && row >= 0 && row < rows) return static_cast<int32_t>(row);
+  is_bad = true;
+  ReportFault(call.faults, call.op, FaultKind::kHandleRow, token, d, row, rows);
+  return -1;
+}
+
+template <CombineType kType>
+__device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_broken) {
+  const int32_t lane = threadIdx.x % 32;
+  uint4* const to = args.combined_x + int64_t{token} * args.words;
+  float* const to_weights = args.combined_weights + int64_t{token} * args.top_k;
+  bool is_bad = false;
+  const int32_t row_on_rank = is_broken ? -1 : RowOnRank(args, token, is_bad);
+  if (__any_sync(kAllLanes, is_bad) || is_broken) {
+    if constexpr (kType == CombineType::kNarrowFloat32) {
+      CombineNarrow(args, token, 0, -1, true);
+    } else {
+      FillRow(to, args.words, kUseless);
+    }
+    if (lane < args.top_k) to_weights[lane] = __uint_as_float(kUseless);
+    return;
+  }
+  const uint32_t ranks = __ballot_sync(kAllLanes, row_on_rank >= 0);
+  if constexpr (kType == CombineType::kNarrowFloat32) {
+    CombineNarrow(args, token, ranks, row_on_rank, false);
+  } else if (ranks == 0) {
+    FillRow(to, args.words, 0);
+  } else if (__popc(ranks) == 1) {
+    const int32_t d = __ffs(ranks) - 1;
+    const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+    CopyRow(args.x[d] + row * args.words, to, args.words);
+  } else {
+    SumRows<kType>(args, ranks, row_on_rank, to);
+  }
+  if (args.top_k == 0) return;
+  float total = 0;
+  for (uint32_t left = ranks; left != 0; left &= left - 1) {
+    const int32_t d = __ffs(left) - 1;
+    const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+    if (lane < args.top_k) total += args.topk_weights[d][row * args.top_k + lane];
+  }
+  if (lane < args.top_k) to_weights[lane] = total;
+}
+
+template <CombineType kType>
+__global__ void __launch_bounds__(kThreads) MoeCombine(const __grid_constant__ CombineArgs args) {
+  if (blockIdx.x == 0) RaiseReady(args.call);
+  AwaitReady(args.call);
+  // A dispatch whose routing was not sound says so in its handle.
+  const bool is_broken = args.rank_prefix[0] < 0;
+  for (int32_t token = WarpOfGrid(); token < args.tokens; token += WarpsOfGrid()) {
+    CombineToken<kType>(args, token, is_broken);
+  }
+  Finish(args.call);
+}
+
+}  // namespace
+
+cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int blocks) {
+  switch (args.type) {
+    case CombineType::kFloat32:
+      MoeCombine<CombineType::kFloat32><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+    case CombineType::kBFloat16:
+      MoeCombine<CombineType::kBFloat16><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+    case CombineType::kFloat16:
+      MoeCombine<CombineType::kFloat16><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+    case CombineType::kNarrowFloat32:
+      MoeCombine<CombineType::kNarrowFloat32><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t LoadCombineKernels() {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kFloat32>);
+  if (error == cudaSuccess) {
+    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kBFloat16>);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kFloat16>);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kNarrowFloat32>);
+  }
+  return error;
+}
+
+}  // namespace moeprof::gpu

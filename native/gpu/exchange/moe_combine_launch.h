@@ -1,0 +1,37 @@
+// Question: what does a combine on the GPU need to know?
+//
+// Each rank fetches its tokens' rows from the ranks that they were sent to and adds them up in
+// float32 in rank order. Results are those of cpu/moe_combine_kernel.h bit for bit: one row is
+// copied, not converted.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "gpu/meeting/exchange_flags.h"
+
+namespace moeprof::gpu {
+
+// kNarrowFloat32: rows that are no multiple of 16 bytes, as the gradient of routing weights has
+// them.
+enum class CombineType : int32_t { kFloat32, kBFloat16, kFloat16, kNarrowFloat32 };
+
+struct CombineArgs {
+  ExchangeCall call;
+  CombineType type;
+  int32_t tokens, words, top_k, channels;  // words: of 16 bytes (kNarrowFloat32: 4), per row
+  const uint4* x[kMaxRanks];               // [T * EP, words] of every rank
+  const float* topk_weights[kMaxRanks];    // [T * EP, K] of every rank
+  const int32_t* rank_prefix;              // [EP, EP], this and the next three of this rank
+  const int32_t* channel_prefix;           // [EP, C]
+  const bool* in_rank;                     // [T, EP]
+  const int32_t* send_head;                // [T, EP]
+  uint4* combined_x;                       // [T, words]
+  float* combined_weights;                 // [T, K]
+};
+
+cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int blocks);
+cudaError_t LoadCombineKernels();
+
+}  // namespace moeprof::gpu

@@ -1,0 +1,39 @@
+// Question: what does the kernel that plans a grouped GEMM take?
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "gpu/grouped_gemm/fault.h"
+#include "gpu/grouped_gemm/plan.h"
+
+namespace moeprof::gpu {
+
+struct PlanRequest {
+  GroupLengths lengths;
+  Plan plan;
+  LengthsFault* fault;  // where an unsound length is reported
+  int64_t element;      // batch element of the lengths, or -1
+  int32_t rows;         // of the ragged operand; the lengths sum to at most as many
+  bool variable_k;      // groups cut the depth: every group's output has `out_rows` rows
+  int32_t out_rows;
+  Tiling tiling;
+};
+
+// Maps of whole operands [rows, width], and where the maps of their groups go: lhs and rhs of
+// group g at maps[2 g] and maps[2 g + 1].
+struct GroupMapsRequest {
+  CUtensorMap lhs_map, rhs_map;
+  const char* lhs;
+  const char* rhs;
+  int64_t lhs_row_bytes, rhs_row_bytes;
+  CUtensorMap* maps;
+};
+
+cudaError_t LaunchGroupedGemmPlan(cudaStream_t stream, const PlanRequest& request);
+cudaError_t LaunchGroupedGemmPlanWithMaps(cudaStream_t stream, const PlanRequest& request,
+                                          const GroupMapsRequest& maps);
+
+}  // namespace moeprof::gpu
