@@ -1,7 +1,5 @@
 #include "gpu/grouped_gemm/operands.h"
 
-#include <limits>
-
 namespace moeprof::gpu {
 namespace {
 
@@ -64,17 +62,6 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
     default:
       return std::nullopt;
   }
-}
-
-std::optional<std::string> CheckSides(std::initializer_list<int64_t> sides) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-  for (int64_t side : sides) {
-    if (side > kLimit) {
-      return "a side of " + std::to_string(side) + " is past the limit of " +
-             std::to_string(kLimit) + " of one product";
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace moeprof::gpu

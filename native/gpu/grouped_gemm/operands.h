@@ -1,5 +1,4 @@
-// Question: are the integer operands and sizes of a grouped GEMM call sound, as far as the host
-// can see?
+// Question: are the integer operands of a grouped GEMM call sound, as far as the host can see?
 #pragma once
 
 #include <cstdint>
@@ -33,8 +32,5 @@ class LengthsOperand {
 
 // The type of an operand, or nothing where the kernels do not take it.
 std::optional<ElementType> ElementTypeOf(xla::ffi::DataType type);
-
-// A complaint where one of the sides is past what one product takes.
-std::optional<std::string> CheckSides(std::initializer_list<int64_t> sides);
 
 }  // namespace moeprof::gpu

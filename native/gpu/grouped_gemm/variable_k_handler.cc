@@ -9,6 +9,7 @@
 #include "gpu/grouped_gemm/finish.h"
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
+#include "gpu/grouped_gemm/sides.h"
 #include "gpu/runtime/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
