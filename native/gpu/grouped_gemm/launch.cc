@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/grouped_gemm/plan_launch.h"
+#include "gpu/grouped_gemm/plan_maps.h"
 #include "gpu/grouped_gemm/simt.h"
 #include "gpu/grouped_gemm/tensor_map.h"
 #include "gpu/grouped_gemm/tiles.h"
@@ -157,6 +158,7 @@ std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op,
   }
 
   GroupMapsRequest maps{};
+  maps.operands = 2;
   maps.lhs = static_cast<const char*>(op.lhs);
   maps.rhs = static_cast<const char*>(op.rhs);
   maps.lhs_row_bytes = op.m * BytesOf(op.type);

@@ -1,7 +1,6 @@
 // Question: what does the kernel that plans a grouped GEMM take?
 #pragma once
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -22,18 +21,6 @@ struct PlanRequest {
   Tiling tiling;
 };
 
-// Maps of whole operands [rows, width], and where the maps of their groups go: lhs and rhs of
-// group g at maps[2 g] and maps[2 g + 1].
-struct GroupMapsRequest {
-  CUtensorMap lhs_map, rhs_map;
-  const char* lhs;
-  const char* rhs;
-  int64_t lhs_row_bytes, rhs_row_bytes;
-  CUtensorMap* maps;
-};
-
 cudaError_t LaunchGroupedGemmPlan(cudaStream_t stream, const PlanRequest& request);
-cudaError_t LaunchGroupedGemmPlanWithMaps(cudaStream_t stream, const PlanRequest& request,
-                                          const GroupMapsRequest& maps);
 
 }  // namespace moeprof::gpu
