@@ -44,6 +44,16 @@ class Choice:
     max_blocks: int = 0
 
 
+class FaultSink(ctypes.Structure):
+    """As in native/gpu/faults/fault_report.h."""
+
+    _fields_ = (
+        ("record", ctypes.c_void_p),
+        ("claim", ctypes.c_void_p),
+        ("generation", ctypes.c_uint32),
+    )
+
+
 class Library:
     """The library's raw calls on torch tensors."""
 
@@ -54,7 +64,9 @@ class Library:
         self.lib = ctypes.CDLL(str(path))
         self.lib.MoeprofGpuGroupedGemmScratchBytes.restype = ctypes.c_size_t
         self.lib.MoeprofGpuGroupedGemmScratchBytes.argtypes = [ctypes.c_int64]
-        self.fault = torch.zeros(8, dtype=torch.int64).pin_memory()
+        self.record = torch.zeros(7, dtype=torch.int64).pin_memory()  # a FaultRecord
+        self.claim = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.faults = FaultSink(self.record.data_ptr(), self.claim.data_ptr(), 1)
         self.types = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
         self.scratch = {}
 
@@ -83,7 +95,7 @@ class Library:
             *(q(size) for size in sizes),
             i(flag),
             p(self._scratch(lens.numel()).data_ptr()),
-            p(self.fault.data_ptr()),
+            ctypes.byref(self.faults),
             i(choice.tile_cols),
             i(choice.pairs),
             i(choice.max_blocks),
@@ -107,10 +119,13 @@ class Library:
 
     def take_fault(self):
         """(kind, index, found, sum, expected) as the device reported them, or None."""
-        words = self.fault.tolist()
-        self.fault.zero_()
-        claimed, kind = words[0] & 0xFFFFFFFF, words[0] >> 32
-        return (kind, *words[1:5]) if claimed else None
+        words = self.record.tolist()
+        is_complete, kind = words[0] & 0xFFFFFFFF, words[0] >> 32
+        if not is_complete:
+            return None
+        self.record.zero_()
+        self.faults.generation += 1
+        return kind, *words[2:6]
 
 
 def guarded(torch, shape, dtype):

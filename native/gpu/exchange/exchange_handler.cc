@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/caught.h"
-#include "common/fault_code.h"
+#include "gpu/faults/ffi_error.h"
 #include "gpu/runtime/on_device.h"
 
 namespace moeprof::gpu {
@@ -15,13 +15,6 @@ namespace ffi = xla::ffi;
 
 // As many as NCCL's kernels have blocks at most: none of those is sure to fit beside one of ours.
 constexpr int kFreeMultiprocessors = 32;
-
-// Every text names the operation once. What a kernel reported names the one that it belonged to.
-ffi::Error ToError(GpuOp op, const Failure& failure) {
-  const bool is_named = failure.text.rfind("moeprof_", 0) == 0;
-  return ffi::Error(ErrorCodeOf(failure.fault),
-                    is_named ? failure.text : std::string(NameOf(op)) + ": " + failure.text);
-}
 
 Failure RuntimeFailure(const char* what, cudaError_t error) {
   return {Fault::kInternal, std::string(what) + ": " + cudaGetErrorName(error)};
@@ -57,11 +50,9 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
                         call.device, call.run.run_id);
   if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
   PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
-  Outcome fault = TakeFault(call.device);
   // Before the meeting: memory is not allocated while a peer's kernel may wait for ours.
-  const auto sink = SinkOfCurrentDevice();
-  if (!fault && std::holds_alternative<Failure>(sink)) fault = std::get<Failure>(sink);
-  if (fault) {
+  const auto sink = SinkUnlessFaulty();
+  if (const auto* fault = std::get_if<Failure>(&sink)) {
     seat.Refuse(NameOf(call.op), fault->text, timeout);
     return ToError(call.op, *fault);
   }

@@ -44,20 +44,26 @@ std::string Seconds(int64_t nanoseconds) {
   return text;
 }
 
+// An entry of the lengths or offsets, and of which element of the batch they are.
+std::string Entry(const char* array, const int64_t* v) {
+  const std::string entry = std::string(array) + "[" + Number(v[0]) + "]";
+  return (v[4] < 0 ? entry : entry + " of batch element " + Number(v[4])) + " is " + Number(v[1]);
+}
+
+// What the CPU's handlers say of the same faults (cpu/group_offsets.cc, cpu/moe_handle.cc).
 std::string TextOf(const FaultRecord& record) {
   const int64_t* const v = record.values;
   const std::string op = std::string(NameOf(record.op)) + ": ";
   switch (record.kind) {
     case FaultKind::kNegativeLength:
-      return op + "group_lens[" + Number(v[0]) + "] is " + Number(v[1]) +
-             "; lengths must not be negative";
+      return op + Entry("group_lens", v) + "; a length is at least 0";
     case FaultKind::kLengthsPastRows:
-      return op + "group_lens[" + Number(v[0]) + "] is " + Number(v[1]) +
-             "; the groups so far have " + Number(v[2]) + " rows, but the operand has " +
-             Number(v[3]);
+      // The sum of two lengths below 2^63 may be past what int64 holds.
+      return op + Entry("group_lens", v) + ": groups 0 to " + Number(v[0]) + " sum to " +
+             std::to_string(static_cast<uint64_t>(v[2])) + " rows, but there are " + Number(v[3]) +
+             " rows";
     case FaultKind::kOffsetsNotSums:
-      return op + "group_offs[" + Number(v[0]) + "] is " + Number(v[1]) + ", expected " +
-             Number(v[2]) + ", the sum of the lengths before it";
+      return op + Entry("group_offs", v) + ", but the lengths before it sum to " + Number(v[3]);
     case FaultKind::kExpertId:
       return op + "topk_idx of token " + Number(v[0]) + ", slot " + Number(v[1]) + " is " +
              Number(v[2]) + ", outside [0, " + Number(v[3]) + ") and not -1 (unused)";
@@ -144,6 +150,27 @@ gpuError_t Allocate(DeviceFaults& faults) {
   return gpuSuccess;
 }
 
+// The failure that kernels of `device` have reported, which is thereby forgotten.
+Outcome TakeFault(int device) {
+  AllFaults& all = All();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.of_device.find(device);
+  if (found == all.of_device.end() || !IsComplete(found->second.host)) return std::nullopt;
+  DeviceFaults& faults = found->second;
+  const Failure failure{CodeOf(faults.host->kind), TextOf(*faults.host)};
+  ++faults.taken.count;
+  faults.taken.last = failure.text;
+  faults.was_printed = false;
+  __atomic_store_n(&faults.host->complete, 0, __ATOMIC_RELEASE);
+  ++faults.sink.generation;  // after the record is free again
+  return failure;
+}
+
+bool IsStrict() {
+  const char* const value = std::getenv("MOEPROF_STRICT");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
 }  // namespace
 
 const char* NameOf(GpuOp op) {
@@ -179,19 +206,13 @@ std::variant<FaultSink, Failure> SinkOfCurrentDevice() {
                  std::string("no memory for reports of faults: ") + GpuErrorName(error)};
 }
 
-Outcome TakeFault(int device) {
-  AllFaults& all = All();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  const auto found = all.of_device.find(device);
-  if (found == all.of_device.end() || !IsComplete(found->second.host)) return std::nullopt;
-  DeviceFaults& faults = found->second;
-  const Failure failure{CodeOf(faults.host->kind), TextOf(*faults.host)};
-  ++faults.taken.count;
-  faults.taken.last = failure.text;
-  faults.was_printed = false;
-  __atomic_store_n(&faults.host->complete, 0, __ATOMIC_RELEASE);
-  ++faults.sink.generation;  // after the record is free again
-  return failure;
+std::variant<FaultSink, Failure> SinkUnlessFaulty() {
+  int device = 0;
+  // Where this fails, so does the call below, which says so.
+  if (MOEPROF_GPU_NAME(GetDevice)(&device) == gpuSuccess) {
+    if (auto fault = TakeFault(device)) return *fault;
+  }
+  return SinkOfCurrentDevice();
 }
 
 FaultsTaken FaultsTakenFrom(int device) {
@@ -199,21 +220,6 @@ FaultsTaken FaultsTakenFrom(int device) {
   std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.of_device.find(device);
   return found == all.of_device.end() ? FaultsTaken{} : found->second.taken;
-}
-
-void CountTaken(const std::string& text) {
-  int device = 0;
-  if (MOEPROF_GPU_NAME(GetDevice)(&device) != gpuSuccess) return;
-  AllFaults& all = All();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  FaultsTaken& taken = all.of_device[device].taken;
-  ++taken.count;
-  taken.last = text;
-}
-
-bool IsStrict() {
-  const char* const value = std::getenv("MOEPROF_STRICT");
-  return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 Outcome AfterLaunch(gpuStream_t stream) {
@@ -227,19 +233,3 @@ Outcome AfterLaunch(gpuStream_t stream) {
 }
 
 }  // namespace moeprof::gpu
-
-int MoeprofGpuFault(char* text, int size) {
-  std::map<int, moeprof::gpu::DeviceFaults> devices;
-  {
-    auto& all = moeprof::gpu::All();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    devices = all.of_device;
-  }
-  for (const auto& [device, unused] : devices) {
-    const moeprof::Outcome fault = moeprof::gpu::TakeFault(device);
-    if (!fault) continue;
-    if (size > 0) std::snprintf(text, static_cast<size_t>(size), "%s", fault->text.c_str());
-    return static_cast<int>(fault->text.size());
-  }
-  return 0;
-}

@@ -1,13 +1,13 @@
 // Question: how does a kernel say what was wrong with its inputs, and how do we hear of it?
 //
-// Sizes on the device are known to kernels alone, so a handler cannot refuse unsound ones. Every
-// device has one record in pinned host memory for all exchanges; grouped products have theirs in
-// grouped_gemm/fault.h. The first thread that finds a fault claims it,
-// writes what it found, and the kernel makes its outputs useless (NaN, -1) where it cannot go on.
-// The record is read by the next handler on that device, which fails with its text; with
-// MOEPROF_STRICT=1 each handler waits for its own kernels and reads it at once.
+// Lengths, ids and handles on the device are known to kernels alone, so a handler cannot refuse
+// unsound ones. Every device has one record in pinned host memory, for all operations. The first
+// thread that finds a fault claims it, writes what it found, and the kernel makes its outputs
+// useless (NaN, -1) where it cannot go on. The record is read by the next handler on that device,
+// of whichever operation, which fails with its text; with MOEPROF_STRICT=1 each handler waits for
+// its own kernels and reads it at once.
 //
-//   kernel:  ReportFault(sink, ...) (fault_sink.h)     handler:  TakeFault(device)
+//   handler:  SinkUnlessFaulty(), launch, AfterLaunch()     kernel:  ReportFault() (fault_sink.h)
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,11 @@ const char* NameOf(GpuOp op);
 // What the values of a record mean.
 enum class FaultKind : int32_t {
   kNone = 0,
-  kNegativeLength,   // index, found
-  kLengthsPastRows,  // index, found, sum with those before, rows
-  kOffsetsNotSums,   // index, found, expected
+  // Of lengths: index, found, sum of the lengths up to it, expected, element of the batch or -1
+  // where all elements share them.
+  kNegativeLength,
+  kLengthsPastRows,  // expected: rows of the operand
+  kOffsetsNotSums,   // index and found of the offset; expected: sum of the lengths before it
   kExpertId,         // token, slot, found, experts
   kHandlePrefix,     // source rank, found end of its rows, end of the rank before, rows
   kHandleRow,        // token, destination rank, found row, rows
@@ -50,7 +52,7 @@ struct FaultRecord {
   int32_t complete;
   FaultKind kind;
   GpuOp op;
-  int32_t reserved;
+  int32_t padding;
   int64_t values[5];
 };
 
@@ -64,30 +66,19 @@ struct FaultSink {
 // The sink of the current device, made at its first use. Launch with the one asked for last.
 std::variant<FaultSink, Failure> SinkOfCurrentDevice();
 
-// The failure that kernels of `device` have reported since the last call, which forgets it.
-Outcome TakeFault(int device);
+// What a handler asks for before it launches: that sink, or the failure that earlier kernels of the
+// current device have reported, which is thereby forgotten.
+std::variant<FaultSink, Failure> SinkUnlessFaulty();
 
-// How many faults of `device` have been taken, and the text of the last.
+// How many faults of `device` have been taken by handlers, and the text of the last.
 struct FaultsTaken {
   int64_t count = 0;
   std::string last;
 };
 FaultsTaken FaultsTakenFrom(int device);
 
-// Counts a fault of the current device that was taken from another record.
-void CountTaken(const std::string& text);
-
-// Whether MOEPROF_STRICT=1 is in the environment now.
-bool IsStrict();
-
-// In strict mode waits for `stream` of the current device; the fault that its kernels reported.
+// With MOEPROF_STRICT=1 in the environment now, waits for `stream` of the current device; the fault
+// that its kernels reported.
 Outcome AfterLaunch(gpuStream_t stream);
 
 }  // namespace moeprof::gpu
-
-extern "C" {
-
-// Copies the text of the first fault reported and not yet taken, of any device, and takes it.
-// Returns its length; 0: none.
-__attribute__((visibility("default"))) int MoeprofGpuFault(char* text, int size);
-}

@@ -5,12 +5,10 @@
 #include <string>
 
 #include "common/caught.h"
-#include "gpu/grouped_gemm/fault_text.h"
-#include "gpu/grouped_gemm/finish.h"
+#include "gpu/grouped_gemm/batch.h"
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
 #include "gpu/grouped_gemm/sides.h"
-#include "gpu/runtime/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -18,10 +16,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr const char* kName = "moeprof_grouped_gemm";
+constexpr GpuOp kOp = GpuOp::kGroupedGemm;
 
 ffi::Error Refuse(const std::string& complaint) {
-  return ffi::Error::InvalidArgument(std::string(kName) + ": " + complaint);
+  return ToError(kOp, {Fault::kInvalidArgument, complaint});
 }
 
 // a [Ba, rows, k], b [Bb, G, k, n] or [Bb, G, n, k], out [B, rows, n].
@@ -72,41 +70,34 @@ ffi::Error CheckedGroupedGemm(cudaStream_t stream, ffi::ScratchAllocator& alloca
                   std::to_string(shape.groups));
   }
 
-  LengthsFault* const record = LengthsFaultOf(kName);
-  if (auto fault = TakeLengthsFault(record)) return Refuse(*fault);
-  void* const scratch = AlignedScratch(allocator, GroupedGemmScratchBytes(shape.groups));
-  if (scratch == nullptr) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
-  }
   const int64_t bytes = BytesOf(*type);
   const auto* a_data = static_cast<const char*>(a.untyped_data());
   const auto* b_data = static_cast<const char*>(b.untyped_data());
   auto* out_data = static_cast<char*>(out->untyped_data());
-  const GemmChoice choice{0, 0, ClampedBlocks(max_threads)};
-  for (int64_t i = 0; i < shape.batch; ++i) {
-    const int64_t a_element = shape.a_batch == 1 ? 0 : i, b_element = shape.b_batch == 1 ? 0 : i;
-    const GpuGroupedGemm op{*type,
-                            a_data + a_element * shape.rows * shape.k * bytes,
-                            b_data + b_element * shape.groups * shape.k * shape.n * bytes,
-                            out_data + i * shape.rows * shape.n * bytes,
-                            lengths.of(i),
-                            shape.rows,
-                            shape.k,
-                            shape.n,
-                            trans_b};
-    // One stream: the plan of an element is made after the product before has used its own.
-    const std::string trouble =
-        LaunchGroupedGemm(stream, op, scratch, {record, lengths.NameOf(i)}, choice);
-    if (!trouble.empty()) return ffi::Error::Internal(std::string(kName) + ": " + trouble);
-  }
-  return Finish(kName, stream, record);
+  const BatchCall call{kOp, stream, allocator, shape.batch, shape.groups, max_threads};
+  return RunBatch(
+      call, lengths,
+      [&](int64_t i, void* scratch, const LengthsReport& report, const GemmChoice& choice) {
+        const int64_t a_element = shape.a_batch == 1 ? 0 : i,
+                      b_element = shape.b_batch == 1 ? 0 : i;
+        const GpuGroupedGemm op{*type,
+                                a_data + a_element * shape.rows * shape.k * bytes,
+                                b_data + b_element * shape.groups * shape.k * shape.n * bytes,
+                                out_data + i * shape.rows * shape.n * bytes,
+                                lengths.of(i),
+                                shape.rows,
+                                shape.k,
+                                shape.n,
+                                trans_b};
+        return LaunchGroupedGemm(stream, op, scratch, report, choice);
+      });
 }
 
 ffi::Error GroupedGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::AnyBuffer a,
                            ffi::AnyBuffer b, ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
                            ffi::Result<ffi::AnyBuffer> out, bool trans_a, bool trans_b,
                            int64_t max_threads) {
-  return Guarded(kName, [&] {
+  return Guarded(NameOf(kOp), [&] {
     return CheckedGroupedGemm(stream, allocator, a, b, group_lens, group_offs, out, trans_a,
                               trans_b, max_threads);
   });

@@ -102,8 +102,7 @@ std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, voi
   PlanRequest plan{};
   plan.lengths = op.lengths;
   plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.fault = report.record;
-  plan.element = report.element;
+  plan.report = report;
   plan.rows = static_cast<int32_t>(op.rows);
   plan.tiling = tiles ? TilesFor(choice, op.n, blocks)
                       : Tiling{kSimtTile, kSimtTile, static_cast<int32_t>(op.n), false};
@@ -144,8 +143,7 @@ std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op,
   PlanRequest plan{};
   plan.lengths = op.lengths;
   plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.fault = report.record;
-  plan.element = report.element;
+  plan.report = report;
   plan.rows = static_cast<int32_t>(op.rows);
   plan.variable_k = true;
   plan.out_rows = static_cast<int32_t>(op.m);

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "gpu/grouped_gemm/fault.h"
 #include "gpu/grouped_gemm/group_lengths.h"
+#include "gpu/grouped_gemm/lengths_report.h"
 #include "gpu/runtime/element_type.h"
 
 namespace moeprof::gpu {
@@ -17,12 +17,6 @@ struct GemmChoice {
   int32_t tile_cols = 0;  // 64 (plain multiply-adds), 128 or 256
   int32_t pairs = 0;      // 1 without, 2 with clusters of two blocks
   int32_t max_blocks = 0;
-};
-
-// Where the device reports unsound lengths (null: nowhere), and as those of which batch element.
-struct LengthsReport {
-  LengthsFault* record = nullptr;
-  int64_t element = -1;
 };
 
 // out[i, :] = a[i, :] @ b[g(i)]: a [rows, k], b [groups, k, n], or [groups, n, k] where trans_b,

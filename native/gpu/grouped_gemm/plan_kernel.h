@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "gpu/faults/fault_sink.h"
 #include "gpu/grouped_gemm/plan.h"
 #include "gpu/grouped_gemm/plan_launch.h"
 
@@ -29,30 +30,18 @@ __device__ inline int64_t BlockSum(int64_t value, int64_t* sums) {
   return value;
 }
 
-__device__ inline void Report(LengthsFault* fault, LengthsFaultKind kind, int64_t element,
-                              int64_t index, int64_t found, int64_t sum, int64_t expected) {
-  if (fault == nullptr || atomicCAS_system(&fault->claimed, 0, 1) != 0) return;
-  fault->index = index;
-  fault->found = found;
-  fault->sum = sum;
-  fault->expected = expected;
-  fault->element = element;
-  __threadfence_system();
-  *reinterpret_cast<volatile LengthsFaultKind*>(&fault->kind) = kind;
-}
-
 // What thread t learns of group `first + t`.
 struct GroupSeen {
   int64_t length;  // as given
   int64_t begin;   // row, sound only where no group before is at fault
-  LengthsFaultKind fault;
+  FaultKind fault;
   int64_t offset;  // as given, where offsets are
 };
 
 __device__ inline GroupSeen ReadGroup(const PlanRequest& request, int32_t group, int64_t carry,
                                       int64_t* sums) {
   const GroupLengths& lengths = request.lengths;
-  GroupSeen seen{0, 0, LengthsFaultKind::kNone, 0};
+  GroupSeen seen{0, 0, FaultKind::kNone, 0};
   if (group < lengths.groups) {
     seen.length = ReadInteger(lengths.lengths, lengths.lengths_are_int64, group);
   }
@@ -62,21 +51,22 @@ __device__ inline GroupSeen ReadGroup(const PlanRequest& request, int32_t group,
   const int64_t end = carry + BlockSum(clamped, sums);
   seen.begin = end - clamped;
   if (seen.length < 0) {
-    seen.fault = LengthsFaultKind::kNegative;
+    seen.fault = FaultKind::kNegativeLength;
   } else if (end > request.rows) {
-    seen.fault = LengthsFaultKind::kPastRows;
+    seen.fault = FaultKind::kLengthsPastRows;
   } else if (lengths.offsets != nullptr && group <= lengths.groups) {
     seen.offset = ReadInteger(lengths.offsets, lengths.offsets_are_int64, group);
-    if (seen.offset != seen.begin) seen.fault = LengthsFaultKind::kNotTheSum;
+    if (seen.offset != seen.begin) seen.fault = FaultKind::kOffsetsNotSums;
   }
   return seen;
 }
 
 __device__ inline void ReportGroup(const PlanRequest& request, int32_t group,
                                    const GroupSeen& seen) {
-  const bool offset = seen.fault == LengthsFaultKind::kNotTheSum;
-  Report(request.fault, seen.fault, request.element, group, offset ? seen.offset : seen.length,
-         seen.begin + seen.length, offset ? seen.begin : request.rows);
+  const bool offset = seen.fault == FaultKind::kOffsetsNotSums;
+  const LengthsReport& report = request.report;
+  ReportFault(report.faults, report.op, seen.fault, group, offset ? seen.offset : seen.length,
+              seen.begin + seen.length, offset ? seen.begin : request.rows, report.element);
 }
 
 // Makes the plan and writes it where `writes`. After each pass over groups first .. end - 1 all
@@ -94,7 +84,7 @@ __device__ void MakePlan(const PlanRequest& request, bool writes, const Each& ea
   for (int32_t first = 0; first <= groups; first += kPlanThreads) {
     const int32_t group = first + static_cast<int32_t>(threadIdx.x);
     const GroupSeen seen = ReadGroup(request, group, rows_before, sums);
-    const bool bad = seen.fault != LengthsFaultKind::kNone;
+    const bool bad = seen.fault != FaultKind::kNone;
     if (__syncthreads_or(bad)) {
       if (!writes) return;
       if (threadIdx.x == 0) first_fault = INT32_MAX;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "gpu/grouped_gemm/fault.h"
+#include "gpu/grouped_gemm/lengths_report.h"
 #include "gpu/grouped_gemm/plan.h"
 
 namespace moeprof::gpu {
@@ -13,10 +13,9 @@ namespace moeprof::gpu {
 struct PlanRequest {
   GroupLengths lengths;
   Plan plan;
-  LengthsFault* fault;  // where an unsound length is reported
-  int64_t element;      // batch element of the lengths, or -1
-  int32_t rows;         // of the ragged operand; the lengths sum to at most as many
-  bool variable_k;      // groups cut the depth: every group's output has `out_rows` rows
+  LengthsReport report;  // of an unsound length
+  int32_t rows;          // of the ragged operand; the lengths sum to at most as many
+  bool variable_k;       // groups cut the depth: every group's output has `out_rows` rows
   int32_t out_rows;
   Tiling tiling;
 };

@@ -7,9 +7,10 @@
 namespace {
 
 using moeprof::gpu::ElementType;
+using moeprof::gpu::FaultSink;
 using moeprof::gpu::GemmChoice;
+using moeprof::gpu::GpuOp;
 using moeprof::gpu::GroupLengths;
-using moeprof::gpu::LengthsFault;
 
 int Answer(const std::string& complaint, char* text, int size) {
   if (text != nullptr && size > 0) std::snprintf(text, size, "%s", complaint.c_str());
@@ -26,35 +27,36 @@ size_t MoeprofGpuGroupedGemmScratchBytes(int64_t groups) {
 }
 
 // type: 0 float32, 1 bfloat16, 2 float16. lens int32 or int64 [groups]; offs null, or of the type
-// of lens [groups + 1]. Returns 0, or 1 and the complaint in `text`.
+// of lens [groups + 1]. faults: the FaultSink. Returns 0, or 1 and the complaint in `text`.
 int MoeprofGpuGroupedGemmRaw(void* stream, int type, const void* a, const void* b, void* out,
                              const void* lens, const void* offs, int lens_are_int64, int64_t groups,
                              int64_t rows, int64_t k, int64_t n, int trans_b, void* scratch,
-                             void* fault, int tile_cols, int pairs, int max_blocks, char* text,
-                             int size) {
+                             const void* faults, int tile_cols, int pairs, int max_blocks,
+                             char* text, int size) {
   const GroupLengths lengths{lens, offs, lens_are_int64 != 0, lens_are_int64 != 0,
                              static_cast<int32_t>(groups)};
-  return Answer(
-      moeprof::gpu::LaunchGroupedGemm(
-          static_cast<cudaStream_t>(stream),
-          {static_cast<ElementType>(type), a, b, out, lengths, rows, k, n, trans_b != 0}, scratch,
-          {static_cast<LengthsFault*>(fault), -1}, GemmChoice{tile_cols, pairs, max_blocks}),
-      text, size);
+  return Answer(moeprof::gpu::LaunchGroupedGemm(
+                    static_cast<cudaStream_t>(stream),
+                    {static_cast<ElementType>(type), a, b, out, lengths, rows, k, n, trans_b != 0},
+                    scratch, {*static_cast<const FaultSink*>(faults), GpuOp::kGroupedGemm, -1},
+                    GemmChoice{tile_cols, pairs, max_blocks}),
+                text, size);
 }
 
 int MoeprofGpuVariableKGemmRaw(void* stream, int type, const void* lhs, const void* rhs, void* out,
                                const void* lens, const void* offs, int lens_are_int64,
                                int64_t groups, int64_t rows, int64_t m, int64_t n, int float_out,
-                               void* scratch, void* fault, int tile_cols, int pairs, int max_blocks,
-                               char* text, int size) {
+                               void* scratch, const void* faults, int tile_cols, int pairs,
+                               int max_blocks, char* text, int size) {
   const GroupLengths lengths{lens, offs, lens_are_int64 != 0, lens_are_int64 != 0,
                              static_cast<int32_t>(groups)};
-  return Answer(moeprof::gpu::LaunchVariableKGemm(static_cast<cudaStream_t>(stream),
-                                                  {static_cast<ElementType>(type), lhs, rhs, out,
-                                                   lengths, rows, m, n, float_out != 0},
-                                                  scratch, {static_cast<LengthsFault*>(fault), -1},
-                                                  GemmChoice{tile_cols, pairs, max_blocks}),
-                text, size);
+  return Answer(
+      moeprof::gpu::LaunchVariableKGemm(
+          static_cast<cudaStream_t>(stream),
+          {static_cast<ElementType>(type), lhs, rhs, out, lengths, rows, m, n, float_out != 0},
+          scratch, {*static_cast<const FaultSink*>(faults), GpuOp::kGroupedGemmVariableK, -1},
+          GemmChoice{tile_cols, pairs, max_blocks}),
+      text, size);
 }
 
 }  // extern "C"

@@ -5,12 +5,10 @@
 #include <string>
 
 #include "common/caught.h"
-#include "gpu/grouped_gemm/fault_text.h"
-#include "gpu/grouped_gemm/finish.h"
+#include "gpu/grouped_gemm/batch.h"
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
 #include "gpu/grouped_gemm/sides.h"
-#include "gpu/runtime/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -18,10 +16,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr const char* kName = "moeprof_grouped_gemm_variable_k";
+constexpr GpuOp kOp = GpuOp::kGroupedGemmVariableK;
 
 ffi::Error Refuse(const std::string& complaint) {
-  return ffi::Error::InvalidArgument(std::string(kName) + ": " + complaint);
+  return ToError(kOp, {Fault::kInvalidArgument, complaint});
 }
 
 // lhs [Bl, rows, m], rhs [Br, rows, n], out [B, G, m, n].
@@ -76,42 +74,34 @@ ffi::Error CheckedVariableK(cudaStream_t stream, ffi::ScratchAllocator& allocato
                   " groups, but the output has " + std::to_string(shape.groups));
   }
 
-  LengthsFault* const record = LengthsFaultOf(kName);
-  if (auto fault = TakeLengthsFault(record)) return Refuse(*fault);
-  void* const scratch = AlignedScratch(allocator, GroupedGemmScratchBytes(shape.groups));
-  if (scratch == nullptr) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string(kName) + ": out of memory");
-  }
   const int64_t bytes = BytesOf(*type), out_bytes = float_out ? 4 : bytes;
   const auto* lhs_data = static_cast<const char*>(lhs.untyped_data());
   const auto* rhs_data = static_cast<const char*>(rhs.untyped_data());
   auto* out_data = static_cast<char*>(out->untyped_data());
-  const GemmChoice choice{0, 0, ClampedBlocks(max_threads)};
-  for (int64_t i = 0; i < shape.batch; ++i) {
-    const int64_t lhs_element = shape.lhs_batch == 1 ? 0 : i;
-    const int64_t rhs_element = shape.rhs_batch == 1 ? 0 : i;
-    const GpuVariableKGemm op{*type,
-                              lhs_data + lhs_element * shape.rows * shape.m * bytes,
-                              rhs_data + rhs_element * shape.rows * shape.n * bytes,
-                              out_data + i * shape.groups * shape.m * shape.n * out_bytes,
-                              lengths.of(i),
-                              shape.rows,
-                              shape.m,
-                              shape.n,
-                              float_out};
-    // One stream: the plan of an element is made after the product before has used its own.
-    const std::string trouble =
-        LaunchVariableKGemm(stream, op, scratch, {record, lengths.NameOf(i)}, choice);
-    if (!trouble.empty()) return ffi::Error::Internal(std::string(kName) + ": " + trouble);
-  }
-  return Finish(kName, stream, record);
+  const BatchCall call{kOp, stream, allocator, shape.batch, shape.groups, max_threads};
+  return RunBatch(
+      call, lengths,
+      [&](int64_t i, void* scratch, const LengthsReport& report, const GemmChoice& choice) {
+        const int64_t lhs_element = shape.lhs_batch == 1 ? 0 : i;
+        const int64_t rhs_element = shape.rhs_batch == 1 ? 0 : i;
+        const GpuVariableKGemm op{*type,
+                                  lhs_data + lhs_element * shape.rows * shape.m * bytes,
+                                  rhs_data + rhs_element * shape.rows * shape.n * bytes,
+                                  out_data + i * shape.groups * shape.m * shape.n * out_bytes,
+                                  lengths.of(i),
+                                  shape.rows,
+                                  shape.m,
+                                  shape.n,
+                                  float_out};
+        return LaunchVariableKGemm(stream, op, scratch, report, choice);
+      });
 }
 
 ffi::Error VariableKGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocator,
                              ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer group_lens,
                              ffi::AnyBuffer group_offs, ffi::Result<ffi::AnyBuffer> out,
                              int64_t max_threads) {
-  return Guarded(kName, [&] {
+  return Guarded(NameOf(kOp), [&] {
     return CheckedVariableK(stream, allocator, lhs, rhs, group_lens, group_offs, out, max_threads);
   });
 }

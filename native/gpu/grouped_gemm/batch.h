@@ -1,0 +1,51 @@
+// Question: how does a handler put the products of a batch on its stream, and what does it return?
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <variant>
+
+#include "gpu/faults/ffi_error.h"
+#include "gpu/grouped_gemm/launch.h"
+#include "gpu/grouped_gemm/operands.h"
+#include "gpu/runtime/scratch.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace moeprof::gpu {
+
+struct BatchCall {
+  GpuOp op;
+  cudaStream_t stream;
+  xla::ffi::ScratchAllocator& allocator;
+  int64_t batch, groups;
+  int64_t max_threads;  // blocks at most; 0: no limit
+};
+
+// Launches one product per element of the batch, by
+// `launch(element, scratch, report, choice)`, which returns a complaint or "". Returns what the
+// device reported before this call, or with MOEPROF_STRICT=1 what it reports now.
+template <typename Launch>
+xla::ffi::Error RunBatch(const BatchCall& call, const LengthsOperand& lengths,
+                         const Launch& launch) {
+  const auto sink = SinkUnlessFaulty();
+  if (const auto* fault = std::get_if<Failure>(&sink)) return ToError(call.op, *fault);
+  void* const scratch = AlignedScratch(call.allocator, GroupedGemmScratchBytes(call.groups));
+  if (scratch == nullptr) return ToError(call.op, {Fault::kResourceExhausted, "out of memory"});
+  GemmChoice choice;
+  choice.max_blocks = static_cast<int32_t>(
+      std::clamp<int64_t>(call.max_threads, 0, std::numeric_limits<int32_t>::max()));
+  for (int64_t i = 0; i < call.batch; ++i) {
+    // One stream: the plan of an element is made after the product before has used its own.
+    const std::string trouble =
+        launch(i, scratch, {std::get<FaultSink>(sink), call.op, lengths.NameOf(i)}, choice);
+    if (!trouble.empty()) return ToError(call.op, {Fault::kInternal, trouble});
+  }
+  const Outcome reported = AfterLaunch(call.stream);
+  return reported ? ToError(call.op, *reported) : xla::ffi::Error::Success();
+}
+
+}  // namespace moeprof::gpu
