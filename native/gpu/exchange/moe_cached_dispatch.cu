@@ -71,7 +71,7 @@ __device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32
 
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    MoeCachedDispatch(const __grid_constant__ CachedDispatchArgs args) {
+    MoeCachedDispatch(const MOEPROF_GRID_CONSTANT CachedDispatchArgs args) {
   __shared__ Ends ends;
   if (blockIdx.x == 0) RaiseReady(args.call);
   ReadEnds(args, ends);
@@ -92,20 +92,18 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks) {
+gpuError_t LaunchCachedDispatch(gpuStream_t stream, const CachedDispatchArgs& args, int blocks) {
   if (args.word_bytes == sizeof(uint4)) {
     MoeCachedDispatch<uint4><<<blocks, kThreads, 0, stream>>>(args);
   } else {
     MoeCachedDispatch<uint32_t><<<blocks, kThreads, 0, stream>>>(args);
   }
-  return cudaGetLastError();
+  return gpuGetLastError();
 }
 
-cudaError_t LoadCachedDispatchKernel() {
-  cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, MoeCachedDispatch<uint4>);
-  if (error != cudaSuccess) return error;
-  return cudaFuncGetAttributes(&attributes, MoeCachedDispatch<uint32_t>);
+gpuError_t LoadCachedDispatchKernel() {
+  const gpuError_t error = gpuLoadKernel(MoeCachedDispatch<uint4>);
+  return error != gpuSuccess ? error : gpuLoadKernel(MoeCachedDispatch<uint32_t>);
 }
 
 }  // namespace moeprof::gpu

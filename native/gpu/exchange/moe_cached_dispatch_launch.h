@@ -4,11 +4,10 @@
 // from the others' memory. Results are those of cpu/moe_cached_dispatch_kernel.h bit for bit.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -23,7 +22,7 @@ struct CachedDispatchArgs {
   int32_t word_bytes = 16;     // or 4: the gradient of routing weights has rows of K float32
 };
 
-cudaError_t LaunchCachedDispatch(cudaStream_t stream, const CachedDispatchArgs& args, int blocks);
-cudaError_t LoadCachedDispatchKernel();
+gpuError_t LaunchCachedDispatch(gpuStream_t stream, const CachedDispatchArgs& args, int blocks);
+gpuError_t LoadCachedDispatchKernel();
 
 }  // namespace moeprof::gpu

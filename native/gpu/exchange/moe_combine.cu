@@ -1,8 +1,6 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "gpu/exchange/moe_combine_launch.h"
 #include "gpu/exchange/row_copy.h"
+#include "gpu/runtime/half_types.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -29,42 +27,27 @@ struct Word<CombineType::kFloat32> {
   }
 };
 
-__device__ __forceinline__ float2 WidenPair(uint32_t bits, __nv_bfloat162) {
-  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u));
-}
-__device__ __forceinline__ float2 WidenPair(uint32_t bits, __half2) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-__device__ __forceinline__ uint32_t NarrowPair(float low, float high, __nv_bfloat162) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ __forceinline__ uint32_t NarrowPair(float low, float high, __half2) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-template <typename Pair>
+template <typename T>
 struct WordOfPairs {
   static constexpr int kValues = 8;
   static __device__ void Widen(const uint4& word, float (&out)[8]) {
     const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = WidenPair(parts[i], Pair());
+      const float2 pair = WidenPair<T>(parts[i]);
       out[2 * i] = pair.x;
       out[2 * i + 1] = pair.y;
     }
   }
   static __device__ uint4 Narrow(const float (&v)[8]) {
-    return make_uint4(NarrowPair(v[0], v[1], Pair()), NarrowPair(v[2], v[3], Pair()),
-                      NarrowPair(v[4], v[5], Pair()), NarrowPair(v[6], v[7], Pair()));
+    return make_uint4(NarrowPair<T>(v[0], v[1]), NarrowPair<T>(v[2], v[3]),
+                      NarrowPair<T>(v[4], v[5]), NarrowPair<T>(v[6], v[7]));
   }
 };
 template <>
-struct Word<CombineType::kBFloat16> : WordOfPairs<__nv_bfloat162> {};
+struct Word<CombineType::kBFloat16> : WordOfPairs<bfloat16_t> {};
 template <>
-struct Word<CombineType::kFloat16> : WordOfPairs<__half2> {};
+struct Word<CombineType::kFloat16> : WordOfPairs<float16_t> {};
 
 // Sums the rows that `ranks` (one bit each) hold of one token; lane d has the row on rank d. Two
 // rows' words are in flight at a time: the near one need not come before the far one is asked for.
@@ -81,10 +64,8 @@ __device__ void SumRows(const CombineArgs& args, uint32_t ranks, int32_t row_on_
       const bool has_second = left != 0;
       const int32_t d1 = has_second ? __ffs(left) - 1 : d0;
       left &= left - 1;  // 0 stays 0
-      const uint4* const from0 =
-          args.x[d0] + int64_t{__shfl_sync(kAllLanes, row_on_rank, d0)} * args.words;
-      const uint4* const from1 =
-          args.x[d1] + int64_t{__shfl_sync(kAllLanes, row_on_rank, d1)} * args.words;
+      const uint4* const from0 = args.x[d0] + int64_t{Shuffle(row_on_rank, d0)} * args.words;
+      const uint4* const from1 = args.x[d1] + int64_t{Shuffle(row_on_rank, d1)} * args.words;
       uint4 held0[kInFlight], held1[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -129,7 +110,7 @@ __device__ void CombineNarrow(const CombineArgs& args, int32_t token, uint32_t r
     float total = is_useless ? __uint_as_float(kUseless) : 0.0f;
     for (uint32_t left = ranks; left != 0; left &= left - 1) {
       const int32_t d = __ffs(left) - 1;
-      const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+      const int64_t row = Shuffle(row_on_rank, d);
       if (column >= args.words) continue;
       const auto* const from = reinterpret_cast<const float*>(args.x[d]) + row * args.words;
       const float value = *static_cast<const volatile float*>(from + column);
@@ -164,7 +145,7 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
   float* const to_weights = args.combined_weights + int64_t{token} * args.top_k;
   bool is_bad = false;
   const int32_t row_on_rank = is_broken ? -1 : RowOnRank(args, token, is_bad);
-  if (__any_sync(kAllLanes, is_bad) || is_broken) {
+  if (Any(is_bad) || is_broken) {
     if constexpr (kType == CombineType::kNarrowFloat32) {
       CombineNarrow(args, token, 0, -1, true);
     } else {
@@ -173,14 +154,14 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
     if (lane < args.top_k) to_weights[lane] = __uint_as_float(kUseless);
     return;
   }
-  const uint32_t ranks = __ballot_sync(kAllLanes, row_on_rank >= 0);
+  const uint32_t ranks = Ballot(row_on_rank >= 0);
   if constexpr (kType == CombineType::kNarrowFloat32) {
     CombineNarrow(args, token, ranks, row_on_rank, false);
   } else if (ranks == 0) {
     FillRow(to, args.words, 0);
   } else if (__popc(ranks) == 1) {
     const int32_t d = __ffs(ranks) - 1;
-    const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+    const int64_t row = Shuffle(row_on_rank, d);
     CopyRow(args.x[d] + row * args.words, to, args.words);
   } else {
     SumRows<kType>(args, ranks, row_on_rank, to);
@@ -189,14 +170,15 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
   float total = 0;
   for (uint32_t left = ranks; left != 0; left &= left - 1) {
     const int32_t d = __ffs(left) - 1;
-    const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+    const int64_t row = Shuffle(row_on_rank, d);
     if (lane < args.top_k) total += args.topk_weights[d][row * args.top_k + lane];
   }
   if (lane < args.top_k) to_weights[lane] = total;
 }
 
 template <CombineType kType>
-__global__ void __launch_bounds__(kThreads) MoeCombine(const __grid_constant__ CombineArgs args) {
+__global__ void __launch_bounds__(kThreads)
+    MoeCombine(const MOEPROF_GRID_CONSTANT CombineArgs args) {
   if (blockIdx.x == 0) RaiseReady(args.call);
   AwaitReady(args.call);
   // A dispatch whose routing was not sound says so in its handle.
@@ -209,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) MoeCombine(const __grid_constant__ C
 
 }  // namespace
 
-cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int blocks) {
+gpuError_t LaunchCombine(gpuStream_t stream, const CombineArgs& args, int blocks) {
   switch (args.type) {
     case CombineType::kFloat32:
       MoeCombine<CombineType::kFloat32><<<blocks, kThreads, 0, stream>>>(args);
@@ -224,22 +206,16 @@ cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int bloc
       MoeCombine<CombineType::kNarrowFloat32><<<blocks, kThreads, 0, stream>>>(args);
       break;
   }
-  return cudaGetLastError();
+  return gpuGetLastError();
 }
 
-cudaError_t LoadCombineKernels() {
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kFloat32>);
-  if (error == cudaSuccess) {
-    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kBFloat16>);
+gpuError_t LoadCombineKernels() {
+  for (const auto kernel :
+       {MoeCombine<CombineType::kFloat32>, MoeCombine<CombineType::kBFloat16>,
+        MoeCombine<CombineType::kFloat16>, MoeCombine<CombineType::kNarrowFloat32>}) {
+    if (const gpuError_t error = gpuLoadKernel(kernel); error != gpuSuccess) return error;
   }
-  if (error == cudaSuccess) {
-    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kFloat16>);
-  }
-  if (error == cudaSuccess) {
-    error = cudaFuncGetAttributes(&attributes, MoeCombine<CombineType::kNarrowFloat32>);
-  }
-  return error;
+  return gpuSuccess;
 }
 
 }  // namespace moeprof::gpu

@@ -5,11 +5,10 @@
 // copied, not converted.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -31,7 +30,7 @@ struct CombineArgs {
   float* combined_weights;                 // [T, K]
 };
 
-cudaError_t LaunchCombine(cudaStream_t stream, const CombineArgs& args, int blocks);
-cudaError_t LoadCombineKernels();
+gpuError_t LaunchCombine(gpuStream_t stream, const CombineArgs& args, int blocks);
+gpuError_t LoadCombineKernels();
 
 }  // namespace moeprof::gpu

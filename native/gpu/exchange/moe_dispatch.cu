@@ -1,5 +1,6 @@
 #include "gpu/exchange/moe_dispatch_launch.h"
 #include "gpu/exchange/row_copy.h"
+#include "gpu/runtime/early_launch.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -58,11 +59,11 @@ __device__ int32_t SumOverChannels(volatile int32_t* counts, int32_t channels) {
     int32_t sum = is_channel ? counts[first + lane] : 0;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t lower = __shfl_up_sync(kAllLanes, sum, step);
+      const int32_t lower = ShuffleUp(sum, step);
       if (lane >= step) sum += lower;
     }
     if (is_channel) counts[first + lane] = before + sum;
-    before += __shfl_sync(kAllLanes, sum, 31);
+    before += Shuffle(sum, 31);
   }
   return before;
 }
@@ -70,7 +71,7 @@ __device__ int32_t SumOverChannels(volatile int32_t* counts, int32_t channels) {
 // Block c lists the tokens of channel c; the last block to finish sums over the channels, tells
 // the counts to every rank, and that this rank is ready.
 __global__ void __launch_bounds__(kPlanThreads)
-    MoeDispatchPlan(const __grid_constant__ DispatchArgs args) {
+    MoeDispatchPlan(const MOEPROF_GRID_CONSTANT DispatchArgs args) {
   __shared__ int32_t of_warp[kPlanWarps][kMaxRanks];
   __shared__ int32_t sent[kMaxRanks];
   const ExchangeCall& call = args.call;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   ExchangeFlags* const own = call.flags[call.rank];
   bool is_bad = false;
   // The sending kernel may take up its place: it waits for this one's flag.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  LetNextKernelStart();
 
   if (thread < kMaxRanks) sent[thread] = 0;
   __syncthreads();
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     int32_t place[kMaxRanks];
 #pragma unroll
     for (int d = 0; d < kMaxRanks; ++d) {
-      const uint32_t going = __ballot_sync(kAllLanes, (ranks >> d) & 1);
+      const uint32_t going = Ballot((ranks >> d) & 1);
       place[d] = __popc(going & ((1u << lane) - 1));
       if (lane == 0) of_warp[warp][d] = __popc(going);
     }
@@ -244,7 +245,7 @@ __device__ void SendPart(const DispatchArgs& args, const Counts& counts, const P
         channel == 0 ? 0 : args.channel_prefix[lane * shape.channels + channel - 1];
     if (head >= 0) row_on_rank = counts.first_row[lane] + start + head;
   }
-  const uint32_t going = __ballot_sync(kAllLanes, row_on_rank >= 0);
+  const uint32_t going = Ballot(row_on_rank >= 0);
   if (going == 0) return;
   // Asked for before the row: nothing is left to wait for at the end.
   const Slot slot = part.has_routing ? SlotOf(args, part.token) : Slot{-1, 0.0f};
@@ -259,7 +260,7 @@ __device__ void SendPart(const DispatchArgs& args, const Counts& counts, const P
     }
     for (uint32_t left = going; left != 0; left &= left - 1) {
       const int32_t d = __ffs(left) - 1;
-      const int64_t row = __shfl_sync(kAllLanes, row_on_rank, d);
+      const int64_t row = Shuffle(row_on_rank, d);
       uint4* const to = args.of_rank[d].x + row * shape.words;
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -271,7 +272,7 @@ __device__ void SendPart(const DispatchArgs& args, const Counts& counts, const P
   if (!part.has_routing) return;
   for (uint32_t left = going; left != 0; left &= left - 1) {
     const int32_t d = __ffs(left) - 1;
-    SendRouting(args, part.token, slot, d, __shfl_sync(kAllLanes, row_on_rank, d));
+    SendRouting(args, part.token, slot, d, Shuffle(row_on_rank, d));
   }
 }
 
@@ -290,7 +291,7 @@ __device__ void ClearUnused(const DispatchArgs& args, const Counts& counts) {
 }
 
 __global__ void __launch_bounds__(kSendThreads)
-    MoeDispatchSend(const __grid_constant__ DispatchArgs args) {
+    MoeDispatchSend(const MOEPROF_GRID_CONSTANT DispatchArgs args) {
   __shared__ Counts counts;
   AwaitReady(args.call);
   ReadCounts(args.call, counts);
@@ -308,31 +309,21 @@ __global__ void __launch_bounds__(kSendThreads)
 // Started while the plan still runs. It touches nothing of the plan's, nor of a peer's, before it
 // has seen the flags that plans raise last, its own rank's among them; and the plan itself starts
 // only after what is before it in the stream.
-cudaError_t LaunchSend(cudaStream_t stream, const DispatchArgs& args, int blocks) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kSendThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, MoeDispatchSend, args);
+gpuError_t LaunchSend(gpuStream_t stream, const DispatchArgs& args, int blocks) {
+  return LaunchEarly(stream, MoeDispatchSend, blocks, kSendThreads, args);
 }
 
 }  // namespace
 
-cudaError_t LaunchDispatch(cudaStream_t stream, const DispatchArgs& args, int blocks) {
+gpuError_t LaunchDispatch(gpuStream_t stream, const DispatchArgs& args, int blocks) {
   MoeDispatchPlan<<<args.shape.channels, kPlanThreads, 0, stream>>>(args);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  if (const gpuError_t error = gpuGetLastError(); error != gpuSuccess) return error;
   return LaunchSend(stream, args, blocks);
 }
 
-cudaError_t LoadDispatchKernels() {
-  cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, MoeDispatchPlan);
-  return error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, MoeDispatchSend);
+gpuError_t LoadDispatchKernels() {
+  const gpuError_t error = gpuLoadKernel(MoeDispatchPlan);
+  return error != gpuSuccess ? error : gpuLoadKernel(MoeDispatchSend);
 }
 
 }  // namespace moeprof::gpu

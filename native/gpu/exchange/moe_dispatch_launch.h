@@ -11,11 +11,10 @@
 // link once for each other rank. Limit: the link; T = 4096 of 14,336 bytes at 364 GB/s is 161 us.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -48,10 +47,10 @@ struct DispatchArgs {
   uint32_t unused;  // 32 bits that unused rows are filled with
 };
 
-cudaError_t LaunchDispatch(cudaStream_t stream, const DispatchArgs& args, int blocks);
+gpuError_t LaunchDispatch(gpuStream_t stream, const DispatchArgs& args, int blocks);
 
 // Loads the kernels on the current device: a kernel that waits for a peer must not meet the
 // loading of that peer's kernel.
-cudaError_t LoadDispatchKernels();
+gpuError_t LoadDispatchKernels();
 
 }  // namespace moeprof::gpu

@@ -7,25 +7,11 @@
 
 #include <cstdint>
 
+#include "gpu/runtime/device_code.h"
+
 namespace moeprof::gpu {
 
 constexpr int kInFlight = 4;
-constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-
-__device__ __forceinline__ uint4 LoadWord(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-
-__device__ __forceinline__ void StoreWord(uint4* to, const uint4& v) {
-  asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x),
-               "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
 
 // The row from `from`, `words` long, to `to`; by a warp.
 __device__ __forceinline__ void CopyRow(const uint4* from, uint4* to, int32_t words) {

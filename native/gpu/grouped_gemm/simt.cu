@@ -1,7 +1,5 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "gpu/grouped_gemm/simt.h"
+#include "gpu/runtime/half_types.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -9,13 +7,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kDepth = 16;
 constexpr int kPerThread = 4;  // a square of 4 x 4 results
-
-__device__ float ToFloat(float value) { return value; }
-__device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ float ToFloat(__half value) { return __half2float(value); }
-__device__ void Put(float value, float* to) { *to = value; }
-__device__ void Put(float value, __nv_bfloat16* to) { *to = __float2bfloat16_rn(value); }
-__device__ void Put(float value, __half* to) { *to = __float2half_rn(value); }
 
 // The group that unit `unit` belongs to: the last whose units begin at or before it and that has
 // any.
@@ -94,33 +85,33 @@ __global__ void __launch_bounds__(kThreads) GroupedGemmSimt(SimtArgs args) {
       const int32_t row = place.row + thread_row + i;
       for (int j = 0; j < kPerThread; ++j) {
         const int32_t col = place.col + thread_col + j;
-        if (row < rows && col < cols) Put(acc[i][j], &out[(out_row + row) * cols + col]);
+        if (row < rows && col < cols) out[(out_row + row) * cols + col] = FromFloat<Out>(acc[i][j]);
       }
     }
   }
 }
 
 template <typename T, typename Out>
-cudaError_t Launch(cudaStream_t stream, int32_t blocks, const SimtArgs& args) {
+gpuError_t Launch(gpuStream_t stream, int32_t blocks, const SimtArgs& args) {
   GroupedGemmSimt<T, Out><<<blocks, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return gpuGetLastError();
 }
 
 }  // namespace
 
-cudaError_t LaunchSimt(cudaStream_t stream, int32_t blocks, ElementType type, bool float_out,
-                       const SimtArgs& args) {
+gpuError_t LaunchSimt(gpuStream_t stream, int32_t blocks, ElementType type, bool float_out,
+                      const SimtArgs& args) {
   switch (type) {
     case ElementType::kFloat32:
       return Launch<float, float>(stream, blocks, args);
     case ElementType::kBFloat16:
-      return float_out ? Launch<__nv_bfloat16, float>(stream, blocks, args)
-                       : Launch<__nv_bfloat16, __nv_bfloat16>(stream, blocks, args);
+      return float_out ? Launch<bfloat16_t, float>(stream, blocks, args)
+                       : Launch<bfloat16_t, bfloat16_t>(stream, blocks, args);
     case ElementType::kFloat16:
-      return float_out ? Launch<__half, float>(stream, blocks, args)
-                       : Launch<__half, __half>(stream, blocks, args);
+      return float_out ? Launch<float16_t, float>(stream, blocks, args)
+                       : Launch<float16_t, float16_t>(stream, blocks, args);
   }
-  return cudaErrorInvalidValue;
+  return gpuErrorInvalidValue;
 }
 
 }  // namespace moeprof::gpu

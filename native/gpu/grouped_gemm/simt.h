@@ -5,13 +5,12 @@
 // is the slow path and the second opinion of the tests.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "gpu/grouped_gemm/plan.h"
 #include "gpu/grouped_gemm/work_units.h"
 #include "gpu/runtime/element_type.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -35,7 +34,7 @@ struct SimtArgs {
   int64_t b_group, b_first, b_depth, b_col;
 };
 
-cudaError_t LaunchSimt(cudaStream_t stream, int32_t blocks, ElementType type, bool float_out,
-                       const SimtArgs& args);
+gpuError_t LaunchSimt(gpuStream_t stream, int32_t blocks, ElementType type, bool float_out,
+                      const SimtArgs& args);
 
 }  // namespace moeprof::gpu

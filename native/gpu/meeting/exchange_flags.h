@@ -15,8 +15,9 @@
 #include <cstdint>
 
 #include "gpu/faults/fault_report.h"
-#if defined(__CUDACC__)
+#if defined(MOEPROF_DEVICE_CODE)
 #include "gpu/faults/fault_sink.h"
+#include "gpu/runtime/device_code.h"
 #endif
 
 namespace moeprof::gpu {
@@ -44,27 +45,7 @@ struct ExchangeCall {
   FaultSink faults;
 };
 
-#if defined(__CUDACC__)
-
-__device__ __forceinline__ uint64_t LoadAcquireSystem(const uint64_t* address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ void StoreReleaseSystem(uint64_t* address, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-
-// Acquire and release at the scope of the system. __threadfence_system() would also put all fences
-// into one order, which nothing here needs, and takes longer.
-__device__ __forceinline__ void FenceSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-
-__device__ __forceinline__ uint64_t GlobalNanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
+#if defined(MOEPROF_DEVICE_CODE)
 
 // Many threads give up at once, and the first to trap ends the one that writes the report. Waits
 // until it is complete, at most a second.
@@ -94,7 +75,7 @@ __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint
                 call.rank, peer, static_cast<int64_t>(seen), static_cast<int64_t>(call.number),
                 static_cast<int64_t>(call.timeout_ns));
     AwaitReport(call.faults);
-    __trap();
+    StopKernel();
   }
 }
 
@@ -106,12 +87,12 @@ __device__ __forceinline__ void RaiseReadyFor(const ExchangeCall& call, int32_t 
 
 // Tells every rank; by one block.
 __device__ __forceinline__ void RaiseReady(const ExchangeCall& call) {
-  if (threadIdx.x < call.ranks) RaiseReadyFor(call, threadIdx.x);
+  if (threadIdx.x < static_cast<uint32_t>(call.ranks)) RaiseReadyFor(call, threadIdx.x);
 }
 
 // Waits for all ranks to be ready. By all threads of a block.
 __device__ __forceinline__ void AwaitReady(const ExchangeCall& call) {
-  if (threadIdx.x < call.ranks) {
+  if (threadIdx.x < static_cast<uint32_t>(call.ranks)) {
     WaitForPeer(call, &call.flags[call.rank]->ready[threadIdx.x], threadIdx.x);
   }
   __syncthreads();
@@ -121,10 +102,11 @@ __device__ __forceinline__ void AwaitReady(const ExchangeCall& call) {
 // wrote before is then visible. `ticket` is 0 again afterwards.
 __device__ __forceinline__ bool IsLastBlock(uint32_t* ticket) {
   __shared__ bool is_last;
+  ReleaseBeforeBarrier();
   __syncthreads();
   if (threadIdx.x == 0) {
     FenceSystem();
-    is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+    is_last = CountUpTo(ticket, gridDim.x - 1) == gridDim.x - 1;
     FenceSystem();
   }
   __syncthreads();
@@ -134,12 +116,12 @@ __device__ __forceinline__ bool IsLastBlock(uint32_t* ticket) {
 // Ends a call: once all blocks of all ranks have done their share. By all threads of all blocks.
 __device__ __forceinline__ void Finish(const ExchangeCall& call) {
   if (!IsLastBlock(&call.flags[call.rank]->last_ticket)) return;
-  if (threadIdx.x < call.ranks) {
+  if (threadIdx.x < static_cast<uint32_t>(call.ranks)) {
     StoreReleaseSystem(&call.flags[threadIdx.x]->done[call.rank], call.number);
     WaitForPeer(call, &call.flags[call.rank]->done[threadIdx.x], threadIdx.x);
   }
 }
 
-#endif  // defined(__CUDACC__)
+#endif  // defined(MOEPROF_DEVICE_CODE)
 
 }  // namespace moeprof::gpu
