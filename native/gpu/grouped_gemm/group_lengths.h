@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "gpu/runtime/gpu_runtime.h"
+
 namespace moeprof::gpu {
 
 // Lengths on the device as the caller gave them: `groups` int32 or int64, and where `offsets` is
@@ -15,7 +17,7 @@ struct GroupLengths {
   int32_t groups;
 };
 
-#ifdef __CUDACC__
+#if defined(MOEPROF_DEVICE_CODE)
 __device__ __forceinline__ int64_t ReadInteger(const void* data, bool is_int64, int64_t index) {
   return is_int64 ? static_cast<const int64_t*>(data)[index]
                   : static_cast<const int32_t*>(data)[index];

@@ -10,9 +10,9 @@ __global__ void __launch_bounds__(kPlanThreads) GroupedGemmPlan(PlanRequest requ
 
 }  // namespace
 
-cudaError_t LaunchGroupedGemmPlan(cudaStream_t stream, const PlanRequest& request) {
+gpuError_t LaunchGroupedGemmPlan(gpuStream_t stream, const PlanRequest& request) {
   GroupedGemmPlan<<<1, kPlanThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  return gpuGetLastError();
 }
 
 }  // namespace moeprof::gpu

@@ -11,6 +11,9 @@
 
 #include "gpu/grouped_gemm/group_lengths.h"
 #include "gpu/grouped_gemm/work_units.h"
+#if defined(MOEPROF_DEVICE_CODE)
+#include "gpu/runtime/device_code.h"
+#endif
 
 namespace moeprof::gpu {
 
@@ -40,7 +43,7 @@ inline Plan PlanAt(void* scratch, int64_t groups) {
   return {header, offsets, offsets + groups + 1};
 }
 
-#ifdef __CUDACC__
+#if defined(MOEPROF_DEVICE_CODE)
 // The group that unit `unit` belongs to, at or after `group`; a whole warp asks together.
 __device__ __forceinline__ int32_t GroupOfUnit(const int32_t* unit_offsets, int32_t groups,
                                                int32_t unit, int32_t group) {
@@ -48,7 +51,7 @@ __device__ __forceinline__ int32_t GroupOfUnit(const int32_t* unit_offsets, int3
   for (;; group += 32) {
     const int32_t candidate = group + lane;
     const bool after = candidate >= groups || unit_offsets[candidate + 1] > unit;
-    const uint32_t found = __ballot_sync(0xFFFFFFFF, after);
+    const uint32_t found = Ballot(after);
     if (found != 0) return group + __ffs(found) - 1;
   }
 }

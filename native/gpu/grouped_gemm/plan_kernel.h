@@ -10,6 +10,7 @@
 #include "gpu/faults/fault_sink.h"
 #include "gpu/grouped_gemm/plan.h"
 #include "gpu/grouped_gemm/plan_launch.h"
+#include "gpu/runtime/device_code.h"
 
 namespace moeprof::gpu {
 
@@ -20,7 +21,7 @@ constexpr int kPlanWarps = kPlanThreads / 32;
 __device__ inline int64_t BlockSum(int64_t value, int64_t* sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int step = 1; step < 32; step *= 2) {
-    const int64_t below = __shfl_up_sync(0xFFFFFFFF, value, step);
+    const int64_t below = ShuffleUp(value, step);
     if (lane >= step) value += below;
   }
   __syncthreads();

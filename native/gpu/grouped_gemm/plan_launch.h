@@ -1,12 +1,11 @@
 // Question: what does the kernel that plans a grouped GEMM take?
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "gpu/grouped_gemm/lengths_report.h"
 #include "gpu/grouped_gemm/plan.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -20,6 +19,6 @@ struct PlanRequest {
   Tiling tiling;
 };
 
-cudaError_t LaunchGroupedGemmPlan(cudaStream_t stream, const PlanRequest& request);
+gpuError_t LaunchGroupedGemmPlan(gpuStream_t stream, const PlanRequest& request);
 
 }  // namespace moeprof::gpu

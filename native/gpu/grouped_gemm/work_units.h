@@ -21,13 +21,15 @@
 
 #include <cstdint>
 
+#include "gpu/runtime/gpu_runtime.h"
+
 namespace moeprof::gpu {
 
 constexpr int32_t kTileRows = 128;
 constexpr int32_t kHalfRows = 64;
 constexpr int32_t kBandRows = 8;
 
-#ifdef __CUDACC__
+#if defined(MOEPROF_DEVICE_CODE)
 #define MOEPROF_BOTH __host__ __device__ __forceinline__
 #else
 #define MOEPROF_BOTH inline
