@@ -54,7 +54,7 @@ def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> 
     def for_cuda(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
         if is_planning():
             return handler(ctx, *operands)
-        reason = native_gpu.unavailable_reason(primitive.name)
+        reason = native_gpu.unavailable_reason()
         if reason is None and params.get("trans_a"):
             return by_rows(ctx, *operands, **params)
         return native_or_twin(reason, ctx, *as_constants(ctx, operands), **params)

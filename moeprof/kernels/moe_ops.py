@@ -72,7 +72,7 @@ def _why_twin(groups: EpGroups) -> str | None:
         return (
             f"the native exchange runs on CPUs and NVIDIA GPUs, the devices are {groups.platform}"
         )
-    return native_gpu.unavailable_reason(f"moeprof_moe_dispatch_{groups.mode}")
+    return native_gpu.unavailable_reason()
 
 
 @functools.cache

@@ -208,10 +208,9 @@ def _lower_for_gpu(
 ) -> Any:
     if is_planning():
         return _handler(primitive.name)(ctx, *operands)
-    target = f"{primitive.name}_{groups.mode}"
-    reason = native_gpu.unavailable_reason(target)
+    reason = native_gpu.unavailable_reason()
     if reason is not None:
-        raise _plans_only(target, reason)
+        raise _plans_only(f"{primitive.name}_{groups.mode}", reason)
     return _lower_native(primitive, ctx, *as_constants(ctx, operands), groups=groups, **params)
 
 
@@ -225,8 +224,8 @@ def _lower_for_rocm(
 
 def _plans_only(target: str, reason: str) -> PreflightError:
     return PreflightError(
-        f"{target}: expected a program for the CPU, where the native exchange runs, found one for "
-        f"a GPU, for which there are plans of memory only: {reason}"
+        f"{target}: found a program for a GPU, for which there is no native exchange here, only "
+        f"plans of memory: {reason}"
     )
 
 

@@ -31,9 +31,6 @@ GPU_TARGETS = {
     **{f"{target}_per_process": symbol for target, symbol in _EXCHANGES.items()},
 }
 
-# A handler's further stages, where the library has them: the symbol with this ending.
-_STAGES = {"instantiate": "Instantiate", "prepare": "Prepare", "initialize": "Initialize"}
-
 _WHERE_ABSENT = (
     "It is built where nvcc is: put nvcc on PATH and install moeprof again with MOEPROF_GPU=ON in "
     "the environment."
@@ -51,39 +48,32 @@ def load() -> ctypes.CDLL:
     """Load the library and register its handlers with JAX, once per process. Needs no GPU.
 
     Raises:
-        NativeError: the library is absent or refuses to load; the text says which.
+        NativeError: the library is absent, refuses to load or lacks a handler; the text says
+            which.
     """
     path = library_path()
     library = ffi_library.open_library(path, "GPU library", _WHERE_ABSENT)
     for target, symbol in GPU_TARGETS.items():
-        if hasattr(library, symbol):
-            further = {
-                stage: symbol + ending
-                for stage, ending in _STAGES.items()
-                if hasattr(library, symbol + ending)
-            }
-            ffi_library.register(library, path, target, {"execute": symbol, **further}, PLATFORM)
+        ffi_library.register(library, path, target, {"execute": symbol}, PLATFORM)
     return library
 
 
 def registered_targets() -> frozenset[str]:
     """Targets that have a handler of ours for CUDA in this process; none without the library."""
     try:
-        library = load()
+        load()
     except NativeError:
         return frozenset()
-    return frozenset(target for target, symbol in GPU_TARGETS.items() if hasattr(library, symbol))
+    return frozenset(GPU_TARGETS)
 
 
 @functools.cache
-def unavailable_reason(target: str | None = None) -> str | None:
-    """Why our GPU kernels, or those of one target, cannot run here; None where they can."""
+def unavailable_reason() -> str | None:
+    """Why our GPU kernels cannot run here; None where they can."""
     try:
         library = load()
     except NativeError as error:
         return str(error)
-    if target is not None and not hasattr(library, GPU_TARGETS[target]):
-        return f"GPU library {library_path()} has no {GPU_TARGETS[target]}: build it again."
     return _problem_with_gpus(library)
 
 

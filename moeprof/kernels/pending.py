@@ -35,4 +35,4 @@ def abort_waiting_ranks() -> None:
     if native.load.cache_info().currsize:
         native.load().MoeprofAbortRendezvous()
     if native_gpu.is_loaded():
-        native_gpu.load().MoeprofGpuReset()
+        native_gpu.load().MoeprofGpuAbortLocalExchanges()

@@ -263,9 +263,8 @@ def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
     )
     if jax.default_backend() != "gpu":
         raise SetupError(
-            f"{exchange}, which needs "
-            "GPUs; this build has the in-process CPU transport only. Run all EP ranks as devices "
-            "of one process (mode='inproc')."
+            f"{exchange}, which needs one GPU per process; found JAX on {jax.default_backend()}. "
+            "Run all EP ranks as devices of one process (mode='inproc')."
         )
     if ep_size > MAX_NVL_RANKS:
         raise SetupError(
@@ -277,7 +276,7 @@ def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
             f"{exchange}, which needs one GPU per process, found {jax.local_device_count()} in "
             "this one. Pass local_device_ids=[i] to jax.distributed.initialize."
         )
-    reason = native_gpu.unavailable_reason("moeprof_moe_dispatch_per_process")
+    reason = native_gpu.unavailable_reason()
     if reason is not None:
         raise SetupError(f"{exchange}: {reason}")
 

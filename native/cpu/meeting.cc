@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "common/seconds_text.h"
+
 namespace moeprof {
 namespace {
 
@@ -22,14 +24,6 @@ std::string Numbers(const std::vector<int64_t>& values) {
   std::vector<std::string> parts;
   for (int64_t value : values) parts.push_back(std::to_string(value));
   return "[" + Join(parts) + "]";
-}
-
-// "0.5 s", "300 s": integers alone, since the decimal sign of std::to_string follows the locale.
-std::string Seconds(std::chrono::milliseconds duration) {
-  std::string thousandths = std::to_string(1000 + duration.count() % 1000).substr(1);
-  thousandths.erase(thousandths.find_last_not_of('0') + 1);
-  return std::to_string(duration.count() / 1000) + (thousandths.empty() ? "" : "." + thousandths) +
-         " s";
 }
 
 }  // namespace
@@ -136,9 +130,9 @@ std::string Meeting::MissingRanks(std::chrono::milliseconds timeout) const {
     (has_arrived_[rank] ? present : missing)
         .push_back(RankName(static_cast<int64_t>(rank), devices_));
   }
-  return "EP rank " + Join(missing) + " did not arrive within " + Seconds(timeout) + ": expected " +
-         std::to_string(devices_.size()) + " ranks, got " + std::to_string(present.size()) + ": " +
-         Join(present) +
+  return "EP rank " + Join(missing) + " did not arrive within " + SecondsText(timeout) +
+         ": expected " + std::to_string(devices_.size()) + " ranks, got " +
+         std::to_string(present.size()) + ": " + Join(present) +
          ". All ranks of a group must run the same dispatches and combines (look for a lax.cond "
          "whose branch differs between ranks); MOEPROF_EP_TIMEOUT_S sets the wait";
 }

@@ -43,7 +43,7 @@ class End(NamedTuple):
 
 def run_ranks(scenario: str, timeout_s: float, **settings: str) -> list[End]:
     """Every rank in a process of its own; none outlives the timeout."""
-    reason = native_gpu.unavailable_reason("moeprof_moe_dispatch_per_process")
+    reason = native_gpu.unavailable_reason()
     assert reason is None, reason
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

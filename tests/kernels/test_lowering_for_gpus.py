@@ -32,7 +32,7 @@ LENS = jnp.array([30, 20])
 
 @pytest.fixture
 def _library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: None)
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
 
 
 def calls(run, *args) -> list[str]:
@@ -110,15 +110,15 @@ def test_an_array_without_elements_is_passed_as_a_constant():
 
 
 def test_without_the_library_an_exchange_is_not_compiled_for_a_gpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: "no such library")
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "no such library")
     mesh = mesh_of(2)
     setup(mesh=mesh)
-    with pytest.raises(PreflightError, match=r"dispatch_inproc: .*plans of memory only: no such"):
+    with pytest.raises(PreflightError, match=r"dispatch_inproc: .*only plans of memory: no such"):
         calls(on_ranks(round_trip, mesh), X, IDX)
 
 
 def test_without_the_library_the_twin_runs_and_says_why(monkeypatch):
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target=None: "no library, as told")
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "no library, as told")
     with pytest.warns(RuntimeWarning, match="slow twins: no library, as told"):
         assert calls(lambda a, b: grouped_gemm(a, b, LENS), ROWS, MATRICES) == []
 

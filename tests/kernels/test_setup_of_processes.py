@@ -36,7 +36,7 @@ class Gpus:
         monkeypatch.setattr(jax, "process_index", lambda: here)
         monkeypatch.setattr(jax, "local_device_count", lambda: 1)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target: None)
+        monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
         monkeypatch.setattr(runtime, "agree", self._agree)
         monkeypatch.setattr(process_group, "join", self._join)
         monkeypatch.setattr(process_group, "leave", lambda: self.calls.append(("leave",)))
@@ -120,10 +120,8 @@ def test_several_gpus_in_a_process_are_refused(monkeypatch):
 
 def test_a_missing_library_is_the_reason(monkeypatch):
     Gpus(monkeypatch, 2, here=0)
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda target: f"{target} is not there")
-    with pytest.raises(
-        RuntimeError, match="between nodes\\): moeprof_moe_dispatch_per_process is not"
-    ):
+    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "the library is not there")
+    with pytest.raises(RuntimeError, match="between nodes\\): the library is not there"):
         setup(hidden_bytes=4096)
 
 

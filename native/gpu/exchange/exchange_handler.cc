@@ -5,8 +5,12 @@
 #include <string>
 
 #include "common/caught.h"
+#include "gpu/exchange/moe_cached_dispatch_launch.h"
+#include "gpu/exchange/moe_combine_launch.h"
+#include "gpu/exchange/moe_dispatch_launch.h"
 #include "gpu/faults/ffi_error.h"
 #include "gpu/runtime/on_device.h"
+#include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -16,8 +20,12 @@ namespace ffi = xla::ffi;
 // As many as NCCL's kernels have blocks at most: none of those is sure to fit beside one of ours.
 constexpr int kFreeMultiprocessors = 32;
 
-Failure RuntimeFailure(const char* what, cudaError_t error) {
-  return {Fault::kInternal, std::string(what) + ": " + cudaGetErrorName(error)};
+// All that an exchange may need, on the current device.
+cudaError_t LoadKernels() {
+  for (const auto load : {LoadDispatchKernels, LoadCachedDispatchKernel, LoadCombineKernels}) {
+    if (const cudaError_t error = load(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 Outcome Launch(const HandlerCall& call, PeerSeat& seat, const FaultSink& faults,
@@ -47,7 +55,7 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
   }
   const auto timeout = std::chrono::milliseconds(call.timeout_ms);
   auto found = FindSeat(call.groups.begin(), static_cast<int64_t>(call.groups.size()), call.ep_size,
-                        call.device, call.run.run_id);
+                        call.device, call.run.run_id, LoadKernels);
   if (auto* failure = std::get_if<Failure>(&found)) return ToError(call.op, *failure);
   PeerSeat& seat = *std::get<std::unique_ptr<PeerSeat>>(found);
   // Before the meeting: memory is not allocated while a peer's kernel may wait for ours.

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "common/seconds_text.h"
 #include "gpu/runtime/device_memory.h"
 
 namespace moeprof::gpu {
@@ -38,10 +39,10 @@ AllFaults& All() {
 
 std::string Number(int64_t value) { return std::to_string(value); }
 
-std::string Seconds(int64_t nanoseconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", static_cast<double>(nanoseconds) * 1e-9);
-  return text;
+std::string Duration(int64_t nanoseconds) {
+  using std::chrono::milliseconds;
+  return SecondsText(
+      std::chrono::duration_cast<milliseconds>(std::chrono::nanoseconds(nanoseconds)));
 }
 
 // An entry of the lengths or offsets, and of which element of the batch they are.
@@ -77,7 +78,7 @@ std::string TextOf(const FaultRecord& record) {
       return op + "handle: recv_src_idx of row " + Number(v[0]) + " is " + Number(v[1]) +
              ", outside [0, " + Number(v[2]) + ")";
     case FaultKind::kPeerLate:
-      return op + "rank " + Number(v[0]) + " waited " + Seconds(v[4]) + " s on its GPU for rank " +
+      return op + "rank " + Number(v[0]) + " waited " + Duration(v[4]) + " on its GPU for rank " +
              Number(v[1]) + ": expected it at call " + Number(v[3]) +
              " of the group, found it at " + Number(v[2]) +
              ". The GPU of that rank is busy or has stopped; MOEPROF_EP_TIMEOUT_S sets the wait";

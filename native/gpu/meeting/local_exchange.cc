@@ -3,23 +3,19 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <new>
 #include <thread>
 #include <utility>
 
+#include "common/seconds_text.h"
 #include "gpu/runtime/device_memory.h"
 #include "gpu/runtime/on_device.h"
+#include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
 namespace {
 
 using std::chrono::milliseconds;
-
-Failure RuntimeFailure(const std::string& what, cudaError_t error) {
-  cudaGetLastError();  // or the next launch would report it
-  return {Fault::kInternal, what + ": " + cudaGetErrorName(error)};
-}
 
 // Lets the current device reach the memory of `peer`.
 Outcome OpenPeer(int64_t device, int64_t peer) {
@@ -203,9 +199,7 @@ std::string LocalExchange::Missing(const Gathering& gathering, milliseconds time
     std::string& names = gathering.has_come[r] ? present : missing;
     names += (names.empty() ? "" : ", ") + NameOf(r);
   }
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", static_cast<double>(timeout.count()) / 1000);
-  return "EP rank " + missing + " did not arrive within " + seconds + " s: expected " +
+  return "EP rank " + missing + " did not arrive within " + SecondsText(timeout) + ": expected " +
          std::to_string(devices_.size()) + " ranks, got " + std::to_string(gathering.come) + ": " +
          present +
          ". All ranks of a group must run the same dispatches and combines (look for a lax.cond "
@@ -319,13 +313,14 @@ LocalExchange::Made LocalExchangeOf(const int64_t* groups, int64_t count, int64_
   return exchanges.Find(members(group));
 }
 
-void ForgetLocalExchanges() {
-  std::map<std::vector<int64_t>, std::shared_ptr<LocalExchange>> forgotten;
+}  // namespace moeprof::gpu
+
+void MoeprofGpuAbortLocalExchanges() {
+  auto& exchanges = moeprof::gpu::TheExchanges();
+  decltype(exchanges.of_devices) forgotten;
   {
-    std::lock_guard<std::mutex> lock(TheExchanges().mutex);
-    forgotten.swap(TheExchanges().of_devices);
+    std::lock_guard<std::mutex> lock(exchanges.mutex);
+    forgotten.swap(exchanges.of_devices);
   }
   for (const auto& [devices, exchange] : forgotten) exchange->Abort("the runtime was reset");
 }
-
-}  // namespace moeprof::gpu

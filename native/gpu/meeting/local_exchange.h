@@ -113,7 +113,11 @@ class LocalExchange {
 LocalExchange::Made LocalExchangeOf(const int64_t* groups, int64_t count, int64_t ranks,
                                     int64_t group, cudaError_t (*load)());
 
-// Fails whoever waits in any group, and forgets all groups.
-void ForgetLocalExchanges();
-
 }  // namespace moeprof::gpu
+
+extern "C" {
+
+// Fails whoever waits in any group of this process's GPUs, and forgets all such groups. Called by
+// Python.
+__attribute__((visibility("default"))) void MoeprofGpuAbortLocalExchanges();
+}

@@ -1,13 +1,12 @@
 #include "gpu/meeting/peer_seat.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
-#include "gpu/exchange/moe_cached_dispatch_launch.h"
-#include "gpu/exchange/moe_combine_launch.h"
-#include "gpu/exchange/moe_dispatch_launch.h"
 #include "gpu/meeting/local_exchange.h"
 #include "gpu/processes/process_group.h"
+#include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -62,18 +61,25 @@ class ProcessSeat : public PeerSeat {
   std::vector<ExchangeFlags*> flags_;
 };
 
-// On the current device.
-cudaError_t LoadKernels() {
-  for (const auto load : {LoadDispatchKernels, LoadCachedDispatchKernel, LoadCombineKernels}) {
-    if (const cudaError_t error = load(); error != cudaSuccess) return error;
+// Loads the kernels on the GPU of this process, which has one. After a failure the next call tries
+// again.
+Outcome LoadOnce(cudaError_t (*load)()) {
+  static std::mutex mutex;
+  static bool is_loaded = false;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (is_loaded) return std::nullopt;
+  if (const cudaError_t error = load(); error != cudaSuccess) {
+    return RuntimeFailure("loading the exchange kernels", error);
   }
-  return cudaSuccess;
+  is_loaded = true;
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
-                                                          int64_t ranks, int device, int64_t run) {
+                                                          int64_t ranks, int device, int64_t run,
+                                                          cudaError_t (*load)()) {
   if (ranks < 2 || ranks > kMaxRanks || count % ranks != 0) {
     return Failure{Fault::kInvalidArgument, "expected EP groups of 2 to " +
                                                 std::to_string(kMaxRanks) + " ranks, found " +
@@ -83,11 +89,7 @@ std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups,
     if (auto complaint = CheckMembers(*joined, groups, count, ranks)) {
       return Failure{Fault::kInvalidArgument, *complaint};
     }
-    static const cudaError_t error = LoadKernels();  // a process has one GPU
-    if (error != cudaSuccess) {
-      return Failure{Fault::kInternal,
-                     std::string("loading the exchange kernels: ") + cudaGetErrorName(error)};
-    }
+    if (auto failure = LoadOnce(load)) return *failure;
     return std::make_unique<ProcessSeat>(std::move(joined));
   }
   const int64_t* const found = std::find(groups, groups + count, device);
@@ -96,7 +98,7 @@ std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups,
                    "device " + std::to_string(device) + " is in no EP group of setup()"};
   }
   const int64_t position = found - groups;
-  auto made = LocalExchangeOf(groups, count, ranks, position / ranks, LoadKernels);
+  auto made = LocalExchangeOf(groups, count, ranks, position / ranks, load);
   if (auto* failure = std::get_if<Failure>(&made)) return *failure;
   auto exchange = std::get<std::shared_ptr<LocalExchange>>(made);
   if (exchange == nullptr) return Failure{Fault::kAborted, "the runtime was reset meanwhile"};

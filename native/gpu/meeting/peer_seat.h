@@ -3,6 +3,8 @@
 // The same for ranks that are GPUs of one process and for ranks that are processes.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -36,8 +38,10 @@ class PeerSeat {
 
 // The seat of CUDA device `device`: in the group of processes that this process has joined, else
 // in one of `groups` (device ordinals, `ranks` per group, in rank order). The device is current;
-// `run` is the execution of the program, the same on all devices of a process.
+// `run` is the execution of the program, the same on all devices of a process. `load` loads the
+// kernels on the current device; they are, before any rank of the group can meet another.
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
-                                                          int64_t ranks, int device, int64_t run);
+                                                          int64_t ranks, int device, int64_t run,
+                                                          cudaError_t (*load)());
 
 }  // namespace moeprof::gpu

@@ -12,6 +12,8 @@
 #include <new>
 #include <utility>
 
+#include "common/seconds_text.h"
+
 namespace moeprof::gpu {
 namespace {
 

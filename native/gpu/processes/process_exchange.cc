@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpu/runtime/on_device.h"
+#include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -17,10 +18,6 @@ constexpr size_t kAllocationBytes = size_t{2} << 20;
 
 static_assert(kMaxPeerBuffers * sizeof(SharedAddress) <= ProcessBoard::kMaxPayloadBytes);
 static_assert(sizeof(AllocationNotice) <= ProcessLink::kMaxMessageBytes);
-
-Failure CudaFailure(const char* call, cudaError_t error) {
-  return {Fault::kInternal, std::string(call) + ": " + cudaGetErrorName(error)};
-}
 
 }  // namespace
 
@@ -41,7 +38,7 @@ ProcessExchange::Joined ProcessExchange::Join(const std::string& token, int rank
     return Failure{Fault::kInternal, "the CUDA driver has no " + missing};
   }
   const OnDevice scope(device);
-  if (scope.error() != cudaSuccess) return CudaFailure("cudaSetDevice", scope.error());
+  if (scope.error() != cudaSuccess) return RuntimeFailure("cudaSetDevice", scope.error());
   auto connected =
       ProcessLink::Connect(token, rank, ranks, ProcessBoard::SharedBytes(ranks), timeout);
   if (auto* failure = std::get_if<Failure>(&connected)) return *failure;
@@ -58,7 +55,7 @@ Outcome ProcessExchange::ShareFlags(size_t flag_bytes, milliseconds timeout) {
   if (error == cudaSuccess) error = cudaMemset(own_flags_, 0, bytes);
   if (error == cudaSuccess) error = cudaDeviceSynchronize();  // zero before a peer can write
   if (error != cudaSuccess) {
-    const Failure failure = CudaFailure("flags of the EP group", error);
+    const Failure failure = RuntimeFailure("flags of the EP group", error);
     return Refuse("setup", failure.text, timeout);
   }
   auto met = Meet({"setup", {static_cast<int64_t>(flag_bytes)}, {{own_flags_, bytes}}}, timeout);

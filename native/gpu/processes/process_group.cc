@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -81,7 +82,7 @@ Outcome AllocateAbortWord(ProcessGroup& group) {
     error = cudaHostGetDevicePointer(&device, host, 0);
   }
   if (error != cudaSuccess) {
-    return Failure{Fault::kInternal, std::string("cudaHostAlloc: ") + cudaGetErrorName(error)};
+    return RuntimeFailure("memory for the word that ends waits", error);
   }
   group.abort_device = static_cast<uint32_t*>(device);
   return std::nullopt;

@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/seconds_text.h"
+
 namespace moeprof::gpu {
 namespace {
 
@@ -124,14 +126,6 @@ void* MapShared(int descriptor, size_t bytes) {
 }
 
 }  // namespace
-
-// Integers alone, since the decimal sign of std::to_string follows the locale.
-std::string SecondsText(milliseconds duration) {
-  std::string thousandths = std::to_string(1000 + duration.count() % 1000).substr(1);
-  thousandths.erase(thousandths.find_last_not_of('0') + 1);
-  return std::to_string(duration.count() / 1000) + (thousandths.empty() ? "" : "." + thousandths) +
-         " s";
-}
 
 ProcessLink::ProcessLink(int rank, int ranks) : rank_(rank), peers_(static_cast<size_t>(ranks)) {
   peers_[static_cast<size_t>(rank)].process = getpid();

@@ -88,7 +88,4 @@ class ProcessLink {
   size_t shared_bytes_ = 0;
 };
 
-// "0.5 s", "300 s".
-std::string SecondsText(std::chrono::milliseconds duration);
-
 }  // namespace moeprof::gpu
