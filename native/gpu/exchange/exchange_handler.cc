@@ -21,11 +21,11 @@ namespace ffi = xla::ffi;
 constexpr int kFreeMultiprocessors = 32;
 
 // All that an exchange may need, on the current device.
-cudaError_t LoadKernels() {
+gpuError_t LoadKernels() {
   for (const auto load : {LoadDispatchKernels, LoadCachedDispatchKernel, LoadCombineKernels}) {
-    if (const cudaError_t error = load(); error != cudaSuccess) return error;
+    if (const gpuError_t error = load(); error != gpuSuccess) return error;
   }
-  return cudaSuccess;
+  return gpuSuccess;
 }
 
 Outcome Launch(const HandlerCall& call, PeerSeat& seat, const FaultSink& faults,
@@ -39,7 +39,7 @@ Outcome Launch(const HandlerCall& call, PeerSeat& seat, const FaultSink& faults,
   exchange.abort = seat.abort_word();
   exchange.op = call.op;
   exchange.faults = faults;
-  if (const cudaError_t error = planned.launch(exchange, met); error != cudaSuccess) {
+  if (const gpuError_t error = planned.launch(exchange, met); error != gpuSuccess) {
     const Failure failure = RuntimeFailure("launch", error);
     seat.Fail({failure.fault, std::string(NameOf(call.op)) + ": rank " +
                                   std::to_string(seat.rank()) + ": " + failure.text});
@@ -50,8 +50,8 @@ Outcome Launch(const HandlerCall& call, PeerSeat& seat, const FaultSink& faults,
 
 ffi::Error Run(const HandlerCall& call, const Planner& plan) {
   const OnDevice scope(call.device);
-  if (scope.error() != cudaSuccess) {
-    return ToError(call.op, RuntimeFailure("cudaSetDevice", scope.error()));
+  if (scope.error() != gpuSuccess) {
+    return ToError(call.op, RuntimeFailure("making the GPU current", scope.error()));
   }
   const auto timeout = std::chrono::milliseconds(call.timeout_ms);
   auto found = FindSeat(call.groups.begin(), static_cast<int64_t>(call.groups.size()), call.ep_size,
@@ -84,7 +84,7 @@ ffi::Error RunExchange(const HandlerCall& call, const Planner& plan) {
 
 int ExchangeBlocks(int device, int64_t wanted) {
   int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  (void)gpuMultiprocessorCount(&multiprocessors, device);
   const int64_t most = std::max(1, multiprocessors - kFreeMultiprocessors);
   return static_cast<int>(std::clamp<int64_t>(wanted, 1, most));
 }

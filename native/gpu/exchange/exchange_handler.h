@@ -2,8 +2,6 @@
 // common?
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +10,7 @@
 
 #include "gpu/meeting/exchange_flags.h"
 #include "gpu/meeting/peer_seat.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -19,7 +18,7 @@ namespace moeprof::gpu {
 // What every handler is told besides its buffers.
 struct HandlerCall {
   GpuOp op;
-  cudaStream_t stream;
+  gpuStream_t stream;
   int device;
   xla::ffi::RunId run;
   int64_t ep_size;
@@ -32,7 +31,7 @@ struct HandlerCall {
 struct PlannedCall {
   std::string complaint;
   PeerCall call;
-  std::function<cudaError_t(const ExchangeCall&, const Met&)> launch;
+  std::function<gpuError_t(const ExchangeCall&, const Met&)> launch;
 };
 using Planner = std::function<PlannedCall(const PeerSeat&)>;
 

@@ -54,7 +54,7 @@ PlannedCall Plan(const HandlerCall& call, ffi::AnyBuffer x, Int32Matrix rank_pre
   return planned;
 }
 
-ffi::Error CachedDispatch(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
+ffi::Error CachedDispatch(gpuStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
                           Int32Matrix rank_prefix, Int32Vector recv_src_idx,
                           Out<ffi::AnyBuffer> recv_x, int64_t ep_size,
                           ffi::Span<const int64_t> ep_groups, int64_t timeout_ms) {
@@ -70,7 +70,7 @@ ffi::Error CachedDispatch(cudaStream_t stream, int32_t device, ffi::RunId run, f
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuMoeCachedDispatch, moeprof::gpu::CachedDispatch,
                               xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::PlatformStream<moeprof::gpu::gpuStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
                                   .Ctx<xla::ffi::RunId>()
                                   .Arg<xla::ffi::AnyBuffer>()   // x [T, width]

@@ -98,7 +98,7 @@ PlannedCall Plan(const HandlerCall& call, Buffers b) {
   return planned;
 }
 
-ffi::Error Combine(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
+ffi::Error Combine(gpuStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
                    FloatMatrix topk_weights, Int32Matrix rank_prefix, Int32Matrix channel_prefix,
                    BoolMatrix in_rank, Int32Matrix send_head, Out<ffi::AnyBuffer> combined_x,
                    Out<FloatMatrix> combined_weights, int64_t ep_size,
@@ -116,7 +116,7 @@ ffi::Error Combine(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::Any
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuMoeCombine, moeprof::gpu::Combine,
                               xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::PlatformStream<moeprof::gpu::gpuStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
                                   .Ctx<xla::ffi::RunId>()
                                   .Arg<xla::ffi::AnyBuffer>()   // x [T * EP, hidden]

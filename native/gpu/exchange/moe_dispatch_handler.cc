@@ -108,7 +108,7 @@ PlannedCall Plan(const HandlerCall& call, Inputs in, Outputs out, int64_t num_ex
   return planned;
 }
 
-ffi::Error Dispatch(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
+ffi::Error Dispatch(gpuStream_t stream, int32_t device, ffi::RunId run, ffi::AnyBuffer x,
                     FloatMatrix scales, Int32Matrix topk_idx, FloatMatrix topk_weights,
                     Out<ffi::AnyBuffer> recv_x, Out<FloatMatrix> recv_scales,
                     Out<Int32Matrix> recv_topk_idx, Out<FloatMatrix> recv_topk_weights,
@@ -131,7 +131,7 @@ ffi::Error Dispatch(cudaStream_t stream, int32_t device, ffi::RunId run, ffi::An
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuMoeDispatch, moeprof::gpu::Dispatch,
                               xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::PlatformStream<moeprof::gpu::gpuStream_t>>()
                                   .Ctx<xla::ffi::DeviceOrdinal>()
                                   .Ctx<xla::ffi::RunId>()
                                   .Arg<xla::ffi::AnyBuffer>()   // x [T, hidden]

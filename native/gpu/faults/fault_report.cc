@@ -128,12 +128,10 @@ gpuError_t Allocate(DeviceFaults& faults) {
   void* host = nullptr;
   void* seen_by_device = nullptr;
   void* claim = nullptr;
-  gpuError_t error = MOEPROF_GPU_NAME(HostAlloc)(
-      &host, sizeof(FaultRecord),
-      MOEPROF_GPU_NAME(HostAllocMapped) | MOEPROF_GPU_NAME(HostAllocPortable));
+  gpuError_t error = gpuHostAllocMapped(&host, sizeof(FaultRecord));
   if (error != gpuSuccess) return error;
   std::memset(host, 0, sizeof(FaultRecord));
-  error = MOEPROF_GPU_NAME(HostGetDevicePointer)(&seen_by_device, host, 0);
+  error = gpuHostGetDevicePointer(&seen_by_device, host);
   if (error == gpuSuccess) {
     auto memory = AllocateZeroed(sizeof(uint32_t));
     if (auto* failed = std::get_if<gpuError_t>(&memory)) {
@@ -143,7 +141,7 @@ gpuError_t Allocate(DeviceFaults& faults) {
     }
   }
   if (error != gpuSuccess) {
-    (void)MOEPROF_GPU_NAME(FreeHost)(host);
+    (void)gpuFreeHost(host);
     return error;
   }
   faults.host = static_cast<FaultRecord*>(host);
@@ -192,7 +190,7 @@ const char* NameOf(GpuOp op) {
 
 std::variant<FaultSink, Failure> SinkOfCurrentDevice() {
   int device = 0;
-  gpuError_t error = MOEPROF_GPU_NAME(GetDevice)(&device);
+  gpuError_t error = gpuGetDevice(&device);
   if (error == gpuSuccess) {
     AllFaults& all = All();
     std::lock_guard<std::mutex> lock(all.mutex);
@@ -210,7 +208,7 @@ std::variant<FaultSink, Failure> SinkOfCurrentDevice() {
 std::variant<FaultSink, Failure> SinkUnlessFaulty() {
   int device = 0;
   // Where this fails, so does the call below, which says so.
-  if (MOEPROF_GPU_NAME(GetDevice)(&device) == gpuSuccess) {
+  if (gpuGetDevice(&device) == gpuSuccess) {
     if (auto fault = TakeFault(device)) return *fault;
   }
   return SinkOfCurrentDevice();
@@ -226,8 +224,8 @@ FaultsTaken FaultsTakenFrom(int device) {
 Outcome AfterLaunch(gpuStream_t stream) {
   if (!IsStrict()) return std::nullopt;
   int device = 0;
-  (void)MOEPROF_GPU_NAME(GetDevice)(&device);
-  const gpuError_t error = MOEPROF_GPU_NAME(StreamSynchronize)(stream);
+  (void)gpuGetDevice(&device);
+  const gpuError_t error = gpuStreamSynchronize(stream);
   if (auto fault = TakeFault(device)) return fault;
   if (error == gpuSuccess) return std::nullopt;
   return Failure{Fault::kInternal, std::string("kernels failed: ") + GpuErrorName(error)};

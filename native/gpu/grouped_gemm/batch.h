@@ -1,8 +1,6 @@
 // Question: how does a handler put the products of a batch on its stream, and what does it return?
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -12,6 +10,7 @@
 #include "gpu/faults/ffi_error.h"
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/scratch.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -19,7 +18,7 @@ namespace moeprof::gpu {
 
 struct BatchCall {
   GpuOp op;
-  cudaStream_t stream;
+  gpuStream_t stream;
   xla::ffi::ScratchAllocator& allocator;
   int64_t batch, groups;
   int64_t max_threads;  // blocks at most; 0: no limit

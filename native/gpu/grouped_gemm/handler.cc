@@ -1,6 +1,4 @@
 // Question: are the buffers of a grouped GEMM call on a GPU sound, and what is launched for it?
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
 
@@ -9,6 +7,7 @@
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
 #include "gpu/grouped_gemm/sides.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -43,7 +42,7 @@ std::string CheckShapes(const Shape& shape, int64_t b_k, ffi::AnyBuffer::Dimensi
   return CheckSides({shape.rows, shape.k, shape.n, shape.groups}).value_or("");
 }
 
-ffi::Error CheckedGroupedGemm(cudaStream_t stream, ffi::ScratchAllocator& allocator,
+ffi::Error CheckedGroupedGemm(gpuStream_t stream, ffi::ScratchAllocator& allocator,
                               ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_lens,
                               ffi::AnyBuffer group_offs, ffi::Result<ffi::AnyBuffer> out,
                               bool trans_a, bool trans_b, int64_t max_threads) {
@@ -93,7 +92,7 @@ ffi::Error CheckedGroupedGemm(cudaStream_t stream, ffi::ScratchAllocator& alloca
       });
 }
 
-ffi::Error GroupedGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::AnyBuffer a,
+ffi::Error GroupedGemmImpl(gpuStream_t stream, ffi::ScratchAllocator allocator, ffi::AnyBuffer a,
                            ffi::AnyBuffer b, ffi::AnyBuffer group_lens, ffi::AnyBuffer group_offs,
                            ffi::Result<ffi::AnyBuffer> out, bool trans_a, bool trans_b,
                            int64_t max_threads) {
@@ -109,7 +108,7 @@ ffi::Error GroupedGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocator,
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuGroupedGemm, moeprof::gpu::GroupedGemmImpl,
                               xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::PlatformStream<moeprof::gpu::gpuStream_t>>()
                                   .Ctx<xla::ffi::ScratchAllocator>()
                                   .Arg<xla::ffi::AnyBuffer>()  // a [Ba, M, k]
                                   .Arg<xla::ffi::AnyBuffer>()  // b [Bb, G, k, n] or [Bb, G, n, k]

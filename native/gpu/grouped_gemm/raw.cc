@@ -36,7 +36,7 @@ int MoeprofGpuGroupedGemmRaw(void* stream, int type, const void* a, const void* 
   const GroupLengths lengths{lens, offs, lens_are_int64 != 0, lens_are_int64 != 0,
                              static_cast<int32_t>(groups)};
   return Answer(moeprof::gpu::LaunchGroupedGemm(
-                    static_cast<cudaStream_t>(stream),
+                    static_cast<moeprof::gpu::gpuStream_t>(stream),
                     {static_cast<ElementType>(type), a, b, out, lengths, rows, k, n, trans_b != 0},
                     scratch, {*static_cast<const FaultSink*>(faults), GpuOp::kGroupedGemm, -1},
                     GemmChoice{tile_cols, pairs, max_blocks}),
@@ -52,7 +52,7 @@ int MoeprofGpuVariableKGemmRaw(void* stream, int type, const void* lhs, const vo
                              static_cast<int32_t>(groups)};
   return Answer(
       moeprof::gpu::LaunchVariableKGemm(
-          static_cast<cudaStream_t>(stream),
+          static_cast<moeprof::gpu::gpuStream_t>(stream),
           {static_cast<ElementType>(type), lhs, rhs, out, lengths, rows, m, n, float_out != 0},
           scratch, {*static_cast<const FaultSink*>(faults), GpuOp::kGroupedGemmVariableK, -1},
           GemmChoice{tile_cols, pairs, max_blocks}),

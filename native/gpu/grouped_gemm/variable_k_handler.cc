@@ -1,6 +1,4 @@
 // Question: are the buffers of a variable-K grouped GEMM call on a GPU sound, and what is launched?
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
 
@@ -9,6 +7,7 @@
 #include "gpu/grouped_gemm/launch.h"
 #include "gpu/grouped_gemm/operands.h"
 #include "gpu/grouped_gemm/sides.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof::gpu {
@@ -45,7 +44,7 @@ std::string CheckShapes(const Shape& shape, int64_t rhs_rows, ffi::AnyBuffer::Di
   return CheckSides({shape.rows, shape.m, shape.n, shape.groups}).value_or("");
 }
 
-ffi::Error CheckedVariableK(cudaStream_t stream, ffi::ScratchAllocator& allocator,
+ffi::Error CheckedVariableK(gpuStream_t stream, ffi::ScratchAllocator& allocator,
                             ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer group_lens,
                             ffi::AnyBuffer group_offs, ffi::Result<ffi::AnyBuffer> out,
                             int64_t max_threads) {
@@ -97,7 +96,7 @@ ffi::Error CheckedVariableK(cudaStream_t stream, ffi::ScratchAllocator& allocato
       });
 }
 
-ffi::Error VariableKGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocator,
+ffi::Error VariableKGemmImpl(gpuStream_t stream, ffi::ScratchAllocator allocator,
                              ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer group_lens,
                              ffi::AnyBuffer group_offs, ffi::Result<ffi::AnyBuffer> out,
                              int64_t max_threads) {
@@ -112,7 +111,7 @@ ffi::Error VariableKGemmImpl(cudaStream_t stream, ffi::ScratchAllocator allocato
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(MoeprofGpuGroupedGemmVariableK, moeprof::gpu::VariableKGemmImpl,
                               xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xla::ffi::PlatformStream<moeprof::gpu::gpuStream_t>>()
                                   .Ctx<xla::ffi::ScratchAllocator>()
                                   .Arg<xla::ffi::AnyBuffer>()  // lhs [Bl, rows, m]
                                   .Arg<xla::ffi::AnyBuffer>()  // rhs [Br, rows, n]

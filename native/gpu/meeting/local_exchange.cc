@@ -1,7 +1,5 @@
 #include "gpu/meeting/local_exchange.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <new>
 #include <thread>
@@ -9,6 +7,7 @@
 
 #include "common/seconds_text.h"
 #include "gpu/runtime/device_memory.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/on_device.h"
 #include "gpu/runtime/runtime_failure.h"
 
@@ -20,21 +19,21 @@ using std::chrono::milliseconds;
 // Lets the current device reach the memory of `peer`.
 Outcome OpenPeer(int64_t device, int64_t peer) {
   int can = 0;
-  const cudaError_t asked =
-      cudaDeviceCanAccessPeer(&can, static_cast<int>(device), static_cast<int>(peer));
-  if (asked != cudaSuccess) return RuntimeFailure("cudaDeviceCanAccessPeer", asked);
+  const gpuError_t asked =
+      gpuDeviceCanAccessPeer(&can, static_cast<int>(device), static_cast<int>(peer));
+  if (asked != gpuSuccess) return RuntimeFailure("asking for peer access", asked);
   if (can == 0) {
     return Failure{Fault::kInvalidArgument,
                    "GPU " + std::to_string(device) + " cannot reach the memory of GPU " +
                        std::to_string(peer) +
                        ": expected NVLink or PCIe peer access between the GPUs of an EP group"};
   }
-  const cudaError_t error = cudaDeviceEnablePeerAccess(static_cast<int>(peer), 0);
-  if (error == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
+  const gpuError_t error = gpuDeviceEnablePeerAccess(static_cast<int>(peer));
+  if (error == gpuErrorPeerAccessAlreadyEnabled) {
+    (void)gpuGetLastError();
     return std::nullopt;
   }
-  if (error != cudaSuccess) return RuntimeFailure("cudaDeviceEnablePeerAccess", error);
+  if (error != gpuSuccess) return RuntimeFailure("opening peer access", error);
   return std::nullopt;
 }
 
@@ -64,28 +63,27 @@ std::string Text(const PeerCall& call) {
 
 }  // namespace
 
-LocalExchange::Made LocalExchange::Make(std::vector<int64_t> devices, cudaError_t (*load)()) {
+LocalExchange::Made LocalExchange::Make(std::vector<int64_t> devices, gpuError_t (*load)()) {
   std::shared_ptr<LocalExchange> made(new LocalExchange(std::move(devices)));
   made->places_.resize(made->devices_.size());
   for (size_t rank = 0; rank < made->devices_.size(); ++rank) {
     if (auto failure = made->Prepare(rank, load)) return *failure;
   }
   void* word = nullptr;
-  const cudaError_t error =
-      cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocMapped | cudaHostAllocPortable);
-  if (error != cudaSuccess) return RuntimeFailure("memory for the word that ends waits", error);
+  const gpuError_t error = gpuHostAllocMapped(&word, sizeof(uint32_t));
+  if (error != gpuSuccess) return RuntimeFailure("memory for the word that ends waits", error);
   made->abort_word_ = new (word) uint32_t{0};
   return made;
 }
 
-Outcome LocalExchange::Prepare(size_t rank, cudaError_t (*load)()) {
+Outcome LocalExchange::Prepare(size_t rank, gpuError_t (*load)()) {
   const OnDevice scope(static_cast<int>(devices_[rank]));
-  if (scope.error() != cudaSuccess) return RuntimeFailure("cudaSetDevice", scope.error());
+  if (scope.error() != gpuSuccess) return RuntimeFailure("making the GPU current", scope.error());
   for (const int64_t peer : devices_) {
     if (peer == devices_[rank]) continue;
     if (auto failure = OpenPeer(devices_[rank], peer)) return failure;
   }
-  if (const cudaError_t error = load(); error != cudaSuccess) {
+  if (const gpuError_t error = load(); error != gpuSuccess) {
     return RuntimeFailure("loading the exchange kernels", error);
   }
   const auto sink = SinkOfCurrentDevice();
@@ -102,13 +100,13 @@ LocalExchange::~LocalExchange() {
   // Kernels of peers may still write the flags of a rank that has ended.
   for (const int64_t device : devices_) {
     const OnDevice scope(static_cast<int>(device));
-    cudaDeviceSynchronize();
+    (void)gpuDeviceSynchronize();
   }
   for (size_t rank = 0; rank < flags_.size(); ++rank) {
     const OnDevice scope(static_cast<int>(devices_[rank]));
-    cudaFree(flags_[rank]);
+    (void)gpuFree(flags_[rank]);
   }
-  cudaFreeHost(abort_word_);
+  (void)gpuFreeHost(abort_word_);
 }
 
 LocalExchange::Gathering& LocalExchange::Arrive(int32_t rank, int64_t run) {
@@ -295,7 +293,7 @@ Exchanges& TheExchanges() {
 }  // namespace
 
 LocalExchange::Made LocalExchangeOf(const int64_t* groups, int64_t count, int64_t ranks,
-                                    int64_t group, cudaError_t (*load)()) {
+                                    int64_t group, gpuError_t (*load)()) {
   Exchanges& exchanges = TheExchanges();
   const auto members = [&](int64_t g) {
     return std::vector<int64_t>(groups + g * ranks, groups + (g + 1) * ranks);

@@ -6,8 +6,6 @@
 // that run: a rank whose program failed elsewhere does not shift the calls of the next.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -23,6 +21,7 @@
 #include <vector>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/peer_call.h"
 
 namespace moeprof::gpu {
@@ -34,7 +33,7 @@ class LocalExchange {
   // For these CUDA devices in rank order: opens their memory to each other, loads the kernels on
   // each of them and allocates their flags and records of faults. `load` loads kernels on the
   // current device.
-  static Made Make(std::vector<int64_t> devices, cudaError_t (*load)());
+  static Made Make(std::vector<int64_t> devices, gpuError_t (*load)());
 
   ~LocalExchange();
   LocalExchange(const LocalExchange&) = delete;
@@ -86,7 +85,7 @@ class LocalExchange {
   bool IsComplete(const Gathering& gathering) const {
     return gathering.come == static_cast<int32_t>(devices_.size()) && !gathering.failure;
   }
-  Outcome Prepare(size_t rank, cudaError_t (*load)());
+  Outcome Prepare(size_t rank, gpuError_t (*load)());
   Gathering& Arrive(int32_t rank, int64_t run);
   void Compare(Gathering& gathering, int32_t rank);
   void FailIfLeft(Gathering& gathering, int64_t run);
@@ -111,7 +110,7 @@ class LocalExchange {
 // The exchange of a group; made, with those of all `groups`, when first asked for. `groups` are
 // device ordinals, `ranks` per group, in rank order.
 LocalExchange::Made LocalExchangeOf(const int64_t* groups, int64_t count, int64_t ranks,
-                                    int64_t group, cudaError_t (*load)());
+                                    int64_t group, gpuError_t (*load)());
 
 }  // namespace moeprof::gpu
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gpu/meeting/local_exchange.h"
-#include "gpu/processes/process_group.h"
+#include "gpu/meeting/process_seat.h"
 #include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {
@@ -34,41 +34,14 @@ class LocalSeat : public PeerSeat {
   const int64_t run_;
 };
 
-class ProcessSeat : public PeerSeat {
- public:
-  explicit ProcessSeat(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {
-    for (void* flags : group_->exchange->flags()) {
-      flags_.push_back(static_cast<ExchangeFlags*>(flags));
-    }
-  }
-  int32_t rank() const override { return group_->exchange->rank(); }
-  const std::vector<ExchangeFlags*>& flags() const override { return flags_; }
-  const uint32_t* abort_word() const override { return group_->abort_device; }
-  std::variant<Met, Failure> Meet(const PeerCall& call,
-                                  std::chrono::milliseconds timeout) override {
-    auto met = group_->exchange->Meet(call, timeout);
-    if (auto* failure = std::get_if<Failure>(&met)) return *failure;
-    return Met{group_->exchange->round(), std::move(std::get<ProcessExchange::Pointers>(met))};
-  }
-  void Refuse(const std::string& op, const std::string& reason,
-              std::chrono::milliseconds timeout) override {
-    group_->exchange->Refuse(op, reason, timeout);
-  }
-  void Fail(const Failure& failure) override { group_->exchange->Fail(failure); }
-
- private:
-  const std::shared_ptr<ProcessGroup> group_;
-  std::vector<ExchangeFlags*> flags_;
-};
-
 // Loads the kernels on the GPU of this process, which has one. After a failure the next call tries
 // again.
-Outcome LoadOnce(cudaError_t (*load)()) {
+Outcome LoadOnce(gpuError_t (*load)()) {
   static std::mutex mutex;
   static bool is_loaded = false;
   std::lock_guard<std::mutex> lock(mutex);
   if (is_loaded) return std::nullopt;
-  if (const cudaError_t error = load(); error != cudaSuccess) {
+  if (const gpuError_t error = load(); error != gpuSuccess) {
     return RuntimeFailure("loading the exchange kernels", error);
   }
   is_loaded = true;
@@ -79,18 +52,17 @@ Outcome LoadOnce(cudaError_t (*load)()) {
 
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
                                                           int64_t ranks, int device, int64_t run,
-                                                          cudaError_t (*load)()) {
+                                                          gpuError_t (*load)()) {
   if (ranks < 2 || ranks > kMaxRanks || count % ranks != 0) {
     return Failure{Fault::kInvalidArgument, "expected EP groups of 2 to " +
                                                 std::to_string(kMaxRanks) + " ranks, found " +
                                                 std::to_string(ranks)};
   }
-  if (auto joined = JoinedProcesses()) {
-    if (auto complaint = CheckMembers(*joined, groups, count, ranks)) {
-      return Failure{Fault::kInvalidArgument, *complaint};
-    }
+  auto of_process = FindProcessSeat(groups, count, ranks);
+  if (std::holds_alternative<Failure>(of_process)) return of_process;
+  if (std::get<std::unique_ptr<PeerSeat>>(of_process) != nullptr) {
     if (auto failure = LoadOnce(load)) return *failure;
-    return std::make_unique<ProcessSeat>(std::move(joined));
+    return of_process;
   }
   const int64_t* const found = std::find(groups, groups + count, device);
   if (found == groups + count) {

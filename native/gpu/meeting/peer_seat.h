@@ -3,8 +3,6 @@
 // The same for ranks that are GPUs of one process and for ranks that are processes.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,6 +12,7 @@
 
 #include "common/failure.h"
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/peer_call.h"
 
 namespace moeprof::gpu {
@@ -42,6 +41,6 @@ class PeerSeat {
 // kernels on the current device; they are, before any rank of the group can meet another.
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
                                                           int64_t ranks, int device, int64_t run,
-                                                          cudaError_t (*load)());
+                                                          gpuError_t (*load)());
 
 }  // namespace moeprof::gpu

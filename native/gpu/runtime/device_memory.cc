@@ -5,12 +5,11 @@ namespace {
 
 gpuError_t Zero(void* memory, size_t bytes) {
   gpuStream_t stream;
-  gpuError_t error =
-      MOEPROF_GPU_NAME(StreamCreateWithFlags)(&stream, MOEPROF_GPU_NAME(StreamNonBlocking));
+  gpuError_t error = gpuStreamCreateNonBlocking(&stream);
   if (error != gpuSuccess) return error;
-  error = MOEPROF_GPU_NAME(MemsetAsync)(memory, 0, bytes, stream);
-  if (error == gpuSuccess) error = MOEPROF_GPU_NAME(StreamSynchronize)(stream);
-  (void)MOEPROF_GPU_NAME(StreamDestroy)(stream);
+  error = gpuMemsetAsync(memory, 0, bytes, stream);
+  if (error == gpuSuccess) error = gpuStreamSynchronize(stream);
+  (void)gpuStreamDestroy(stream);
   return error;
 }
 
@@ -18,11 +17,11 @@ gpuError_t Zero(void* memory, size_t bytes) {
 
 std::variant<void*, gpuError_t> AllocateZeroed(size_t bytes) {
   void* memory = nullptr;
-  gpuError_t error = MOEPROF_GPU_NAME(Malloc)(&memory, bytes);
+  gpuError_t error = gpuMallocCoherent(&memory, bytes);
   if (error != gpuSuccess) return error;
   error = Zero(memory, bytes);
   if (error == gpuSuccess) return memory;
-  (void)MOEPROF_GPU_NAME(Free)(memory);
+  (void)gpuFree(memory);
   return error;
 }
 

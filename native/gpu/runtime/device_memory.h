@@ -11,6 +11,7 @@ namespace moeprof::gpu {
 
 // Zeroed memory of the current device; whoever asks keeps it for good. Works on a stream of its own
 // that waits for no other: a kernel that spins would hold up anything on the default stream.
+// Coherent with other GPUs and the host while kernels run.
 std::variant<void*, gpuError_t> AllocateZeroed(size_t bytes);
 
 }  // namespace moeprof::gpu

@@ -1,7 +1,7 @@
-// Question: on which CUDA device do the runtime calls of a scope act?
+// Question: on which GPU do the runtime calls of a scope act?
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -9,18 +9,18 @@ namespace moeprof::gpu {
 class OnDevice {
  public:
   explicit OnDevice(int device) {
-    cudaGetDevice(&before_);
-    error_ = cudaSetDevice(device);
+    (void)gpuGetDevice(&before_);
+    error_ = gpuSetDevice(device);
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() { gpuSetDevice(before_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
-  cudaError_t error() const { return error_; }
+  gpuError_t error() const { return error_; }
 
  private:
   int before_ = 0;
-  cudaError_t error_;
+  gpuError_t error_;
 };
 
 }  // namespace moeprof::gpu
