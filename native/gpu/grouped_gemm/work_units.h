@@ -21,19 +21,19 @@
 
 #include <cstdint>
 
+// The host's arithmetic needs no GPU's headers: it is tested where there are none.
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #include "gpu/runtime/gpu_runtime.h"
+#define MOEPROF_BOTH __host__ __device__ __forceinline__
+#else
+#define MOEPROF_BOTH inline
+#endif
 
 namespace moeprof::gpu {
 
 constexpr int32_t kTileRows = 128;
 constexpr int32_t kHalfRows = 64;
 constexpr int32_t kBandRows = 8;
-
-#if defined(MOEPROF_DEVICE_CODE)
-#define MOEPROF_BOTH __host__ __device__ __forceinline__
-#else
-#define MOEPROF_BOTH inline
-#endif
 
 struct Tiling {
   int32_t tile_rows;  // kTileRows, or any size where units are single tiles
