@@ -3,20 +3,22 @@
 #
 #   benchmarks/gpu.sh PART…       results go to $OUT, or benchmarks/results where OUT is not set
 #
-#   part         what it does                                               about    limit
-#   build        the GPU library into build/gpu                              60 s     200 s
-#   test         tests/kernels on the GPUs                                  200 s     300 s
-#   gemm         grouped GEMM beside its peers                              150 s     300 s
-#   exchange     dispatch and combine beside XLA's exchanges                 60 s     200 s
-#   ab           every strategy of the bundled model: speed and memory      330 s     480 s
-#   convergence  2,000 steps on real text with every strategy               270 s     420 s
-#   sanitize     compute-sanitizer memcheck and racecheck                   200 s     400 s
-#   stress       2,000 rounds of dispatch and combine with random skew      100 s     200 s
-#   capture      a profile of two steps of every strategy                   200 s     330 s
+#   part         what it does                                            took about    limit
+#   build        the GPU library and its check programs into build/gpu         60 s     300 s
+#   test         tests/kernels on the GPUs                                    200 s     400 s
+#   processes    the exchange between processes, with and without JAX          95 s     600 s
+#   gemm         grouped GEMM beside its peers                                150 s     900 s
+#   exchange     dispatch and combine beside XLA's exchanges                   60 s     200 s
+#   ab           every strategy of the bundled model: speed and memory        330 s     900 s
+#   convergence  real text with every strategy                                270 s     900 s
+#   sanitize     compute-sanitizer memcheck and racecheck                     200 s     400 s
+#   stress       2,000 rounds of dispatch and combine with random skew        100 s     200 s
+#   capture      a profile of two steps of every strategy                     200 s     330 s
 #
-# A part that fails or runs past its limit is named at the end and does not stop the others; the
-# exit status is the number of those. LIMIT_S (570) bounds all parts together. PYTHON names the
-# Python, which needs jax with its CUDA plugin and optax, and torch for its figures.
+# What they took was seen on a machine with two H200s. A part that fails or runs past its limit is
+# named at the end and does not stop the others; the exit status is the number of those. LIMIT_S, if
+# set, bounds all parts together. PYTHON names the Python, which needs jax with its CUDA plugin and
+# optax, and torch for its figures.
 # Options of a part's program: PART_OPTIONS, such as GEMM_OPTIONS="--case e32_k7168_n2048".
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -28,7 +30,7 @@ export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export MOEPROF_GPU_LIBRARY="${MOEPROF_GPU_LIBRARY:-$root/build/gpu/libmoeprof_gpu.so}"
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$root/build/gpu-compiled}"
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5
-ends=$((SECONDS + ${LIMIT_S:-570}))
+ends=$((SECONDS + ${LIMIT_S:-86400}))
 failed=()
 lines=()
 
@@ -56,26 +58,28 @@ for part in "$@"; do
   options="${part^^}_OPTIONS"
   read -ra options <<<"${!options:-}"
   case "$part" in
-    build) run build 200 env PYTHON="$python" native/gpu/build.sh "${options[@]}" ;;
+    build) run build 300 env PYTHON="$python" native/gpu/build.sh build/gpu "${options[@]:-all}" ;;
     gemm)
-      run gemm 300 "$python" benchmarks/gpu_grouped_gemm.py --until-s 240 \
+      run gemm 900 "$python" benchmarks/gpu_grouped_gemm.py \
         --out "$out/gpu_grouped_gemm.json" "${options[@]}" ;;
     exchange)
       run exchange 200 "$python" benchmarks/gpu_exchange.py --out "$out/gpu_exchange.json" \
         "${options[@]}" ;;
     ab)
-      run ab 480 "$python" benchmarks/gpu_ab.py --limit-s 460 --out "$out/gpu_ab.json" \
+      run ab 900 "$python" benchmarks/gpu_ab.py --limit-s 880 --out "$out/gpu_ab.json" \
         "${options[@]}" ;;
     convergence)
-      run convergence 420 "$python" benchmarks/gpu_convergence.py --limit-s 400 \
+      run convergence 900 "$python" benchmarks/gpu_convergence.py --limit-s 880 \
         --out "$out/gpu_convergence.json" "${options[@]}" ;;
     sanitize)
       run sanitize 400 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" \
         "${options[@]}" ;;
     stress) run stress 200 benchmarks/gpu_exchange.sh "$out/stress" rounds "${options[@]}" ;;
     test)
-      run test 300 "$python" -m pytest -q -p no:cacheprovider tests/kernels \
-        --junitxml "$out/gpu_tests.xml" "${options[@]}" ;;
+      run test 400 env OUT="$out/tests" PYTHON="$python" benchmarks/gpu_tests.sh "${options[@]}" ;;
+    processes)
+      run processes 600 env PYTHON="$python" benchmarks/gpu_processes.sh "$out/processes" \
+        "${options[@]}" ;;
     capture)
       run capture 330 benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
     *) failed+=("$part: no such part") ;;

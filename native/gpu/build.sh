@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Build the GPU library alone: needs nvcc, cmake and a Python with jax; no GPU, no OpenBLAS.
 #
-#   native/gpu/build.sh [FOLDER]     # by default build/gpu; the library is FOLDER/libmoeprof_gpu.so
+#   native/gpu/build.sh [FOLDER [TARGET…]]     # build/gpu and moeprof_gpu where none is named
 #
-# PYTHON names the Python whose jax the library is built for.
+# The library is FOLDER/libmoeprof_gpu.so. Other targets are the programs that check the kernels
+# without a framework (native/stress/gpu.cmake), "all" is everything. PYTHON names the Python whose
+# jax the library is built for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder="${1:-build/gpu}"
+shift || true
+targets=("${@:-moeprof_gpu}")
 [ ! -d .venv/bin ] || PATH="$PWD/.venv/bin:$PATH" # cmake and ninja of the tests' environment
 for python in ${PYTHON:-.venv/bin/python python3}; do
   python="$(command -v "$python" || true)"
@@ -16,6 +20,7 @@ done
 generator=()
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=ON \
-  -DMOEPROF_WERROR="${MOEPROF_WERROR:-ON}" -DPython_EXECUTABLE="$python" >/dev/null
-cmake --build "$folder" --target moeprof_gpu --parallel
-echo "$folder/libmoeprof_gpu.so"
+  -DMOEPROF_GPU_CHECKS=ON -DMOEPROF_WERROR="${MOEPROF_WERROR:-ON}" \
+  -DPython_EXECUTABLE="$python" >/dev/null
+cmake --build "$folder" --target "${targets[@]}" --parallel
+printf 'built in %s: %s\n' "$folder" "${targets[*]}"
