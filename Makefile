@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 CLANG ?= clang++
 SECONDS := 300
+# Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
+JOBS ?= 2
 BIN := $(VENV)/bin
 STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
@@ -18,19 +20,22 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 	done
 	$(BIN)/moeprof report $(DEMO)/*/ -o $(DEMO)/report.html
 
-test: $(VENV)/.test browser ## Run the whole test suite.
-	$(BIN)/pytest $(PYTEST_ARGS)
+test: $(VENV)/.test browser ## Run the whole test suite in JOBS processes.
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
-gpu: ## Build the GPU library alone, as build/gpu/libmoeprof_gpu.so.
-	@native/gpu/build.sh
+gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
+	@native/gpu/build.sh build/gpu all
 
-stress: $(VENV)/.installed ## Run the rendezvous of dispatch and combine under the thread sanitizer.
-	$(BIN)/cmake -S native -B build/stress -G Ninja -DMOEPROF_STRESS=ON \
-	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+stress: $(VENV)/.installed ## Threads and processes that meet, under the thread sanitizer.
+	$(BIN)/cmake -S native -B build/stress -G Ninja -DMOEPROF_STRESS=ON -DMOEPROF_WERROR=ON \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) >/dev/null
-	$(BIN)/cmake --build build/stress --target moeprof_rendezvous_stress
+	$(BIN)/cmake --build build/stress
 	build/stress/moeprof_rendezvous_stress
+	build/stress/moeprof_process_board_stress
+	if [ -x build/stress/moeprof_local_exchange_stress ]; then \
+	  build/stress/moeprof_local_exchange_stress 50; \
+	else echo "local_exchange_stress: not run, as CUDA's headers are not here"; fi
 
 fuzz-replay: $(VENV)/.installed ## Feed the kept fuzz inputs to the trace reader under ASan and UBSan.
 	$(BIN)/cmake -S native -B build/fuzz-replay -G Ninja -DMOEPROF_FUZZ=ON \

@@ -247,6 +247,7 @@ def sanitizers(document: dict[str, Any]) -> str:
     rows = [
         [run["program"], run["tool"], "clean" if run["is_clean"] else str(run["found"])]
         for run in document["runs"]
+        if not run.get("is_planted")
     ]
     return "\n\n".join(
         [

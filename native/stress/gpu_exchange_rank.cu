@@ -5,6 +5,7 @@
 
 #include "gpu/exchange/moe_cached_dispatch_launch.h"
 #include "gpu/exchange/moe_combine_launch.h"
+#include "gpu/runtime/on_device.h"
 #include "stress/gpu_exchange_rank.h"
 
 namespace moeprof::stress {
@@ -125,8 +126,10 @@ ExchangeCall GpuRank::CallFor(const Met& met) const {
 }
 
 std::string GpuRank::TakeFault() const {
-  const Outcome fault = gpu::TakeFault(device_);
-  return fault ? fault->text : "";
+  const gpu::OnDevice here(device_);
+  const auto sink = gpu::SinkUnlessFaulty();
+  const auto* const fault = std::get_if<Failure>(&sink);
+  return fault == nullptr ? "" : fault->text;
 }
 
 gpu::PeerCall GpuRank::DispatchCall(const Case& round) const {

@@ -16,8 +16,10 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "gpu/faults/fault_report.h"
 #include "gpu/grouped_gemm/launch.h"
 #include "stress/gpu_grouped_gemm_case.h"
 
@@ -76,30 +78,23 @@ std::vector<int64_t> Sums(const std::vector<int64_t>& lens) {
   return sums;
 }
 
-// The record that kernels report to, as the library has one per device.
-class Faults {
- public:
-  Faults() : claim_(Allocate(sizeof(uint32_t), 0)) {
-    void* memory = nullptr;
-    Must(cudaMallocHost(&memory, sizeof(gpu::FaultRecord)), "cudaMallocHost");
-    record_ = static_cast<gpu::FaultRecord*>(memory);
-    *record_ = {};
+// Where kernels report; what they have reported so far counts no more.
+gpu::FaultSink FreshSink() {
+  auto sink = gpu::SinkUnlessFaulty();
+  if (std::holds_alternative<Failure>(sink)) sink = gpu::SinkOfCurrentDevice();
+  if (auto* failure = std::get_if<Failure>(&sink)) {
+    std::printf("FAILED %s\n", failure->text.c_str());
+    std::exit(1);
   }
-  gpu::FaultSink sink() const {
-    return {record_, static_cast<uint32_t*>(claim_.get()), generation_};
-  }
-  gpu::FaultKind Take() {
-    const gpu::FaultKind kind = record_->complete ? record_->kind : gpu::FaultKind::kNone;
-    if (record_->complete) ++generation_;
-    *record_ = {};
-    return kind;
-  }
+  return std::get<gpu::FaultSink>(sink);
+}
 
- private:
-  Memory claim_;
-  gpu::FaultRecord* record_;
-  uint32_t generation_ = 1;
-};
+// "" where kernels reported nothing.
+std::string ReportedFault() {
+  const auto sink = gpu::SinkUnlessFaulty();
+  const auto* const fault = std::get_if<Failure>(&sink);
+  return fault == nullptr ? "" : fault->text;
+}
 
 std::string Differences(const std::vector<float>& found, const std::vector<float>& expected,
                         int64_t cols) {
@@ -125,9 +120,8 @@ std::string NotAllNaN(const std::vector<float>& found) {
 // One round on the device.
 class Products {
  public:
-  Products(const GemmCase& round, Faults& faults)
+  explicit Products(const GemmCase& round)
       : round_(round),
-        faults_(faults),
         operands_(DrawGemmOperands(round)),
         a_(Upload(Pack(operands_.a, round.type))),
         b_(Upload(Pack(operands_.b, round.type))),
@@ -150,7 +144,7 @@ class Products {
           gpu::GpuGroupedGemm there = op;
           there.out = out;
           return gpu::LaunchGroupedGemm(nullptr, there, scratch_.get(),
-                                        {faults_.sink(), gpu::GpuOp::kGroupedGemm, -1}, choice);
+                                        {FreshSink(), gpu::GpuOp::kGroupedGemm, -1}, choice);
         },
         forward_);
   }
@@ -166,7 +160,7 @@ class Products {
           gpu::GpuVariableKGemm there = op;
           there.out = out;
           return gpu::LaunchVariableKGemm(nullptr, there, scratch_.get(),
-                                          {faults_.sink(), gpu::GpuOp::kGroupedGemmVariableK, -1},
+                                          {FreshSink(), gpu::GpuOp::kGroupedGemmVariableK, -1},
                                           choice);
         },
         variable_k_);
@@ -189,17 +183,15 @@ class Products {
     Must(cudaDeviceSynchronize(), round_.Text().c_str());
     Must(cudaMemcpy(bytes.data(), out.get(), bytes.size(), cudaMemcpyDeviceToHost), "download");
     const std::vector<float> found = Unpack(bytes, type);
-    const gpu::FaultKind fault = faults_.Take();
-    const auto wanted = round_.is_unsound ? gpu::FaultKind::kNegativeLength : gpu::FaultKind::kNone;
-    if (fault != wanted) {
-      return "expected fault " + std::to_string(static_cast<int>(wanted)) + ", found " +
-             std::to_string(static_cast<int>(fault));
+    const std::string fault = ReportedFault();
+    if (fault.empty() == round_.is_unsound) {
+      return std::string("expected ") + (round_.is_unsound ? "a" : "no") + " fault, found \"" +
+             fault + "\"";
     }
     return round_.is_unsound ? NotAllNaN(found) : Differences(found, expected, round_.n);
   }
 
   const GemmCase& round_;
-  Faults& faults_;
   GemmOperands operands_;
   std::vector<float> forward_, variable_k_;  // expected; empty where the lengths are unsound
   Memory a_, b_, right_, lens_, offsets_, scratch_;
@@ -214,7 +206,6 @@ int Run(const Options& options) {
   const gpu::GemmChoice forward[] = {
       {64, 0, 0}, {128, 1, 0}, {256, 1, 0}, {256, 2, 0}, {256, 2, 2}};
   const gpu::GemmChoice variable_k[] = {{64, 0, 0}, {256, 1, 0}, {256, 2, 0}, {256, 2, 2}};
-  Faults faults;
   const auto start = Clock::now();
   int64_t rounds = 0, products = 0;
   int wrong = 0;
@@ -231,7 +222,7 @@ int Run(const Options& options) {
          Clock::now() - start < std::chrono::seconds(options.seconds);
        ++rounds) {
     const GemmCase round = RandomGemmCase(options.seed * 1000003 + rounds, options.longest);
-    Products on_device(round, faults);
+    Products on_device(round);
     for (const auto& choice : forward) count("forward", round, choice, on_device.Forward(choice));
     for (const auto& choice : variable_k) count("dB", round, choice, on_device.VariableK(choice));
   }

@@ -2,10 +2,7 @@
 //
 // No GPU: the few calls of the CUDA runtime that local_exchange.cc makes are stood in for here.
 //
-//   g++ -std=c++17 -O1 -g -fsanitize=thread -Inative -I$CUDA/include
-//     native/stress/local_exchange_stress.cc native/gpu/meeting/local_exchange.cc -o stress
-//     -pthread
-//   ./stress [ROUNDS] [SEED]
+//   moeprof_local_exchange_stress [ROUNDS] [SEED]
 //
 // In each round every rank runs a program of a few calls. A rank may fail in the middle of it, in
 // an exchange or in another operation, and goes on with the next program. Exits 1 at the first

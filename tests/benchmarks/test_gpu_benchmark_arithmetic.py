@@ -203,13 +203,59 @@ def test_an_unknown_part_is_named_and_counted(tmp_path):
     assert "FAILED gem: no such part" in done.stdout
 
 
-def test_small_products_are_told_apart_from_wrong_ones(program, monkeypatch):
-    small = program("gpu_small_products")
-    case = small.GROUPED_GEMM_CASES["one_hot_expert"]
-    assert max(small.errors(case, "float32")) < 1e-5
-    zeros = lambda case, a, b, d: (0 * d, 0 * a, 0 * b)  # noqa: E731
-    monkeypatch.setattr(small, "exact", zeros)
-    assert min(small.errors(case, "float32")) > 1
+CLEAN = "ok: 60 of 60 rounds\n========= ERROR SUMMARY: 0 errors\n"
+COUNTED = "ok: 60 of 60 rounds\n========= ERROR SUMMARY: 3 errors\n"
+UNSAID = "Error: device not supported\n"
+
+
+@pytest.mark.parametrize(
+    ("which", "text", "status", "wrong"),
+    [
+        ("kernels", CLEAN, 0, ""),
+        ("kernels", COUNTED, 86, "expected nothing to be counted, found 3"),
+        ("kernels", CLEAN, 1, 'expected the program to end with "ok", found status 1'),
+        (
+            "kernels",
+            CLEAN.replace("ok", "FAILED"),
+            0,
+            'expected the program to end with "ok", found status 0',
+        ),
+        ("kernels", UNSAID, 1, "expected a summary of the sanitizer, found none, status 1"),
+        ("kernels", CLEAN, None, "expected it to end within its limit"),
+        ("planted", COUNTED, 86, ""),
+        ("planted", CLEAN, 0, "expected the planted fault to be counted, found 0"),
+        ("planted", UNSAID, 255, "expected the planted fault to be counted, found None"),
+    ],
+)
+def test_a_sanitizer_is_believed_only_where_it_counted(program, which, text, status, wrong):
+    sanitize = program("gpu_sanitize")
+    watched = sanitize.planted()[0] if which == "planted" else sanitize.kernels(60)[0]
+    assert sanitize.verdict(watched, sanitize.read_summary(text), status, text) == wrong
+
+
+def test_nothing_is_clean_after_a_tool_that_missed_what_was_planted(program):
+    sanitize = program("gpu_sanitize")
+    missed = {"tool": "racecheck", "is_planted": True, "wrong": "missed", "is_clean": False}
+    races = {"tool": "racecheck", "is_planted": False, "wrong": "", "is_clean": True}
+    accesses = {**races, "tool": "memcheck"}
+    assert not sanitize.unless_blind(races, [missed, races])["is_clean"]
+    assert sanitize.unless_blind(accesses, [missed, accesses]) == accesses
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "found"),
+    [("exit 86", 86, 2), ("exit 0", 0, 2), ("sleep 30", None, 2)],
+)
+def test_a_sanitizer_is_run_to_its_end_or_its_limit(
+    program, tmp_path, monkeypatch, end, status, found
+):
+    sanitize = program("gpu_sanitize")
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(f"#!/bin/sh\necho '========= ERROR SUMMARY: 2 errors'\n{end}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    row = sanitize.watch(sanitize.kernels(60)[0], tmp_path, tmp_path / "log", 1.0)
+    assert (row["status"], row["found"], row["is_clean"]) == (status, found, False)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,9 @@ class TwoNodes:
 def test_processes_of_one_device_choose_per_process_which_needs_gpus(monkeypatch):
     TwoNodes(monkeypatch, 8)
     # 64 units, EP 8, rows of 14,336 B: 1.0005 GiB, as published for Primus-Turbo.
-    with pytest.raises(RuntimeError, match=r"EP 8 .*buffers of 1074271232 B.*one GPU per process; found JAX on cpu"):
+    with pytest.raises(
+        RuntimeError, match=r"EP 8 .*buffers of 1074271232 B.*one GPU per process; found JAX on cpu"
+    ):
         setup(hidden_bytes=14_336)
 
 
