@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[2] / "native"
-SOURCES = ("stress/local_exchange_stress.cc", "gpu/meeting/local_exchange.cc")
+from .stress_programs import build
+
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 pytestmark = [
@@ -22,21 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("stress") / "local_exchange_stress"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
-    headers = (f"-I{NATIVE}", "-isystem", str(CUDA))
-    subprocess.run(
-        [
-            os.environ.get("CXX", "c++"),
-            *flags,
-            *headers,
-            *(str(NATIVE / source) for source in SOURCES),
-            "-o",
-            str(program),
-        ],
-        check=True,
-    )
-    return program
+    return build("local_exchange_stress", tmp_path_factory.mktemp("stress"))
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

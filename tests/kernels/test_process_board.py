@@ -8,26 +8,14 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.cpu("processes without a GPU")
+from .stress_programs import build
 
-NATIVE = Path(__file__).parents[2] / "native"
-SOURCES = (
-    "stress/process_board_stress.cc",
-    "gpu/processes/process_board.cc",
-    "gpu/processes/process_link.cc",
-)
+pytestmark = pytest.mark.cpu("processes without a GPU")
 
 
 @pytest.fixture(scope="module")
 def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("stress") / "process_board_stress"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{NATIVE}")
-    compiler = os.environ.get("CXX", "c++")
-    subprocess.run(
-        [compiler, *flags, *(str(NATIVE / source) for source in SOURCES), "-o", str(program)],
-        check=True,
-    )
-    return program
+    return build("process_board_stress", tmp_path_factory.mktemp("stress"))
 
 
 def leftovers() -> set[str]:
