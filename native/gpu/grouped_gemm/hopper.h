@@ -70,6 +70,38 @@ __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Writes `word` to the address `to` of block `rank` of the cluster and counts its 4 bytes at that
+// block's `barrier`.
+__device__ __forceinline__ void SendWord(uint32_t to, uint32_t barrier, uint32_t rank,
+                                         uint32_t word) {
+  asm volatile(
+      "{\n.reg .b32 there, bell;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 bell, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [bell];\n}" ::"r"(to),
+      "r"(barrier), "r"(rank), "r"(word)
+      : "memory");
+}
+
+__device__ __forceinline__ uint32_t LoadShared(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+__device__ __forceinline__ int4 LoadShared4(uint32_t address) {
+  int4 words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address)
+               : "memory");
+  return words;
+}
+__device__ __forceinline__ void StoreShared4(uint32_t address, int4 words) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
 __device__ __forceinline__ bool BarrierTryWait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(

@@ -22,7 +22,7 @@ struct PlanHeader {
   int32_t units;      // of all groups
   int32_t rows_used;  // rows that belong to a group; 0 in a broken plan
   int32_t broken;     // 1: the lengths are not sound; no unit may run, every result is NaN
-  int32_t unused;
+  int32_t next_unit;  // counts the units handed out beyond each cluster's first
 };
 
 struct Plan {

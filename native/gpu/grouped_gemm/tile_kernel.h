@@ -25,7 +25,7 @@
 //
 // Arithmetic of one unit of depth k: 2 * 128 * kTileCols * k flops per tile, at 4096 flops a cycle
 // 1024 cycles per stage of 256 columns. Registers: 64 x 256 float32 accumulators are 128 per
-// thread; 40 for the producer's warpgroup and 232 for the consumers sum to 64512 of 65536.
+// thread; 56 for the producer's warpgroup and 224 for the consumers sum to 64512 of 65536.
 #pragma once
 
 #include <cuda.h>
@@ -41,6 +41,7 @@
 namespace moeprof::gpu {
 
 constexpr int kTileThreads = 384;
+constexpr int kWorkSlots = 4;
 constexpr int kTileDepth = 64;  // 128 bytes of 16-bit values: one swizzled row
 
 template <typename T_, Major kMajorA_, Major kMajorB_, bool kVariableK_, int kTileCols_,
@@ -57,13 +58,15 @@ struct TileConfig {
   static constexpr int kStageBytes = (kChunksA + kChunksB) * kChunkBytes;
   static constexpr int kStages = kTileCols == 256 ? 4 : 6;
   static constexpr int kStagingBytes = 2 * 2 * kChunkBytes;  // two halves per consumer
-  static constexpr int kSharedBytes = kStages * kStageBytes + kStagingBytes + 2 * kStages * 8;
+  // Per stage two barriers; per slot of the queue of work four, 32 bytes of work and a number.
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kStagingBytes + 2 * kStages * 8 + kWorkSlots * (4 * 8 + 32 + 4);
   static constexpr int kBlocks = kPairs ? 2 : 1;  // of a cluster
 };
 
-// One block's part of a unit.
+// One block's part of a unit. What the consumers need of it passes through shared memory.
 struct TileWork {
-  int32_t group;
+  int32_t group;        // -1: there is no more work
   int32_t row, col;     // of the tile's first element in the group's output
   int32_t rows;         // of the group's output
   int32_t first_row;    // of the group in the ragged operand
@@ -121,7 +124,85 @@ struct SharedLayout {
   __device__ __forceinline__ uint32_t Empty(uint32_t stage) const {
     return Full(Config::kStages) + stage * 8;
   }
+  __device__ __forceinline__ uint32_t Work(uint32_t slot) const {
+    return Empty(Config::kStages) + slot * 32;
+  }
+  __device__ __forceinline__ uint32_t WorkFull(uint32_t slot) const {
+    return Work(kWorkSlots) + slot * 8;
+  }
+  __device__ __forceinline__ uint32_t WorkEmpty(uint32_t slot) const {
+    return WorkFull(kWorkSlots) + slot * 8;
+  }
+  __device__ __forceinline__ uint32_t UnitFull(uint32_t slot) const {
+    return WorkEmpty(kWorkSlots) + slot * 8;
+  }
+  __device__ __forceinline__ uint32_t UnitEmpty(uint32_t slot) const {
+    return UnitFull(kWorkSlots) + slot * 8;
+  }
+  __device__ __forceinline__ uint32_t Unit(uint32_t slot) const {
+    return UnitEmpty(kWorkSlots) + slot * 4;
+  }
 };
+
+// ---- which unit is next
+//
+// A cluster begins with the unit of its own number; every further one is drawn from a counter in
+// the plan, so that a cluster whose units were short, or that got its multiprocessors late, draws
+// more or fewer of them, and units that are neighbours in the order run at about the same time and
+// share their operands in L2. One thread per cluster draws, and sends the number to the producers
+// of its blocks; the last number that a cluster draws is past the end, and both blocks stop there.
+//
+//     producer of block 0: draw --Unit[slot]--> producers of both blocks: WorkOf
+//                                               --Work[slot]--> the 8 consumer warps of the block
+
+// Hands `work` to the consumers of this block.
+template <typename Config>
+__device__ __forceinline__ void PublishWork(const SharedLayout<Config>& at,
+                                            const Ring<kWorkSlots>& ring, const TileWork& work) {
+  if (threadIdx.x % 32 == 0) {
+    BarrierWait(at.WorkEmpty(ring.stage), ring.parity ^ 1);
+    StoreShared4(at.Work(ring.stage), {work.group, work.row, work.col, work.rows});
+    StoreShared4(at.Work(ring.stage) + 16, {work.first_row, work.depth_steps, 0, 0});
+    BarrierArrive(at.WorkFull(ring.stage));
+  }
+}
+
+// What the producer published next; a whole warp takes it.
+template <typename Config>
+__device__ __forceinline__ TileWork TakeWork(const SharedLayout<Config>& at,
+                                             Ring<kWorkSlots>& ring) {
+  BarrierWait(at.WorkFull(ring.stage), ring.parity);
+  const int4 first = LoadShared4(at.Work(ring.stage));
+  const int4 second = LoadShared4(at.Work(ring.stage) + 16);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) BarrierArrive(at.WorkEmpty(ring.stage));
+  ring.Advance();
+  return {first.x, first.y, first.z, first.w, second.x, second.y, false};
+}
+
+// The producers of a cluster receive the number of the next unit.
+template <typename Config>
+__device__ __forceinline__ int32_t TakeUnit(const SharedLayout<Config>& at,
+                                            const Ring<kWorkSlots>& ring) {
+  BarrierWait(at.UnitFull(ring.stage), ring.parity);
+  const auto unit = static_cast<int32_t>(LoadShared(at.Unit(ring.stage)));
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    BarrierArriveExpect(at.UnitFull(ring.stage), 4);  // for the next number in this slot
+    BarrierArriveAt(at.UnitEmpty(ring.stage), 0);
+  }
+  return unit;
+}
+
+// Block 0 of a cluster: one thread sends a number to the producers of all blocks.
+template <typename Config>
+__device__ __forceinline__ void SendUnit(const SharedLayout<Config>& at,
+                                         const Ring<kWorkSlots>& ring, int32_t unit) {
+  BarrierWait(at.UnitEmpty(ring.stage), ring.parity ^ 1);
+  for (int rank = 0; rank < Config::kBlocks; ++rank) {
+    SendWord(at.Unit(ring.stage), at.UnitFull(ring.stage), rank, unit);
+  }
+}
 
 // Loads chunk `chunk` of a tile's A, or of its B, at depth `depth`; to both blocks where `shared`.
 template <typename Config>
@@ -189,24 +270,34 @@ __device__ __forceinline__ void LoadStage(const TileKernelArgs& args, const Tile
   }
 }
 
-// The producer warp: lane 0 loads, all lanes look for the next unit.
+// The producer warp: lane 0 loads, draws and sends, all lanes decode the next unit.
 template <typename Config>
 __device__ __forceinline__ void Produce(const TileKernelArgs& args, const SharedLayout<Config>& at,
                                         int32_t first_unit, int32_t step, int32_t rank) {
   const int32_t units = args.plan.header->units;
   const bool leader = threadIdx.x % 32 == 0;
+  const bool draws = leader && rank == 0;
   Ring<Config::kStages> ring;
+  Ring<kWorkSlots> slots;  // of this unit's work and of the next one's number
   int32_t group = 0, acquired = -1;
-  for (int32_t unit = first_unit; unit < units; unit += step) {
+  int32_t unit = first_unit;
+  while (unit < units) {
+    int32_t drawn = 0;
+    if (draws) drawn = step + atomicAdd(&args.plan.header->next_unit, 1);
     const TileWork work = WorkOf<Config>(args, unit, rank, group);
+    PublishWork(at, slots, work);
     group = work.group;
     if (Config::kVariableK && group != acquired) {
       MapAcquire(&args.group_maps[2 * group]);
       MapAcquire(&args.group_maps[2 * group + 1]);
       acquired = group;
     }
+    // The number is sent when it has come back from memory, yet early enough to be there when the
+    // last load has been issued.
+    const int32_t send_at = work.depth_steps - Config::kStages;
 #pragma unroll 1
     for (int32_t i = 0; i < work.depth_steps; ++i) {
+      if (draws && i == send_at) SendUnit(at, slots, drawn);
       if (leader) {
         BarrierWait(at.Empty(ring.stage), ring.parity ^ 1);
         BarrierArriveExpect(at.Full(ring.stage), Config::kStageBytes);
@@ -214,8 +305,12 @@ __device__ __forceinline__ void Produce(const TileKernelArgs& args, const Shared
       }
       ring.Advance();
     }
+    if (draws && send_at < 0) SendUnit(at, slots, drawn);
     __syncwarp();
+    unit = TakeUnit(at, slots);
+    slots.Advance();
   }
+  PublishWork(at, slots, {-1, 0, 0, 0, 0, 0, false});
 }
 
 // Tells the producers of the cluster that this warp has done with a stage.
@@ -369,16 +464,12 @@ __device__ __forceinline__ void StoreFloats(const TileKernelArgs& args, const Ti
 
 template <typename Config>
 __device__ __forceinline__ void Consume(const TileKernelArgs& args, const SharedLayout<Config>& at,
-                                        int32_t first_unit, int32_t step, int32_t rank,
                                         int32_t consumer) {
-  const int32_t units = args.plan.header->units;
   Ring<Config::kStages> ring;
-  int32_t group = 0;
+  Ring<kWorkSlots> works;
   uint32_t turn = 0;
   float acc[Config::kTileCols / 2];
-  for (int32_t unit = first_unit; unit < units; unit += step) {
-    const TileWork work = WorkOf<Config>(args, unit, rank, group);
-    group = work.group;
+  for (TileWork work = TakeWork(at, works); work.group >= 0; work = TakeWork(at, works)) {
     if (work.col >= args.tiling.cols || work.row + consumer * kHalfRows >= work.rows) {
       Pass(at, ring, work.depth_steps);
       continue;
@@ -420,6 +511,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       BarrierInit(at.Full(i), 1);
       BarrierInit(at.Empty(i), 8 * Config::kBlocks);  // warps of the consumers of every block
     }
+    for (int i = 0; i < kWorkSlots; ++i) {
+      BarrierInit(at.WorkFull(i), 1);
+      BarrierInit(at.WorkEmpty(i), 8);
+      BarrierInit(at.UnitFull(i), 1);
+      BarrierInit(at.UnitEmpty(i), Config::kBlocks);
+      BarrierArriveExpect(at.UnitFull(i), 4);
+    }
     BarrierInitFence();
     PrefetchMap(&args.out);
     if (!Config::kVariableK) {
@@ -434,15 +532,15 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   }
 
   if (warpgroup == 0) {
-    ReleaseRegisters<40>();
+    ReleaseRegisters<56>();
     if (threadIdx.x < 32) {
       Produce(args, at, first_unit, step, rank);
     } else {
       Fill<Config>(args);
     }
   } else {
-    ClaimRegisters<232>();
-    Consume(args, at, first_unit, step, rank, warpgroup - 1);
+    ClaimRegisters<224>();
+    Consume(args, at, warpgroup - 1);
   }
 
   // A block stays until its partner sends it nothing more.
