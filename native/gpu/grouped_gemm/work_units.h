@@ -16,7 +16,9 @@
 // whole tile row and one half, by columns.
 //
 // Order inside a group: bands of kBandRows units by all columns, rows fastest, so that the blocks
-// that run at one time share tiles of A and of B in L2.
+// that run at one time share tiles of A and of B in L2. The rows that pairs of rows leave over come
+// with the last band, after every two of its columns: done after the band they would read these
+// columns of B once more.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +61,7 @@ struct TilePlace {
   bool pair_shares_cols;  // the unit is a pair of rows
 };
 
-// Place of the row and column of unit number `unit` among `band_rows_total` by `cols` units.
+// Row and column of unit number `unit` among `rows` by `cols` units.
 MOEPROF_BOTH void PlaceInBands(int32_t unit, int32_t rows, int32_t cols, int32_t& row,
                                int32_t& col) {
   const int32_t band = unit / (kBandRows * cols);
@@ -74,21 +76,35 @@ MOEPROF_BOTH void PlaceInBands(int32_t unit, int32_t rows, int32_t cols, int32_t
 // column may lie past the last one.
 MOEPROF_BOTH TilePlace PlaceOf(const Tiling& tiling, int32_t rows, int32_t unit, int32_t rank) {
   const int32_t tile_cols = CeilDiv(tiling.cols, tiling.tile_cols);
-  int32_t row, col;
   if (!tiling.pairs) {
+    int32_t row, col;
     PlaceInBands(unit, CeilDiv(rows, tiling.tile_rows), tile_cols, row, col);
     return {row * tiling.tile_rows, col * tiling.tile_cols, false};
   }
-  const int32_t row_pairs = CeilDiv(rows, kHalfRows) / 4;
-  if (unit < row_pairs * tile_cols) {
-    PlaceInBands(unit, row_pairs, tile_cols, row, col);
-    return {(2 * row + rank) * kTileRows, col * tiling.tile_cols, true};
+  const int32_t halves = CeilDiv(rows, kHalfRows);
+  const int32_t row_pairs = halves / 4;
+  const int32_t singles = halves / 2 % 2 + halves % 2;  // rows of tiles that are paired by columns
+  const int32_t last_band = row_pairs > 0 ? (row_pairs - 1) / kBandRows : 0;
+  const int32_t of_band = kBandRows * tile_cols;
+  const int32_t band = unit / of_band < last_band ? unit / of_band : last_band;
+  const int32_t in_band = unit - band * of_band;
+  if (band < last_band) {
+    const int32_t row_pair = band * kBandRows + in_band % kBandRows;
+    const int32_t col = in_band / kBandRows;
+    return {(2 * row_pair + rank) * kTileRows, col * tiling.tile_cols, true};
   }
-  unit -= row_pairs * tile_cols;
-  const int32_t col_pairs = CeilDiv(tile_cols, 2);
-  row = 2 * row_pairs + unit / col_pairs;
-  col = 2 * (unit % col_pairs) + rank;
-  return {row * kTileRows, col * tiling.tile_cols, false};
+  // Two columns of the last band's pairs of rows, or the one that is left, then the singles there.
+  const int32_t left = row_pairs - band * kBandRows;
+  const int32_t col_pair = in_band / (2 * left + singles);
+  const int32_t in_cols = in_band - col_pair * (2 * left + singles);
+  const int32_t of_pairs = (tile_cols - 2 * col_pair >= 2 ? 2 : 1) * left;
+  if (in_cols < of_pairs) {
+    const int32_t row_pair = band * kBandRows + in_cols % left;
+    const int32_t col = 2 * col_pair + in_cols / left;
+    return {(2 * row_pair + rank) * kTileRows, col * tiling.tile_cols, true};
+  }
+  const int32_t row = 2 * row_pairs + in_cols - of_pairs;
+  return {row * kTileRows, (2 * col_pair + rank) * tiling.tile_cols, false};
 }
 
 }  // namespace moeprof::gpu
