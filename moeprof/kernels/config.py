@@ -129,14 +129,14 @@ def combine_config(ep_size: int, num_sms: int) -> Config:
 
 
 def _chunks(table: dict[int, tuple[int, int, int, int]], ep_size: int) -> tuple[int, int, int, int]:
-    # Sizes 3, 5, 6 and 7 are in no table: the next larger one inside a node has smaller chunks,
+    # Sizes 1, 3, 5, 6 and 7 are in no table: the next larger one inside a node has smaller chunks,
     # which always fit.
-    if 2 <= ep_size <= MAX_NVL_RANKS:
+    if 1 <= ep_size <= MAX_NVL_RANKS:
         return table[min(size for size in table if size >= ep_size)]
     if ep_size not in table:
         nearest = sorted(table, key=lambda size: (abs(size - ep_size), size))[:2]
         raise PreflightError(
-            f"Unsupported number of EP ranks: expected 2 to {MAX_NVL_RANKS} or one of "
+            f"Unsupported number of EP ranks: expected 1 to {MAX_NVL_RANKS} or one of "
             f"{[size for size in table if size > MAX_NVL_RANKS]}, found {ep_size}. "
             f"Nearest valid choices: {sorted(nearest)}."
         )

@@ -2,7 +2,7 @@
 
 `setup` decides once and freezes; everything else reads the frozen state. The order of the checks
 and their kinds of error are Primus-Turbo's (a6a16cdce, primus_turbo/jax/lax/moe). Two things are
-better here: a mesh is honoured inside one process, and EP sizes from 2 to 8 all work.
+better here: a mesh is honoured inside one process, and EP sizes from 1 to 8 all work.
 """
 
 from __future__ import annotations
@@ -207,13 +207,12 @@ def _inproc(request: _Request) -> FrozenRuntimeState:
 
 
 def _check_inproc_size(ep_size: int, request: _Request) -> None:
-    if 2 <= ep_size <= MAX_NVL_RANKS:
+    if 1 <= ep_size <= MAX_NVL_RANKS:
         return
     origin = "the devices of this process" if request.mesh is None else "the mesh axis"
     raise PreflightError(
-        f"setup(mode='inproc'): expected an EP size from 2 to {MAX_NVL_RANKS}, found {ep_size} "
-        f"({origin}). Nearest valid choice: {min(max(ep_size, 2), MAX_NVL_RANKS)}; on the CPU "
-        "devices come from XLA_FLAGS=--xla_force_host_platform_device_count=N."
+        f"setup(mode='inproc'): expected an EP size from 1 to {MAX_NVL_RANKS}, found {ep_size} "
+        f"({origin}). Nearest valid choice: {MAX_NVL_RANKS}."
     )
 
 
@@ -298,6 +297,11 @@ def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
 
 
 def _check_per_process_size(ep_size: int) -> int:
+    if ep_size < 2:
+        raise PreflightError(
+            "setup(mode='per_process'): expected an EP group of at least 2 processes, found 1. Use "
+            "mode='inproc', which serves one device as well."
+        )
     if ep_size > MAX_NVL_RANKS and ep_size % MAX_NVL_RANKS:
         below = ep_size // MAX_NVL_RANKS * MAX_NVL_RANKS
         raise PreflightError(

@@ -16,7 +16,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from moeprof.errors import SpecError
 from moeprof.model.collectives import psum
 from moeprof.model.decoder import LayerLoad, forward
 from moeprof.model.exchange_setup import require_exchange, start_exchange
@@ -79,16 +78,11 @@ def make_job(model: ModelSpec, plan: ParallelPlan, strategy: Strategy, mesh: Mes
     and such a job must be made again before its step is used again.
 
     Raises:
-        SpecError: DeepEP without expert parallelism, or what the bundled model does not implement.
+        SpecError: what the bundled model does not implement, or DeepEP on too many ranks.
     """
     check_trainable(model, plan)
     job = Job(model, plan, strategy, mesh.devices.flat[0].platform)
     if job.has_exchange:
-        if plan.expert == 1:
-            raise SpecError(
-                "strategy sparse-gmm-deepep: expected expert parallelism of at least 2, found "
-                "expert 1. Raise expert, or use sparse-gmm, which needs no exchange there."
-            )
         start_exchange(job, mesh)
     return job
 

@@ -53,6 +53,7 @@ def all_to(expert: int, ranks: int, tokens: int, num_experts: int) -> Tokens:
 # Name -> tokens. Every rank has the same number of tokens, as JAX's shapes demand.
 ROUTINGS: dict[str, Callable[[], Tokens]] = {
     "random": lambda: draw(ranks(8), 37, 3, 16),
+    "one_rank": lambda: draw(1, 6, 3, 4),
     "two_ranks": lambda: draw(2, 5, 2, 4),
     "three_ranks": lambda: draw(3, 7, 2, 6),
     "one_token": lambda: draw(ranks(4), 1, 2, 8),

@@ -49,8 +49,8 @@ def test_a_mesh_makes_one_group_per_line_along_its_expert_axis():
     assert frozen_state().groups.members == ((0, 2, 4, 6), (1, 3, 5, 7))
 
 
-@pytest.mark.parametrize("ranks", range(2, 9))
-def test_every_ep_size_from_2_to_8_is_taken(ranks: int):
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_every_ep_size_from_1_to_8_is_taken(ranks: int):
     setup(mesh=mesh_of(ranks))
     assert get_ep_size() == ranks
 
@@ -130,11 +130,6 @@ def test_an_odd_number_of_units_is_refused_with_the_nearest(num_sms: int):
         setup(num_sms=num_sms)
 
 
-def test_one_rank_is_refused_with_the_rule():
-    with pytest.raises(ValueError, match=r"EP size from 2 to 8, found 1 .*Nearest valid choice: 2"):
-        setup(mesh=mesh_of(1))
-
-
 class TwoNodes:
     """Stands in for what JAX says in processes of one device each."""
 
@@ -156,6 +151,12 @@ def test_per_process_needs_the_row_size(monkeypatch):
     TwoNodes(monkeypatch, 8)
     with pytest.raises(ValueError, match="`hidden_bytes` is needed"):
         setup()
+
+
+def test_one_process_is_no_group_of_processes(monkeypatch):
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"at least 2 processes, found 1\. Use mode='inproc'"):
+        setup(mode="per_process", hidden_bytes=14_336)
 
 
 def test_twelve_processes_are_refused_with_the_nearest_sizes(monkeypatch):

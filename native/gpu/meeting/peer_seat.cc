@@ -53,8 +53,8 @@ Outcome LoadOnce(gpuError_t (*load)()) {
 std::variant<std::unique_ptr<PeerSeat>, Failure> FindSeat(const int64_t* groups, int64_t count,
                                                           int64_t ranks, int device, int64_t run,
                                                           gpuError_t (*load)()) {
-  if (ranks < 2 || ranks > kMaxRanks || count % ranks != 0) {
-    return Failure{Fault::kInvalidArgument, "expected EP groups of 2 to " +
+  if (ranks < 1 || ranks > kMaxRanks || count % ranks != 0) {
+    return Failure{Fault::kInvalidArgument, "expected EP groups of 1 to " +
                                                 std::to_string(kMaxRanks) + " ranks, found " +
                                                 std::to_string(ranks)};
   }
