@@ -1,181 +1,158 @@
 """Question: what does dropping tokens cost in loss, on real text, from the same start?
 
-    python benchmarks/gpu_convergence.py [--steps 2000] [--out FILE.json] [--smoke]
+    python benchmarks/gpu_convergence.py [--set FIELD=VALUE] [--out FILE.json] [--smoke]
 
-Every strategy starts from the same weights and sees the same batches: the sources of Python's
-standard library as bytes, the last twentieth held out. The final loss is the mean over the last
-twentieth of the steps (100 of 2,000); the held-out loss is that of the trained weights under the
-same strategy. ``dropped`` is the share of (token, expert) pairs that found no place. The bundled
-router balances by its bias alone, so what capacity drops later on is what such a router leaves
-uneven within each sequence.
+One device is enough: what a strategy computes does not depend on how many hold the experts. For
+every router and seed (`gpu_convergence_setting`) all strategies start from the same weights and see
+the same batches: the sources of Python's standard library as bytes. Three losses, nats per byte:
 
-The router starts untrained and sends nearly all tokens to a few experts; its bias, at ten times
-DeepSeek-V3's speed for a run this short, evens that out within some hundred steps. sparse-gmm runs
-without expert parallelism, on split weights: its exchange plays no part in what it computes, and
-would take most of the time.
+- ``final_loss``: mean over the last twentieth of the steps (100 of 2,000);
+- ``held_out``: of the trained weights on the text held out, whole, under the same strategy;
+- ``held_out_dropless``: the same weights and text, nothing dropped.
 
-Each strategy is a process of its own. All compile at once and then train one after the other. Two
-runs of the same program differ as well, since sums on a GPU are not always in the same order;
-``--repeat`` runs the last strategy a second time, which shows how large that is.
+``dropped`` is the share of (token, expert) pairs that found no place, in the first twentieth of the
+steps, in all and in the last; ``busiest_expert_over_mean`` the highest load of an expert over the
+mean of its layer, in the last twentieth. `gpu_convergence_order` compares the strategies by pairs.
+
+Each strategy is a process of its own; all run at once and share the GPU, so ``seconds`` is no
+measure of speed. A further seed is begun while the time that the last one took is left, so how many
+there are depends on time alone. The two dropless strategies differ in the order of their sums alone:
+how far apart they end is the noise of such a comparison.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
+import queue
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from gpu_convergence_order import comparisons
+from gpu_convergence_setting import (
+    BIAS_SPEED,
+    HELD_OUT,
+    SMOKE,
+    STRATEGIES,
+    Setting,
+    changed,
+    model_of,
+    whole,
+    windows,
+)
 from gpu_machine import gpu_machine
 
 RESULTS = Path(__file__).parent / "results"
-STRATEGIES = ("dense-cf1.25", "dense-cf2", "dense-cf4", "sparse-gmm", "sparse-gmm-deepep")
 MEMORY_FRACTION = "0.15"
-HELD_OUT = 1 / 20
-FINAL = 1 / 20
+PART = 1 / 20
+QUANTITIES = ("final_loss", "held_out", "held_out_dropless")
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One size of the comparison: the model, the plan and the training."""
+class Trainer:
+    """One strategy on one device: compiled once, trained from any seed with any router."""
 
-    layers: int = 4
-    dense_layers: int = 1
-    hidden: int = 512
-    heads: int = 8
-    head_dim: int = 64
-    experts: int = 64
-    top_k: int = 4
-    moe_ffn: int = 256
-    dense_ffn: int = 1024
-    compute_dtype: str = "bfloat16"
-    expert: int = 2
-    sequences: int = 16
-    sequence: int = 512
-    steps: int = 2000
-    learning_rate: float = 1e-3
-    bias_speed: float = 1e-2
-    held_out_batches: int = 16
-    seed: int = 0
+    def __init__(self, strategy: str, setting: Setting) -> None:
+        """Compiles the losses; a step is compiled when its router comes first."""
+        import jax
+        import numpy as np
 
+        from moeprof.model.data import load_text
+        from moeprof.model.train import make_job
+        from moeprof.specs.plan import AXES, ParallelPlan
+        from moeprof.specs.remat import Remat
+        from moeprof.specs.strategy import parse_strategy
 
-SMOKE = Setting(
-    layers=2,
-    hidden=32,
-    heads=2,
-    head_dim=16,
-    experts=8,
-    top_k=2,
-    moe_ffn=16,
-    dense_ffn=32,
-    compute_dtype="float32",
-    sequences=4,
-    sequence=32,
-    steps=3,
-    held_out_batches=1,
-)
+        self._setting = setting
+        self._model = model_of(setting)
+        plan = ParallelPlan(remat=Remat("none"))
+        self._mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)
+        self._job = make_job(self._model, plan, parse_strategy(strategy), self._mesh)
+        dropless = dataclasses.replace(self._job, strategy=parse_strategy("sparse-gmm"))
+        text = load_text()
+        boundary = int(len(text) * (1 - HELD_OUT))
+        self._seen, self._unseen = text[:boundary], text[boundary:]
+        self._loss = make_loss(self._job, self._mesh)
+        self._dropless_loss = make_loss(dropless, self._mesh)
+        self._is_dense = strategy.startswith("dense")
+        self._steps: dict[str, Any] = {}
 
+    def train(self, router: str, seed: int) -> dict[str, Any]:
+        """Train from ``seed`` and say how it went."""
+        import jax
+        import numpy as np
 
-def windows(text: Any, sequences: int, length: int, seed: int) -> Iterator[Any]:
-    """Endless batches int32 [sequences, length + 1] at random places of ``text``."""
-    import numpy as np
+        from moeprof.model.layout import put_batch
+        from moeprof.model.optimizer import OptimizerSettings
+        from moeprof.model.train import init_state, make_step
 
-    random = np.random.default_rng(seed)
-    window = np.arange(length + 1)
-    while True:
-        start = random.integers(0, len(text) - length, sequences)
-        yield text[start[:, None] + window].astype(np.int32)
+        setting, mesh = self._setting, self._mesh
+        settings = OptimizerSettings(
+            learning_rate=setting.learning_rate, bias_speed=BIAS_SPEED[router]
+        )
+        state = init_state(self._job, mesh, seed=seed, settings=settings)
+        if router not in self._steps:
+            self._steps[router] = make_step(self._job, mesh, settings)
+        step = self._steps[router]
+        batches = windows(self._seen, setting.sequences, setting.sequence, seed)
+        began = time.perf_counter()
+        reports = []
+        for index in range(setting.steps):
+            state, report = step(state, put_batch(next(batches), mesh))
+            reports.append((report.loss, report.received_rows, report.tokens_per_expert))
+            if index % 50 == 49:
+                jax.block_until_ready(report.loss)
+        losses, received, loads = (
+            np.array(each) for each in zip(*jax.device_get(reports), strict=True)
+        )
+        seconds = time.perf_counter() - began
+        last = max(1, int(setting.steps * PART))
+        kept = received.sum(axis=(1, 2, 3)) / loads.sum(axis=(1, 2)) if self._is_dense else None
+        return {
+            "final_loss": float(losses[-last:].mean()),
+            "held_out": self._held_out(self._loss, state),
+            "held_out_dropless": self._held_out(self._dropless_loss, state),
+            "first_loss": float(losses[0]),
+            "curve": [
+                round(float(x.mean()), 4) for x in np.array_split(losses, min(40, len(losses)))
+            ],
+            "dropped": dict.fromkeys(("first", "all", "last"), 0.0)
+            if kept is None
+            else {
+                "first": float(1 - kept[:last].mean()),
+                "all": float(1 - kept.mean()),
+                "last": float(1 - kept[-last:].mean()),
+            },
+            "busiest_expert_over_mean": float(
+                (loads[-last:].max(-1) / loads[-last:].mean(-1)).mean()
+            ),
+            "seconds": round(seconds, 1),
+            "is_finite": bool(np.isfinite(losses).all()),
+        }
 
+    def _held_out(self, loss: Callable[..., Any], state: Any) -> float:
+        import numpy as np
 
-def train_here(strategy_name: str, setting: Setting) -> dict[str, Any]:
-    """Train with one strategy in this process, on the devices that JAX sees."""
-    import jax
-    import numpy as np
+        from moeprof.model.layout import put_batch
 
-    from moeprof.model.data import load_text
-    from moeprof.model.layout import build_mesh, put_batch
-    from moeprof.model.optimizer import OptimizerSettings
-    from moeprof.model.train import init_state, make_job, make_step
-    from moeprof.specs.parameters import parameter_count
-    from moeprof.specs.plan import fill_plan
-    from moeprof.specs.remat import Remat
-    from moeprof.specs.strategy import parse_strategy
-
-    model = model_of(setting)
-    expert = 1 if strategy_name == "sparse-gmm" else setting.expert
-    plan = fill_plan(jax.device_count(), fsdp=-1, expert=expert, remat=Remat("none"))
-    mesh = build_mesh(plan, model)
-    job = make_job(model, plan, parse_strategy(strategy_name), mesh)
-    settings = OptimizerSettings(learning_rate=setting.learning_rate, bias_speed=setting.bias_speed)
-    state = init_state(job, mesh, seed=setting.seed, settings=settings)
-    text = load_text()
-    boundary = int(len(text) * (1 - HELD_OUT))
-    training = windows(text[:boundary], setting.sequences, setting.sequence, setting.seed)
-    losses, received, busiest = [], [], []
-    first = put_batch(next(training), mesh)
-    step = make_step(job, mesh, settings).lower(state, first).compile()
-    loss_of = make_loss(job, mesh).lower(state.weights, state.bias, first).compile()
-    sys.stdin.readline()  # the word to begin
-    began = time.perf_counter()
-    for index in range(setting.steps):
-        batch = first if index == 0 else put_batch(next(training), mesh)
-        state, report = step(state, batch)
-        losses.append(report.loss)
-        received.append(report.received_rows)
-        busiest.append(report.tokens_per_expert)
-        if index % 50 == 49:
-            jax.block_until_ready(report.loss)
-    losses = np.array(jax.device_get(losses), np.float64)
-    elapsed_s = time.perf_counter() - began
-    last = max(1, int(setting.steps * FINAL))
-    held_out = windows(text[boundary:], setting.sequences, setting.sequence, setting.seed + 1)
-    unseen = [
-        float(loss_of(state.weights, state.bias, put_batch(next(held_out), mesh)))
-        for _ in range(setting.held_out_batches)
-    ]
-    loads = np.array(jax.device_get(busiest[-last:]), np.float64)
-    pairs = setting.sequences * setting.sequence * setting.top_k * model.moe_layers
-    rows = np.array([np.sum(r) for r in jax.device_get(received[-last:])], np.float64)
-    is_dense = strategy_name.startswith("dense")
-    return {
-        "final_loss": float(losses[-last:].mean()),
-        "held_out_loss": float(np.mean(unseen)),
-        "first_loss": float(losses[0]),
-        "curve": [round(float(x), 5) for x in losses[:: max(1, setting.steps // 40)]],
-        "final_loss_standard_error": float(losses[-last:].std() / last**0.5),
-        "dropped": float(1 - rows.mean() / pairs) if is_dense else 0.0,
-        "busiest_expert_over_mean": float((loads.max(-1) / loads.mean(-1)).mean()),
-        "parameters": parameter_count(model),
-        "seconds": elapsed_s,
-        "is_finite": bool(np.isfinite(losses).all()),
-    }
-
-
-def model_of(setting: Setting) -> Any:
-    """The model: float32 weights, bytes as vocabulary."""
-    from moeprof.model.data import VOCAB
-    from moeprof.specs.model import GqaSpec, ModelSpec
-
-    return ModelSpec(
-        layers=setting.layers,
-        dense_layers=setting.dense_layers,
-        hidden=setting.hidden,
-        heads=setting.heads,
-        attention=GqaSpec(kv_heads=setting.heads, head_dim=setting.head_dim),
-        experts=setting.experts,
-        top_k=setting.top_k,
-        moe_ffn=setting.moe_ffn,
-        dense_ffn=setting.dense_ffn,
-        vocab=VOCAB,
-        compute_dtype=setting.compute_dtype,
-        weight_dtype="float32",
-    )
+        setting = self._setting
+        limit = 1 if setting.steps < 10 else None
+        return float(
+            np.mean(
+                [
+                    float(loss(state.weights, state.bias, put_batch(batch, self._mesh)))
+                    for batch in whole(self._unseen, setting.sequences, setting.sequence, limit)
+                ]
+            )
+        )
 
 
 def make_loss(job: Any, mesh: Any) -> Any:
@@ -208,97 +185,181 @@ def make_loss(job: Any, mesh: Any) -> Any:
     )
 
 
-class Training:
-    """One strategy's process: it compiles at once and trains when told to."""
+def train_here(strategy: str, setting: Setting, routers: list[str]) -> None:
+    """For each seed that comes in: a line of JSON per router, then an empty one."""
+    trainer = Trainer(strategy, setting)
+    for seed in map(int, sys.stdin):
+        for router in routers:
+            row = {"router": router, "strategy": strategy, "seed": seed}
+            print(json.dumps(row | trainer.train(router, seed)), flush=True)
+        print(flush=True)
 
-    def __init__(self, strategy: str, setting: Setting) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A strategy has trained from the seed it was given, or its process has ended."""
+
+    training: Training
+    has_ended: bool
+
+
+class Training:
+    """One strategy's process; what it prints goes into a queue, row by row."""
+
+    def __init__(
+        self,
+        strategy: str,
+        setting: Setting,
+        routers: list[str],
+        rows: queue.Queue[dict[str, Any] | Ready],
+    ) -> None:
         """Starts the process."""
         self.strategy = strategy
+        self._problems: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 — until `end`
         sizes = json.dumps(dataclasses.asdict(setting))
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--one", strategy, sizes],
+            [sys.executable, __file__, "--one", strategy, sizes, ",".join(routers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._problems,
             text=True,
             env={"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **os.environ},
         )
+        threading.Thread(target=self._pass_on, args=(rows,), daemon=True).start()
 
-    def result(self, timeout_s: float) -> dict[str, Any]:
-        """Let it train and wait; ``failed`` holds the telling line where it does not end well."""
-        try:
-            out, problems = self._process.communicate("\n", timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            reason = f"no result within {timeout_s:.0f} s; "
-            reason += telling(self._process.communicate()[1])
-            return {"strategy": self.strategy, "failed": reason}
-        if self._process.returncode == 0:
-            return {"strategy": self.strategy, **json.loads(out.splitlines()[-1])}
-        return {"strategy": self.strategy, "failed": telling(problems)}
+    def train(self, seed: int) -> None:
+        """Let it train from ``seed``."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has failed, and will be found to have
+            self._process.stdin.write(f"{seed}\n")
+            self._process.stdin.flush()
+
+    def _pass_on(self, rows: queue.Queue[dict[str, Any] | Ready]) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                rows.put(json.loads(line))
+            elif not line.strip():
+                rows.put(Ready(self, has_ended=False))
+        rows.put(Ready(self, has_ended=True))
+
+    def failure(self) -> str:
+        """The line of its errors that says most, of a process that has ended."""
+        self._process.wait(timeout=30)
+        self._problems.seek(0)
+        lines = [line.strip() for line in self._problems if line.strip()]
+        named = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
+        return (named or lines or ["no output"])[-1][:300]
 
     def end(self) -> None:
         """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
-
-
-def telling(problems: str) -> str:
-    """The line of a process' errors that says most."""
-    lines = [line.strip() for line in problems.splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
-    return (named or lines or ["no output"])[-1][:300]
+        self._problems.close()
 
 
 def main() -> None:
-    """Train with every strategy, print a table, write JSON after each."""
+    """Train with every strategy, print a row per run, write JSON after each; then the order."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--strategy", action="append")
-    parser.add_argument("--repeat", action="store_true", help="the last strategy once more")
+    parser.add_argument("--router", action="append", choices=list(BIAS_SPEED))
     parser.add_argument("--limit-s", type=float, default=3600, help="for all strategies together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, a few steps")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_convergence.json")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(train_here(arguments.one[0], Setting(**json.loads(arguments.one[1])))))
+        strategy, sizes, routers = arguments.one
+        train_here(strategy, Setting(**json.loads(sizes)), routers.split(","))
         return
     setting = changed(SMOKE if arguments.smoke else Setting(), arguments.set)
-    strategies = list(arguments.strategy or STRATEGIES)
-    strategies += strategies[-1:] * arguments.repeat
-    ends = time.monotonic() + arguments.limit_s
-    rows: list[dict[str, Any]] = []
-    head = {"machine": gpu_machine(), "setting": dataclasses.asdict(setting)}
-    trainings = [Training(strategy, setting) for strategy in strategies]
+    strategies = tuple(arguments.strategy or STRATEGIES)
+    head = {
+        "machine": gpu_machine(),
+        "setting": dataclasses.asdict(setting),
+        "bias_speed": BIAS_SPEED,
+    }
+    routers = arguments.router or list(BIAS_SPEED)
+    runs: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        runs.append(row)
+        print(line(row), flush=True)
+        write(arguments.out, head, runs, strategies)
+
+    train_all(strategies, setting, routers, time.monotonic() + arguments.limit_s, keep)
+    for comparison in write(arguments.out, head, runs, strategies):
+        print(comparison_line(comparison))
+
+
+def train_all(
+    strategies: tuple[str, ...],
+    setting: Setting,
+    routers: list[str],
+    ends: float,
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """Train seed after seed until ``ends`` (of the monotonic clock); each row goes to ``keep``."""
+    rows: queue.Queue[dict[str, Any] | Ready] = queue.Queue()
+    alive = {Training(strategy, setting, routers, rows) for strategy in strategies}
+    everyone = list(alive)
     try:
-        for training in trainings:
-            rows.append(training.result(max(ends - time.monotonic(), 1)))
-            print(line(rows[-1]), flush=True)
-            arguments.out.write_text(json.dumps({**head, "runs": rows}, indent=1) + "\n")
+        for seed in range(setting.seeds):
+            began = time.monotonic()
+            for training in alive:
+                training.train(seed)
+            busy = set(alive)
+            while busy:
+                found = rows.get(timeout=max(ends - time.monotonic(), 0.1))
+                if not isinstance(found, Ready):
+                    keep(found)
+                    continue
+                busy.discard(found.training)
+                if found.has_ended:
+                    alive.discard(found.training)
+                    keep({"strategy": found.training.strategy, "failed": found.training.failure()})
+            if not alive or ends - time.monotonic() < time.monotonic() - began:
+                break
+    except queue.Empty:
+        print("the time is over; what was not complete is left out", flush=True)
     finally:
-        for training in trainings:
+        for training in everyone:
             training.end()
 
 
-def changed(setting: Setting, changes: list[str]) -> Setting:
-    """The setting with ``FIELD=VALUE`` texts applied."""
-    values = {}
-    for change in changes:
-        name, value = change.split("=", 1)
-        values[name] = type(getattr(setting, name))(value)
-    return dataclasses.replace(setting, **values)
+def write(
+    out: Path, head: dict[str, Any], runs: list[dict[str, Any]], strategies: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Write what is known so far; returns the comparisons."""
+    trained = [run for run in runs if "failed" not in run]
+    order = [
+        comparison
+        for quantity in QUANTITIES
+        for comparison in comparisons(trained, strategies, quantity)
+    ]
+    out.write_text(json.dumps({**head, "runs": runs, "order": order}, indent=1) + "\n")
+    return order
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the table."""
-    name = f"{row['strategy']:<18}"
+    """One row of the table, 80 columns."""
     if "failed" in row:
-        return f"{name} failed: {row['failed'][:100]}"
+        return f"{row['strategy']}: failed: {row['failed'][:100]}"
     return (
-        f"{name} final {row['final_loss']:.4f} ± {row['final_loss_standard_error']:.4f}  held out "
-        f"{row['held_out_loss']:.4f}  dropped {100 * row['dropped']:5.2f} %  busiest "
-        f"{row['busiest_expert_over_mean']:.2f} × mean  {row['seconds']:.0f} s"
+        f"{row['router']:<10} seed {row['seed']} {row['strategy']:<17} final "
+        f"{row['final_loss']:.4f} held out {row['held_out']:.4f} dropped "
+        f"{100 * row['dropped']['last']:4.1f} %"
+    )
+
+
+def comparison_line(row: dict[str, Any]) -> str:
+    """One comparison, 80 columns and its quantity."""
+    error = row["standard_error"]
+    spread = "" if error is None else f" ± {error:.4f}"
+    return (
+        f"{row['quantity']}, {row['router']}: {row['first']} − {row['second']} = "
+        f"{row['difference']:+.4f}{spread}: {row['verdict']}"
     )
 
 
