@@ -16,8 +16,8 @@ mean of its layer, in the last twentieth. `gpu_convergence_order` compares the s
 
 Each strategy is a process of its own; all run at once and share the GPU, so ``seconds`` is no
 measure of speed. A further seed is begun while the time that the last one took is left, so how many
-there are depends on time alone. The two dropless strategies differ in the order of their sums alone:
-how far apart they end is the noise of such a comparison.
+there are depends on time alone. The two dropless strategies differ in the order of their sums
+alone: how far apart they end is the noise of such a comparison.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Setting:
     sequence: int = 512
     steps: int = 2000
     learning_rate: float = 1e-3
-    seeds: int = 3
+    seeds: int = 6
 
 
 SMOKE = Setting(

@@ -8,6 +8,7 @@ Prints docs/gpu.md from the result files of benchmarks/gpu.sh that are there:
 from __future__ import annotations
 
 import json
+import statistics
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -212,34 +213,96 @@ def projected(strategies: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
+LOSSES = {
+    "final_loss": "final",
+    "held_out": "held out",
+    "held_out_dropless": "held out, nothing dropped",
+}
+
+
 def convergence(document: dict[str, Any]) -> str:
-    """Losses by strategy."""
-    setting = document["setting"]
-    runs = document["runs"]
-    rows = [
-        [
-            run["strategy"],
-            f"{run['final_loss']:.4f}",
-            f"{run['held_out_loss']:.4f}",
-            f"{100 * run['dropped']:.1f} %",
-            f"{run['busiest_expert_over_mean']:.2f}",
-        ]
-        for run in runs
-        if "failed" not in run
+    """Losses and what was dropped by router and strategy, and their differences by pairs."""
+    setting, runs = document["setting"], document["runs"]
+    trained = [run for run in runs if "failed" not in run]
+    routers = {
+        router: f"{router} (bias moved by {speed:g} a step)" if speed else router
+        for router, speed in document["bias_speed"].items()
+    }
+    parts = [
+        "## What dropping costs in loss",
+        f"{setting['steps']:,} steps on real text (the standard library's sources as bytes), "
+        f"{setting['layers']} layers, hidden {setting['hidden']}, {setting['experts']} experts top-"
+        f"{setting['top_k']}, {setting['sequences']} sequences of {setting['sequence']} a step, "
+        "float32 weights, bfloat16 compute. For each seed all strategies start from the same "
+        "weights and see the same batches. Losses are nats per byte, mean ± standard error over "
+        "seeds: the final one of the last twentieth of the steps, those held out of the trained "
+        "weights on text that no run saw. Dropped is the share of (token, expert) pairs without a "
+        "place. One device holds all experts; an exchange changes where a product is computed, "
+        "not what. " + measured_on(document["machine"]),
     ]
-    head = ["strategy", "final loss", "held-out loss", "dropped", "busiest expert ×"]
-    return "\n\n".join(
-        [
-            "## What dropping costs in loss",
-            f"{setting['steps']:,} steps on real text from the same weights on the same batches: "
-            f"{setting['layers']} layers, hidden {setting['hidden']}, {setting['experts']} experts "
-            f"top-{setting['top_k']}, {setting['sequences']} sequences of {setting['sequence']}, "
-            "float32 weights, bfloat16 compute. Losses in nats per byte; the final one is the mean "
-            "of the last twentieth of the steps. " + measured_on(document["machine"]),
-            table(head, rows),
-            *failures({run["strategy"]: run["failed"] for run in runs if "failed" in run}),
+    for router, name in routers.items():
+        of_router = [run for run in trained if run["router"] == router]
+        parts += [f"### Router: {name}", table(_LOSS_HEAD, _loss_rows(of_router))]
+    parts += [
+        "### Told apart from chance?",
+        "The loss of the first less that of the second, paired by seed: mean ± standard error. "
+        "`higher` and `lower` hold at 95 %, one-sided, by Student's t. The two dropless strategies "
+        "sum in another order and are alike otherwise, so the pair says how large chance is.",
+        table(
+            ["loss", "router", "first − second", "nats per byte", "seeds", "the first is"],
+            [_difference(row) for row in document["order"]],
+        ),
+        *failures({run["strategy"]: run["failed"] for run in runs if "failed" in run}),
+    ]
+    return "\n\n".join(parts)
+
+
+_LOSS_HEAD = (
+    "strategy",
+    "seeds",
+    *LOSSES.values(),
+    "dropped: first steps",
+    "all",
+    "last",
+    "busiest expert ×",
+)
+
+
+def _loss_rows(runs: list[dict[str, Any]]) -> Iterable[list[str]]:
+    """One row per strategy, means over its seeds."""
+    for strategy in dict.fromkeys(run["strategy"] for run in runs):
+        seeds = [run for run in runs if run["strategy"] == strategy]
+        dropped = (
+            statistics.mean(run["dropped"][when] for run in seeds)
+            for when in ("first", "all", "last")
+        )
+        yield [
+            strategy,
+            str(len(seeds)),
+            *(spread([run[quantity] for run in seeds]) for quantity in LOSSES),
+            *(f"{100 * share_dropped:.1f} %" for share_dropped in dropped),
+            f"{statistics.mean(run['busiest_expert_over_mean'] for run in seeds):.2f}",
         ]
-    )
+
+
+def _difference(row: dict[str, Any]) -> list[str]:
+    error = "" if row["standard_error"] is None else f" ± {row['standard_error']:.4f}"
+    return [
+        LOSSES[row["quantity"]],
+        row["router"],
+        f"{row['first']} − {row['second']}",
+        f"{row['difference']:+.4f}{error}".replace("-", "−"),
+        str(len(row["seeds"])),
+        row["verdict"],
+    ]
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± its standard error, four decimals; the mean alone of a single value."""
+    if len(values) == 1:
+        return f"{values[0]:.4f}"
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):.4f} ± {error:.4f}"
 
 
 def sanitizers(document: dict[str, Any]) -> str:

@@ -60,10 +60,13 @@ def test_strategies(tmp_path, strategy):
 
 
 def test_convergence(tmp_path):
-    strategies = ("sparse-gmm", "sparse-gmm-deepep")
-    options = [text for strategy in strategies for text in ("--strategy", strategy)]
+    options = ["--strategy", "sparse-gmm", "--strategy", "sparse-gmm-deepep", "--set", "seeds=1"]
+    options += ["--router", "balanced"]
     found = run("gpu_convergence", *options, out=tmp_path / "r.json")
-    split, exchanged = found["runs"]
+    by_strategy = {run["strategy"]: run for run in found["runs"]}
+    split, exchanged = by_strategy["sparse-gmm"], by_strategy["sparse-gmm-deepep"]
     assert split["first_loss"] == pytest.approx(exchanged["first_loss"], abs=1e-5)
     assert split["final_loss"] == pytest.approx(exchanged["final_loss"], abs=1e-3)
-    assert split["dropped"] == exchanged["dropped"] == 0
+    assert split["held_out"] == split["held_out_dropless"]
+    assert split["dropped"]["all"] == exchanged["dropped"]["all"] == 0
+    assert [row["verdict"] for row in found["order"]] == ["one seed"] * 3

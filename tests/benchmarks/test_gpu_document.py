@@ -114,23 +114,54 @@ def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
     assert "sparse-gmm 7, dense-cf1.25 9." in page.replace("\n", " ")
 
 
-def test_losses_and_sanitizers(writer, tmp_path):
-    run = {
-        "strategy": "dense-cf2",
-        "final_loss": 1.23456,
-        "held_out_loss": 1.5,
-        "dropped": 0.0567,
-        "busiest_expert_over_mean": 2.0,
+def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_path):
+    def run(seed: int, final: float) -> dict:
+        return {
+            "router": "balanced",
+            "strategy": "dense-cf2",
+            "seed": seed,
+            "final_loss": final,
+            "held_out": 1.5,
+            "held_out_dropless": 1.4,
+            "dropped": {"first": 0.5, "all": 0.0567, "last": 0.01},
+            "busiest_expert_over_mean": 2.0,
+        }
+
+    difference = {
+        "router": "balanced",
+        "quantity": "final_loss",
+        "first": "dense-cf2",
+        "second": "sparse-gmm",
+        "seeds": [0, 1],
+        "difference": -0.0123,
+        "standard_error": 0.001,
+        "verdict": "lower",
     }
-    setting = dict.fromkeys(("layers", "hidden", "experts", "top_k", "sequences", "sequence"), 4)
-    losses = {"machine": MACHINE, "setting": {**setting, "steps": 2000}, "runs": [run]}
-    (tmp_path / "gpu_convergence.json").write_text(json.dumps(losses))
+    sizes = ("layers", "hidden", "experts", "top_k", "sequences", "sequence")
+    document = {
+        "machine": MACHINE,
+        "setting": {**dict.fromkeys(sizes, 4), "steps": 2000},
+        "bias_speed": {"balanced": 0.001},
+        "runs": [run(0, 1.2), run(1, 1.3), {"strategy": "sparse-gmm", "failed": "no room"}],
+        "order": [difference],
+    }
+    (tmp_path / "gpu_convergence.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    assert "### Router: balanced (bias moved by 0.001 a step)" in page
+    # Standard deviation of 1.2 and 1.3: 0.1/√2; over √2: 0.05.
+    losses = "1.2500 ± 0.0500 | 1.5000 ± 0.0000 | 1.4000 ± 0.0000"
+    assert f"| dense-cf2 | 2 | {losses} | 50.0 % | 5.7 % | 1.0 % | 2.00 |" in page
+    found = "final | balanced | dense-cf2 − sparse-gmm | −0.0123 ± 0.0010 | 2 | lower"
+    assert f"| {found} |" in page
+    assert "- sparse-gmm: no room" in page
+
+
+def test_what_sanitizers_found(writer, tmp_path):
     clean = {"program": "exchange", "tool": "memcheck", "found": 0, "is_clean": True}
     hazards = {"program": "exchange", "tool": "racecheck", "found": 3, "is_clean": False}
     found = {"machine": MACHINE, "runs": [clean, hazards]}
     (tmp_path / "gpu_sanitize.json").write_text(json.dumps(found))
     page = writer.page(tmp_path)
-    assert "| dense-cf2 | 1.2346 | 1.5000 | 5.7 % | 2.00 |" in page
     assert "| exchange | memcheck | clean |" in page
     assert "| exchange | racecheck | 3 |" in page
 
