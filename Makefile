@@ -11,7 +11,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test gpu stress fuzz fuzz-replay lint bench browser clean
+.PHONY: demo test gpu hip stress fuzz fuzz-replay lint bench browser clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -26,6 +26,10 @@ test: $(VENV)/.test browser ## Run the whole test suite in JOBS processes.
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
 	@native/gpu/build.sh build/gpu all
+
+# Needs ROCm, or Debian's clang-19, clang-tools-19, lld-19, libamdhip64-dev and rocm-device-libs.
+hip: ## Compile what is portable of it for AMD GPUs, as build/hip/libmoeprof_hip.so.
+	@native/gpu/hip/build.sh
 
 stress: $(VENV)/.installed ## Threads and processes that meet, under the thread sanitizer.
 	$(BIN)/cmake -S native -B build/stress -G Ninja -DMOEPROF_STRESS=ON -DMOEPROF_WERROR=ON \

@@ -1,10 +1,10 @@
-# Question: does this build make the GPU library?
+# Question: does this build make the GPU library for NVIDIA?
 #
 # ON insists: without a fitting nvcc the build fails. AUTO builds it where it can run (an NVIDIA GPU
 # is there) and can be built; else it says why not and leaves the rest of the build alone.
 # Needs MOEPROF_GPU; sets MOEPROF_BUILDS_GPU.
 set(MOEPROF_BUILDS_GPU OFF)
-if(MOEPROF_GPU STREQUAL "OFF")
+if(MOEPROF_GPU MATCHES "^(OFF|HIP)$")
   return()
 endif()
 # cudaGetDriverEntryPointByVersion, by which the library finds the driver, came with 12.5.

@@ -1,7 +1,7 @@
 #include "gpu/grouped_gemm/launch.h"
 
-#include <algorithm>
-
+#include "gpu/grouped_gemm/launch_parts.h"
+#include "gpu/grouped_gemm/launch_plain.h"
 #include "gpu/grouped_gemm/plan_launch.h"
 #include "gpu/grouped_gemm/plan_maps.h"
 #include "gpu/grouped_gemm/simt.h"
@@ -11,27 +11,7 @@
 namespace moeprof::gpu {
 namespace {
 
-std::string Complaint(const char* what, cudaError_t error) {
-  if (error == cudaSuccess) return "";
-  return std::string(what) + ": " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error);
-}
-
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
-// Multiprocessors of the current device.
-int32_t Multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    return 0;
-  }
-  return count;
-}
-
-int32_t Blocks(const GemmChoice& choice) {
-  const int32_t all = Multiprocessors();
-  return std::max(1, choice.max_blocks > 0 ? std::min(choice.max_blocks, all) : all);
-}
 
 // TMA copies rows of whole 16 bytes from 16-byte boundaries.
 bool TakesTiles(ElementType type, const GemmChoice& choice, int64_t inner0, int64_t inner1,
@@ -48,70 +28,22 @@ Tiling TilesFor(const GemmChoice& choice, int64_t cols, int32_t blocks) {
   return {kTileRows, tile_cols, static_cast<int32_t>(cols), pairs};
 }
 
-std::string LaunchSimtForward(cudaStream_t stream, const GpuGroupedGemm& op,
-                              const PlanRequest& plan, int32_t blocks) {
-  SimtArgs args{};
-  args.a = op.a;
-  args.b = op.b;
-  args.out = op.out;
-  args.plan = plan.plan;
-  args.tiling = plan.tiling;
-  args.groups = plan.lengths.groups;
-  args.rows = op.rows;
-  args.depth = static_cast<int32_t>(op.k);
-  args.a_first = args.a_row = op.k;
-  args.a_depth = 1;
-  args.b_group = op.k * op.n;
-  args.b_depth = op.trans_b ? 1 : op.n;
-  args.b_col = op.trans_b ? op.k : 1;
-  return Complaint("grouped GEMM kernel", LaunchSimt(stream, blocks * 4, op.type, false, args));
-}
-
-std::string LaunchSimtVariableK(cudaStream_t stream, const GpuVariableKGemm& op,
-                                const PlanRequest& plan, int32_t blocks) {
-  SimtArgs args{};
-  args.a = op.lhs;
-  args.b = op.rhs;
-  args.out = op.out;
-  args.plan = plan.plan;
-  args.tiling = plan.tiling;
-  args.groups = plan.lengths.groups;
-  args.rows = op.rows;
-  args.variable_k = true;
-  args.m = static_cast<int32_t>(op.m);
-  args.a_first = args.a_depth = op.m;
-  args.a_row = 1;
-  args.b_first = args.b_depth = op.n;
-  args.b_col = 1;
-  return Complaint("grouped GEMM kernel",
-                   LaunchSimt(stream, blocks * 4, op.type, op.float_out, args));
-}
-
 }  // namespace
 
 size_t GroupedGemmScratchBytes(int64_t groups) {
   return PlanBytes(groups) + 2 * groups * kMapBytes;
 }
 
-std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, void* scratch,
+std::string LaunchGroupedGemm(gpuStream_t stream, const GpuGroupedGemm& op, void* scratch,
                               const LengthsReport& report, const GemmChoice& choice) {
   if (op.rows == 0 || op.n == 0) return "";
-  const int32_t blocks = Blocks(choice);
+  const int32_t blocks = BlocksOf(choice);
   const bool tiles =
       TakesTiles(op.type, choice, op.k, op.n, op.a, op.b, op.out) && op.lengths.groups > 0;
-  PlanRequest plan{};
-  plan.lengths = op.lengths;
-  plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.report = report;
-  plan.rows = static_cast<int32_t>(op.rows);
-  plan.tiling = tiles ? TilesFor(choice, op.n, blocks)
-                      : Tiling{kSimtTile, kSimtTile, static_cast<int32_t>(op.n), false};
-  if (!tiles) {
-    const cudaError_t error = LaunchGroupedGemmPlan(stream, plan);
-    if (error != cudaSuccess) return Complaint("grouped GEMM plan", error);
-    return LaunchSimtForward(stream, op, plan, blocks);
-  }
+  if (!tiles) return LaunchPlainForward(stream, op, scratch, report, blocks);
 
+  PlanRequest plan = PlanOf(op, scratch, report);
+  plan.tiling = TilesFor(choice, op.n, blocks);
   TileKernelArgs args{};
   std::string complaint = EncodeMap(op.type, {op.a, 0, op.rows, op.k}, &args.a);
   if (complaint.empty()) {
@@ -121,8 +53,8 @@ std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, voi
   }
   if (complaint.empty()) complaint = EncodeMap(op.type, {op.out, 0, op.rows, op.n}, &args.out);
   if (!complaint.empty()) return complaint;
-  const cudaError_t error = LaunchGroupedGemmPlan(stream, plan);
-  if (error != cudaSuccess) return Complaint("grouped GEMM plan", error);
+  const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
+  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
   args.out_data = op.out;
   args.plan = plan.plan;
   args.tiling = plan.tiling;
@@ -135,26 +67,15 @@ std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, voi
                                               : LaunchTilesFloat16(launch, args, op.trans_b));
 }
 
-std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op, void* scratch,
+std::string LaunchVariableKGemm(gpuStream_t stream, const GpuVariableKGemm& op, void* scratch,
                                 const LengthsReport& report, const GemmChoice& choice) {
   if (op.lengths.groups == 0 || op.m == 0 || op.n == 0) return "";
-  const int32_t blocks = Blocks(choice);
+  const int32_t blocks = BlocksOf(choice);
   const bool tiles = TakesTiles(op.type, choice, op.m, op.n, op.lhs, op.rhs, op.out) && op.rows > 0;
-  PlanRequest plan{};
-  plan.lengths = op.lengths;
-  plan.plan = PlanAt(scratch, op.lengths.groups);
-  plan.report = report;
-  plan.rows = static_cast<int32_t>(op.rows);
-  plan.variable_k = true;
-  plan.out_rows = static_cast<int32_t>(op.m);
-  plan.tiling = tiles ? TilesFor(choice, op.n, blocks)
-                      : Tiling{kSimtTile, kSimtTile, static_cast<int32_t>(op.n), false};
-  if (!tiles) {
-    const cudaError_t error = LaunchGroupedGemmPlan(stream, plan);
-    if (error != cudaSuccess) return Complaint("grouped GEMM plan", error);
-    return LaunchSimtVariableK(stream, op, plan, blocks);
-  }
+  if (!tiles) return LaunchPlainVariableK(stream, op, scratch, report, blocks);
 
+  PlanRequest plan = PlanOf(op, scratch, report);
+  plan.tiling = TilesFor(choice, op.n, blocks);
   GroupMapsRequest maps{};
   maps.operands = 2;
   maps.lhs = static_cast<const char*>(op.lhs);
@@ -173,8 +94,8 @@ std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op,
     complaint = EncodeMap(op.type, {op.out, op.lengths.groups, op.m, op.n}, &args.out);
   }
   if (!complaint.empty()) return complaint;
-  const cudaError_t error = LaunchGroupedGemmPlanWithMaps(stream, plan, maps);
-  if (error != cudaSuccess) return Complaint("grouped GEMM plan", error);
+  const gpuError_t error = LaunchGroupedGemmPlanWithMaps(stream, plan, maps);
+  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
   args.group_maps = maps.maps;
   args.out_data = op.out;
   args.plan = plan.plan;

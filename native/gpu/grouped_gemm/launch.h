@@ -1,14 +1,13 @@
 // Question: how is one grouped product put on a stream, whichever kernel it goes to?
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
 
 #include "gpu/grouped_gemm/group_lengths.h"
 #include "gpu/grouped_gemm/lengths_report.h"
 #include "gpu/runtime/element_type.h"
+#include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
@@ -47,9 +46,9 @@ struct GpuVariableKGemm {
 size_t GroupedGemmScratchBytes(int64_t groups);
 
 // Launch on `stream`; both return a complaint, or "".
-std::string LaunchGroupedGemm(cudaStream_t stream, const GpuGroupedGemm& op, void* scratch,
+std::string LaunchGroupedGemm(gpuStream_t stream, const GpuGroupedGemm& op, void* scratch,
                               const LengthsReport& report, const GemmChoice& choice);
-std::string LaunchVariableKGemm(cudaStream_t stream, const GpuVariableKGemm& op, void* scratch,
+std::string LaunchVariableKGemm(gpuStream_t stream, const GpuVariableKGemm& op, void* scratch,
                                 const LengthsReport& report, const GemmChoice& choice);
 
 }  // namespace moeprof::gpu

@@ -23,13 +23,7 @@
 
 #include <cstdint>
 
-// The host's arithmetic needs no GPU's headers: it is tested where there are none.
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#include "gpu/runtime/gpu_runtime.h"
-#define MOEPROF_BOTH __host__ __device__ __forceinline__
-#else
-#define MOEPROF_BOTH inline
-#endif
+#include "gpu/runtime/host_and_device.h"
 
 namespace moeprof::gpu {
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+// Clang copies an argument that is indexed to each thread's scratch memory.
 #define MOEPROF_GRID_CONSTANT
 
 namespace moeprof::gpu {

@@ -4,6 +4,7 @@
 // all bits below the sign set.
 #pragma once
 
+#include "gpu/runtime/bfloat16_bits.h"
 #include "gpu/runtime/gpu_runtime.h"
 
 #if defined(MOEPROF_HIP)
@@ -55,12 +56,9 @@ __device__ __forceinline__ float ToFloat(bfloat16_t value) {
   return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
 }
 
-// Half of the last place kept is added, less one unit where the last bit kept is even.
 template <>
 __device__ __forceinline__ bfloat16_t FromFloat<bfloat16_t>(float value) {
-  const uint32_t bits = __float_as_uint(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {0x7FFF};
-  return {static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16)};
+  return {BFloat16Bits(__float_as_uint(value))};
 }
 template <>
 __device__ __forceinline__ float16_t FromFloat<float16_t>(float value) {

@@ -12,7 +12,7 @@ class OnDevice {
     (void)gpuGetDevice(&before_);
     error_ = gpuSetDevice(device);
   }
-  ~OnDevice() { gpuSetDevice(before_); }
+  ~OnDevice() { (void)gpuSetDevice(before_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 

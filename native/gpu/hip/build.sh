@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Compile the portable GPU kernels for AMD GPUs: needs a Clang for HIP, the HIP runtime, cmake and a
+# Python with jax; no GPU.
+#
+#   native/gpu/hip/build.sh [FOLDER]     # by default build/hip; makes FOLDER/libmoeprof_hip.so
+#
+# PYTHON names the Python whose jax the library is built for.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+folder="${1:-build/hip}"
+[ ! -d .venv/bin ] || PATH="$PWD/.venv/bin:$PATH" # cmake and ninja of the tests' environment
+for python in ${PYTHON:-.venv/bin/python python3}; do
+  python="$(command -v "$python" || true)"
+  [ -z "$python" ] || break
+done
+[ "${python#/}" != "$python" ] || python="$PWD/$python" # CMake looks elsewhere for relative ones
+generator=()
+! command -v ninja >/dev/null || generator=(-G Ninja)
+cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=HIP \
+  -DMOEPROF_WERROR="${MOEPROF_WERROR:-ON}" -DPython_EXECUTABLE="$python" >/dev/null
+cmake --build "$folder" --target moeprof_hip --parallel
+echo "$folder/libmoeprof_hip.so"
