@@ -17,10 +17,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "cpu/convert.h"
 
 namespace moeprof {
+
+// Of rows, columns or depth: the BLAS takes int.
+constexpr int64_t kLongestSide = std::numeric_limits<int32_t>::max();
 
 // A matrix operand: element (i, j) lies at data[i * stride + j], or at data[j * stride + i] where
 // `transposed`.

@@ -5,10 +5,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-bool IsInteger(const ffi::AnyBuffer& buffer) {
-  return buffer.element_type() == ffi::DataType::S32 || buffer.element_type() == ffi::DataType::S64;
-}
-
 int64_t ReadInteger(const ffi::AnyBuffer& buffer, int64_t index) {
   if (buffer.element_type() == ffi::DataType::S32) {
     return static_cast<const int32_t*>(buffer.untyped_data())[index];
@@ -21,39 +17,13 @@ std::string Name(const char* array, int64_t element, int64_t elements, int64_t i
   return elements == 1 ? name : name + " of batch element " + std::to_string(element);
 }
 
-std::optional<std::string> CheckShapes(const ffi::AnyBuffer& lens, const ffi::AnyBuffer& offs,
-                                       int64_t batch) {
-  if (!IsInteger(lens) || !IsInteger(offs)) {
-    return "group_lens and group_offs must be int32 or int64";
-  }
-  if (lens.dimensions().size() != 2 || offs.dimensions().size() != 2) {
-    return "group_lens and group_offs must have a batch and a group axis";
-  }
-  if (lens.dimensions()[0] != 1 && lens.dimensions()[0] != batch) {
-    return "group_lens has " + std::to_string(lens.dimensions()[0]) + " batch elements, expected " +
-           std::to_string(batch) + " or 1";
-  }
-  const int64_t offs_groups = offs.dimensions()[1];
-  if (offs_groups == 0) return std::nullopt;
-  if (offs_groups != lens.dimensions()[1] + 1) {
-    return "group_offs has " + std::to_string(offs_groups) + " entries, expected " +
-           std::to_string(lens.dimensions()[1] + 1) + ", one more than group_lens";
-  }
-  if (offs.dimensions()[0] != 1 && offs.dimensions()[0] != batch) {
-    return "group_offs has " + std::to_string(offs.dimensions()[0]) + " batch elements, expected " +
-           std::to_string(batch) + " or 1";
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<std::string> GroupOffsets::Read(const ffi::AnyBuffer& group_lens,
-                                              const ffi::AnyBuffer& group_offs, int64_t rows,
-                                              int64_t batch) {
-  if (auto complaint = CheckShapes(group_lens, group_offs, batch)) return complaint;
-  elements_ = group_lens.dimensions()[0];
-  groups_ = group_lens.dimensions()[1];
+                                              const ffi::AnyBuffer& group_offs,
+                                              const LengthsShape& shape, int64_t rows) {
+  elements_ = shape.lens_batch;
+  groups_ = shape.groups;
   offsets_.assign(elements_ * (groups_ + 1), 0);
   for (int64_t b = 0; b < elements_; ++b) {
     int64_t* offsets = offsets_.data() + b * (groups_ + 1);
@@ -72,8 +42,8 @@ std::optional<std::string> GroupOffsets::Read(const ffi::AnyBuffer& group_lens,
       offsets[g + 1] = offsets[g] + length;
     }
   }
-  const int64_t offs_elements = group_offs.dimensions()[0];
-  if (group_offs.dimensions()[1] == 0) return std::nullopt;
+  const int64_t offs_elements = shape.offs_batch;
+  if (!shape.has_offs) return std::nullopt;
   for (int64_t b = 0; b < std::max(offs_elements, elements_); ++b) {
     for (int64_t g = 0; g <= groups_; ++g) {
       const int64_t row = offs_elements == 1 ? 0 : b;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/grouped_gemm_shapes.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace moeprof {
@@ -19,12 +20,12 @@ class GroupOffsets {
   int64_t total(int64_t b) const { return begin(b, groups_); }
   int64_t groups() const { return groups_; }
 
-  // Fills *this from group_lens [B or 1, G] and group_offs [B or 1, G + 1] or [1, 0] (absent).
+  // Fills *this from group_lens and group_offs, int32 or int64 of that shape.
   // Returns the complaint, naming index, value and bound, where a length is negative, the groups
   // reach past `rows`, or an offset is not the sum of the lengths before it.
   std::optional<std::string> Read(const xla::ffi::AnyBuffer& group_lens,
-                                  const xla::ffi::AnyBuffer& group_offs, int64_t rows,
-                                  int64_t batch);
+                                  const xla::ffi::AnyBuffer& group_offs, const LengthsShape& shape,
+                                  int64_t rows);
 
  private:
   int64_t Row(int64_t b) const { return elements_ == 1 ? 0 : b; }

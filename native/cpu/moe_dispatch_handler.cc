@@ -1,7 +1,7 @@
 // Question: are the buffers of a dispatch sound, and which rank is it?
 #include <cstdint>
 
-#include "common/moe_buffers.h"
+#include "common/moe_shapes.h"
 #include "cpu/call_site.h"
 #include "cpu/moe_dispatch_launch.h"
 #include "cpu/moe_member.h"
@@ -12,48 +12,12 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-struct DispatchInputs {
-  ffi::AnyBuffer x;
-  FloatMatrix scales;
-  Int32Matrix topk_idx;
-  FloatMatrix topk_weights;
-};
-
-struct DispatchOutputs {
-  Out<ffi::AnyBuffer> recv_x;
-  Out<FloatMatrix> recv_scales;
-  Out<Int32Matrix> recv_topk_idx;
-  Out<FloatMatrix> recv_topk_weights;
-  Out<Int32Matrix> rank_prefix;
-  Out<Int32Matrix> channel_prefix;
-  Out<Int32Matrix> recv_channel_prefix;
-  Out<Int32Vector> recv_src_idx;
-  Out<BoolMatrix> in_rank;
-  Out<Int32Matrix> send_head;
-};
-
-bool Fit(const DispatchInputs& in, DispatchOutputs& out, const DispatchSizes& sizes) {
-  const int64_t tokens = sizes.tokens, rows = sizes.rows(), ranks = sizes.ranks;
-  const int64_t hidden = in.x.dimensions()[1];
-  return tokens > 0 && sizes.channels > 0 && HasShape(in.scales, tokens, sizes.scales) &&
-         HasShape(in.topk_idx, tokens, sizes.top_k) &&
-         HasShape(in.topk_weights, tokens, sizes.top_k) && HasShape(*out.recv_x, rows, hidden) &&
-         HasShape(*out.recv_scales, rows, sizes.scales) &&
-         HasShape(*out.recv_topk_idx, rows, sizes.top_k) &&
-         HasShape(*out.recv_topk_weights, rows, sizes.top_k) &&
-         HasShape(*out.rank_prefix, ranks, ranks) &&
-         HasShape(*out.channel_prefix, ranks, sizes.channels) &&
-         HasShape(*out.recv_channel_prefix, ranks, sizes.channels) &&
-         HasLength(*out.recv_src_idx, rows) && HasShape(*out.in_rank, tokens, ranks) &&
-         HasShape(*out.send_head, tokens, ranks);
-}
-
 ffi::Future Dispatch(const MoeCall& call, const DispatchInputs& in, DispatchOutputs out,
                      int64_t num_experts) {
   Attendance member;
   if (auto complaint = FindMember(call, member)) return Refused(call, *complaint);
-  if (in.x.dimensions().size() != 2 || num_experts <= 0 || num_experts % call.ep_size != 0) {
-    return RefuseForAll(call, member, "x must be [tokens, hidden], num_experts a multiple of EP");
+  if (auto complaint = CheckDispatch(in, out, call.ep_size, num_experts)) {
+    return RefuseForAll(call, member, *complaint);
   }
   const DispatchSizes sizes{in.x.dimensions()[0],
                             RowBytes(in.x),
@@ -62,7 +26,6 @@ ffi::Future Dispatch(const MoeCall& call, const DispatchInputs& in, DispatchOutp
                             call.ep_size,
                             num_experts / call.ep_size,
                             out.channel_prefix->dimensions()[1]};
-  if (!Fit(in, out, sizes)) return RefuseForAll(call, member, "buffers do not fit x and EP");
   if (auto complaint = CheckRouting(sizes, in.topk_idx.typed_data())) {
     return RefuseForAll(call, member, *complaint);
   }
@@ -105,26 +68,9 @@ ffi::Future DispatchImpl(ffi::RunId run, int32_t device, CallSite* site, ffi::An
 }  // namespace
 }  // namespace moeprof
 
-MOEPROF_DEFINE_CALL_SITE_HANDLER(MoeprofMoeDispatchInproc, moeprof::DispatchImpl,
-                                 xla::ffi::Ffi::Bind()
-                                     .Ctx<xla::ffi::RunId>()
-                                     .Ctx<xla::ffi::DeviceOrdinal>()
-                                     .Ctx<xla::ffi::State<moeprof::CallSite>>()
-                                     .Arg<xla::ffi::AnyBuffer>()   // x [T, hidden]
-                                     .Arg<moeprof::FloatMatrix>()  // scales [T, scales]
-                                     .Arg<moeprof::Int32Matrix>()  // topk_idx [T, K]
-                                     .Arg<moeprof::FloatMatrix>()  // topk_weights [T, K]
-                                     .Ret<xla::ffi::AnyBuffer>()   // recv_x [Rw, hidden]
-                                     .Ret<moeprof::FloatMatrix>()  // recv_scales [Rw, scales]
-                                     .Ret<moeprof::Int32Matrix>()  // recv_topk_idx [Rw, K]
-                                     .Ret<moeprof::FloatMatrix>()  // recv_topk_weights [Rw, K]
-                                     .Ret<moeprof::Int32Matrix>()  // rank_prefix_matrix [EP, EP]
-                                     .Ret<moeprof::Int32Matrix>()  // channel_prefix_matrix [EP, C]
-                                     .Ret<moeprof::Int32Matrix>()  // recv_channel_prefix_matrix
-                                     .Ret<moeprof::Int32Vector>()  // recv_src_idx [Rw]
-                                     .Ret<moeprof::BoolMatrix>()   // is_token_in_rank [T, EP]
-                                     .Ret<moeprof::Int32Matrix>()  // send_head [T, EP]
-                                     .Attr<int64_t>("num_experts")
-                                     .Attr<int64_t>("ep_size")
-                                     .Attr<xla::ffi::Span<const int64_t>>("ep_groups")
-                                     .Attr<int64_t>("timeout_ms"));
+MOEPROF_DEFINE_CALL_SITE_HANDLER(
+    MoeprofMoeDispatchInproc, moeprof::DispatchImpl,
+    moeprof::BindDispatch(xla::ffi::Ffi::Bind()
+                              .Ctx<xla::ffi::RunId>()
+                              .Ctx<xla::ffi::DeviceOrdinal>()
+                              .Ctx<xla::ffi::State<moeprof::CallSite>>()));

@@ -1,22 +1,13 @@
 #include "cpu/poison.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
+
+#include "common/nan_bits.h"
+#include "common/poison_switch.h"
 
 namespace moeprof {
 namespace {
-
-bool EnabledByEnvironment() {
-  const char* value = std::getenv("MOEPROF_POISON");
-  return value != nullptr && std::strcmp(value, "1") == 0;
-}
-
-std::atomic<bool>& Flag() {
-  static std::atomic<bool> flag{EnabledByEnvironment()};
-  return flag;
-}
 
 template <typename Bits>
 int64_t FindAllOnes(const Bits* data, size_t count) {
@@ -28,11 +19,10 @@ int64_t FindAllOnes(const Bits* data, size_t count) {
 
 }  // namespace
 
-bool PoisonEnabled() { return Flag().load(std::memory_order_relaxed); }
+bool PoisonEnabled() { return PoisonSwitch().load(std::memory_order_relaxed); }
 
 void PoisonRows(void* data, size_t size_bytes) {
-  constexpr uint16_t kUnusedRow = 0xFFC1;
-  std::fill_n(static_cast<uint16_t*>(data), size_bytes / sizeof(kUnusedRow), kUnusedRow);
+  std::fill_n(static_cast<uint16_t*>(data), size_bytes / sizeof(kUnusedRowBits), kUnusedRowBits);
 }
 
 void FillUnusedRows(void* data, size_t size_bytes, bool poison) {
@@ -51,4 +41,4 @@ int64_t FindUnwritten(const void* data, size_t count, size_t element_bytes) {
 
 }  // namespace moeprof
 
-int MoeprofSetPoison(int enabled) { return moeprof::Flag().exchange(enabled != 0) ? 1 : 0; }
+int MoeprofSetPoison(int enabled) { return moeprof::PoisonSwitch().exchange(enabled != 0) ? 1 : 0; }

@@ -171,7 +171,7 @@ std::string GpuRank::Dispatch(const Case& round, int blocks) {
         static_cast<int32_t*>(pointers[r][2]), static_cast<float*>(pointers[r][3]),
         static_cast<int32_t*>(pointers[r][4]), static_cast<int32_t*>(pointers[r][5])};
   }
-  args.unused = round.poison ? 0xFFC1FFC1u : 0;
+  args.unused_bits = round.poison ? 0xFFC1FFC1u : 0;
   Check(gpu::LaunchDispatch(stream_, args, blocks), "LaunchDispatch");
   return "";
 }
@@ -188,9 +188,9 @@ std::string GpuRank::Combine(const Case& round, int blocks) {
   const auto& pointers = std::get<Met>(met).pointers;
   gpu::CombineArgs args{};
   args.call = CallFor(std::get<Met>(met));
-  args.type = round.type == Type::kFloat32    ? gpu::CombineType::kFloat32
-              : round.type == Type::kBFloat16 ? gpu::CombineType::kBFloat16
-                                              : gpu::CombineType::kFloat16;
+  args.type = round.type == Type::kFloat32    ? gpu::ElementType::kFloat32
+              : round.type == Type::kBFloat16 ? gpu::ElementType::kBFloat16
+                                              : gpu::ElementType::kFloat16;
   args.tokens = round.tokens;
   args.words = round.row_bytes / 16;
   args.top_k = round.top_k;
@@ -229,7 +229,7 @@ std::string GpuRank::CachedDispatch(const Case& round, int blocks) {
   const bool is_kept = kept_[kRecvSrcIdx].size > 0;
   args.src_idx = static_cast<const int32_t*>(is_kept ? kept_[kRecvSrcIdx].data : recv_src_idx_);
   args.recv_x = static_cast<uint4*>(recv_x_);
-  args.unused = round.poison ? 0xFFC1FFC1u : 0;
+  args.unused_bits = round.poison ? 0xFFC1FFC1u : 0;
   Check(gpu::LaunchCachedDispatch(stream_, args, blocks), "LaunchCachedDispatch");
   return "";
 }

@@ -64,7 +64,7 @@ ffi::Error Run(const HandlerCall& call, const Planner& plan) {
     seat.Refuse(NameOf(call.op), fault->text, timeout);
     return ToError(call.op, *fault);
   }
-  const PlannedCall planned = plan(seat);
+  const PlannedCall planned = plan();
   if (!planned.complaint.empty()) {
     seat.Refuse(NameOf(call.op), planned.complaint, timeout);
     return ToError(call.op, {Fault::kInvalidArgument, planned.complaint});

@@ -26,14 +26,14 @@ struct HandlerCall {
   int64_t timeout_ms;
 };
 
-// What a handler makes of its buffers once its rank is known: the complaint, or what to show to the
-// other ranks and how to launch.
+// What a handler makes of its buffers: the complaint, or what to show to the other ranks and how to
+// launch.
 struct PlannedCall {
   std::string complaint;
   PeerCall call;
   std::function<gpuError_t(const ExchangeCall&, const Met&)> launch;
 };
-using Planner = std::function<PlannedCall(const PeerSeat&)>;
+using Planner = std::function<PlannedCall()>;
 
 // Finds the rank, plans, meets the other ranks and launches. Returns what the device reported
 // before this call, or with MOEPROF_STRICT=1 what it reports now.

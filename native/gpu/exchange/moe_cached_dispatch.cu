@@ -1,3 +1,4 @@
+#include "common/nan_bits.h"
 #include "gpu/exchange/moe_cached_dispatch_launch.h"
 #include "gpu/exchange/row_copy.h"
 
@@ -5,7 +6,6 @@ namespace moeprof::gpu {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
 
 // Where the rows from each rank end; by all threads of a block.
 struct Ends {
@@ -63,7 +63,7 @@ __device__ void FetchRow(const CachedDispatchArgs& args, const Ends& ends, int32
     if (threadIdx.x % 32 == 0) {
       ReportFault(args.call.faults, args.call.op, FaultKind::kHandleToken, row, token, args.tokens);
     }
-    FillRow(to, args.words, kUseless);
+    FillRow(to, args.words, kUselessBits);
     return;
   }
   CopyRow(static_cast<const Word*>(args.x[source]) + int64_t{token} * args.words, to, args.words);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t row = (i % parts) * part + i / parts;
     if (row < used) FetchRow<Word>(args, ends, row);
   }
-  const uint32_t fill = ends.is_bad ? kUseless : args.unused;
+  const uint32_t fill = ends.is_bad ? kUselessBits : args.unused_bits;
   FillByGrid(static_cast<Word*>(args.recv_x), int64_t{used} * args.words,
              int64_t{args.tokens} * args.call.ranks * args.words, FilledWith<Word>(fill));
   Finish(args.call);

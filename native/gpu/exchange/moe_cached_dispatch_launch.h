@@ -18,7 +18,7 @@ struct CachedDispatchArgs {
   const int32_t* rank_prefix;  // [EP, EP]
   const int32_t* src_idx;      // [T * EP]
   void* recv_x;                // [T * EP, words]
-  uint32_t unused;             // 32 bits that unused rows are filled with
+  uint32_t unused_bits;        // that unused rows are filled with
   int32_t word_bytes = 16;     // or 4: the gradient of routing weights has rows of K float32
 };
 

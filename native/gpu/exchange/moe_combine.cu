@@ -1,3 +1,4 @@
+#include "common/nan_bits.h"
 #include "gpu/exchange/moe_combine_launch.h"
 #include "gpu/exchange/row_copy.h"
 #include "gpu/runtime/half_types.h"
@@ -6,14 +7,13 @@ namespace moeprof::gpu {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
 
 // One 16-byte word as float32 values, and back.
-template <CombineType kType>
+template <ElementType kType>
 struct Word;
 
 template <>
-struct Word<CombineType::kFloat32> {
+struct Word<ElementType::kFloat32> {
   static constexpr int kValues = 4;
   static __device__ void Widen(const uint4& word, float (&out)[4]) {
     out[0] = __uint_as_float(word.x);
@@ -45,13 +45,13 @@ struct WordOfPairs {
   }
 };
 template <>
-struct Word<CombineType::kBFloat16> : WordOfPairs<bfloat16_t> {};
+struct Word<ElementType::kBFloat16> : WordOfPairs<bfloat16_t> {};
 template <>
-struct Word<CombineType::kFloat16> : WordOfPairs<float16_t> {};
+struct Word<ElementType::kFloat16> : WordOfPairs<float16_t> {};
 
 // Sums the rows that `ranks` (one bit each) hold of one token; lane d has the row on rank d. Two
 // rows' words are in flight at a time: the near one need not come before the far one is asked for.
-template <CombineType kType>
+template <ElementType kType>
 __device__ void SumRows(const CombineArgs& args, uint32_t ranks, int32_t row_on_rank, uint4* to) {
   using W = Word<kType>;
   const int32_t lane = threadIdx.x % 32;
@@ -107,7 +107,7 @@ __device__ void CombineNarrow(const CombineArgs& args, int32_t token, uint32_t r
   float* const to = reinterpret_cast<float*>(args.combined_x) + int64_t{token} * args.words;
   for (int32_t first = 0; first < args.words; first += 32) {
     const int32_t column = first + static_cast<int32_t>(threadIdx.x % 32);
-    float total = is_useless ? __uint_as_float(kUseless) : 0.0f;
+    float total = is_useless ? __uint_as_float(kUselessBits) : 0.0f;
     for (uint32_t left = ranks; left != 0; left &= left - 1) {
       const int32_t d = __ffs(left) - 1;
       const int64_t row = Shuffle(row_on_rank, d);
@@ -138,7 +138,7 @@ __device__ int32_t RowOnRank(const CombineArgs& args, int32_t token, bool& is_ba
   return -1;
 }
 
-template <CombineType kType>
+template <ElementType kType, bool kIsNarrow>
 __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_broken) {
   const int32_t lane = threadIdx.x % 32;
   uint4* const to = args.combined_x + int64_t{token} * args.words;
@@ -146,16 +146,16 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
   bool is_bad = false;
   const int32_t row_on_rank = is_broken ? -1 : RowOnRank(args, token, is_bad);
   if (Any(is_bad) || is_broken) {
-    if constexpr (kType == CombineType::kNarrowFloat32) {
+    if constexpr (kIsNarrow) {
       CombineNarrow(args, token, 0, -1, true);
     } else {
-      FillRow(to, args.words, kUseless);
+      FillRow(to, args.words, kUselessBits);
     }
-    if (lane < args.top_k) to_weights[lane] = __uint_as_float(kUseless);
+    if (lane < args.top_k) to_weights[lane] = __uint_as_float(kUselessBits);
     return;
   }
   const uint32_t ranks = Ballot(row_on_rank >= 0);
-  if constexpr (kType == CombineType::kNarrowFloat32) {
+  if constexpr (kIsNarrow) {
     CombineNarrow(args, token, ranks, row_on_rank, false);
   } else if (ranks == 0) {
     FillRow(to, args.words, 0);
@@ -176,7 +176,7 @@ __device__ void CombineToken(const CombineArgs& args, int32_t token, bool is_bro
   if (lane < args.top_k) to_weights[lane] = total;
 }
 
-template <CombineType kType>
+template <ElementType kType, bool kIsNarrow>
 __global__ void __launch_bounds__(kThreads)
     MoeCombine(const MOEPROF_GRID_CONSTANT CombineArgs args) {
   if (blockIdx.x == 0) RaiseReady(args.call);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
   // A dispatch whose routing was not sound says so in its handle.
   const bool is_broken = args.rank_prefix[0] < 0;
   for (int32_t token = WarpOfGrid(); token < args.tokens; token += WarpsOfGrid()) {
-    CombineToken<kType>(args, token, is_broken);
+    CombineToken<kType, kIsNarrow>(args, token, is_broken);
   }
   Finish(args.call);
 }
@@ -192,18 +192,19 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 gpuError_t LaunchCombine(gpuStream_t stream, const CombineArgs& args, int blocks) {
+  if (args.is_narrow) {
+    MoeCombine<ElementType::kFloat32, true><<<blocks, kThreads, 0, stream>>>(args);
+    return gpuGetLastError();
+  }
   switch (args.type) {
-    case CombineType::kFloat32:
-      MoeCombine<CombineType::kFloat32><<<blocks, kThreads, 0, stream>>>(args);
+    case ElementType::kFloat32:
+      MoeCombine<ElementType::kFloat32, false><<<blocks, kThreads, 0, stream>>>(args);
       break;
-    case CombineType::kBFloat16:
-      MoeCombine<CombineType::kBFloat16><<<blocks, kThreads, 0, stream>>>(args);
+    case ElementType::kBFloat16:
+      MoeCombine<ElementType::kBFloat16, false><<<blocks, kThreads, 0, stream>>>(args);
       break;
-    case CombineType::kFloat16:
-      MoeCombine<CombineType::kFloat16><<<blocks, kThreads, 0, stream>>>(args);
-      break;
-    case CombineType::kNarrowFloat32:
-      MoeCombine<CombineType::kNarrowFloat32><<<blocks, kThreads, 0, stream>>>(args);
+    case ElementType::kFloat16:
+      MoeCombine<ElementType::kFloat16, false><<<blocks, kThreads, 0, stream>>>(args);
       break;
   }
   return gpuGetLastError();
@@ -211,8 +212,8 @@ gpuError_t LaunchCombine(gpuStream_t stream, const CombineArgs& args, int blocks
 
 gpuError_t LoadCombineKernels() {
   for (const auto kernel :
-       {MoeCombine<CombineType::kFloat32>, MoeCombine<CombineType::kBFloat16>,
-        MoeCombine<CombineType::kFloat16>, MoeCombine<CombineType::kNarrowFloat32>}) {
+       {MoeCombine<ElementType::kFloat32, false>, MoeCombine<ElementType::kBFloat16, false>,
+        MoeCombine<ElementType::kFloat16, false>, MoeCombine<ElementType::kFloat32, true>}) {
     if (const gpuError_t error = gpuLoadKernel(kernel); error != gpuSuccess) return error;
   }
   return gpuSuccess;

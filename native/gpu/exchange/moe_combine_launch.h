@@ -8,18 +8,16 @@
 #include <cstdint>
 
 #include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/element_type.h"
 #include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {
 
-// kNarrowFloat32: rows that are no multiple of 16 bytes, as the gradient of routing weights has
-// them.
-enum class CombineType : int32_t { kFloat32, kBFloat16, kFloat16, kNarrowFloat32 };
-
 struct CombineArgs {
   ExchangeCall call;
-  CombineType type;
-  int32_t tokens, words, top_k, channels;  // words: of 16 bytes (kNarrowFloat32: 4), per row
+  ElementType type;
+  bool is_narrow;                          // of float32 rows that are no multiple of 16 bytes
+  int32_t tokens, words, top_k, channels;  // words: of 16 bytes (narrow: 4), per row
   const uint4* x[kMaxRanks];               // [T * EP, words] of every rank
   const float* topk_weights[kMaxRanks];    // [T * EP, K] of every rank
   const int32_t* rank_prefix;              // [EP, EP], this and the next three of this rank

@@ -1,3 +1,4 @@
+#include "common/nan_bits.h"
 #include "gpu/exchange/moe_dispatch_launch.h"
 #include "gpu/exchange/row_copy.h"
 #include "gpu/runtime/early_launch.h"
@@ -9,7 +10,6 @@ constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / 32;
 static_assert(kPlanWarps >= kMaxRanks, "a warp per rank sums over the channels");
 constexpr int kSendThreads = 1024;
-constexpr uint32_t kUseless = 0xFFFFFFFF;  // NaN in every float type
 
 // Names the first of the token's ids that is outside the experts.
 __device__ void ReportIds(const DispatchArgs& args, int32_t token) {
@@ -281,7 +281,7 @@ __device__ void ClearUnused(const DispatchArgs& args, const Counts& counts) {
   const DispatchShape& shape = args.shape;
   const DispatchResult& own = args.of_rank[args.call.rank];
   const int64_t rows = int64_t{shape.tokens} * args.call.ranks, used = counts.used;
-  const uint32_t fill = counts.is_bad ? kUseless : args.unused;
+  const uint32_t fill = counts.is_bad ? kUselessBits : args.unused_bits;
   FillByGrid(own.x, used * shape.words, rows * shape.words, make_uint4(fill, fill, fill, fill));
   const float fill_float = __uint_as_float(fill);
   FillByGrid(own.scales, used * shape.scales, rows * shape.scales, fill_float);

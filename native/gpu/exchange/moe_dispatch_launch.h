@@ -44,7 +44,7 @@ struct DispatchArgs {
   int32_t* send_head;         // [T, EP]
   int32_t* rank_prefix;       // [EP, EP]
   DispatchResult of_rank[kMaxRanks];
-  uint32_t unused;  // 32 bits that unused rows are filled with
+  uint32_t unused_bits;  // that unused rows are filled with
 };
 
 gpuError_t LaunchDispatch(gpuStream_t stream, const DispatchArgs& args, int blocks);

@@ -1,30 +1,17 @@
 #include "gpu/exchange/unused_rows.h"
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
+#include "common/nan_bits.h"
+#include "common/poison_switch.h"
 
 namespace moeprof::gpu {
-namespace {
 
-constexpr uint32_t kPoison = 0xFFC1FFC1;
-
-bool IsPoisonedByEnvironment() {
-  const char* const value = std::getenv("MOEPROF_POISON");
-  return value != nullptr && std::strcmp(value, "1") == 0;
+uint32_t UnusedRowBits() {
+  constexpr uint32_t kTwice = kUnusedRowBits * 0x10001u;
+  return PoisonSwitch().load(std::memory_order_relaxed) ? kTwice : 0;
 }
-
-std::atomic<bool>& Switch() {
-  static std::atomic<bool> is_on{IsPoisonedByEnvironment()};
-  return is_on;
-}
-
-}  // namespace
-
-uint32_t UnusedRowBits() { return Switch().load(std::memory_order_relaxed) ? kPoison : 0; }
 
 }  // namespace moeprof::gpu
 
 int MoeprofGpuSetPoison(int enabled) {
-  return moeprof::gpu::Switch().exchange(enabled != 0) ? 1 : 0;
+  return moeprof::PoisonSwitch().exchange(enabled != 0) ? 1 : 0;
 }

@@ -1,7 +1,6 @@
 // Question: what do rows of a result on the GPU hold that no rank sent?
 //
-// Zero; in poison mode the NaN of cpu/poison.h, 0xFFC1 in every 16 bits. The switch is this
-// library's own: a process may have loaded both.
+// Zero; in poison mode the NaN of common/nan_bits.h.
 #pragma once
 
 #include <cstdint>

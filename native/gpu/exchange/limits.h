@@ -1,0 +1,33 @@
+// Question: what do the exchange kernels on a GPU refuse of buffers that fit each other?
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+namespace moeprof::gpu {
+
+// Rows, EP times the tokens of a rank, are counted in int32; the lanes of a group of 32 threads
+// have a slot each.
+inline std::optional<std::string> CheckLimits(int64_t rows, int64_t top_k) {
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max(), kMostSlots = 32;
+  if (rows > kMostRows) {
+    return "expected at most " + std::to_string(kMostRows) + " rows (tokens * EP), found " +
+           std::to_string(rows);
+  }
+  if (top_k > kMostSlots) {
+    return "expected at most " + std::to_string(kMostSlots) + " experts per token, found " +
+           std::to_string(top_k);
+  }
+  return std::nullopt;
+}
+
+// Rows are copied in words of that many bytes.
+inline std::optional<std::string> CheckRowBytes(int64_t row_bytes, int64_t word_bytes) {
+  if (row_bytes % word_bytes == 0) return std::nullopt;
+  return "rows must be a multiple of " + std::to_string(word_bytes) + " bytes, found " +
+         std::to_string(row_bytes);
+}
+
+}  // namespace moeprof::gpu
