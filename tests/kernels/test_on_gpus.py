@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from .moe_cases import CHANNELS, Tokens, mesh_of, on_ranks, round_trip
 from .test_rendezvous import JaxError, skip_on
 
 pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_provider_names_the_gpu_library():
@@ -86,26 +88,75 @@ def test_a_rank_that_never_comes_is_named_and_the_next_exchange_is_right(monkeyp
     np.testing.assert_allclose(on_ranks(round_trip, mesh)(x, idx), x)
 
 
-# Without MOEPROF_STRICT the handler returns before its kernels have run.
-PROGRAM = """
+# Without MOEPROF_STRICT a handler returns before its kernels have run. Each line of a program that
+# prints is one finding.
+PRODUCTS = """
     import jax, jax.numpy as jnp, numpy as np
     from moeprof.kernels import grouped_gemm
     a, b = jnp.ones((64, 16), jnp.bfloat16), jnp.ones((2, 16, 24), jnp.bfloat16)
-    bad = np.asarray(grouped_gemm(a, b, jnp.array([30, -5])), np.float32)
-    print(np.isnan(bad).all())
+    multiply = lambda *lens: np.asarray(grouped_gemm(a, b, jnp.array(lens)), np.float32)
+    print(np.isnan(multiply(30, -5)).all())
     try:
-        jax.block_until_ready(grouped_gemm(a, b, jnp.array([30, 20])))
+        multiply(30, 20)
     except Exception as error:
-        print("group_lens[1] is -5" in str(error), "INVALID_ARGUMENT" in str(error))
-    print(np.asarray(grouped_gemm(a, b, jnp.array([30, 20])), np.float32)[:50].tolist() ==
-          [[16.0] * 24] * 50)
+        print("moeprof_grouped_gemm: group_lens[1] is -5" in str(error))
+        print("INVALID_ARGUMENT" in str(error))
+    print(multiply(30, 20)[:50].tolist() == [[16.0] * 24] * 50)
+"""
+
+# Two ranks where there are two GPUs. The expert id is rank 0's, and so is the record.
+EXCHANGES = """
+    import jax, numpy as np
+    from moeprof.kernels import moe_dispatch, setup
+    from tests.kernels.moe_cases import mesh_of, on_ranks
+    ranks = min(2, len(jax.devices()))
+    mesh = mesh_of(ranks)
+    setup(mesh=mesh)
+    x, idx = np.ones((ranks, 4, 8), np.float32), np.zeros((ranks, 4, 1), np.int32)
+    weights, bad = np.ones((ranks, 4, 1), np.float32), idx.copy()
+    bad[0, 1, 0] = 9
+    send = on_ranks(lambda *args: moe_dispatch(*args, 2 * ranks)[:2], mesh)
+    recv_x, recv_idx = map(np.asarray, send(x, bad, weights))
+    print(np.isnan(recv_x).all(), (recv_idx == -1).all())
+    try:
+        jax.block_until_ready(send(x, idx, weights))
+    except Exception as error:
+        print("moeprof_moe_dispatch: topk_idx of token 1, slot 0 is 9, outside" in str(error))
+    print(np.asarray(send(x, idx, weights)[0])[0, : 4 * ranks].tolist() == [[1.0] * 8] * 4 * ranks)
+"""
+
+# One record for all operations: the next exchange hears of a product's lengths.
+PRODUCT_THEN_COMBINE = """
+    import jax, jax.numpy as jnp, numpy as np
+    from moeprof.kernels import grouped_gemm, setup
+    from tests.kernels.moe_cases import mesh_of, on_ranks, round_trip
+    ranks = min(2, len(jax.devices()))
+    mesh = mesh_of(ranks)
+    setup(mesh=mesh)
+    x, idx = np.ones((ranks, 4, 8), np.float32), np.zeros((ranks, 4, 1), np.int32)
+    run = on_ranks(round_trip, mesh)
+    print(np.allclose(run(x, idx), x))
+    a, b = jnp.ones((64, 16), jnp.bfloat16), jnp.ones((2, 16, 24), jnp.bfloat16)
+    print(np.isnan(np.asarray(grouped_gemm(a, b, jnp.array([70, 0])), np.float32)).all())
+    try:
+        jax.block_until_ready(run(x, idx))
+    except Exception as error:
+        print("moeprof_grouped_gemm: group_lens[0] is 70: groups 0 to 0 sum to 70" in str(error))
+    print(np.allclose(run(x, idx), x))
 """
 
 
-def test_a_fault_leaves_nan_and_is_returned_by_the_next_call_where_handlers_do_not_wait():
+@pytest.mark.parametrize(
+    ("program", "findings"),
+    [(PRODUCTS, 4), (EXCHANGES, 4), (PRODUCT_THEN_COMBINE, 4)],
+    ids=["products", "exchanges", "product then exchange"],
+)
+def test_a_fault_leaves_nan_and_is_returned_by_the_next_call_where_handlers_do_not_wait(
+    program, findings
+):
     environment = {**os.environ, "MOEPROF_STRICT": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-        env=environment, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.stdout.split() == ["True", "True", "True", "True"], done.stderr
+    assert done.stdout.split() == ["True"] * findings, done.stdout + done.stderr
