@@ -7,9 +7,11 @@
 
 namespace moeprof::gpu {
 
-// The first thread to call this after the record was last read gets its words in.
-__device__ inline void ReportFault(const FaultSink& sink, GpuOp op, FaultKind kind, int64_t v0,
-                                   int64_t v1, int64_t v2 = 0, int64_t v3 = 0, int64_t v4 = 0) {
+// The first thread to call this after the record was last read gets its words in. The sink comes by
+// value: where a part's address leaves the kernel, Clang copies the kernel's whole argument to each
+// thread's scratch memory.
+__device__ inline void ReportFault(FaultSink sink, GpuOp op, FaultKind kind, int64_t v0, int64_t v1,
+                                   int64_t v2 = 0, int64_t v3 = 0, int64_t v4 = 0) {
   if (atomicMax(sink.claim, sink.generation) >= sink.generation) return;
   volatile FaultRecord* const record = sink.record;
   record->kind = kind;

@@ -49,8 +49,8 @@ struct ExchangeCall {
 
 // Many threads give up at once, and the first to trap ends the one that writes the report. Waits
 // until it is complete, at most a second.
-__device__ inline void AwaitReport(const FaultSink& faults) {
-  const volatile int32_t* const complete = &faults.record->complete;
+__device__ inline void AwaitReport(const FaultRecord* record) {
+  const volatile int32_t* const complete = &record->complete;
   const uint64_t start = GlobalNanoseconds();
   while (*complete == 0 && GlobalNanoseconds() - start < 1'000'000'000) {
   }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void WaitForPeer(const ExchangeCall& call, const uint
     ReportFault(call.faults, call.op, aborted ? FaultKind::kGivenUp : FaultKind::kPeerLate,
                 call.rank, peer, static_cast<int64_t>(seen), static_cast<int64_t>(call.number),
                 static_cast<int64_t>(call.timeout_ns));
-    AwaitReport(call.faults);
+    AwaitReport(call.faults.record);
     StopKernel();
   }
 }
