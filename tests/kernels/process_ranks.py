@@ -281,12 +281,12 @@ def die(job: Job, *, in_flight: bool) -> None:
         turns = np.zeros((job.ranks, 1), np.int32)
         few = 200
         for _ in range(2):  # the first compiles
-            turns[-1] = few
+            turns[-1, 0] = few
             begin = time.perf_counter()
             jax.block_until_ready(run(turns, *operands))
             seconds = time.perf_counter() - begin
-        turns[-1] = int(few * WORK_BEFORE_S / seconds)
-        report("work before the exchange", turns=int(turns[-1]))
+        turns[-1, 0] = int(few * WORK_BEFORE_S / seconds)
+        report("work before the exchange", turns=int(turns[-1, 0]))
         operands.insert(0, turns)
     last = job.rank == job.ranks - 1
     if last and not in_flight:
