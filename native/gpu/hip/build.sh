@@ -4,7 +4,8 @@
 #
 #   native/gpu/hip/build.sh [FOLDER]     # by default build/hip; makes FOLDER/libmoeprof_hip.so
 #
-# PYTHON names the Python whose jax the library is built for.
+# PYTHON names the Python whose jax the library is built for, MOEPROF_HIP_ARCHITECTURES the GPUs
+# ("gfx90a;gfx942" by default).
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder="${1:-build/hip}"
@@ -17,6 +18,7 @@ done
 generator=()
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=HIP \
+  ${MOEPROF_HIP_ARCHITECTURES:+-DMOEPROF_HIP_ARCHITECTURES="$MOEPROF_HIP_ARCHITECTURES"} \
   -DMOEPROF_WERROR="${MOEPROF_WERROR:-ON}" -DPython_EXECUTABLE="$python" >/dev/null
 cmake --build "$folder" --target moeprof_hip --parallel
 echo "$folder/libmoeprof_hip.so"

@@ -55,8 +55,8 @@ __device__ __forceinline__ uint32_t CountUpTo(uint32_t* count, uint32_t last) {
   return __builtin_amdgcn_atomic_inc32(count, last, __ATOMIC_RELAXED, "agent");
 }
 
-// A release waits for the stores of its own wavefront, and a barrier need not wait for any: each
-// wavefront must have waited for its own.
+// A release waits for the stores of its own wavefront, and a barrier for none (code of Clang 19;
+// for GFX10 and later see llvm-project#161638): each wavefront must have waited for its own.
 __device__ __forceinline__ void ReleaseBeforeBarrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
 }
