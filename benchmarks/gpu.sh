@@ -7,7 +7,8 @@
 #   build        the GPU library and its check programs into build/gpu         60 s     300 s
 #   test         tests/kernels on the GPUs                                    200 s     400 s
 #   processes    the exchange between processes, with and without JAX          95 s     600 s
-#   gemm         grouped GEMM beside its peers                                150 s     900 s
+#   products     grouped GEMM beside torch's, without JAX                      90 s     300 s
+#   gemm         grouped GEMM beside its peers under JAX                      150 s     900 s
 #   exchange     dispatch and combine beside XLA's exchanges                   60 s     200 s
 #   ab           every strategy of the bundled model: speed and memory        330 s     900 s
 #   convergence  real text with every strategy                                270 s     900 s
@@ -59,6 +60,9 @@ for part in "$@"; do
   read -ra options <<<"${!options:-}"
   case "$part" in
     build) run build 300 env PYTHON="$python" native/gpu/build.sh build/gpu "${options[@]:-all}" ;;
+    products)
+      run products 300 "$python" benchmarks/gpu_products.py build/grouped_gemm \
+        --out "$out/gpu_grouped_gemm_check.json" "${options[@]}" ;;
     gemm)
       run gemm 900 "$python" benchmarks/gpu_grouped_gemm.py \
         --out "$out/gpu_grouped_gemm.json" "${options[@]}" ;;

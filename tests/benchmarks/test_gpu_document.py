@@ -173,3 +173,10 @@ def test_products_without_jax(writer, tmp_path):
     text = json.dumps({**head, "rows": [row]})
     (tmp_path / "gpu_grouped_gemm_check.json").write_text(text)
     assert "| 8, 4 → 6 | dA | 630 | 620 | 600 | 700 | 1.05 | 90 % |" in writer.page(tmp_path)
+    assert "long samples" not in writer.page(tmp_path)
+    long = {"moeprof": 570, "torch_grouped_mm": 600}
+    text = json.dumps({**head, "rows": [{**row, "long_tflops": long}]})
+    (tmp_path / "gpu_grouped_gemm_check.json").write_text(text)
+    page = writer.page(tmp_path)
+    assert "In long samples:" in page
+    assert "| 8, 4 → 6 | dA | 570 | 600 | – | 0.95 | – |" in page

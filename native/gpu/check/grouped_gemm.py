@@ -1,4 +1,4 @@
-"""Question: is the grouped GEMM on this GPU right, and how fast is it beside its peers?
+"""Question: is the grouped GEMM on this GPU right?
 
 Needs PyTorch, whose float32 products are the oracle, and nothing else. Every part runs in its own
 process with a time limit, so that a kernel that traps or hangs costs one part only.
@@ -8,124 +8,20 @@ process with a time limit, so that a kernel that traps or hangs costs one part o
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import os
 import random
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from grouped_gemm_calls import Choice, Library, load_cases
+
 GUARD = 4096  # bytes before and after every output
 GUARD_BYTE = 0xA5
 # Relative error of one result: half a unit in the last place and a little for the order of sums.
 ROUNDING = {"bfloat16": 2**-8, "float16": 2**-10, "float32": 1e-5}
-
-
-def load_cases():
-    path = ROOT / "moeprof" / "kernels" / "cases.py"
-    spec = importlib.util.spec_from_file_location("grouped_gemm_cases", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which kernel: tile columns (0: by shape, 64: multiply-adds) and pairs (1: no, 2: yes)."""
-
-    tile_cols: int = 0
-    pairs: int = 0
-    max_blocks: int = 0
-
-
-class FaultSink(ctypes.Structure):
-    """As in native/gpu/faults/fault_report.h."""
-
-    _fields_ = (
-        ("record", ctypes.c_void_p),
-        ("claim", ctypes.c_void_p),
-        ("generation", ctypes.c_uint32),
-    )
-
-
-class Library:
-    """The library's raw calls on torch tensors."""
-
-    def __init__(self, path):
-        import torch
-
-        self.torch = torch
-        self.lib = ctypes.CDLL(str(path))
-        self.lib.MoeprofGpuGroupedGemmScratchBytes.restype = ctypes.c_size_t
-        self.lib.MoeprofGpuGroupedGemmScratchBytes.argtypes = [ctypes.c_int64]
-        self.record = torch.zeros(7, dtype=torch.int64).pin_memory()  # a FaultRecord
-        self.claim = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self.faults = FaultSink(self.record.data_ptr(), self.claim.data_ptr(), 1)
-        self.types = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-        self.scratch = {}
-
-    def _scratch(self, groups):
-        if groups not in self.scratch:
-            size = self.lib.MoeprofGpuGroupedGemmScratchBytes(groups)
-            # All ones: a plan that nobody wrote would be seen.
-            self.scratch[groups] = self.torch.full(
-                (size,), 0xFF, dtype=self.torch.uint8, device="cuda"
-            )
-        return self.scratch[groups]
-
-    def _call(self, function, left, right, out, lens, offs, sizes, flag, choice):
-        text = ctypes.create_string_buffer(512)
-        p, i, q = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-        rc = function(
-            p(self.torch.cuda.current_stream().cuda_stream),
-            i(self.types[left.dtype]),
-            p(left.data_ptr()),
-            p(right.data_ptr()),
-            p(out.data_ptr()),
-            p(lens.data_ptr()),
-            p(offs.data_ptr() if offs is not None else None),
-            i(lens.dtype == self.torch.int64),
-            q(lens.numel()),
-            *(q(size) for size in sizes),
-            i(flag),
-            p(self._scratch(lens.numel()).data_ptr()),
-            ctypes.byref(self.faults),
-            i(choice.tile_cols),
-            i(choice.pairs),
-            i(choice.max_blocks),
-            text,
-            i(512),
-        )
-        if rc:
-            raise RuntimeError(text.value.decode())
-
-    def forward(self, a, b, out, lens, trans_b, choice, offs=None):
-        n = b.shape[1] if trans_b else b.shape[2]
-        sizes = (a.shape[0], a.shape[1], n)
-        self._call(self.lib.MoeprofGpuGroupedGemmRaw, a, b, out, lens, offs, sizes, trans_b, choice)
-
-    def variable_k(self, lhs, rhs, out, lens, choice, offs=None):
-        sizes = (lhs.shape[0], lhs.shape[1], rhs.shape[1])
-        is_float = out.dtype == self.torch.float32 and lhs.dtype != self.torch.float32
-        self._call(
-            self.lib.MoeprofGpuVariableKGemmRaw, lhs, rhs, out, lens, offs, sizes, is_float, choice
-        )
-
-    def take_fault(self):
-        """(kind, index, found, sum, expected) as the device reported them, or None."""
-        words = self.record.tolist()
-        is_complete, kind = words[0] & 0xFFFFFFFF, words[0] >> 32
-        if not is_complete:
-            return None
-        self.record.zero_()
-        self.faults.generation += 1
-        return kind, *words[2:6]
 
 
 def guarded(torch, shape, dtype):
@@ -483,88 +379,6 @@ def part_fault(library):
     print(f"fault: {wrong} wrong")
 
 
-SHAPES = ((32, 7168, 2048), (32, 2048, 7168), (8, 4096, 14336), (256, 2048, 1024))
-ROWS = 32768
-
-
-def medians_ms(torch, calls, rounds=12):
-    """Median milliseconds of each call; the calls take turns, as the clock falls with the heat."""
-    spans = {name: [] for name in calls}
-    usable = {}
-    for name, call in calls.items():
-        try:
-            call()
-            torch.cuda.synchronize()
-            usable[name] = call
-        except Exception as error:  # a peer that refuses is a result too
-            print(f"  {name}: {type(error).__name__}: {str(error)[:80]}")
-    for _ in range(rounds):
-        for name, call in usable.items():
-            call()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            call()
-            end.record()
-            spans[name].append((start, end))
-    torch.cuda.synchronize()
-    return {
-        name: sorted(start.elapsed_time(end) for start, end in spans[name])[rounds // 2]
-        for name in usable
-    }
-
-
-def part_speed(library):
-    torch, cases = library.torch, load_cases()
-    print(f"speed on {torch.cuda.get_device_name(0)}, TFLOP/s, bf16, {ROWS} rows, median of 12")
-    plain, pairs = Choice(256, 1), Choice(256, 2)
-    for groups, k, n in SHAPES:
-        lens = cases.unbalanced_lens(groups, ROWS)
-        there = torch.tensor(lens, dtype=torch.int32, device="cuda")
-        ends = there.cumsum(0).to(torch.int32)
-        a = torch.randn(ROWS, k, device="cuda", dtype=torch.bfloat16)
-        d = torch.randn(ROWS, n, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(groups, k, n, device="cuda", dtype=torch.bfloat16)
-        out = torch.empty(ROWS, n, device="cuda", dtype=torch.bfloat16)
-        da = torch.empty(ROWS, k, device="cuda", dtype=torch.bfloat16)
-        db = torch.empty(groups, k, n, device="cuda", dtype=torch.bfloat16)
-        bt = b.transpose(1, 2).contiguous()
-        products = {
-            "fwd": (
-                lambda c: library.forward(a, b, out, there, False, c),
-                lambda: torch._grouped_mm(a, b, offs=ends),
-                lambda: torch.mm(a, b[0], out=out),
-            ),
-            "fwd K-major": (
-                lambda c: library.forward(a, bt, out, there, True, c),
-                lambda: torch._grouped_mm(a, bt.transpose(1, 2), offs=ends),
-                lambda: torch.mm(a, bt[0].t(), out=out),
-            ),
-            "dA": (
-                lambda c: library.forward(d, b, da, there, True, c),
-                lambda: torch._grouped_mm(d, b.transpose(1, 2), offs=ends),
-                lambda: torch.mm(d, b[0].t(), out=da),
-            ),
-            "dB": (
-                lambda c: library.variable_k(a, d, db, there, c),
-                lambda: torch._grouped_mm(a.t(), d, offs=ends),
-                lambda: torch.mm(a.t(), d),
-            ),
-        }
-        for product, (ours, grouped, dense) in products.items():
-            times = medians_ms(
-                torch,
-                {
-                    "plain": lambda: ours(plain),
-                    "pairs": lambda: ours(pairs),
-                    "torch._grouped_mm": grouped,
-                    "torch dense": dense,
-                },
-            )
-            flops = 2 * ROWS * k * n
-            rates = " ".join(f"{name} {flops / ms / 1e9:5.0f}" for name, ms in times.items())
-            print(f"  E={groups} K={k} N={n} {product:12s} {rates}", flush=True)
-
-
 PARTS = {
     "probe": part_probe,
     "simt": part_simt,
@@ -573,9 +387,8 @@ PARTS = {
     "pairs forward": lambda lib: run_tiles(lib, "pairs forward", 2, True),
     "pairs variable K": lambda lib: run_tiles(lib, "pairs variable K", 2, False),
     "fault": part_fault,
-    "speed": part_speed,
 }
-LIMITS_S = {"speed": 100}
+LIMIT_S = 90  # of one part
 
 
 def run_one(folder, part):
@@ -587,35 +400,38 @@ def run_one(folder, part):
 
 
 def run_in_process(folder, part, device):
+    """Prints what the part says; whether it ran to its end and found nothing wrong."""
     start = time.monotonic()
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device), "CUDA_MODULE_LOADING": "EAGER"}
     command = [sys.executable, __file__, folder, "--one", part]
     try:
-        done = subprocess.run(
-            command, env=env, text=True, capture_output=True, timeout=LIMITS_S.get(part, 90)
-        )
+        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=LIMIT_S)
+        right = done.returncode == 0 and "WRONG" not in done.stdout
         output = done.stdout + (
             f"\n  exit status {done.returncode}\n{done.stderr[-1500:]}" if done.returncode else ""
         )
     except subprocess.TimeoutExpired as late:
-        output = (late.stdout or b"").decode() + f"\n{part}: TIMED OUT"
+        right = False
+        output = (late.stdout or b"").decode() + f"\n{part}: more than {LIMIT_S} s"
     print(f"== {part} ({time.monotonic() - start:.0f} s)\n{output}", flush=True)
+    return right
 
 
 def main(folder, parts):
+    """Builds the library and runs the parts side by side; the number of those that failed."""
     subprocess.run([str(Path(__file__).parent / "build.sh"), folder], check=True, timeout=200)
     print("built", flush=True)
     names = parts or list(PARTS)
     devices = int(os.environ.get("CHECK_DEVICES", "1"))
-    checks = [name for name in names if name != "speed"]
-    with ThreadPoolExecutor(len(checks) or 1) as pool:
-        list(pool.map(lambda it: run_in_process(folder, it[1], it[0] % devices), enumerate(checks)))
-    if "speed" in names:
-        run_in_process(folder, "speed", 0)
+    with ThreadPoolExecutor(len(names)) as pool:
+        right = pool.map(
+            lambda it: run_in_process(folder, it[1], it[0] % devices), enumerate(names)
+        )
+        return sum(not one for one in right)
 
 
 if __name__ == "__main__":
     if sys.argv[2:3] == ["--one"]:
         run_one(sys.argv[1], sys.argv[3])
     else:
-        main(sys.argv[1], sys.argv[2:])
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
