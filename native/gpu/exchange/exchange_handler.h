@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/meeting/exchange_flags.h"
+#include "gpu/meeting/exchange_call.h"
 #include "gpu/meeting/peer_seat.h"
 #include "gpu/runtime/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"

@@ -1,6 +1,7 @@
 #include "common/nan_bits.h"
 #include "gpu/exchange/moe_cached_dispatch_launch.h"
 #include "gpu/exchange/row_copy.h"
+#include "gpu/meeting/exchange_waits.h"
 
 namespace moeprof::gpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "gpu/meeting/exchange_flags.h"
+#include "gpu/meeting/exchange_call.h"
 #include "gpu/runtime/gpu_runtime.h"
 
 namespace moeprof::gpu {

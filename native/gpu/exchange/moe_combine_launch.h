@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "gpu/meeting/exchange_flags.h"
+#include "gpu/meeting/exchange_call.h"
 #include "gpu/runtime/element_type.h"
 #include "gpu/runtime/gpu_runtime.h"
 

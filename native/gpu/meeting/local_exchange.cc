@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/seconds_text.h"
+#include "gpu/faults/fault_report.h"
 #include "gpu/runtime/device_memory.h"
 #include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/on_device.h"

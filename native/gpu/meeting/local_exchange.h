@@ -20,7 +20,8 @@
 #include <variant>
 #include <vector>
 
-#include "gpu/meeting/exchange_flags.h"
+#include "common/failure.h"
+#include "gpu/runtime/exchange_flags.h"
 #include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/peer_call.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/failure.h"
-#include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/exchange_flags.h"
 #include "gpu/runtime/gpu_runtime.h"
 #include "gpu/runtime/peer_call.h"
 

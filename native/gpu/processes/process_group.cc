@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpu/meeting/exchange_flags.h"
+#include "gpu/runtime/exchange_flags.h"
 #include "gpu/runtime/runtime_failure.h"
 
 namespace moeprof::gpu {

@@ -1,51 +1,15 @@
-// Question: how do the GPUs of an EP group tell each other where they are in a call?
+// Question: how does a kernel wait for the other ranks of its call, and tell them where it is?
 //
-// Every rank owns one ExchangeFlags in its GPU's memory, zeroed once and mapped by all ranks. A
-// rank writes into its peers' flags and waits on its own, so that waiting costs no link traffic.
-// Calls of a group are numbered from 1; every flag holds the number of the last call it was raised
-// for and only grows, so nothing is ever cleared.
-//
-//   ready[r]   rank r's inputs of call n are complete, and its output buffers are free
-//   done[r]    rank r has written into my memory, or read from it, all that call n asks for
-//
-// A kernel that has seen every `done` may end: XLA may then reuse the call's buffers. Counts of one
-// dispatch are not overwritten by the next: a peer makes those only after this rank is `done`.
+// For device code alone; the flags are those of exchange_flags.h.
 #pragma once
 
 #include <cstdint>
 
-#include "gpu/faults/fault_report.h"
-#if defined(MOEPROF_DEVICE_CODE)
 #include "gpu/faults/fault_sink.h"
+#include "gpu/meeting/exchange_call.h"
 #include "gpu/runtime/device_code.h"
-#endif
 
 namespace moeprof::gpu {
-
-constexpr int kMaxRanks = 8;
-
-struct ExchangeFlags {
-  uint64_t ready[kMaxRanks];
-  uint64_t done[kMaxRanks];
-  int32_t counts[kMaxRanks][kMaxRanks];  // [source][destination] rows of a dispatch; below 0: none
-                                         // can be told, the source's routing is not sound
-  // Of this rank's own kernels: how many blocks have finished, and whether one found a fault.
-  uint32_t plan_ticket, last_ticket;
-  uint32_t plan_is_bad;
-};
-
-// One rank's place in one call.
-struct ExchangeCall {
-  ExchangeFlags* flags[kMaxRanks];  // of every rank
-  int32_t rank, ranks;
-  uint64_t number;
-  uint64_t timeout_ns;
-  const uint32_t* abort;  // in host memory, or null; not 0: a rank is gone, give up
-  GpuOp op;
-  FaultSink faults;
-};
-
-#if defined(MOEPROF_DEVICE_CODE)
 
 // Many threads give up at once, and the first to trap ends the one that writes the report. Waits
 // until it is complete, at most a second.
@@ -121,7 +85,5 @@ __device__ __forceinline__ void Finish(const ExchangeCall& call) {
     WaitForPeer(call, &call.flags[call.rank]->done[threadIdx.x], threadIdx.x);
   }
 }
-
-#endif  // defined(MOEPROF_DEVICE_CODE)
 
 }  // namespace moeprof::gpu
