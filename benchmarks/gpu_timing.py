@@ -94,9 +94,15 @@ def take_turns(
     for index in range(max(rounds.values(), default=0)):
         for contestant in contestants:
             name = contestant.name
-            if index < rounds.get(name, 0):
+            if name in failed or index >= rounds.get(name, 0):
+                continue
+            try:
                 times[name].append(contestant.sample(calls[name]))
-    timings = {name: _timing(values, calls[name]) for name, values in times.items()}
+            except Exception as error:
+                failed[name] = telling_line(error)
+    timings = {
+        name: _timing(values, calls[name]) for name, values in times.items() if name not in failed
+    }
     return timings, failed
 
 

@@ -57,6 +57,23 @@ def test_a_contestant_that_fails_is_named_and_the_others_go_on(program):
     assert list(found) == ["small"]
 
 
+def test_a_contestant_that_fails_later_has_no_timing(program):
+    timing = program("gpu_timing")
+    calls = []
+
+    def gone(count: int) -> float:
+        calls.append(count)
+        if len(calls) == 4:
+            raise RuntimeError("gave no sample")
+        return 1.0
+
+    pair = [timing.Contestant("gone", gone), timing.Contestant("there", Clock(1.0))]
+    found, failed = timing.take_turns(pair, 5, 1.0, 100.0)
+    assert failed == {"gone": "RuntimeError: gave no sample"}
+    assert list(found) == ["there"]
+    assert len(calls) == 4  # and is not asked again
+
+
 def test_rows_that_cross_the_link(program):
     exchange = program("gpu_exchange")
     load = exchange.Load(tokens=3, hidden=4, experts=4, top_k=2)
@@ -104,8 +121,8 @@ def test_rate_counts_used_rows(program):
 
 
 def test_a_wrong_product_has_a_large_error(program):
-    gemm = program("gpu_grouped_gemm")
-    shape = gemm.SMOKE_SHAPES["smoke"]
+    gemm = program("gpu_gemm_jax")
+    shape = program("gpu_gemm_shapes").SMOKE_SHAPES["smoke"]
     operands = gemm.Operands(shape)
     right = gemm.calls_of(jax.lax.ragged_dot, operands)
     assert gemm.worst_error(operands, shape, right) < 4e-3
