@@ -77,7 +77,7 @@ __device__ __forceinline__ void Produce(const TileKernelArgs& args, const Shared
     }
     if (draws && send_at < 0) SendUnit(at, slots, drawn);
     __syncwarp();
-    unit = TakeUnit(at, slots);
+    unit = TakeUnit(at, slots, drawn);
     slots.Advance();
   }
   PublishWork(at, slots, {-1, 0, 0, 0, 0, 0, false});

@@ -11,7 +11,9 @@
 //
 // Slots are taken in turn, one per unit for its work and for the number after it. A producer that
 // has read a number arms UnitFull for the next one in that slot before it tells block 0's
-// UnitEmpty, so no number overwrites one unread or rings for a phase that has not begun.
+// UnitEmpty, so no number overwrites one unread or rings for a phase that has not begun. Lane 0 of
+// a warp alone waits for a slot, reads it and gives it back, and passes on what it read by
+// shuffles: so the order of reads and writes is one of barriers between threads that use both.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +57,9 @@ __device__ __forceinline__ TileWork WorkOf(const TileKernelArgs& args, int32_t u
   return work;
 }
 
+// Lane 0's value, for all lanes.
+__device__ __forceinline__ int32_t OfLeader(int32_t value) { return __shfl_sync(~0u, value, 0); }
+
 // Hands `work` to the consumers of this block.
 template <typename Config>
 __device__ __forceinline__ void PublishWork(const SharedLayout<Config>& at,
@@ -71,33 +76,42 @@ __device__ __forceinline__ void PublishWork(const SharedLayout<Config>& at,
 template <typename Config>
 __device__ __forceinline__ TileWork TakeWork(const SharedLayout<Config>& at,
                                              Ring<kWorkSlots>& ring) {
-  BarrierWait(at.WorkFull(ring.stage), ring.parity);
-  const int4 first = LoadShared4(at.Work(ring.stage));
-  const int4 second = LoadShared4(at.Work(ring.stage) + 16);
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) BarrierArrive(at.WorkEmpty(ring.stage));
+  int4 first{}, second{};
+  if (threadIdx.x % 32 == 0) {
+    BarrierWait(at.WorkFull(ring.stage), ring.parity);
+    first = LoadShared4(at.Work(ring.stage));
+    second = LoadShared4(at.Work(ring.stage) + 16);
+    BarrierArrive(at.WorkEmpty(ring.stage));
+  }
   ring.Advance();
-  return {first.x, first.y, first.z, first.w, second.x, second.y, false};
+  return {OfLeader(first.x),
+          OfLeader(first.y),
+          OfLeader(first.z),
+          OfLeader(first.w),
+          OfLeader(second.x),
+          OfLeader(second.y),
+          false};
 }
 
-// The producers of a cluster receive the number of the next unit.
+// The producers of a cluster learn which unit is next; `drawn` is what lane 0 of block 0 drew.
 template <typename Config>
 __device__ __forceinline__ int32_t TakeUnit(const SharedLayout<Config>& at,
-                                            const Ring<kWorkSlots>& ring) {
-  BarrierWait(at.UnitFull(ring.stage), ring.parity);
-  const auto unit = static_cast<int32_t>(LoadShared(at.Unit(ring.stage)));
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
+                                            const Ring<kWorkSlots>& ring, int32_t drawn) {
+  if (Config::kBlocks > 1 && threadIdx.x % 32 == 0) {
+    BarrierWait(at.UnitFull(ring.stage), ring.parity);
+    drawn = static_cast<int32_t>(LoadShared(at.Unit(ring.stage)));
     BarrierArriveExpect(at.UnitFull(ring.stage), 4);  // for the next number in this slot
     BarrierArriveAt(at.UnitEmpty(ring.stage), 0);
   }
-  return unit;
+  return OfLeader(drawn);
 }
 
-// Block 0 of a cluster: one thread sends a number to the producers of all blocks.
+// Block 0 of a cluster: one thread sends a number to the producers of all blocks. A block alone
+// keeps it.
 template <typename Config>
 __device__ __forceinline__ void SendUnit(const SharedLayout<Config>& at,
                                          const Ring<kWorkSlots>& ring, int32_t unit) {
+  if (Config::kBlocks == 1) return;
   BarrierWait(at.UnitEmpty(ring.stage), ring.parity ^ 1);
   for (int rank = 0; rank < Config::kBlocks; ++rank) {
     SendWord(at.Unit(ring.stage), at.UnitFull(ring.stage), rank, unit);
