@@ -10,6 +10,7 @@
 #   products     grouped GEMM beside torch's, without JAX                      90 s     300 s
 #   gemm         grouped GEMM beside its peers under JAX                      150 s     900 s
 #   exchange     dispatch and combine beside XLA's exchanges                   60 s     200 s
+#   native       the kernels of dispatch and combine alone, without JAX         20 s     120 s
 #   ab           every strategy of the bundled model: speed and memory        330 s     900 s
 #   convergence  real text with every strategy                                270 s     900 s
 #   sanitize     compute-sanitizer memcheck and racecheck                     200 s     400 s
@@ -69,6 +70,9 @@ for part in "$@"; do
     exchange)
       run exchange 200 "$python" benchmarks/gpu_exchange.py --out "$out/gpu_exchange.json" \
         "${options[@]}" ;;
+    native)
+      run native 120 "$python" benchmarks/gpu_exchange_native.py \
+        --out "$out/gpu_exchange_native.json" "${options[@]}" ;;
     ab)
       run ab 900 "$python" benchmarks/gpu_ab.py --limit-s 880 --out "$out/gpu_ab.json" \
         "${options[@]}" ;;

@@ -53,7 +53,9 @@ for part in "${parts[@]}"; do
       check two-ranks 30 "$program" --rounds 30 --ranks 2 --seconds 20
       check eight-ranks 40 "$program" --rounds 20 --ranks 8 --seconds 25
       ;;
-    bench) check bench 90 "$program" --bench ;;
+    bench)
+      check bench 90 "${PYTHON:-python3}" benchmarks/gpu_exchange_native.py --out "$OUT/bench.json"
+      ;;
     rounds)
       check rounds 150 "$program" --rounds "${ROUNDS:-2000}" --seconds 130 --seed "${SEED:-1}"
       ;;

@@ -327,10 +327,42 @@ def sanitizers(document: dict[str, Any]) -> str:
     )
 
 
+def exchange_native(document: dict[str, Any]) -> str:
+    """The exchange kernels alone, by tokens and number of blocks."""
+    timed = [row for row in document["rows"] if "tokens" in row]
+    rows = [
+        [
+            row["operation"],
+            f"{row['tokens']:,}",
+            str(row["blocks"] or "–"),
+            f"{row['median_us']:.1f}",
+            f"{row['GB_s']:.0f}",
+        ]
+        for row in sorted(timed, key=lambda row: (row["tokens"], row["operation"], row["blocks"]))
+    ]
+    first = timed[0]
+    meetings = [row for row in document["rows"] if "tokens" not in row]
+    notes = [f"A {row['operation']} takes {row['mean_us']:.1f} µs." for row in meetings]
+    return "\n\n".join(
+        [
+            "## The exchange kernels alone",
+            (
+                f"Two GPUs of one process without JAX, rows of {first['hidden']} bfloat16,"
+                f" top-{first['top_k']} of {first['experts']} experts drawn evenly, times of the"
+                " slower rank by CUDA events. The peer copy moves as many bytes in both directions"
+                " at once by the copy engines. " + measured_on(document["machine"])
+            ),
+            table(["operation", "tokens", "blocks", "µs", "payload, GB/s"], rows),
+            *notes,
+        ]
+    )
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_grouped_gemm_check.json": grouped_gemm_check,
     "gpu_grouped_gemm.json": grouped_gemm,
     "gpu_exchange.json": exchange,
+    "gpu_exchange_native.json": exchange_native,
     "gpu_ab.json": strategies,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,

@@ -120,12 +120,20 @@ double CrossingBytes(const Case& round, const std::vector<Inputs>& inputs) {
   return least;
 }
 
-void PrintLine(const std::string& name, int blocks, const std::vector<float>& times, double bytes) {
-  const float median = Median(times);
-  const float least = *std::min_element(times.begin(), times.end());
-  std::printf("  %-16s %6s %9.1f us (least %7.1f) %8.1f GB/s\n", name.c_str(),
-              blocks == 0 ? "-" : std::to_string(blocks).c_str(), median, least,
-              bytes / median / 1000);
+float Quartile(std::vector<float> values, int which) {
+  std::sort(values.begin(), values.end());
+  return values[(values.size() - 1) * which / 4];
+}
+
+void PrintRow(const Case& round, const std::string& name, int blocks,
+              const std::vector<float>& times, double bytes) {
+  std::printf(
+      "{\"operation\": \"%s\", \"tokens\": %d, \"hidden\": %d, \"top_k\": %d, \"experts\": %d, "
+      "\"blocks\": %d, \"median_us\": %.2f, \"lower_quartile_us\": %.2f, "
+      "\"upper_quartile_us\": %.2f, \"samples\": %zu, \"bytes_per_direction\": %.0f, "
+      "\"GB_s\": %.1f}\n",
+      name.c_str(), round.tokens, kHidden, kTopK, kExperts, blocks, Median(times),
+      Quartile(times, 1), Quartile(times, 3), times.size(), bytes, bytes / Median(times) / 1000);
 }
 
 void BenchTokens(Ranks& ranks, int tokens) {
@@ -160,11 +168,7 @@ void BenchTokens(Ranks& ranks, int tokens) {
           [&](GpuRank& rank) { Check(rank.CachedDispatch(round, blocks)); });
     }
   }
-  std::printf(
-      "T %d, hidden %d bfloat16, top-%d of %d experts, EP 2: %.1f MB cross the link each "
-      "way\n  operation        blocks    median\n",
-      tokens, kHidden, kTopK, kExperts, bytes / 1e6);
-  for (const auto& [key, values] : times) PrintLine(key.first, key.second, values, bytes);
+  for (const auto& [key, values] : times) PrintRow(round, key.first, key.second, values, bytes);
   std::fflush(stdout);
 }
 
@@ -176,7 +180,9 @@ void BenchMeeting(Ranks& ranks) {
     for (int i = 0; i < kMeetings; ++i) Check(rank.MeetOnly(round));
   });
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-  std::printf("a meeting of two host threads: %.1f us\n", took.count() / kMeetings);
+  std::printf(
+      "{\"operation\": \"meeting of two host threads\", \"mean_us\": %.2f, \"samples\": %d}\n",
+      took.count() / kMeetings, kMeetings);
 }
 
 }  // namespace
@@ -185,7 +191,7 @@ int RunBench() {
   int devices = 0;
   Check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   if (devices < kRanks) {
-    std::printf("needs %d GPUs, found %d\n", kRanks, devices);
+    std::fprintf(stderr, "expected %d GPUs, found %d\n", kRanks, devices);
     return 1;
   }
   auto made = gpu::LocalExchange::Make({0, 1}, LoadKernels);

@@ -3,9 +3,9 @@
 
 namespace moeprof::stress {
 
-// Prints microseconds per operation and GB/s of payload that a rank receives over the link, by
-// tokens and number of blocks, beside a peer copy of the same bytes in both directions at once.
-// Returns the exit status.
+// Prints a line of JSON per operation, tokens and number of blocks (0: the copy engines):
+// microseconds and GB/s of payload that a rank receives over the link, beside a peer copy of the
+// same bytes in both directions at once. Returns the exit status.
 int RunBench();
 
 }  // namespace moeprof::stress

@@ -180,3 +180,18 @@ def test_products_without_jax(writer, tmp_path):
     page = writer.page(tmp_path)
     assert "In long samples:" in page
     assert "| 8, 4 → 6 | dA | 570 | 600 | – | 0.95 | – |" in page
+
+
+def test_the_exchange_kernels_alone(writer, tmp_path):
+    row = {"hidden": 7168, "top_k": 8, "experts": 256, "median_us": 180.04, "GB_s": 324.6}
+    rows = [
+        {"operation": "meeting of two host threads", "mean_us": 9.52, "samples": 500},
+        {**row, "operation": "peer copy", "tokens": 4096, "blocks": 0},
+        {**row, "operation": "dispatch", "tokens": 4096, "blocks": 96},
+    ]
+    text = json.dumps({"machine": MACHINE, "rows": rows})
+    (tmp_path / "gpu_exchange_native.json").write_text(text)
+    page = writer.page(tmp_path)
+    assert "| dispatch | 4,096 | 96 | 180.0 | 325 |" in page
+    assert "| peer copy | 4,096 | – | 180.0 | 325 |" in page
+    assert "A meeting of two host threads takes 9.5 µs." in page

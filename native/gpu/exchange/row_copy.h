@@ -1,8 +1,7 @@
 // Question: how does a warp move rows of 16-byte words, near or over the link?
 //
 // Several loads per lane are in flight before the first is used; nothing is kept in L1, since no
-// word is read twice. Four per lane fill the link from 16 multiprocessors on; seven from few
-// multiprocessors are slower (measured on two H200, docs/why/exchange-push-or-pull.md).
+// word is read twice. Four per lane hide the link's latency; more of them cost registers.
 #pragma once
 
 #include <cstdint>
