@@ -10,6 +10,19 @@ constexpr int32_t kBlocksPerMultiprocessor = 4;
 
 Tiling TilingOf(int64_t cols) { return {kSimtTile, kSimtTile, static_cast<int32_t>(cols), false}; }
 
+// What both products have; the strides and the depth are still to be set.
+SimtArgs ArgsOf(const PlanRequest& plan, const void* a, const void* b, void* out) {
+  SimtArgs args{};
+  args.a = a;
+  args.b = b;
+  args.out = out;
+  args.plan = plan.plan;
+  args.tiling = plan.tiling;
+  args.groups = plan.lengths.groups;
+  args.rows = plan.rows;
+  return args;
+}
+
 }  // namespace
 
 std::string LaunchPlainForward(gpuStream_t stream, const GpuGroupedGemm& op, void* scratch,
@@ -18,14 +31,7 @@ std::string LaunchPlainForward(gpuStream_t stream, const GpuGroupedGemm& op, voi
   plan.tiling = TilingOf(op.n);
   const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
   if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
-  SimtArgs args{};
-  args.a = op.a;
-  args.b = op.b;
-  args.out = op.out;
-  args.plan = plan.plan;
-  args.tiling = plan.tiling;
-  args.groups = plan.lengths.groups;
-  args.rows = op.rows;
+  SimtArgs args = ArgsOf(plan, op.a, op.b, op.out);
   args.depth = static_cast<int32_t>(op.k);
   args.a_first = args.a_row = op.k;
   args.a_depth = 1;
@@ -42,14 +48,7 @@ std::string LaunchPlainVariableK(gpuStream_t stream, const GpuVariableKGemm& op,
   plan.tiling = TilingOf(op.n);
   const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
   if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
-  SimtArgs args{};
-  args.a = op.lhs;
-  args.b = op.rhs;
-  args.out = op.out;
-  args.plan = plan.plan;
-  args.tiling = plan.tiling;
-  args.groups = plan.lengths.groups;
-  args.rows = op.rows;
+  SimtArgs args = ArgsOf(plan, op.lhs, op.rhs, op.out);
   args.variable_k = true;
   args.m = static_cast<int32_t>(op.m);
   args.a_first = args.a_depth = op.m;

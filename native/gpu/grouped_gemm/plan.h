@@ -11,9 +11,6 @@
 
 #include "gpu/grouped_gemm/group_lengths.h"
 #include "gpu/grouped_gemm/work_units.h"
-#if defined(MOEPROF_DEVICE_CODE)
-#include "gpu/runtime/device_code.h"
-#endif
 
 namespace moeprof::gpu {
 
@@ -42,39 +39,5 @@ inline Plan PlanAt(void* scratch, int64_t groups) {
   auto* offsets = reinterpret_cast<int32_t*>(header + 1);
   return {header, offsets, offsets + groups + 1};
 }
-
-#if defined(MOEPROF_DEVICE_CODE)
-// The group that unit `unit` belongs to, at or after `group`; a whole warp asks together.
-__device__ __forceinline__ int32_t GroupOfUnit(const int32_t* unit_offsets, int32_t groups,
-                                               int32_t unit, int32_t group) {
-  const int32_t lane = threadIdx.x % 32;
-  for (;; group += 32) {
-    const int32_t candidate = group + lane;
-    const bool after = candidate >= groups || unit_offsets[candidate + 1] > unit;
-    const uint32_t found = Ballot(after);
-    if (found != 0) return group + __ffs(found) - 1;
-  }
-}
-
-// Writes zeros to the bytes from row `rows_used` of an output on, or where the plan is broken NaN
-// to all of it; `thread` of `threads` threads. The output is aligned to `sizeof(Word)`.
-template <typename Word>
-__device__ __forceinline__ void FillUnused(void* out, int64_t first_byte, int64_t end_byte,
-                                           bool broken, int64_t thread, int64_t threads) {
-  Word value;
-  auto* words = reinterpret_cast<uint32_t*>(&value);
-  if constexpr (sizeof(Word) >= 4) {
-    for (int i = 0; i < static_cast<int>(sizeof(Word) / 4); ++i) words[i] = broken ? ~0u : 0u;
-  } else {
-    value = broken ? Word(~0u) : Word(0);
-  }
-  auto* data = static_cast<Word*>(out);
-  const int64_t end = end_byte / static_cast<int64_t>(sizeof(Word));
-  for (int64_t i = first_byte / static_cast<int64_t>(sizeof(Word)) + thread; i < end;
-       i += threads) {
-    data[i] = value;
-  }
-}
-#endif
 
 }  // namespace moeprof::gpu

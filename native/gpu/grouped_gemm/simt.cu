@@ -1,3 +1,5 @@
+#include "gpu/grouped_gemm/fill_unused.h"
+#include "gpu/grouped_gemm/group_of_unit.h"
 #include "gpu/grouped_gemm/simt.h"
 #include "gpu/runtime/half_types.h"
 
@@ -7,17 +9,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kDepth = 16;
 constexpr int kPerThread = 4;  // a square of 4 x 4 results
-
-// The group that unit `unit` belongs to: the last whose units begin at or before it and that has
-// any.
-__device__ int32_t SearchGroup(const int32_t* unit_offsets, int32_t groups, int32_t unit) {
-  int32_t low = 0, high = groups;  // unit_offsets[low] <= unit < unit_offsets[high]
-  while (high - low > 1) {
-    const int32_t middle = low + (high - low) / 2;
-    (unit_offsets[middle] <= unit ? low : high) = middle;
-  }
-  return low;
-}
 
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kThreads) GroupedGemmSimt(SimtArgs args) {

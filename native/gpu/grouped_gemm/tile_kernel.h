@@ -29,6 +29,7 @@
 
 #include <cstdint>
 
+#include "gpu/grouped_gemm/fill_unused.h"
 #include "gpu/grouped_gemm/hopper.h"
 #include "gpu/grouped_gemm/plan.h"
 #include "gpu/grouped_gemm/tile_args.h"

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "gpu/grouped_gemm/group_of_unit.h"
 #include "gpu/grouped_gemm/hopper.h"
 #include "gpu/grouped_gemm/plan.h"
 #include "gpu/grouped_gemm/tile_args.h"
