@@ -13,10 +13,10 @@ for source in "$native"/gpu/grouped_gemm/*.cu; do
     -c "$source" -o "$out/$(basename "$source").o" &
   pids+=($!)
 done
-for source in launch raw tensor_map; do
+for source in launch launch_parts launch_plain raw tensor_map; do
   g++ -std=c++17 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -I"$native" \
     -isystem "$cuda/include" -c "$native/gpu/grouped_gemm/$source.cc" -o "$out/$source.cc.o" &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
-"$nvcc" -shared -cudart static -o "$out/libgrouped_gemm.so" "$out"/*.o
+"$nvcc" -shared -cudart static -Xlinker -z,defs -o "$out/libgrouped_gemm.so" "$out"/*.o
