@@ -11,6 +11,7 @@
 #   gemm         grouped GEMM beside its peers under JAX                      150 s     900 s
 #   exchange     dispatch and combine beside XLA's exchanges                   60 s     200 s
 #   native       the kernels of dispatch and combine alone, without JAX         20 s     120 s
+#   exchange_processes    the same with a process per GPU, beside one for all   50 s     300 s
 #   ab           every strategy of the bundled model: speed and memory        330 s     900 s
 #   convergence  real text with every strategy                                270 s     900 s
 #   sanitize     compute-sanitizer memcheck and racecheck                     200 s     400 s
@@ -73,6 +74,9 @@ for part in "$@"; do
     native)
       run native 120 "$python" benchmarks/gpu_exchange_native.py \
         --out "$out/gpu_exchange_native.json" "${options[@]}" ;;
+    exchange_processes)
+      run exchange_processes 300 "$python" benchmarks/gpu_exchange_processes.py \
+        --out "$out/gpu_exchange_processes.json" "${options[@]}" ;;
     ab)
       run ab 900 "$python" benchmarks/gpu_ab.py --limit-s 880 --out "$out/gpu_ab.json" \
         "${options[@]}" ;;

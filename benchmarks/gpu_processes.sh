@@ -25,7 +25,7 @@ check() {
   end=$(date +%s%3N)
   [ $rc -eq 0 ] || failures=$((failures + 1))
   table+=("$(printf '%-28s rc %-8d %6d ms' "$name" "$rc" $((end - start)))")
-  grep -E '^  |failed|ended with|error' "$OUT/$name.log" | tail -12
+  grep -E '^  |failed|ended with|error|GB/s' "$OUT/$name.log" | tail -12
   return $rc
 }
 
@@ -97,7 +97,7 @@ ranks() {
   [ "$wrong" -eq 0 ] || as=FAILED
   table+=("$(printf '%-28s rc %-8s %6d ms  right %4d  wrong %4d  %s' "$name" "${rcs[*]}" \
     $((end - start)) "$right" "$wrong" "$as")")
-  grep -h -E '"ok": false|"speed|killed' "$OUT/$name".?.log | head -6 | cut -c1-700
+  grep -h -E '"ok": false|killed' "$OUT/$name".?.log | head -6 | cut -c1-700
   grep -h -E 'moeprof|EP rank|rank . (gave|waited)' "$OUT/$name".?.err | head -4 | cut -c1-400
   [ "$as" = ok ] && return
   failures=$((failures + 1))
@@ -108,8 +108,8 @@ ranks() {
 }
 
 ranks "0 137" jax-killed-in-flight 45 killed-in-flight MOEPROF_STRICT=0
-ranks "0 0" jax-speed 45 speed MOEPROF_STRICT=0
-ranks "0" jax-speed-in-one-process 45 speed MOEPROF_STRICT=0
+check jax-speed 100 "$python" benchmarks/gpu_exchange_processes.py --limit-s 45 \
+  --out "$OUT/gpu_exchange_processes.json"
 ranks "x x" jax-cuda-async 40 again-after-reset XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
 ranks "0 0" jax-platform-allocator 60 rounds XLA_PYTHON_CLIENT_ALLOCATOR=platform
 ranks "0 0" jax-rounds 60 rounds MOEPROF_STRICT=0

@@ -358,10 +358,36 @@ def exchange_native(document: dict[str, Any]) -> str:
     )
 
 
+def exchange_processes(document: dict[str, Any]) -> str:
+    """Dispatch and combine with one process per GPU, beside one for all."""
+    rows = [
+        [
+            f"{row['processes']}",
+            f"{row['tokens']:,}",
+            f"{row['dispatch_us']:.0f}",
+            f"{row['dispatch_GB_s']:.0f}",
+            f"{row['combine_us']:.0f}",
+            f"{row['combine_GB_s']:.0f}",
+        ]
+        for row in document["rows"]
+    ]
+    head = ["processes", "tokens", "dispatch, µs", "GB/s", "combine, µs", "GB/s"]
+    return "\n\n".join(
+        [
+            "## Dispatch and combine, a process per GPU",
+            "Two GPUs under JAX, by one process each or by one for both, loads as above; times of"
+            " the slower process, payload over them. " + measured_on(document["machine"]),
+            table(head, rows),
+            *failures(document["failed"]),
+        ]
+    )
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_grouped_gemm_check.json": grouped_gemm_check,
     "gpu_grouped_gemm.json": grouped_gemm,
     "gpu_exchange.json": exchange,
+    "gpu_exchange_processes.json": exchange_processes,
     "gpu_exchange_native.json": exchange_native,
     "gpu_ab.json": strategies,
     "gpu_convergence.json": convergence,

@@ -48,6 +48,11 @@ def test_exchange(tmp_path):
     assert all("ragged" in name for name in load["failed"])  # XLA:CPU has none
 
 
+def test_exchange_in_one_process(tmp_path):
+    (row,) = run("gpu_exchange_processes", out=tmp_path / "r.json")["rows"]
+    assert (row["mode"], row["tokens"]) == ("INPROC", 32)
+
+
 @pytest.mark.parametrize("strategy", ["sparse-gmm-deepep"])
 def test_strategies(tmp_path, strategy):
     found = run("gpu_ab", "--strategy", strategy, "--case-limit-s", "450", out=tmp_path / "r.json")

@@ -11,7 +11,6 @@ CPU that tries the scenario itself.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -175,90 +174,6 @@ def again_after_reset(job: Job) -> None:
         check(job, f"after reset {number}", tokens, job.on_ranks(exchanges(experts)), number)
 
 
-def speed(job: Job) -> None:
-    """Microseconds per call in a loop on the device, and GB/s of rows that cross to this rank."""
-    hidden, slots, experts = (64, 8, 256) if TWIN else (7168, 8, 256)
-    for tokens in (4096, 8192):
-        rng = np.random.default_rng(0)
-        idx = rng.integers(0, experts, (job.ranks, tokens, slots), np.int32)
-        x = rng.standard_normal((job.ranks, tokens, hidden), np.float32).astype(jnp.bfloat16)
-        weights = rng.random(idx.shape, np.float32)
-        owners = idx // (experts // job.ranks)
-        sent_here = (owners == job.rank).any(-1).sum(-1)
-        crossing = int(sent_here.sum() - sent_here[job.rank]) * hidden * 2
-        medians = {
-            name: median_us(job, loop, x, idx, weights)
-            for name, loop in (
-                ("dispatch", functools.partial(dispatch_loop, experts)),
-                ("dispatch and combine", functools.partial(both_loop, experts)),
-            )
-        }
-        combine_us = medians["dispatch and combine"] - medians["dispatch"]
-        report(
-            f"speed, {tokens} tokens",
-            crossing_bytes=crossing,
-            dispatch_us=round(medians["dispatch"], 1),
-            combine_us=round(combine_us, 1),
-            dispatch_gb_per_s=round(crossing / medians["dispatch"] / 1e3, 1),
-            combine_gb_per_s=round(crossing / combine_us / 1e3, 1),
-        )
-
-
-def dispatch_loop(experts: int, times: int) -> Callable[..., jax.Array]:
-    def run(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
-        def one(_: int, x: jax.Array) -> jax.Array:
-            recv_x = moe_dispatch(x, idx, weights, experts)[0]
-            return x.at[0].set(recv_x[0])
-
-        return jax.lax.fori_loop(0, times, one, x)
-
-    return run
-
-
-def both_loop(experts: int, times: int) -> Callable[..., jax.Array]:
-    def run(x: jax.Array, idx: jax.Array, weights: jax.Array) -> jax.Array:
-        def one(_: int, x: jax.Array) -> jax.Array:
-            recv_x, _, _, handle = moe_dispatch(x, idx, weights, experts)
-            return x.at[0].set(moe_combine(recv_x, handle)[0])
-
-        return jax.lax.fori_loop(0, times, one, x)
-
-    return run
-
-
-def median_us(
-    job: Job, loop: Callable[[int], Callable[..., jax.Array]], *arrays: np.ndarray
-) -> float:
-    """Of the difference between a loop of many and a loop of few calls, per call."""
-    few, many = 5, 45
-    spec = PartitionSpec("expert")
-
-    def looped(times: int) -> Callable[..., jax.Array]:
-        run = loop(times)
-        return jax.jit(
-            jax.shard_map(
-                lambda *by_rank: run(*(array[0] for array in by_rank))[None],
-                mesh=job.mesh,
-                in_specs=spec,
-                out_specs=spec,
-                check_vma=False,
-            )
-        )
-
-    runs = {times: looped(times) for times in (few, many)}
-    placed = [job.put(array) for array in arrays]
-    differences: list[float] = []
-    for repeat in range(12):
-        seconds = {}
-        for times, run in runs.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(run(*placed))
-            seconds[times] = time.perf_counter() - begin
-        if repeat > 1:
-            differences.append((seconds[many] - seconds[few]) / (many - few) * 1e6)
-    return float(np.median(differences))
-
-
 def die(job: Job, *, in_flight: bool) -> None:
     """The last rank is killed; the others must end with its name, soon.
 
@@ -325,7 +240,6 @@ SCENARIOS: dict[str, Callable[[Job], None]] = {
     "arrays": arrays,
     "rounds": rounds,
     "again-after-reset": again_after_reset,
-    "speed": speed,
     "killed": lambda job: die(job, in_flight=False),
     "killed-in-flight": lambda job: die(job, in_flight=True),
 }
