@@ -1,6 +1,7 @@
 """Question: are our GPU kernels here, and is there a GPU that they run on?
 
-``libmoeprof_gpu.so`` is built where nvcc is, for GPUs of compute capability 9.0 (NVIDIA Hopper).
+``libmoeprof_gpu.so`` is built where nvcc and a GPU are, or with MOEPROF_GPU=ON where nvcc is, for GPUs
+of compute capability 9.0 (NVIDIA Hopper).
 ``MOEPROF_GPU_LIBRARY`` names another build. Asking starts no JAX backend: the library itself asks
 the driver.
 """

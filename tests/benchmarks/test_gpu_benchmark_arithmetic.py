@@ -75,7 +75,7 @@ def test_a_contestant_that_fails_later_has_no_timing(program):
 
 
 def test_rows_that_cross_the_link(program):
-    exchange = program("gpu_exchange")
+    exchange = program("gpu_exchange_load")
     load = exchange.Load(tokens=3, hidden=4, experts=4, top_k=2)
     # Ranks own experts 0 1 and 2 3. Rank 0: a token for itself, one for rank 1, one for both;
     # rank 1: two for rank 0, one for both.
@@ -89,7 +89,7 @@ def test_rows_that_cross_the_link(program):
 
 
 def test_bytes_over_time(program):
-    exchange, timing = program("gpu_exchange"), program("gpu_timing")
+    exchange, timing = program("gpu_exchange_load"), program("gpu_timing")
     load = exchange.Load(tokens=4096)
     assert load.row_bytes == 14336
     op = exchange.Op("step", lambda times: lambda: None, 4000, 4096, is_step=True)
@@ -103,7 +103,7 @@ def test_bytes_over_time(program):
 
 
 def test_every_token_has_distinct_experts(program):
-    exchange = program("gpu_exchange")
+    exchange = program("gpu_exchange_load")
     load = exchange.Load(tokens=50, experts=16, top_k=8)
     experts = exchange.routing(load, 2)
     assert experts.shape == (100, 8)
@@ -279,7 +279,7 @@ def test_a_sanitizer_is_run_to_its_end_or_its_limit(
     ("which", "target"), [(0, "dispatch"), (1, "cached_dispatch"), (2, "combine")]
 )
 def test_no_call_of_a_chain_is_dropped(program, which, target):
-    exchange = program("gpu_exchange")
+    exchange = program("gpu_exchange_ops")
     calls: list = []
 
     class Recorded(exchange.Exchanges):
@@ -287,7 +287,7 @@ def test_no_call_of_a_chain_is_dropped(program, which, target):
             calls.append((op, rows, others, how))
             return super().chain(op, rows, *others, how=how)
 
-    exchanges = Recorded(exchange.SMOKE)
+    exchanges = Recorded(program("gpu_exchange_load").SMOKE)
     try:
         exchanges.ours()
         op, rows, others, how = calls[which]
