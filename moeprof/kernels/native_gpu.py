@@ -1,9 +1,8 @@
 """Question: are our GPU kernels here, and is there a GPU that they run on?
 
-``libmoeprof_gpu.so`` is built where nvcc and a GPU are, or with MOEPROF_GPU=ON where nvcc is, for GPUs
-of compute capability 9.0 (NVIDIA Hopper).
-``MOEPROF_GPU_LIBRARY`` names another build. Asking starts no JAX backend: the library itself asks
-the driver.
+``libmoeprof_gpu.so`` is built where nvcc and a GPU are, or with MOEPROF_GPU=ON where nvcc is, for
+GPUs of compute capability 9.0 (NVIDIA Hopper). ``MOEPROF_GPU_LIBRARY`` names another build. Asking
+starts no JAX backend: the library itself asks the driver.
 """
 
 from __future__ import annotations
