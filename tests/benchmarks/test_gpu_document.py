@@ -158,12 +158,16 @@ def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_p
 
 def test_what_sanitizers_found(writer, tmp_path):
     clean = {"program": "exchange", "tool": "memcheck", "found": 0, "is_clean": True}
+    clean["arguments"] = ["--rounds", "60", "--seconds", "9"]
+    planted = {"program": "planted race", "tool": "racecheck", "found": 1, "is_clean": False}
+    planted["is_planted"] = True
     hazards = {"program": "exchange", "tool": "racecheck", "found": 3, "is_clean": False}
-    found = {"machine": MACHINE, "runs": [clean, hazards]}
+    found = {"machine": MACHINE, "runs": [planted, clean, hazards]}
     (tmp_path / "gpu_sanitize.json").write_text(json.dumps(found))
     page = writer.page(tmp_path)
-    assert "| exchange | memcheck | clean |" in page
-    assert "| exchange | racecheck | 3 |" in page
+    assert "| exchange | memcheck | 60 | clean |" in page
+    assert "planted race" not in page
+    assert "| exchange | racecheck | – | 3 |" in page
 
 
 def test_products_without_jax(writer, tmp_path):
