@@ -3,10 +3,11 @@
     python benchmarks/gpu_sanitize.py [--out FILE.json] [--limit-s S] [--only TEXT]
 
 memcheck and racecheck watch the programs that check the kernels without a framework
-(native/stress/gpu.cmake). Every buffer of the products is an allocation of exactly its size, so that
-a byte past its end is seen; those of the exchange are made once, for the largest round. A run is clean where the tool counted nothing and the program ended well. Two planted
-faults come first: a tool that does not count those counts nothing on this machine, and nothing
-after them is called clean. Ends with the number of runs that are not as they should be.
+(native/stress/gpu.cmake). Every buffer of the products is an allocation of exactly its size, so
+that a byte past its end is seen; those of the exchange are made once, for the largest round. A run
+is clean where the tool counted nothing and the program ended well. Two planted faults come first: a
+tool that does not count those counts nothing on this machine, and nothing after them is called
+clean. Ends with the number of runs that are not as they should be.
 """
 
 from __future__ import annotations
