@@ -13,7 +13,8 @@
 #   native       the kernels of dispatch and combine alone, without JAX         20 s     120 s
 #   exchange_processes    the same with a process per GPU, beside one for all   50 s     300 s
 #   ab           every strategy of the bundled model: speed and memory        330 s     900 s
-#   convergence  real text with every strategy                                270 s     900 s
+#   ab-one-gpu   the same on one GPU, where there is no exchange                        900 s
+#   convergence  real text with every strategy                                          900 s
 #   sanitize     compute-sanitizer memcheck and racecheck                     200 s     400 s
 #   stress       2,000 rounds of dispatch and combine with random skew        100 s     200 s
 #   capture      a profile of two steps of every strategy                     200 s     330 s
@@ -59,6 +60,7 @@ run() {
 
 for part in "$@"; do
   options="${part^^}_OPTIONS"
+  options="${options//-/_}"
   read -ra options <<<"${!options:-}"
   case "$part" in
     build) run build 300 env PYTHON="$python" native/gpu/build.sh build/gpu "${options[@]:-all}" ;;
@@ -80,6 +82,9 @@ for part in "$@"; do
     ab)
       run ab 900 "$python" benchmarks/gpu_ab.py --limit-s 880 --out "$out/gpu_ab.json" \
         "${options[@]}" ;;
+    ab-one-gpu)
+      run ab-one-gpu 900 "$python" benchmarks/gpu_ab.py --devices 1 --limit-s 880 \
+        --out "$out/gpu_ab_one_gpu.json" "${options[@]}" ;;
     convergence)
       run convergence 900 "$python" benchmarks/gpu_convergence.py --limit-s 880 \
         --out "$out/gpu_convergence.json" "${options[@]}" ;;

@@ -1,7 +1,8 @@
 """Question: which model, plan and batches do the strategies meet on in `gpu_ab.py`?
 
 Sized so that the routed experts dominate a step (of 79 M multiply-adds of a token in a layer's
-matrices 69 M are theirs) and every strategy trains it on two GPUs of 80 GB.
+matrices 69 M are theirs) and every strategy trains it on two GPUs of 80 GB, or on one. The experts
+are spread over all devices, which is the whole plan.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ MODEL = {
 }
 MLA = {"q_lora_rank": 768, "kv_lora_rank": 256, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 SEQUENCE = 4096
-EXPERT = 2
 COMMON_PDBS = 2
 # More would not fit: where XLA has no kernel, ragged_dot multiplies every row by every expert.
 FEWER_PDBS = {"sparse-ragged-dot": 1}
@@ -62,7 +62,7 @@ def model_of(*, smoke: bool) -> Any:
     return ModelSpec(attention=MlaSpec(**attention), **values)  # type: ignore[arg-type]
 
 
-def projected_largest(strategy: str) -> int:
+def projected_largest(strategy: str, devices: int) -> int:
     """The largest pdbs whose step fits the pool by `moeprof memory`'s closed form; 0: none does."""
     from moeprof.projector.memory import project
     from moeprof.projector.setting import Precision, Setting
@@ -74,7 +74,7 @@ def projected_largest(strategy: str) -> int:
     def bytes_at(pdbs: int) -> int:
         setting = Setting(
             model_of(smoke=False),
-            ParallelPlan(expert=EXPERT, remat=FULL),
+            ParallelPlan(expert=devices, remat=FULL),
             parse_strategy(strategy),
             load_hardware("h100_sxm"),
             SEQUENCE,

@@ -14,10 +14,11 @@ the same batches: the sources of Python's standard library as bytes. Three losse
 steps, in all and in the last; ``busiest_expert_over_mean`` the highest load of an expert over the
 mean of its layer, in the last twentieth. `gpu_convergence_order` compares the strategies by pairs.
 
-Each strategy is a process of its own; all run at once and share the GPU, so ``seconds`` is no
-measure of speed. A further seed is begun while the time that the last one took is left, so how many
-there are depends on time alone. The two dropless strategies differ in the order of their sums
-alone: how far apart they end is the noise of such a comparison.
+Each strategy is a process of its own on each GPU. All compile at once, untuned, since tuning takes
+longer than training while others share a GPU; then they train one after the other, each GPU its own
+seeds. A further seed is begun while the time that the last one took is left, so how many there are
+depends on time alone. The two dropless strategies differ in the order of their sums alone: how far
+apart they end is the noise of such a comparison.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from gpu_machine import gpu_machine
 RESULTS = Path(__file__).parent / "results"
 MEMORY_FRACTION = "0.15"
 PART = 1 / 20
+UNTUNED = "--xla_gpu_autotune_level=0"
 QUANTITIES = ("final_loss", "held_out", "held_out_dropless")
 
 
@@ -85,8 +87,13 @@ class Trainer:
         self._is_dense = strategy.startswith("dense")
         self._steps: dict[str, Any] = {}
 
-    def train(self, router: str, seed: int) -> dict[str, Any]:
-        """Train from ``seed`` and say how it went."""
+    def compile(self, routers: list[str]) -> None:
+        """Compile everything, by one step from a state that is then forgotten."""
+        for router in routers:
+            self.train(router, 0, steps=1)
+
+    def train(self, router: str, seed: int, steps: int | None = None) -> dict[str, Any]:
+        """Train from ``seed``, for the setting's steps or fewer, and say how it went."""
         import jax
         import numpy as np
 
@@ -95,6 +102,7 @@ class Trainer:
         from moeprof.model.train import init_state, make_step
 
         setting, mesh = self._setting, self._mesh
+        steps = steps or setting.steps
         settings = OptimizerSettings(
             learning_rate=setting.learning_rate, bias_speed=BIAS_SPEED[router]
         )
@@ -105,21 +113,24 @@ class Trainer:
         batches = windows(self._seen, setting.sequences, setting.sequence, seed)
         began = time.perf_counter()
         reports = []
-        for index in range(setting.steps):
+        for index in range(steps):
             state, report = step(state, put_batch(next(batches), mesh))
             reports.append((report.loss, report.received_rows, report.tokens_per_expert))
             if index % 50 == 49:
                 jax.block_until_ready(report.loss)
+            if index % 250 == 249:
+                seconds = time.perf_counter() - began
+                print(f"{router}, seed {seed}: step {index + 1}, {seconds:.1f} s", file=sys.stderr)
         losses, received, loads = (
             np.array(each) for each in zip(*jax.device_get(reports), strict=True)
         )
         seconds = time.perf_counter() - began
-        last = max(1, int(setting.steps * PART))
+        last = max(1, int(steps * PART))
         kept = received.sum(axis=(1, 2, 3)) / loads.sum(axis=(1, 2)) if self._is_dense else None
         return {
             "final_loss": float(losses[-last:].mean()),
-            "held_out": self._held_out(self._loss, state),
-            "held_out_dropless": self._held_out(self._dropless_loss, state),
+            "held_out": self._held_out(self._loss, state, steps),
+            "held_out_dropless": self._held_out(self._dropless_loss, state, steps),
             "first_loss": float(losses[0]),
             "curve": [
                 round(float(x.mean()), 4) for x in np.array_split(losses, min(40, len(losses)))
@@ -138,13 +149,13 @@ class Trainer:
             "is_finite": bool(np.isfinite(losses).all()),
         }
 
-    def _held_out(self, loss: Callable[..., Any], state: Any) -> float:
+    def _held_out(self, loss: Callable[..., Any], state: Any, steps: int) -> float:
         import numpy as np
 
         from moeprof.model.layout import put_batch
 
         setting = self._setting
-        limit = 1 if setting.steps < 10 else None
+        limit = 1 if steps < 10 else None
         return float(
             np.mean(
                 [
@@ -186,34 +197,22 @@ def make_loss(job: Any, mesh: Any) -> Any:
 
 
 def train_here(strategy: str, setting: Setting, routers: list[str]) -> None:
-    """For each seed that comes in: a line of JSON per router, then an empty one."""
+    """Compile; then, for each router and seed that comes in, train and print a line of JSON."""
+    began = time.perf_counter()
     trainer = Trainer(strategy, setting)
-    for seed in map(int, sys.stdin):
-        for router in routers:
-            row = {"router": router, "strategy": strategy, "seed": seed}
-            print(json.dumps(row | trainer.train(router, seed)), flush=True)
-        print(flush=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class Ready:
-    """A strategy has trained from the seed it was given, or its process has ended."""
-
-    training: Training
-    has_ended: bool
+    trainer.compile(routers)
+    print(json.dumps({"ready_s": round(time.perf_counter() - began, 1)}), flush=True)
+    for line in sys.stdin:
+        router, seed = line.split()
+        row = {"router": router, "strategy": strategy, "seed": int(seed)}
+        print(json.dumps(row | trainer.train(router, int(seed))), flush=True)
 
 
 class Training:
-    """One strategy's process; what it prints goes into a queue, row by row."""
+    """One strategy's process on one GPU."""
 
-    def __init__(
-        self,
-        strategy: str,
-        setting: Setting,
-        routers: list[str],
-        rows: queue.Queue[dict[str, Any] | Ready],
-    ) -> None:
-        """Starts the process."""
+    def __init__(self, strategy: str, setting: Setting, routers: list[str], gpu: str) -> None:
+        """Starts the process, which compiles at once."""
         self.strategy = strategy
         self._problems: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 — until `end`
         sizes = json.dumps(dataclasses.asdict(setting))
@@ -223,39 +222,57 @@ class Training:
             stdout=subprocess.PIPE,
             stderr=self._problems,
             text=True,
-            env={"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **os.environ},
+            env={
+                "XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION,
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": gpu,
+                "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {UNTUNED}",
+            },
         )
-        threading.Thread(target=self._pass_on, args=(rows,), daemon=True).start()
+        self._rows: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
 
-    def train(self, seed: int) -> None:
-        """Let it train from ``seed``."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has failed, and will be found to have
-            self._process.stdin.write(f"{seed}\n")
-            self._process.stdin.flush()
-
-    def _pass_on(self, rows: queue.Queue[dict[str, Any] | Ready]) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                rows.put(json.loads(line))
-            elif not line.strip():
-                rows.put(Ready(self, has_ended=False))
-        rows.put(Ready(self, has_ended=True))
+                self._rows.put(json.loads(line))
+        self._rows.put(None)
 
-    def failure(self) -> str:
-        """The line of its errors that says most, of a process that has ended."""
+    def compiled(self, ends: float) -> dict[str, Any]:
+        """Wait until it has compiled: ``ready_s``, or ``failed``."""
+        return self._next(ends)
+
+    def train(self, router: str, seed: int, ends: float) -> dict[str, Any]:
+        """Train and wait: the row, or ``failed``."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which `_next` finds
+            self._process.stdin.write(f"{router} {seed}\n")
+            self._process.stdin.flush()
+        return self._next(ends)
+
+    def _next(self, ends: float) -> dict[str, Any]:
+        """The next row until ``ends`` of the monotonic clock, or ``failed``."""
+        try:
+            row = self._rows.get(timeout=max(ends - time.monotonic(), 0.1))
+        except queue.Empty:
+            return {"failed": f"the time was over; last line: {self._last_line()}"}
+        if row is not None:
+            return row
         self._process.wait(timeout=30)
+        return {"failed": self._last_line()}
+
+    def _last_line(self) -> str:
+        """The line of its messages that says most."""
         self._problems.seek(0)
         lines = [line.strip() for line in self._problems if line.strip()]
         named = [line for line in lines if "Error" in line or "RESOURCE_EXHAUSTED" in line]
-        return (named or lines or ["no output"])[-1][:300]
+        return (named or lines or ["no output"])[-1][:200]
 
     def end(self) -> None:
         """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
-        self._problems.close()
 
 
 def main() -> None:
@@ -283,10 +300,13 @@ def main() -> None:
     routers = arguments.router or list(BIAS_SPEED)
     runs: list[dict[str, Any]] = []
 
+    mutex = threading.Lock()
+
     def keep(row: dict[str, Any]) -> None:
-        runs.append(row)
-        print(line(row), flush=True)
-        write(arguments.out, head, runs, strategies)
+        with mutex:
+            runs.append(row)
+            print(line(row), flush=True)
+            write(arguments.out, head, runs, strategies)
 
     train_all(strategies, setting, routers, time.monotonic() + arguments.limit_s, keep)
     for comparison in write(arguments.out, head, runs, strategies):
@@ -301,31 +321,63 @@ def train_all(
     keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """Train seed after seed until ``ends`` (of the monotonic clock); each row goes to ``keep``."""
-    rows: queue.Queue[dict[str, Any] | Ready] = queue.Queue()
-    alive = {Training(strategy, setting, routers, rows) for strategy in strategies}
-    everyone = list(alive)
+    gpus = visible_gpus()
+    trainings = {gpu: [Training(s, setting, routers, gpu) for s in strategies] for gpu in gpus}
+    everyone = [training for on_gpu in trainings.values() for training in on_gpu]
     try:
-        for seed in range(setting.seeds):
-            began = time.monotonic()
-            for training in alive:
-                training.train(seed)
-            busy = set(alive)
-            while busy:
-                found = rows.get(timeout=max(ends - time.monotonic(), 0.1))
-                if not isinstance(found, Ready):
-                    keep(found)
-                    continue
-                busy.discard(found.training)
-                if found.has_ended:
-                    alive.discard(found.training)
-                    keep({"strategy": found.training.strategy, "failed": found.training.failure()})
-            if not alive or ends - time.monotonic() < time.monotonic() - began:
-                break
-    except queue.Empty:
-        print("the time is over; what was not complete is left out", flush=True)
+        # None trains while another still compiles: they would wait for each other.
+        patience = (time.monotonic() + ends) / 2
+        for gpu, training in [(gpu, t) for gpu, on_gpu in trainings.items() for t in on_gpu]:
+            row = {"strategy": training.strategy, **training.compiled(patience)}
+            if "failed" in row:
+                keep(row)
+                trainings[gpu] = [other for other in trainings[gpu] if other is not training]
+                training.end()
+            else:
+                print(f"{training.strategy} is compiled: {row['ready_s']:.0f} s", flush=True)
+        threads = [
+            threading.Thread(
+                target=train_seeds,
+                args=(trainings[gpu], routers, range(first, setting.seeds, len(gpus)), ends, keep),
+            )
+            for first, gpu in enumerate(gpus)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     finally:
         for training in everyone:
             training.end()
+
+
+def train_seeds(
+    trainings: list[Training],
+    routers: list[str],
+    seeds: range,
+    ends: float,
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """The seeds of one GPU; a process that fails is left out from then on."""
+    alive = list(trainings)
+    for seed in seeds:
+        began = time.monotonic()
+        for router in routers:
+            for training in tuple(alive):
+                row = training.train(router, seed, ends)
+                keep({"router": router, "strategy": training.strategy, "seed": seed, **row})
+                if "failed" in row:
+                    alive.remove(training)
+        if not alive or ends - time.monotonic() < time.monotonic() - began:
+            return
+
+
+def visible_gpus() -> list[str]:
+    """Names of the GPUs to train on, as CUDA_VISIBLE_DEVICES has them; one empty name for none."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return named.split(",")
+    return [str(index) for index in range(len(gpu_machine()["cards"]))] or [""]
 
 
 def write(
@@ -345,11 +397,11 @@ def write(
 def line(row: dict[str, Any]) -> str:
     """One row of the table, 80 columns."""
     if "failed" in row:
-        return f"{row['strategy']}: failed: {row['failed'][:100]}"
+        return f"{row['strategy']}: failed: {row['failed'][:150]}"
     return (
-        f"{row['router']:<10} seed {row['seed']} {row['strategy']:<17} final "
+        f"{row['router']:<10} {row['seed']} {row['strategy']:<17} final "
         f"{row['final_loss']:.4f} held out {row['held_out']:.4f} dropped "
-        f"{100 * row['dropped']['last']:4.1f} %"
+        f"{100 * row['dropped']['last']:4.1f} % {row['seconds']:.0f} s"
     )
 
 

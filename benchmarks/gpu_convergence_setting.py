@@ -28,7 +28,7 @@ HELD_OUT = 1 / 20
 class Setting:
     """One size of the comparison: the model and the training."""
 
-    layers: int = 4
+    layers: int = 3
     dense_layers: int = 1
     hidden: int = 512
     heads: int = 8

@@ -165,6 +165,12 @@ def exchange(document: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+ALONE = (
+    "One GPU holds all experts: there is no exchange, so these figures are of compute and memory "
+    "alone, and say nothing of what a strategy sends. "
+)
+
+
 def strategies(document: dict[str, Any]) -> str:
     """Speed and memory of every strategy, at its batches."""
     model = document["model"]
@@ -195,7 +201,7 @@ def strategies(document: dict[str, Any]) -> str:
     head = ["strategy", "pdbs", "data", "step ms", "tokens/s/device", f"× {BASE}", "peak GiB"]
     return "\n\n".join(
         [
-            "## The strategies on the bundled model",
+            f"## The strategies on the bundled model, {gpus(document['expert'])}",
             f"{model['layers']} layers, hidden {model['hidden']}, {model['experts']} experts top-"
             f"{model['top_k']} of width {model['moe_ffn']}, bfloat16, sequences of "
             f"{document['sequence']}, expert parallelism {document['expert']}, full "
@@ -203,20 +209,36 @@ def strategies(document: dict[str, Any]) -> str:
             "Attention is plain JAX in blocks, the same for every strategy, and takes a large part "
             "of each step: a faster one would set the strategies further apart. The "
             "router is untrained: how uneven it is stands in the last two columns, as the busiest "
-            "expert and the busiest rank over their means. " + measured_on(document["machine"]),
+            "expert and the busiest rank over their means. "
+            + ("" if document["expert"] > 1 else ALONE)
+            + measured_on(document["machine"]),
             table([*head, "expert ×", "rank ×"], rows),
             *failures(reasons),
-            "Largest pdbs in that pool by the closed form of `moeprof memory`: "
-            + projected(document["strategies"])
-            + ".",
+            largest(document["strategies"]),
         ]
     )
 
 
-def projected(strategies: dict[str, Any]) -> str:
-    """The projected largest batch of each strategy."""
-    found = (f"{name} {row['projected_largest_pdbs']}" for name, row in strategies.items())
-    return ", ".join(found)
+def gpus(count: int) -> str:
+    """``count`` GPUs in words."""
+    return {1: "one GPU", 2: "two GPUs"}.get(count, f"{count} GPUs")
+
+
+def largest(strategies: dict[str, Any]) -> str:
+    """The largest batch of each strategy: measured where it was, and by the closed form."""
+    measured = [
+        f"{name} {'' if row['largest']['is_bounded'] else 'at least '}{row['largest']['pdbs']}"
+        for name, row in strategies.items()
+        if row.get("largest", {}).get("tried")
+    ]
+    projected = (f"{name} {row['projected_largest_pdbs']}" for name, row in strategies.items())
+    by_form = f"by the closed form of `moeprof memory`: {', '.join(projected)}."
+    if not measured:
+        return f"Largest pdbs in that pool {by_form}"
+    return (
+        f"Largest pdbs in that pool, measured (it runs, and one more runs out of memory): "
+        f"{', '.join(measured)}; {by_form}"
+    )
 
 
 LOSSES = {
@@ -404,6 +426,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_exchange_processes.json": exchange_processes,
     "gpu_exchange_native.json": exchange_native,
     "gpu_ab.json": strategies,
+    "gpu_ab_one_gpu.json": strategies,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

@@ -112,6 +112,13 @@ def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
     assert "| sparse-gmm | 4 | text | 200.0 | 20,000 | – | 1.50 | 3.20 | 1.10 |" in page
     assert "- sparse-gmm, pdbs 9, text: RESOURCE_EXHAUSTED" in page
     assert "sparse-gmm 7, dense-cf1.25 9." in page.replace("\n", " ")
+    document["strategies"]["sparse-gmm"]["largest"] = {"pdbs": 8, "is_bounded": True, "tried": [1]}
+    document["strategies"]["dense-cf1.25"]["largest"] = {"pdbs": 0, "tried": []}
+    (tmp_path / "gpu_ab_one_gpu.json").write_text(json.dumps(document | {"expert": 1}))
+    page = writer.page(tmp_path).replace("\n", " ")
+    assert "one more runs out of memory): sparse-gmm 8; by the closed form" in page
+    assert "## The strategies on the bundled model, one GPU" in page
+    assert "One GPU holds all experts: there is no exchange" in page
 
 
 def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_path):
