@@ -241,6 +241,48 @@ def largest(strategies: dict[str, Any]) -> str:
     )
 
 
+def imbalance(document: dict[str, Any]) -> str:
+    """What `expert_load` says of every capture kept."""
+    model = document["model"]
+    rows = []
+    for row in document["rows"]:
+        is_known = "not_known" not in row
+        rows.append(
+            [
+                row["strategy"],
+                f"{row['step_us']:,.0f}",
+                f"{row['expert_imbalance']:.2f}",
+                f"{row['rank_imbalance']:.2f}",
+                f"{row['tax_least_us']:.0f} to {row['tax_most_us']:.0f}" if is_known else "–",
+                share(row["tax_most_us"], row["step_us"]) if is_known else "–",
+            ]
+        )
+    head = ["strategy", "step µs", "worst expert ×", "worst rank ×", "tax µs", "at most"]
+    return "\n\n".join(
+        [
+            "## What uneven routing costs",
+            "`moeprof analyze --only expert_load` on the captures in `tests/data/gpu`, by "
+            f"`benchmarks/gpu_imbalance.py`: {model['layers']} layers, hidden {model['hidden']}, "
+            f"{model['experts']} experts top-{model['top_k']}, pdbs {document['pdbs']}, sequences "
+            f"of {document['sequence']}, untrained, expert parallelism "
+            f"{document['plan']['expert']}; captured on {len(document['devices'])} × "
+            f"{document['devices'][0]}, jax {document['jax']}. The tax is what a step would gain "
+            "with equal loads: at least how much longer the grouped products of the slowest rank "
+            "take than those of the mean one, at most what they would if every layer waited for "
+            "its fullest rank. So small a model spends little of a step in its products; for the "
+            "comparison above, loads were measured and no tax.",
+            table(head, rows),
+            *failures(
+                {
+                    row["strategy"]: row["not_known"]
+                    for row in document["rows"]
+                    if "not_known" in row
+                }
+            ),
+        ]
+    )
+
+
 LOSSES = {
     "final_loss": "final",
     "held_out": "held out",
@@ -427,6 +469,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_exchange_native.json": exchange_native,
     "gpu_ab.json": strategies,
     "gpu_ab_one_gpu.json": strategies,
+    "gpu_imbalance.json": imbalance,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

@@ -121,6 +121,33 @@ def test_strategies_are_set_against_the_cheapest_dropping(writer, tmp_path):
     assert "One GPU holds all experts: there is no exchange" in page
 
 
+def test_the_tax_of_uneven_routing_is_that_of_expert_load(writer, tmp_path):
+    known = {
+        "strategy": "sparse-gmm",
+        "step_us": 10000.0,
+        "expert_imbalance": 3.948,
+        "rank_imbalance": 1.325,
+        "tax_least_us": 4.0,
+        "tax_most_us": 250.0,
+    }
+    capacity = {**known, "strategy": "dense-cf2", "not_known": "of a fixed size"}
+    document = {
+        "model": dict.fromkeys(("layers", "hidden", "experts", "top_k"), 2),
+        "plan": {"expert": 2},
+        "sequence": 512,
+        "pdbs": 2,
+        "devices": ["NVIDIA X"] * 2,
+        "jax": "0.1",
+        "rows": [known, capacity],
+    }
+    (tmp_path / "gpu_imbalance.json").write_text(json.dumps(document))
+    page = writer.page(tmp_path)
+    assert "captured on 2 × NVIDIA X, jax 0.1." in page.replace("\n", " ")
+    assert "| sparse-gmm | 10,000 | 3.95 | 1.32 | 4 to 250 | 2 % |" in page
+    assert "| dense-cf2 | 10,000 | 3.95 | 1.32 | – | – |" in page
+    assert "- dense-cf2: of a fixed size" in page
+
+
 def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_path):
     def run(seed: int, final: float) -> dict:
         return {
