@@ -55,7 +55,8 @@ from gpu_machine import gpu_machine
 RESULTS = Path(__file__).parent / "results"
 MEMORY_FRACTION = "0.15"
 PART = 1 / 20
-UNTUNED = "--xla_gpu_autotune_level=0"
+UNTUNED = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+"""Products by cuBLAS, which is fast untuned; XLA's own are not."""
 QUANTITIES = ("final_loss", "held_out", "held_out_dropless")
 
 
@@ -283,6 +284,7 @@ def main() -> None:
     parser.add_argument("--router", action="append", choices=list(BIAS_SPEED))
     parser.add_argument("--limit-s", type=float, default=3600, help="for all strategies together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, a few steps")
+    parser.add_argument("--add", action="store_true", help="to the runs that FILE.json holds")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_convergence.json")
     arguments = parser.parse_args()
@@ -298,19 +300,36 @@ def main() -> None:
         "bias_speed": BIAS_SPEED,
     }
     routers = arguments.router or list(BIAS_SPEED)
-    runs: list[dict[str, Any]] = []
-
+    runs = earlier(arguments.out, head) if arguments.add else []
     mutex = threading.Lock()
 
     def keep(row: dict[str, Any]) -> None:
         with mutex:
+            runs[:] = [run for run in runs if _which(run) != _which(row)]
             runs.append(row)
             print(line(row), flush=True)
-            write(arguments.out, head, runs, strategies)
+            write(arguments.out, head, runs)
 
     train_all(strategies, setting, routers, time.monotonic() + arguments.limit_s, keep)
-    for comparison in write(arguments.out, head, runs, strategies):
+    for comparison in write(arguments.out, head, runs):
         print(comparison_line(comparison))
+
+
+def earlier(out: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs that a file holds, if their setting is that of ``head``; else this program ends."""
+    if not out.is_file():
+        sys.exit(f"{out}: expected the runs of an earlier call, found no file. Leave --add out.")
+    document = json.loads(out.read_text())
+    for key in ("setting", "bias_speed"):
+        if document[key] != head[key]:
+            sys.exit(
+                f"{out}: expected {key} {head[key]}, found {document[key]}. Give another --out."
+            )
+    return [run for run in document["runs"] if "failed" not in run]
+
+
+def _which(run: dict[str, Any]) -> tuple[Any, ...]:
+    return (run.get("router"), run["strategy"], run.get("seed"))
 
 
 def train_all(
@@ -380,11 +399,11 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(len(gpu_machine()["cards"]))] or [""]
 
 
-def write(
-    out: Path, head: dict[str, Any], runs: list[dict[str, Any]], strategies: tuple[str, ...]
-) -> list[dict[str, Any]]:
+def write(out: Path, head: dict[str, Any], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write what is known so far; returns the comparisons."""
     trained = [run for run in runs if "failed" not in run]
+    found = dict.fromkeys(run["strategy"] for run in trained)
+    strategies = tuple(dict.fromkeys([*(s for s in STRATEGIES if s in found), *found]))
     order = [
         comparison
         for quantity in QUANTITIES
