@@ -2,8 +2,8 @@
 
 The plans of compiled steps grow on a line with the batch, which leads to the largest that the
 allocator's pool should hold; that one is run, then the next larger until one runs out of memory, or
-the next smaller until one runs. Steps are compiled without tuning (``xla_gpu_autotune_level=0``),
-which takes less time and changes speed, not the plan.
+the next smaller until one runs. Steps are compiled without tuning, which takes less time; that
+changes their speed, and their plan by the workspaces of products alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 MOST_COMPILED = 4
 MOST_TRIED = 4
-UNTUNED = {"xla_gpu_autotune_level": 0}
+UNTUNED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+"""Products by cuBLAS, which is fast untuned; XLA's own are not."""
 
 
 def planned_largest(
