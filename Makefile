@@ -37,7 +37,7 @@ stress: $(VENV)/.installed ## Threads and processes that meet, under the thread 
 	$(BIN)/cmake --build build/stress
 	build/stress/moeprof_rendezvous_stress
 	build/stress/moeprof_process_board_stress
-	if [ -x build/stress/moeprof_local_exchange_stress ]; then \
+	@if [ -x build/stress/moeprof_local_exchange_stress ]; then \
 	  build/stress/moeprof_local_exchange_stress 50; \
 	else echo "local_exchange_stress: not run, as CUDA's headers are not here"; fi
 

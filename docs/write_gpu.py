@@ -398,7 +398,9 @@ def sanitizers(document: dict[str, Any]) -> str:
             "## compute-sanitizer",
             "Programs without a framework run random cases and compare bit for bit with the host."
             " Every buffer of the products is an allocation of exactly its size. Before them each"
-            " tool counts a fault planted for it."
+            " tool counts a fault planted for it. racecheck follows what threads load and store in"
+            " shared memory: tiles that the copy engine (TMA) writes and the tensor cores read are"
+            " no thread's accesses, and only the comparison of results speaks for those."
             f" {measured_on(document['machine'])}",
             table(["program", "tool", "rounds", "errors or hazards"], rows),
         ]
