@@ -6,8 +6,9 @@ import datetime
 import platform
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from machine import version_or_none
 
 _PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "torch", "optax", "numpy")
 
@@ -22,7 +23,7 @@ def gpu_machine() -> dict[str, Any]:
         "cards": _cards(),
         "python": platform.python_version(),
         "nvcc": _nvcc_release(),
-        **{package.replace("-", "_"): _version(package) for package in _PACKAGES},
+        **{package.replace("-", "_"): version_or_none(package) for package in _PACKAGES},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
@@ -43,10 +44,3 @@ def _lines(program: str, *arguments: str) -> list[str]:
         return []
     done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=60)
     return done.stdout.strip().splitlines() if done.returncode == 0 else []
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"

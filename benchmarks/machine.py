@@ -20,12 +20,13 @@ def machine(*packages: str) -> dict[str, object]:
         "load_before": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in packages},
+        **{package: version_or_none(package) for package in packages},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 
-def _version(package: str) -> str:
+def version_or_none(package: str) -> str:
+    """Of an installed package, else "none"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -21,8 +21,8 @@ INTRODUCTION = """\
 # On GPUs: what was measured
 
 Written by `python docs/write_gpu.py > docs/gpu.md` from the files in `benchmarks/results/`,
-measured on a machine with two NVIDIA GPUs; a test compares the two. `benchmarks/gpu.sh` makes such
-files; those of grouped products were read off what its programs printed, as said there. Figures are
+measured on the NVIDIA GPUs that each table names; a test compares the two. `benchmarks/gpu.sh`
+makes such files; where one was read off what a program printed, that is said there. Figures are
 medians; peers take turns sample by sample within one run. TFLOP/s are 10^12 flops of used rows per
 second, GB are 10^9 bytes, GiB 2^30. A dash: that contestant failed, as said below its table."""
 
