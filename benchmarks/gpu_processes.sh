@@ -61,7 +61,8 @@ trap end_children EXIT
 last=$((SECONDS + ${LIMIT_S:-86400})) # no pair begins after this, and none goes on past it
 
 # ranks STATUSES NAME SECONDS SCENARIO SETTING…: a process per status. The statuses are what each is
-# expected to end with, "x" for any but 0; a finding that is wrong is a failure too.
+# expected to end with, "x" for any but 0, where each rank's stderr must have the words of REFUSAL. A
+# finding that is wrong is a failure too, and so is a scenario without one that is right.
 ranks() {
   local expected name=$2 limit=$3 scenario=$4 start end port rank rcs=() right wrong as=ok
   read -ra expected <<<"$1"
@@ -90,11 +91,11 @@ ranks() {
   for rank in "${!expected[@]}"; do
     case "${expected[$rank]} ${rcs[$rank]}" in
       "x 0" | "x 124" | "x 137") as=FAILED ;; # 124, 137: past the limit
-      "x "*) ;;
+      "x "*) grep -qF "$REFUSAL" "$OUT/$name.$rank.err" || as=FAILED ;;
       *) [ "${expected[$rank]}" = "${rcs[$rank]}" ] || as=FAILED ;;
     esac
   done
-  [ "$wrong" -eq 0 ] || as=FAILED
+  [ "$wrong" -eq 0 ] && [ "$right" -gt 0 ] || as=FAILED
   table+=("$(printf '%-28s rc %-8s %6d ms  right %4d  wrong %4d  %s' "$name" "${rcs[*]}" \
     $((end - start)) "$right" "$wrong" "$as")")
   grep -h -E '"ok": false|killed' "$OUT/$name".?.log | head -6 | cut -c1-700
@@ -110,7 +111,8 @@ ranks() {
 ranks "0 137" jax-killed-in-flight 45 killed-in-flight MOEPROF_STRICT=0
 check jax-speed 100 "$python" benchmarks/gpu_exchange_processes.py --limit-s 45 \
   --out "$OUT/gpu_exchange_processes.json"
-ranks "x x" jax-cuda-async 40 again-after-reset XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
+REFUSAL="unset XLA_PYTHON_CLIENT_ALLOCATOR" \
+  ranks "x x" jax-cuda-async 40 again-after-reset XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
 ranks "0 0" jax-platform-allocator 60 rounds XLA_PYTHON_CLIENT_ALLOCATOR=platform
 ranks "0 0" jax-rounds 60 rounds MOEPROF_STRICT=0
 ranks "0 137" jax-killed 40 killed MOEPROF_STRICT=0

@@ -74,10 +74,15 @@ def run_ranks(scenario: str, timeout_s: float, **settings: str) -> list[End]:
     ]
 
 
-@pytest.mark.parametrize("scenario", ["arrays", "rounds", "again-after-reset"])
+# How many findings each rank has, its mode and its setup among them.
+FINDINGS = {"arrays": 12, "rounds": 203, "again-after-reset": 10}
+
+
+@pytest.mark.parametrize("scenario", FINDINGS)
 def test_every_rank_gets_the_bits_of_the_definition(scenario: str):
     strict = "0" if scenario == "rounds" else "1"
     for end in run_ranks(scenario, 200, MOEPROF_STRICT=strict):
+        assert len(end.findings) == FINDINGS[scenario], end.stderr[-2000:]
         assert not [finding for finding in end.findings if not finding["ok"]]
         assert end.status == 0, end.stderr[-2000:]
 

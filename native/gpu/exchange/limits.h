@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 
 namespace moeprof::gpu {
 
-// Rows, EP times the tokens of a rank, are counted in int32; the lanes of a group of 32 threads
-// have a slot each.
+// Kernels count in int32, tokens by halves of their rows, and take one step past the last: of at
+// most as many as the grid has warps or threads, and a channel is rounded up. So up to twice this
+// and nearly 2^21 more must fit.
+constexpr int64_t kMostRows = (int64_t{1} << 30) - (int64_t{1} << 20);
+
+// `rows` are EP times the tokens of a rank. The lanes of a group of 32 threads have a slot each.
 inline std::optional<std::string> CheckLimits(int64_t rows, int64_t top_k) {
-  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max(), kMostSlots = 32;
+  constexpr int64_t kMostSlots = 32;
   if (rows > kMostRows) {
     return "expected at most " + std::to_string(kMostRows) + " rows (tokens * EP), found " +
            std::to_string(rows);

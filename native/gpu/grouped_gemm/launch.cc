@@ -54,7 +54,7 @@ std::string LaunchGroupedGemm(gpuStream_t stream, const GpuGroupedGemm& op, void
   if (complaint.empty()) complaint = EncodeMap(op.type, {op.out, 0, op.rows, op.n}, &args.out);
   if (!complaint.empty()) return complaint;
   const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
-  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
+  if (error != gpuSuccess) return LaunchComplaint("grouped GEMM plan", error);
   args.out_data = op.out;
   args.plan = plan.plan;
   args.tiling = plan.tiling;
@@ -62,9 +62,9 @@ std::string LaunchGroupedGemm(gpuStream_t stream, const GpuGroupedGemm& op, void
   args.rows = op.rows;
   args.depth = static_cast<int32_t>(op.k);
   const TileLaunch launch{stream, blocks};
-  return Complaint("grouped GEMM kernel", op.type == ElementType::kBFloat16
-                                              ? LaunchTilesBFloat16(launch, args, op.trans_b)
-                                              : LaunchTilesFloat16(launch, args, op.trans_b));
+  return LaunchComplaint("grouped GEMM kernel", op.type == ElementType::kBFloat16
+                                                    ? LaunchTilesBFloat16(launch, args, op.trans_b)
+                                                    : LaunchTilesFloat16(launch, args, op.trans_b));
 }
 
 std::string LaunchVariableKGemm(gpuStream_t stream, const GpuVariableKGemm& op, void* scratch,
@@ -95,7 +95,7 @@ std::string LaunchVariableKGemm(gpuStream_t stream, const GpuVariableKGemm& op, 
   }
   if (!complaint.empty()) return complaint;
   const gpuError_t error = LaunchGroupedGemmPlanWithMaps(stream, plan, maps);
-  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
+  if (error != gpuSuccess) return LaunchComplaint("grouped GEMM plan", error);
   args.group_maps = maps.maps;
   args.out_data = op.out;
   args.plan = plan.plan;
@@ -104,10 +104,10 @@ std::string LaunchVariableKGemm(gpuStream_t stream, const GpuVariableKGemm& op, 
   args.rows = op.rows;
   args.m = plan.out_rows;
   const TileLaunch launch{stream, blocks};
-  return Complaint("grouped GEMM kernel",
-                   op.type == ElementType::kBFloat16
-                       ? LaunchVariableKTilesBFloat16(launch, args, op.float_out)
-                       : LaunchVariableKTilesFloat16(launch, args, op.float_out));
+  return LaunchComplaint("grouped GEMM kernel",
+                         op.type == ElementType::kBFloat16
+                             ? LaunchVariableKTilesBFloat16(launch, args, op.float_out)
+                             : LaunchVariableKTilesFloat16(launch, args, op.float_out));
 }
 
 }  // namespace moeprof::gpu

@@ -27,7 +27,7 @@ PlanRequest PlanOf(const GroupLengths& lengths, int64_t rows, void* scratch,
 
 }  // namespace
 
-std::string Complaint(const char* what, gpuError_t error) {
+std::string LaunchComplaint(const char* what, gpuError_t error) {
   if (error == gpuSuccess) return "";
   return std::string(what) + ": " + GpuErrorName(error) + ", " + gpuGetErrorString(error);
 }

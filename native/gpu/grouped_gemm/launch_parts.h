@@ -10,7 +10,7 @@
 namespace moeprof::gpu {
 
 // "", or what failed and how.
-std::string Complaint(const char* what, gpuError_t error);
+std::string LaunchComplaint(const char* what, gpuError_t error);
 
 // Blocks that fill the current device, within the choice's limit; at least 1.
 int32_t BlocksOf(const GemmChoice& choice);

@@ -30,7 +30,7 @@ std::string LaunchPlainForward(gpuStream_t stream, const GpuGroupedGemm& op, voi
   PlanRequest plan = PlanOf(op, scratch, report);
   plan.tiling = TilingOf(op.n);
   const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
-  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
+  if (error != gpuSuccess) return LaunchComplaint("grouped GEMM plan", error);
   SimtArgs args = ArgsOf(plan, op.a, op.b, op.out);
   args.depth = static_cast<int32_t>(op.k);
   args.a_first = args.a_row = op.k;
@@ -38,8 +38,9 @@ std::string LaunchPlainForward(gpuStream_t stream, const GpuGroupedGemm& op, voi
   args.b_group = op.k * op.n;
   args.b_depth = op.trans_b ? 1 : op.n;
   args.b_col = op.trans_b ? op.k : 1;
-  return Complaint("grouped GEMM kernel",
-                   LaunchSimt(stream, blocks * kBlocksPerMultiprocessor, op.type, false, args));
+  return LaunchComplaint(
+      "grouped GEMM kernel",
+      LaunchSimt(stream, blocks * kBlocksPerMultiprocessor, op.type, false, args));
 }
 
 std::string LaunchPlainVariableK(gpuStream_t stream, const GpuVariableKGemm& op, void* scratch,
@@ -47,7 +48,7 @@ std::string LaunchPlainVariableK(gpuStream_t stream, const GpuVariableKGemm& op,
   PlanRequest plan = PlanOf(op, scratch, report);
   plan.tiling = TilingOf(op.n);
   const gpuError_t error = LaunchGroupedGemmPlan(stream, plan);
-  if (error != gpuSuccess) return Complaint("grouped GEMM plan", error);
+  if (error != gpuSuccess) return LaunchComplaint("grouped GEMM plan", error);
   SimtArgs args = ArgsOf(plan, op.lhs, op.rhs, op.out);
   args.variable_k = true;
   args.m = static_cast<int32_t>(op.m);
@@ -55,8 +56,9 @@ std::string LaunchPlainVariableK(gpuStream_t stream, const GpuVariableKGemm& op,
   args.a_row = 1;
   args.b_first = args.b_depth = op.n;
   args.b_col = 1;
-  return Complaint("grouped GEMM kernel", LaunchSimt(stream, blocks * kBlocksPerMultiprocessor,
-                                                     op.type, op.float_out, args));
+  return LaunchComplaint(
+      "grouped GEMM kernel",
+      LaunchSimt(stream, blocks * kBlocksPerMultiprocessor, op.type, op.float_out, args));
 }
 
 }  // namespace moeprof::gpu
