@@ -32,8 +32,8 @@ GPU_TARGETS = {
 }
 
 _WHERE_ABSENT = (
-    "It is built where nvcc and an NVIDIA GPU are: put nvcc on PATH and install moeprof again, with "
-    "MOEPROF_GPU=ON in the environment where there is no GPU."
+    "It is built where nvcc and an NVIDIA GPU are: put nvcc on PATH and install moeprof again, "
+    "with MOEPROF_GPU=ON in the environment where there is no GPU."
 )
 _TEXT_BYTES = 512
 
