@@ -1,4 +1,6 @@
 // Question: how do tests and measurements call the grouped GEMM without a framework?
+//
+// Part of the library itself: what is tested and measured is what runs.
 #include <cstdio>
 #include <string>
 
