@@ -312,6 +312,8 @@ def convergence(document: dict[str, Any]) -> str:
     ]
     for router, name in routers.items():
         of_router = [run for run in trained if run["router"] == router]
+        if not of_router:
+            continue
         parts += [f"### Router: {name}", table(_LOSS_HEAD, _loss_rows(of_router))]
     parts += [
         "### Told apart from chance?",
