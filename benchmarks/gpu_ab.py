@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_ab_largest import largest_of
 from gpu_ab_setting import (
@@ -45,10 +45,16 @@ RESULTS = Path(__file__).parent / "results"
 PROCESS = Path(__file__).with_name("gpu_ab_process.py")
 
 
-def in_process(
-    options: list[str], devices: int, fraction: float, timeout_s: float
-) -> tuple[list[dict[str, Any]], str | None]:
-    """The rows that `gpu_ab_process` printed, and why it failed if it did."""
+class Ended(NamedTuple):
+    """The rows that a process printed; why it failed, if it did; whether its time was over."""
+
+    rows: list[dict[str, Any]]
+    reason: str | None
+    is_late: bool = False
+
+
+def in_process(options: list[str], devices: int, fraction: float, timeout_s: float) -> Ended:
+    """What `gpu_ab_process` made of ``options`` within ``timeout_s``."""
     environment = {
         **os.environ,
         "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{fraction:.4f}",
@@ -68,14 +74,14 @@ def in_process(
         out.seek(0)
         rows = [json.loads(line) for line in out if line.startswith("{")]
         if status == 0:
-            return rows, None
+            return Ended(rows, None)
         problems.seek(0)
         lines = [line.strip() for line in problems if line.strip()]
     telling = [line for line in lines if "RESOURCE_EXHAUSTED" in line or "Error" in line]
     reason = (telling or lines or ["no output"])[-1][:300]
     if status is None:
         reason = f"no result within {timeout_s:.0f} s; last line: {reason}"
-    return rows, reason
+    return Ended(rows, reason, is_late=status is None)
 
 
 def visible_devices() -> list[str]:
@@ -121,10 +127,11 @@ def compare(options: argparse.Namespace) -> None:
         "pool_bytes": POOL_BYTES,
         "strategies": {},
     }
+    without_result = 0
     if options.add or options.only_largest:
         document = earlier(options.out, machine)
 
-    def child(*arguments: Any) -> tuple[list[dict[str, Any]], str | None]:
+    def child(*arguments: Any) -> Ended:
         limit_s = max(1.0, min(options.case_limit_s, ends - time.monotonic()))
         texts = [str(argument) for argument in (*arguments, int(options.smoke))]
         return in_process(texts, options.devices, pool_fraction(machine["cards"]), limit_s)
@@ -132,30 +139,36 @@ def compare(options: argparse.Namespace) -> None:
     for strategy in () if options.only_largest else strategies:
         pdbs = FEWER_PDBS.get(strategy, COMMON_PDBS)
         batches = [(pdbs, "synthetic"), (pdbs, "text")]
-        rows, reason = child("common", strategy, json.dumps(batches))
-        if reason is not None:
+        ended = child("common", strategy, json.dumps(batches))
+        rows = list(ended.rows)
+        if ended.reason is not None:
             pdbs, data = batches[min(len(rows), len(batches) - 1)]
-            rows.append({"pdbs": pdbs, "data": data, "failed": reason})
-        projected = projected_largest(strategy, options.devices)
-        document["strategies"][strategy] = {"projected_largest_pdbs": projected, "runs": rows}
+            rows.append({"pdbs": pdbs, "data": data, "failed": ended.reason})
         for row in rows:
             print(line(strategy, row), flush=True)
+        without_result += sum("failed" in row for row in rows)
+        if ended.is_late:  # which is no result
+            rows = ended.rows
+        projected = projected_largest(strategy, options.devices)
+        document["strategies"][strategy] = {"projected_largest_pdbs": projected, "runs": rows}
         options.out.write_text(json.dumps(document, indent=1) + "\n")
     for strategy in () if options.only_common else strategies:
         found = document["strategies"].get(strategy, {"runs": []})
         known = [row for row in found["runs"] if "planned_bytes" in row]
         if not known or ends - time.monotonic() < 10:
             print(f"{strategy:<18} largest pdbs: not tried", flush=True)
+            without_result += 1
             continue
         pdbs, planned = known[0]["pdbs"], known[0]["planned_bytes"]
         most = found["projected_largest_pdbs"]
         pool = 2 * planned if options.smoke else POOL_BYTES
-        tried, reason = child("largest", strategy, pdbs, planned, most, pool)
-        found["largest"] = largest_of(pdbs, tried)
-        if reason is not None:
-            found["largest"]["failed"] = reason
-        print(largest_line(strategy, found["largest"]), flush=True)
+        ended = child("largest", strategy, pdbs, planned, most, pool)
+        found["largest"] = largest_of(pdbs, ended.rows)
+        print(largest_line(strategy, found["largest"], ended.reason), flush=True)
+        without_result += ended.reason is not None
         options.out.write_text(json.dumps(document, indent=1) + "\n")
+    if without_result:
+        sys.exit(f"{without_result} without a result")
 
 
 def earlier(out: Path, machine: dict[str, Any]) -> dict[str, Any]:
@@ -174,14 +187,14 @@ def earlier(out: Path, machine: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def largest_line(strategy: str, found: dict[str, Any]) -> str:
+def largest_line(strategy: str, found: dict[str, Any], reason: str | None) -> str:
     """One row of the second table."""
     tried = ", ".join(
         f"{row['pdbs']} {'failed' if 'failed' in row else 'ran'} "
         f"(plan {row['planned_bytes'] / 2**30:.2f} GiB)"
         for row in found["tried"]
     )
-    more = f"; {found['failed'][:80]}" if "failed" in found else ""
+    more = "" if reason is None else f"; {reason[:80]}"
     bound = "" if found["is_bounded"] else " at least"
     return f"{strategy:<18} largest pdbs{bound} {found['pdbs']}: {tried or 'nothing tried'}{more}"
 

@@ -46,6 +46,7 @@ from gpu_convergence_setting import (
     STRATEGIES,
     Setting,
     changed,
+    learning_rate_of,
     model_of,
     whole,
     windows,
@@ -105,7 +106,7 @@ class Trainer:
         setting, mesh = self._setting, self._mesh
         steps = steps or setting.steps
         settings = OptimizerSettings(
-            learning_rate=setting.learning_rate, bias_speed=BIAS_SPEED[router]
+            learning_rate=learning_rate_of(setting), bias_speed=BIAS_SPEED[router]
         )
         state = init_state(self._job, mesh, seed=seed, settings=settings)
         if router not in self._steps:
@@ -241,11 +242,11 @@ class Training:
         self._rows.put(None)
 
     def compiled(self, ends: float) -> dict[str, Any]:
-        """Wait until it has compiled: ``ready_s``, or ``failed``."""
+        """Wait until it has compiled: ``ready_s``, ``failed`` or ``late``."""
         return self._next(ends)
 
     def train(self, router: str, seed: int, ends: float) -> dict[str, Any]:
-        """Train and wait: the row, or ``failed``."""
+        """Train and wait: the row, ``failed`` or ``late``."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which `_next` finds
             self._process.stdin.write(f"{router} {seed}\n")
@@ -253,11 +254,11 @@ class Training:
         return self._next(ends)
 
     def _next(self, ends: float) -> dict[str, Any]:
-        """The next row until ``ends`` of the monotonic clock, or ``failed``."""
+        """The next row until ``ends`` of the monotonic clock, else ``late``; or ``failed``."""
         try:
             row = self._rows.get(timeout=max(ends - time.monotonic(), 0.1))
         except queue.Empty:
-            return {"failed": f"the time was over; last line: {self._last_line()}"}
+            return {"late": f"the time was over; last line: {self._last_line()}"}
         if row is not None:
             return row
         self._process.wait(timeout=30)
@@ -298,13 +299,20 @@ def main() -> None:
         "machine": gpu_machine(),
         "setting": dataclasses.asdict(setting),
         "bias_speed": BIAS_SPEED,
+        "xla_flags": UNTUNED,
     }
     routers = arguments.router or list(BIAS_SPEED)
     runs = earlier(arguments.out, head) if arguments.add else []
     mutex = threading.Lock()
+    without_result = []
 
     def keep(row: dict[str, Any]) -> None:
         with mutex:
+            if "final_loss" not in row:
+                without_result.append(row)
+            if "late" in row:  # which is no result
+                print(f"{row['strategy']}: {row['late']}", flush=True)
+                return
             runs[:] = [run for run in runs if _which(run) != _which(row)]
             runs.append(row)
             print(line(row), flush=True)
@@ -313,18 +321,21 @@ def main() -> None:
     train_all(strategies, setting, routers, time.monotonic() + arguments.limit_s, keep)
     for comparison in write(arguments.out, head, runs):
         print(comparison_line(comparison))
+    if without_result:
+        sys.exit(f"{len(without_result)} runs ended without a result, {len(runs)} with one")
 
 
 def earlier(out: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs that a file holds, if their setting is that of ``head``; else this program ends."""
+    """The runs of a file with the machine and setting of ``head``; else this program ends."""
     if not out.is_file():
         sys.exit(f"{out}: expected the runs of an earlier call, found no file. Leave --add out.")
     document = json.loads(out.read_text())
-    for key in ("setting", "bias_speed"):
-        if document[key] != head[key]:
-            sys.exit(
-                f"{out}: expected {key} {head[key]}, found {document[key]}. Give another --out."
-            )
+    for key, now in head.items():
+        before = document[key]
+        if key == "machine":  # another day is no other machine
+            before, now = ({**each, "date": ""} for each in (before, now))
+        if before != now:
+            sys.exit(f"{out}: expected {key} {now}, found {before}. Give another --out.")
     return [run for run in document["runs"] if "failed" not in run]
 
 
@@ -348,7 +359,7 @@ def train_all(
         patience = (time.monotonic() + ends) / 2
         for gpu, training in [(gpu, t) for gpu, on_gpu in trainings.items() for t in on_gpu]:
             row = {"strategy": training.strategy, **training.compiled(patience)}
-            if "failed" in row:
+            if "ready_s" not in row:
                 keep(row)
                 trainings[gpu] = [other for other in trainings[gpu] if other is not training]
                 training.end()
@@ -385,7 +396,7 @@ def train_seeds(
             for training in tuple(alive):
                 row = training.train(router, seed, ends)
                 keep({"router": router, "strategy": training.strategy, "seed": seed, **row})
-                if "failed" in row:
+                if "final_loss" not in row:
                     alive.remove(training)
         if not alive or ends - time.monotonic() < time.monotonic() - began:
             return

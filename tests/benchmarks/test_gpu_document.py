@@ -174,7 +174,13 @@ def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_p
     sizes = ("layers", "hidden", "experts", "top_k", "sequences", "sequence")
     document = {
         "machine": MACHINE,
-        "setting": {**dict.fromkeys(sizes, 4), "steps": 2000},
+        "setting": {
+            **dict.fromkeys(sizes, 4),
+            "steps": 2000,
+            "warm_up": 100,
+            "learning_rate": 0.001,
+        },
+        "xla_flags": "--flag",
         "bias_speed": {"balanced": 0.001},
         "runs": [run(0, 1.2), run(1, 1.3), {"strategy": "sparse-gmm", "failed": "no room"}],
         "order": [difference],
