@@ -53,9 +53,9 @@ def main() -> None:
     rows = rows_of(done.stdout)
     for row in rows:
         print(line(row), flush=True)
-    if done.returncode:
+    if done.returncode or not any("tokens" in row for row in rows):
         print(done.stdout[-2000:], file=sys.stderr)
-        sys.exit(done.returncode)
+        sys.exit(done.returncode or f"{program} --bench: expected lines of JSON, found none")
     document = {"machine": gpu_machine(), "rows": rows}
     options.out.write_text(json.dumps(document, indent=1) + "\n")
 

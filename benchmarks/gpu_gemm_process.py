@@ -2,7 +2,8 @@
 
 A compiler that tunes a peer for minutes cannot be interrupted from inside, but a process can be
 ended: whoever is not ready within the limit is named and loses that shape, not the run. Requests
-and answers are lines of JSON; only one process computes at a time.
+and answers are lines of JSON. While a pass is prepared all work at the same time (Pallas' tile is
+chosen beside the others); then only one computes at a time.
 
     python gpu_gemm_process.py KIND SHAPE      the other side, started by `ContestantProcess`
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gpu_gemm_shapes import Shape
+from gpu_timing import Sample
 
 
 def torch_calls(shape: Shape) -> dict[tuple[str, str], Callable[[], Any]]:
@@ -31,18 +33,15 @@ def torch_calls(shape: Shape) -> dict[tuple[str, str], Callable[[], Any]]:
     }
 
 
-def torch_sample(call: Callable[[], Any]) -> Callable[[int], float]:
-    """Seconds per call by CUDA events."""
+def torch_sample(call: Callable[[], Any]) -> Sample:
+    """Seconds per call by the host's clock, as `jax_sample` takes them."""
     import torch
 
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
     def sample(calls: int) -> float:
-        start.record()
+        began = time.perf_counter()
         for _ in range(calls):
             call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / calls
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / calls
 
     return sample

@@ -32,6 +32,7 @@ RESULTS = HERE / "results"
 BUILD = HERE.parent / "build" / "gpu"
 # The status of a sanitizer that counted something; no program of ours ends with it.
 COUNTED = 86
+_ROUNDS = re.compile(r"^ok: (\d+) of \d+ rounds", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 
 
@@ -86,6 +87,12 @@ def read_summary(text: str) -> int | None:
     return int(found[-1][0] or found[-1][1]) if found else None
 
 
+def rounds_done(text: str) -> int | None:
+    """How many rounds the program says it did; it stops before its limit."""
+    found = _ROUNDS.search(text)
+    return int(found[1]) if found else None
+
+
 def command_of(watched: Watched, build: Path) -> list[str]:
     """The sanitizer's command line.
 
@@ -138,6 +145,7 @@ def watch(watched: Watched, build: Path, log: Path, limit_s: float) -> dict[str,
         "program": watched.name,
         "tool": watched.tool,
         "arguments": list(watched.arguments),
+        "rounds": rounds_done(text),
         "found": found,
         "status": status,
         "is_clean": not wrong and not watched.is_planted,

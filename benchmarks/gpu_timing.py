@@ -69,13 +69,17 @@ def jax_sample(call: Callable[[], Any]) -> Sample:
 
 
 def take_turns(
-    contestants: list[Contestant], samples: int, sample_s: float, limit_s: float
+    contestants: list[Contestant],
+    samples: int,
+    sample_s: float,
+    limit_s: float,
+    least_calls: int = 1,
 ) -> tuple[dict[str, Timing], dict[str, str]]:
     """Timings by name, and why the others have none.
 
     Each is called twice before it is timed. A sample has as many calls as fit into ``sample_s``
-    seconds, at least one; a contestant whose samples would take more than ``limit_s`` seconds in
-    all has fewer of them, at least three.
+    seconds, at least ``least_calls``; a contestant whose samples would take more than ``limit_s``
+    seconds in all has fewer of them, at least three.
     """
     calls: dict[str, int] = {}
     rounds: dict[str, int] = {}
@@ -87,7 +91,7 @@ def take_turns(
         except Exception as error:  # a peer that fails is a result; the others go on
             failed[contestant.name] = telling_line(error)
             continue
-        calls[contestant.name] = max(1, int(sample_s / once_s))
+        calls[contestant.name] = max(least_calls, int(sample_s / once_s))
         spent_s = once_s * calls[contestant.name]
         rounds[contestant.name] = max(3, min(samples, int(limit_s / spent_s)))
     times: dict[str, list[float]] = {name: [] for name in calls}

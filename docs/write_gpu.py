@@ -82,7 +82,10 @@ def grouped_gemm(document: dict[str, Any]) -> str:
         for row in document["rows"]
         for name, why in row["failed"].items()
     }
-    worst = max((row["relative_error"] for row in rows), default=0.0)
+    errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
+    worst = (
+        f"Largest relative error of ours against float32 products: {max(errors, default=0):.1e}."
+    )
     return "\n\n".join(
         [
             "## Grouped GEMM under JAX",
@@ -91,7 +94,7 @@ def grouped_gemm(document: dict[str, Any]) -> str:
             "product has one matrix for all rows. " + measured_on(document["machine"]),
             *([document["note"]] if "note" in document else []),
             table(head, cells),
-            f"Largest relative error of ours against float32 products: {worst:.1e}.",
+            *([worst] if errors else []),
             *failures(reasons),
         ]
     )
@@ -116,6 +119,12 @@ def grouped_gemm_check(document: dict[str, Any]) -> str:
     if "long_tflops" in document["rows"][0]:
         del names["moeprof_plain"]
         parts += ["In long samples:", products(document, "long_tflops", names)]
+    reasons = {
+        f"{names.get(name, name)} at E={row['groups']}, {row['k']} → {row['n']}, {row['pass']}": why
+        for row in document["rows"]
+        for name, why in row.get("failed", {}).items()
+    }
+    parts += failures(reasons)
     return "\n\n".join(parts)
 
 
@@ -380,9 +389,8 @@ def spread(values: list[float]) -> str:
 
 
 def rounds_of(run: dict[str, Any]) -> str:
-    """The number after --rounds; a dash where the program has none."""
-    arguments = run.get("arguments", [])
-    return arguments[arguments.index("--rounds") + 1] if "--rounds" in arguments else "–"
+    """How many the program did; a dash where that is not known."""
+    return "–" if run.get("rounds") is None else str(run["rounds"])
 
 
 def sanitizers(document: dict[str, Any]) -> str:
@@ -392,7 +400,7 @@ def sanitizers(document: dict[str, Any]) -> str:
             run["program"],
             run["tool"],
             rounds_of(run),
-            "clean" if run["is_clean"] else str(run["found"]),
+            "clean" if run["is_clean"] else str(run["found"] or run["wrong"]),
         ]
         for run in document["runs"]
         if not run.get("is_planted")

@@ -120,6 +120,17 @@ def test_rate_counts_used_rows(program):
     assert gemm.rate(shape, timing.Timing(1.3e-3, 0, 0, 20, 20)) == pytest.approx(740.06, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("error", "timed", "right"),
+    [(1.7e-3, True, True), (1.7e-3, False, False), (0.1, True, False), (None, True, False)],
+)
+def test_a_pass_counts_only_where_ours_ran_and_was_right(program, error, timed, right):
+    timings = {"moeprof": {}} if timed else {"dense_torch": {}}
+    row = {"relative_error": error, "timings": timings}
+    assert program("gpu_grouped_gemm").is_right(row) is right
+    assert not program("gpu_grouped_gemm").is_right({**row, "relative_error": float("nan")})
+
+
 def test_a_wrong_product_has_a_large_error(program):
     gemm = program("gpu_gemm_jax")
     shape = program("gpu_gemm_shapes").SMOKE_SHAPES["smoke"]
@@ -206,6 +217,12 @@ def test_a_sanitizer_is_believed_only_where_it_counted(program, which, text, sta
     sanitize = program("gpu_sanitize")
     watched = sanitize.planted()[0] if which == "planted" else sanitize.kernels(60)[0]
     assert sanitize.verdict(watched, sanitize.read_summary(text), status, text) == wrong
+
+
+def test_rounds_are_those_that_were_done(program):
+    sanitize = program("gpu_sanitize")
+    assert sanitize.rounds_done("text\nok: 25 of 60 rounds, 225 products, 0 wrong, 9.0 s\n") == 25
+    assert sanitize.rounds_done("FAILED: 25 of 60 rounds, 1 wrong\n") is None
 
 
 def test_nothing_is_clean_after_a_tool_that_missed_what_was_planted(program):

@@ -198,15 +198,18 @@ def test_losses_are_means_over_seeds_and_differences_come_in_pairs(writer, tmp_p
 
 def test_what_sanitizers_found(writer, tmp_path):
     clean = {"program": "exchange", "tool": "memcheck", "found": 0, "is_clean": True}
-    clean["arguments"] = ["--rounds", "60", "--seconds", "9"]
+    clean["rounds"] = 60
+    late = {**clean, "program": "late", "is_clean": False, "found": None, "rounds": None}
+    late["wrong"] = "expected it to end within its limit"
     planted = {"program": "planted race", "tool": "racecheck", "found": 1, "is_clean": False}
     planted["is_planted"] = True
     hazards = {"program": "exchange", "tool": "racecheck", "found": 3, "is_clean": False}
-    found = {"machine": MACHINE, "runs": [planted, clean, hazards]}
+    found = {"machine": MACHINE, "runs": [planted, clean, hazards, late]}
     (tmp_path / "gpu_sanitize.json").write_text(json.dumps(found))
     page = writer.page(tmp_path)
     assert "| exchange | memcheck | 60 | clean |" in page
     assert "planted race" not in page
+    assert "| late | memcheck | – | expected it to end within its limit |" in page
     assert "| exchange | racecheck | – | 3 |" in page
 
 
@@ -239,3 +242,14 @@ def test_the_exchange_kernels_alone(writer, tmp_path):
     assert "| dispatch | 4,096 | 96 | 180.0 | 325 |" in page
     assert "| peer copy | 4,096 | – | 180.0 | 325 |" in page
     assert "A meeting of two host threads takes 9.5 µs." in page
+
+
+def test_a_pass_in_which_ours_failed_has_no_error_to_show(writer, tmp_path):
+    head = {"groups": 8, "k": 4, "n": 6, "spread": "unbalanced", "pass": "dA"}
+    row = {**head, "tflops": {"dense_torch": 700.0}, "relative_error": None}
+    row["failed"] = {"moeprof": "was not ready within 20 s"}
+    text = json.dumps({"machine": MACHINE, "rows": [row]})
+    (tmp_path / "gpu_grouped_gemm.json").write_text(text)
+    page = writer.page(tmp_path)
+    assert "- moeprof at E=8, dA: was not ready within 20 s" in page
+    assert "Largest relative error" not in page
