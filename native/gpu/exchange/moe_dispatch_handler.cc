@@ -16,8 +16,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Two for a combine; writing into peers' memory is 2 to 3 % faster with half as many again: 96 blocks
-// against 64 at 4096 and 8192 tokens (docs/gpu.md, the exchange kernels alone).
+// Two for a combine; writing into peers' memory is 2 to 3 % faster with half as many again: 96
+// blocks against 64 at 4096 and 8192 tokens (docs/gpu.md, the exchange kernels alone).
 constexpr int64_t kBlocksPerChannel = 3;
 
 template <typename Buffer>
