@@ -35,6 +35,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -365,17 +366,14 @@ def train_all(
                 training.end()
             else:
                 print(f"{training.strategy} is compiled: {row['ready_s']:.0f} s", flush=True)
-        threads = [
-            threading.Thread(
-                target=train_seeds,
-                args=(trainings[gpu], routers, range(first, setting.seeds, len(gpus)), ends, keep),
-            )
-            for first, gpu in enumerate(gpus)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(gpus)) as pool:
+            seeds = {gpu: range(i, setting.seeds, len(gpus)) for i, gpu in enumerate(gpus)}
+            ended = [
+                pool.submit(train_seeds, trainings[gpu], routers, seeds[gpu], ends, keep)
+                for gpu in gpus
+            ]
+            for each in ended:
+                each.result()
     finally:
         for training in everyone:
             training.end()

@@ -55,7 +55,8 @@ def test_exchange_in_one_process(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["sparse-gmm-deepep"])
 def test_strategies(tmp_path, strategy):
-    found = run("gpu_ab", "--strategy", strategy, "--case-limit-s", "450", out=tmp_path / "r.json")
+    options = ("--strategy", strategy, "--only-common", "--case-limit-s", "450")
+    found = run("gpu_ab", *options, out=tmp_path / "r.json")
     synthetic, text = found["strategies"][strategy]["runs"]
     assert (synthetic["data"], text["data"]) == ("synthetic", "text")
     for row in (synthetic, text):
