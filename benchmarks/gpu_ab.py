@@ -188,27 +188,27 @@ def earlier(out: Path, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def largest_line(strategy: str, found: dict[str, Any], reason: str | None) -> str:
-    """One row of the second table."""
-    tried = ", ".join(
-        f"{row['pdbs']} {'failed' if 'failed' in row else 'ran'} "
-        f"(plan {row['planned_bytes'] / 2**30:.2f} GiB)"
-        for row in found["tried"]
-    )
-    more = "" if reason is None else f"; {reason[:80]}"
-    bound = "" if found["is_bounded"] else " at least"
-    return f"{strategy:<18} largest pdbs{bound} {found['pdbs']}: {tried or 'nothing tried'}{more}"
+    """A strategy's largest batch and a line per attempt, 80 columns."""
+    bound = "" if found["is_bounded"] else "at least "
+    lines = [f"{strategy:<18} largest pdbs {bound}{found['pdbs']}"]
+    for row in found["tried"]:
+        outcome = row["failed"][:40] if "failed" in row else "ran"
+        lines.append(f"  {row['pdbs']:>3}, plan {row['planned_bytes'] / 2**30:.2f} GiB: {outcome}")
+    if reason is not None:
+        lines.append(f"  {reason[:78]}")
+    return "\n".join(lines)
 
 
 def line(strategy: str, row: dict[str, Any]) -> str:
-    """One row of the table."""
+    """A row of the table in two lines, 80 columns."""
     name = f"{strategy:<18} pdbs {row['pdbs']:<3} {row['data']:<10}"
     if "failed" in row:
-        return f"{name} failed: {row['failed'][:100]}"
+        return f"{name} failed:\n  {row['failed'][:78]}"
     peak = max(row["peak_bytes"], default=0) / 2**30
     return (
-        f"{name} {row['step_ms']:9.1f} ms {row['tokens_s_device']:10,.0f} tokens/s/device  peak "
-        f"{peak:6.2f} GiB  busiest expert {row['busiest_expert_over_mean']:5.2f}, rank "
-        f"{row['busiest_rank_over_mean']:4.2f} × mean  compiled in {row['compile_s']:.0f} s"
+        f"{name} {row['step_ms']:9.1f} ms {row['tokens_s_device']:10,.0f} tokens/s/device\n"
+        f"  peak {peak:.2f} GiB, busiest expert {row['busiest_expert_over_mean']:.2f} and rank "
+        f"{row['busiest_rank_over_mean']:.2f} × mean, compiled in {row['compile_s']:.0f} s"
     )
 
 

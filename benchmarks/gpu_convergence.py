@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import queue
@@ -320,8 +321,7 @@ def main() -> None:
             write(arguments.out, head, runs)
 
     train_all(strategies, setting, routers, time.monotonic() + arguments.limit_s, keep)
-    for comparison in write(arguments.out, head, runs):
-        print(comparison_line(comparison))
+    print(comparison_lines(write(arguments.out, head, runs)))
     if without_result:
         sys.exit(f"{len(without_result)} runs ended without a result, {len(runs)} with one")
 
@@ -433,14 +433,21 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def comparison_line(row: dict[str, Any]) -> str:
-    """One comparison, 80 columns and its quantity."""
-    error = row["standard_error"]
-    spread = "" if error is None else f" ± {error:.4f}"
-    return (
-        f"{row['quantity']}, {row['router']}: {row['first']} − {row['second']} = "
-        f"{row['difference']:+.4f}{spread}: {row['verdict']}"
-    )
+def comparison_lines(rows: list[dict[str, Any]]) -> str:
+    """The comparisons under what is compared, 80 columns."""
+    lines = []
+    for (quantity, router), group in itertools.groupby(
+        rows, key=lambda row: (row["quantity"], row["router"])
+    ):
+        lines.append(f"{quantity.replace('_', ' ')}, {router} router, nats per byte:")
+        for row in group:
+            error = row["standard_error"]
+            spread = "" if error is None else f" ± {error:.4f}"
+            lines.append(
+                f"  {row['first']:>12} − {row['second']:<17} {row['difference']:+.4f}{spread:<9} "
+                f"{row['verdict']}"
+            )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
