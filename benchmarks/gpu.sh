@@ -65,7 +65,7 @@ for part in "$@"; do
   case "$part" in
     build) run build 300 env PYTHON="$python" native/gpu/build.sh build/gpu "${options[@]:-all}" ;;
     products)
-      run products 300 "$python" benchmarks/gpu_products.py build/grouped_gemm \
+      run products 300 "$python" benchmarks/gpu_products.py build/gpu \
         --out "$out/gpu_grouped_gemm_check.json" "${options[@]}" ;;
     gemm)
       run gemm 900 "$python" benchmarks/gpu_grouped_gemm.py \

@@ -391,6 +391,7 @@ PARTS = {
     "fault": part_fault,
 }
 LIMIT_S = 90  # of one part
+BUILD = str(Path(__file__).parents[1] / "build.sh")
 
 
 def run_one(folder, part):
@@ -398,7 +399,7 @@ def run_one(folder, part):
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
-    PARTS[part](Library(Path(folder) / "libgrouped_gemm.so"))
+    PARTS[part](Library(Path(folder) / "libmoeprof_gpu.so"))
 
 
 def run_in_process(folder, part, device):
@@ -421,8 +422,9 @@ def run_in_process(folder, part, device):
 
 def main(folder, parts):
     """Builds the library and runs the parts side by side; the number of those that failed."""
-    subprocess.run([str(Path(__file__).parent / "build.sh"), folder], check=True, timeout=200)
-    print("built", flush=True)
+    folder = str(Path(folder).resolve())
+    env = {"PYTHON": sys.executable, **os.environ}
+    subprocess.run([BUILD, folder, "moeprof_gpu"], check=True, env=env, timeout=400)
     names = parts or list(PARTS)
     devices = int(os.environ.get("CHECK_DEVICES", "1"))
     with ThreadPoolExecutor(len(names)) as pool:
