@@ -56,7 +56,8 @@ __device__ __forceinline__ void BarrierArriveExpect(uint32_t barrier, uint32_t b
 
 // Arrives at the barrier of the same address in block `rank` of the cluster. It orders what this
 // block's threads see, no more: with .release.cluster the compiler puts MEMBAR.ALL.GPU in front,
-// which cost a third of the speed. Who waits here only overwrites what wgmma has finished reading.
+// in the loop over stages. Who waits here only overwrites what was read before: by wgmma, which has
+// ended, or by the thread that arrives.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"

@@ -20,8 +20,8 @@ bool TakesTiles(ElementType type, const GemmChoice& choice, int64_t inner0, int6
          inner0 % 8 == 0 && inner1 % 8 == 0 && Aligned(a) && Aligned(b) && Aligned(out);
 }
 
-// Narrow outputs take narrow tiles. Pairs of blocks share half of what they load: up to 31 %
-// faster, and at most 2 % slower, at the measured shapes (docs/gpu.md).
+// Narrow outputs take narrow tiles. Pairs of blocks share half of what they load; rates with and
+// without are in docs/gpu.md.
 Tiling TilesFor(const GemmChoice& choice, int64_t cols, int32_t blocks) {
   const int32_t tile_cols = choice.tile_cols > 0 ? choice.tile_cols : cols <= 128 ? 128 : 256;
   const bool pairs = tile_cols == 256 && choice.pairs != 1 && blocks > 1;

@@ -16,9 +16,8 @@
 //
 // Blocks are persistent: one per multiprocessor, unit after unit, and the loads of the next tile
 // run under the stores of the last. In a cluster of two each block loads one half of the operand
-// that the pair shares and multicasts it: 128 x 256 x 64 needs 48 KiB per 1024 cycles and
-// multiprocessor, 9 TB/s over a H100, where L2 gives 5.5 (measured by others); pairing takes it to
-// 32 KiB (pairs of rows) and 40 KiB (pairs of columns).
+// that the pair shares and multicasts it: per 1024 cycles 128 x 256 x 64 needs 48 KiB of L2 alone,
+// 32 KiB in a pair of rows and 40 KiB in a pair of columns.
 //
 // Arithmetic of one unit of depth k: 2 * 128 * kTileCols * k flops per tile, at 4096 flops a cycle
 // 1024 cycles per stage of 256 columns. Registers: 64 x 256 float32 accumulators are 128 per
