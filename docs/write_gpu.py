@@ -60,12 +60,17 @@ def measured_on(machine: dict[str, Any]) -> str:
 def grouped_gemm(document: dict[str, Any]) -> str:
     """Rates of every contestant, and ours over the best peer and over the best dense product."""
     rows = [row for row in document["rows"] if "tflops" in row]
-    head = ["E, K → N", "pass", *GEMM_NAMES.values(), "over best peer", "of dense"]
+    took_part = {
+        name for row in document["rows"] for name in (*row.get("tflops", ()), *row["failed"])
+    }
+    names = [name for name in GEMM_NAMES if name in took_part]
+    head = ["E, K → N", "pass", *(GEMM_NAMES[name] for name in names)]
+    head += ["over best peer", "of dense"]
     cells = []
     for row in rows:
         spread = " (zipf)" if row["spread"] == "zipf" else ""
         rates = row["tflops"]
-        found = [f"{rates[name]:.0f}" if name in rates else "–" for name in GEMM_NAMES]
+        found = [f"{rates[name]:.0f}" if name in rates else "–" for name in names]
         best = best_of(rates, PEERS)
         dense = best_of(rates, DENSE)
         cells.append(
@@ -93,10 +98,19 @@ def grouped_gemm(document: dict[str, Any]) -> str:
             "1/rank: zipf), in TFLOP/s. Pallas' figure is the best of a few tile sizes; the dense "
             "product has one matrix for all rows. " + measured_on(document["machine"]),
             *([document["note"]] if "note" in document else []),
+            *([timed_alike(document["timing"])] if "timing" in document else []),
             table(head, cells),
             *([worst] if errors else []),
             *failures(reasons),
         ]
+    )
+
+
+def timed_alike(timing: dict[str, Any]) -> str:
+    """How all contestants of one run were timed."""
+    return (
+        f"All are timed by the {timing['clock']}'s clock: samples of {timing['sample_s']:g} s, at "
+        f"least {timing['least_calls']} calls that are sent off together."
     )
 
 
