@@ -17,8 +17,7 @@ mean of its layer, in the last twentieth. `gpu_convergence_order` compares the s
 Each strategy is a process of its own on each GPU. All compile at once, untuned, since tuning takes
 longer than training while others share a GPU; then they train one after the other, each GPU its own
 seeds. A further seed is begun while the time that the last one took is left, so how many there are
-depends on time alone. The two dropless strategies differ in the order of their sums alone: how far
-apart they end is the noise of such a comparison.
+depends on time alone. The two dropless strategies differ in rounding alone.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_convergence_order import comparisons
+from gpu_convergence_order import comparisons, pairs_of
 from gpu_convergence_setting import (
     BIAS_SPEED,
     HELD_OUT,
@@ -416,7 +415,7 @@ def write(out: Path, head: dict[str, Any], runs: list[dict[str, Any]]) -> list[d
     order = [
         comparison
         for quantity in QUANTITIES
-        for comparison in comparisons(trained, strategies, quantity)
+        for comparison in comparisons(trained, pairs_of(strategies), quantity)
     ]
     out.write_text(json.dumps({**head, "runs": runs, "order": order}, indent=1) + "\n")
     return order

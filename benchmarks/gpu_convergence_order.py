@@ -16,10 +16,17 @@ T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """One-sided 95 % quantiles of Student's t with 1, 2, … degrees of freedom."""
 
 
+def pairs_of(strategies: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Neighbours, then each that drops with sparse-gmm, which does not, where they are none."""
+    pairs = list(itertools.pairwise(strategies))
+    ends = [(s, "sparse-gmm") for s in strategies if s.startswith("dense")]
+    return pairs + [pair for pair in ends if pair[1] in strategies and pair not in pairs]
+
+
 def comparisons(
-    runs: list[dict[str, Any]], strategies: tuple[str, ...], quantity: str
+    runs: list[dict[str, Any]], pairs: list[tuple[str, str]], quantity: str
 ) -> list[dict[str, Any]]:
-    """One entry per router and pair of neighbours in ``strategies``.
+    """One entry per router and pair of strategies.
 
     ``difference`` is the mean over seeds of the first's ``quantity`` less the second's (nats per
     byte), ``standard_error`` that of the mean (none for one seed), ``verdict`` "higher", "lower" or
@@ -27,7 +34,7 @@ def comparisons(
     """
     found = []
     routers = list(dict.fromkeys(run["router"] for run in runs))
-    for router, (first, second) in itertools.product(routers, itertools.pairwise(strategies)):
+    for router, (first, second) in itertools.product(routers, pairs):
         losses = [_by_seed(runs, router, strategy, quantity) for strategy in (first, second)]
         seeds = sorted(losses[0].keys() & losses[1].keys())
         if not seeds:

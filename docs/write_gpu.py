@@ -255,7 +255,15 @@ def largest(strategies: dict[str, Any]) -> str:
         if row.get("largest", {}).get("tried")
     ]
     projected = (f"{name} {row['projected_largest_pdbs']}" for name, row in strategies.items())
-    by_form = f"by the closed form of `moeprof memory`: {', '.join(projected)}."
+    missed = [
+        f"{name} ran out of memory at pdbs {run['pdbs']}"
+        for name, row in strategies.items()
+        for run in row["runs"]
+        if "RESOURCE_EXHAUSTED" in run.get("failed", "")
+        and run["pdbs"] <= row["projected_largest_pdbs"]
+    ]
+    wrong = f" It misses: {', '.join(missed)}." if missed else ""
+    by_form = f"by the closed form of `moeprof memory`: {', '.join(projected)}.{wrong}"
     if not measured:
         return f"Largest pdbs in that pool {by_form}"
     return (
@@ -339,12 +347,16 @@ def convergence(document: dict[str, Any]) -> str:
         of_router = [run for run in trained if run["router"] == router]
         if not of_router:
             continue
-        parts += [f"### Router: {name}", table(_LOSS_HEAD, _loss_rows(of_router))]
+        parts += [
+            f"### Router: {name}",
+            table(_LOSS_HEAD, _loss_rows(of_router, _compared(document["order"]))),
+        ]
     parts += [
         "### Told apart from chance?",
         "The loss of the first less that of the second, paired by seed: mean ± standard error. "
-        "`higher` and `lower` hold at 95 %, one-sided, by Student's t. The two dropless strategies "
-        "sum in another order and are alike otherwise, so the pair says how large chance is.",
+        "`higher` and `lower` hold at 95 %, one-sided, by Student's t, each pair by itself. "
+        "sparse-gmm and sparse-gmm-deepep compute the same but for rounding: one weights rows "
+        "after the down projection, the other before it.",
         table(
             ["loss", "router", "first − second", "nats per byte", "seeds", "the first is"],
             [_difference(row) for row in document["order"]],
@@ -365,10 +377,17 @@ _LOSS_HEAD = (
 )
 
 
-def _loss_rows(runs: list[dict[str, Any]]) -> Iterable[list[str]]:
-    """One row per strategy, means over its seeds."""
-    for strategy in dict.fromkeys(run["strategy"] for run in runs):
+def _compared(order: list[dict[str, Any]]) -> list[str]:
+    """The strategies in the order in which they are compared."""
+    return list(dict.fromkeys(row[key] for row in order for key in ("first", "second")))
+
+
+def _loss_rows(runs: list[dict[str, Any]], first: list[str]) -> Iterable[list[str]]:
+    """One row per strategy, those of ``first`` first: means over its seeds."""
+    for strategy in dict.fromkeys([*first, *(run["strategy"] for run in runs)]):
         seeds = [run for run in runs if run["strategy"] == strategy]
+        if not seeds:
+            continue
         dropped = (
             statistics.mean(run["dropped"][when] for run in seeds)
             for when in ("first", "all", "last")
@@ -528,13 +547,19 @@ def share(ours: float | None, other: float | None) -> str:
 
 def failures(reasons: dict[str, str]) -> list[str]:
     """A list of what failed and why; nothing where nothing did."""
-    lines = [f"- {name}: {why[:160].replace('`', '')}" for name, why in reasons.items()]
+    lines = [
+        f"- {name}: {why.split(' [')[0][:160].replace('`', '')}" for name, why in reasons.items()
+    ]
     return ["\n".join(lines)] if lines else []
 
 
 def wrapped(part: str) -> str:
     """A paragraph in lines of at most 100 characters; headings, tables and lists as they are."""
-    return part if part.startswith(("#", "|", "-")) else textwrap.fill(part, 100)
+    return (
+        part
+        if part.startswith(("#", "|", "-"))
+        else textwrap.fill(part, 100, break_on_hyphens=False)
+    )
 
 
 def page(results: Path = RESULTS) -> str:
