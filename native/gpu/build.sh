@@ -8,15 +8,13 @@
 # jax the library is built for.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. native/gpu/settings.sh
+require_gpu ON native/gpu/build.sh
 folder="${1:-build/gpu}"
 shift || true
 targets=("${@:-moeprof_gpu}")
 [ ! -d .venv/bin ] || PATH="$PWD/.venv/bin:$PATH" # cmake and ninja of the tests' environment
-for python in ${PYTHON:-.venv/bin/python python3}; do
-  python="$(command -v "$python" || true)"
-  [ -z "$python" ] || break
-done
-[ "${python#/}" != "$python" ] || python="$PWD/$python" # CMake looks elsewhere for relative ones
+require_python
 generator=()
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S native -B "$folder" "${generator[@]}" -DMOEPROF_CPU=OFF -DMOEPROF_GPU=ON \
