@@ -6,8 +6,9 @@ shows: it fixes the width of the channel matrices in the handle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from moeprof.kernels.argument_types import integer
 from moeprof.kernels.preflight import PreflightError
 
 DEFAULT_NUM_SMS = 64
@@ -69,6 +70,8 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what the transport would only assert on the device."""
+        for field in fields(self):
+            integer(f"Config: {field.name}", getattr(self, field.name))
         check_num_sms(self.num_sms)
         send, recv = self.num_max_nvl_chunked_send_tokens, self.num_max_nvl_chunked_recv_tokens
         if not 0 < send < recv:

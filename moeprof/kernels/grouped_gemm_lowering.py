@@ -4,8 +4,8 @@
 | -------- | ------------------------------------------------------------------------------------- |
 | cpu      | the handler of the CPU library; the slow twin, with one warning, where it cannot load |
 | cuda     | the handler of the GPU library; likewise                                              |
-| rocm     | the slow twin; on AMD GPUs `provider` prefers Primus-Turbo                            |
-| others   | the slow twin                                                                         |
+| rocm     | the slow twin, with one warning; on AMD GPUs `provider` prefers Primus-Turbo          |
+| others   | the slow twin, with one warning                                                       |
 
 Inside `planning` both GPU platforms get a bare call that is never run.
 """
@@ -30,6 +30,12 @@ from moeprof.kernels.planning import is_planning
 _Value = Any  # whichever type the installed JAX has for MLIR values
 _Values = Sequence[_Value | Sequence[_Value]]
 _Lowering = Callable[..., _Values]
+
+
+_NOT_ON_ROCM = (
+    "moeprof has no kernel for AMD GPUs; those of Primus-Turbo serve where it is installed"
+)
+_NOT_ON_OTHERS = "moeprof has kernels for CPUs and NVIDIA GPUs alone, not for this platform"
 
 
 def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
@@ -60,9 +66,14 @@ def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> 
         return native_or_twin(reason, ctx, *as_constants(ctx, operands), **params)
 
     def for_rocm(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
-        return handler(ctx, *operands) if is_planning() else by_twin(ctx, *operands, **params)
+        if is_planning():
+            return handler(ctx, *operands)
+        return native_or_twin(_NOT_ON_ROCM, ctx, *operands, **params)
 
-    mlir.register_lowering(primitive, by_twin)
+    def for_others(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
+        return native_or_twin(_NOT_ON_OTHERS, ctx, *operands, **params)
+
+    mlir.register_lowering(primitive, for_others)
     for platform, rule in {"cpu": for_cpu, "cuda": for_cuda, "rocm": for_rocm}.items():
         mlir.register_lowering(primitive, rule, platform=platform)
 

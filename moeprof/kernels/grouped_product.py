@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from moeprof.kernels import argument_types
 from moeprof.kernels.group_lens import as_lengths, compute_group_offs
 from moeprof.kernels.grouped_gemm_primitive import bind_grouped_gemm, bind_variable_k
-from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.preflight import PreflightError, check_side
 from moeprof.kernels.varying import vary_alike
 
 __all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
@@ -62,17 +63,20 @@ def grouped_gemm(
 
     Raises:
         PreflightError: (a TypeError and a ValueError) a dtype that is not supported, or ``a`` and
-            ``b`` differ in it; shapes that do not belong together.
+            ``b`` differ in it; shapes that do not belong together, or a side above 2**31 - 1.
         jax.errors.JaxRuntimeError: INVALID_ARGUMENT when run with a negative length, lengths that
             reach past ``M``, or offsets that are not the lengths' sums; names index and value.
+            Where XLA runs a call on one CPU device at once, some versions of JAX raise a plain
+            ValueError of the same text: ``except (ValueError, jax.errors.JaxRuntimeError)``.
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = argument_types.array("a", a), argument_types.array("b", b)
+    max_threads = max(0, argument_types.integer("num_cu", num_cu))
     lens = as_lengths(group_lens, "group_lens")
     offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
     _check_dtypes("grouped_gemm", {"a": a, "b": b})
     _check_shapes(a, b, lens, offs, transA, transB)
     a, b, lens, offs = vary_alike(a, b, lens, offs)
-    return _grouped_gemm(a, b, lens, offs, bool(transA), bool(transB), max(0, int(num_cu)))
+    return _grouped_gemm(a, b, lens, offs, bool(transA), bool(transB), max_threads)
 
 
 def _no_offsets() -> jax.Array:
@@ -112,16 +116,17 @@ def grouped_gemm_variable_k(
 
     Raises:
         PreflightError: (a TypeError and a ValueError) dtypes or shapes as in `grouped_gemm`.
-        jax.errors.JaxRuntimeError: lengths or offsets as in `grouped_gemm`.
+        jax.errors.JaxRuntimeError: (or ValueError) lengths or offsets as in `grouped_gemm`.
     """
-    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    lhs, rhs = argument_types.array("lhs", lhs), argument_types.array("rhs", rhs)
+    max_threads = max(0, argument_types.integer("num_cu", num_cu))
     lens = as_lengths(group_lens, "group_lens")
     offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
     _check_dtypes("grouped_gemm_variable_k", {"lhs": lhs, "rhs": rhs})
-    out_dtype = np.dtype(preferred_element_type or lhs.dtype)
+    out_dtype = argument_types.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
     _check_variable_k(lhs, rhs, lens, offs, out_dtype)
     lhs, rhs, lens, offs = vary_alike(lhs, rhs, lens, offs)
-    return _variable_k(lhs, rhs, lens, offs, max(0, int(num_cu)), out_dtype)
+    return _variable_k(lhs, rhs, lens, offs, max_threads, out_dtype)
 
 
 def _check_dtypes(op: str, operands: dict[str, jax.Array]) -> None:
@@ -148,9 +153,10 @@ def _check_variable_k(
             f"{rhs.shape}."
         )
     if out_dtype not in (lhs.dtype, np.dtype(np.float32)):
-        raise PreflightError(
-            f"{op}: expected preferred_element_type float32 or {lhs.dtype}, found {out_dtype}."
-        )
+        taken = " or ".join(dict.fromkeys(("float32", lhs.dtype.name)))
+        raise PreflightError(f"{op}: expected preferred_element_type {taken}, found {out_dtype}.")
+    for name, side in (("rows", lhs.shape[0]), ("m", lhs.shape[1]), ("n", rhs.shape[1])):
+        check_side(op, name, side)
     _check_offsets(op, lens.shape[0], offs)
 
 
@@ -180,6 +186,9 @@ def _check_shapes(
             f"grouped_gemm: b {b.shape} has {groups} groups, so group_lens must have shape "
             f"({groups},), found {lens.shape}."
         )
+    rows, n = a.shape[1 if trans_a else 0], b.shape[1 if trans_b else 2]
+    for name, side in (("rows", rows), ("k", k_of_a), ("n", n)):
+        check_side("grouped_gemm", name, side)
     _check_offsets("grouped_gemm", groups, offs)
 
 

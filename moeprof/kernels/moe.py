@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moeprof.kernels import moe_ops
+from moeprof.kernels.argument_types import found, instance, integer, require_arrays
 from moeprof.kernels.config import Config, dispatch_config
 from moeprof.kernels.moe_linear import gather_rows
 from moeprof.kernels.preflight import (
@@ -74,6 +75,12 @@ def moe_dispatch(
         PreflightError: (a ValueError) shapes, dtypes or limits; names value and rule.
         SetupError: (a RuntimeError) `setup` has not been called.
     """
+    pair = isinstance(x, tuple) and len(x) == 2
+    rows: dict[str, object] = {"x[0]": x[0], "x[1]": x[1]} if pair else {"x": x}
+    require_arrays(rows | {"topk_idx": topk_idx, "topk_weights": topk_weights})
+    num_experts = integer("num_experts", num_experts)
+    expert_alignment = integer("expert_alignment", expert_alignment)
+    _require_config(config)
     leaves, structure = jax.tree.flatten((x, topk_idx, topk_weights))
     operands = jax.tree.unflatten(structure, vary_alike(*leaves))
     return _dispatch(*operands, num_experts, expert_alignment, config)
@@ -100,6 +107,19 @@ def _dispatch(
     )
     recv_x = (got.recv_x, got.recv_scales) if isinstance(x, tuple) else got.recv_x
     return recv_x, got.recv_topk_idx, got.recv_topk_weights, got[4:]
+
+
+def _require_config(config: object) -> None:
+    if config is not None:
+        instance("config", config, Config, "a moeprof.kernels.Config or None")
+
+
+def _named(handle: object) -> dict[str, object]:
+    if not isinstance(handle, (tuple, list)):
+        raise PreflightError(
+            f"handle: expected the 6 arrays that moe_dispatch returned, found {found(handle)}."
+        )
+    return {f"handle[{index}]": part for index, part in enumerate(handle)}
 
 
 def _split_scales(x: Rows) -> tuple[jax.Array, jax.Array]:
@@ -168,6 +188,8 @@ def moe_combine(x: jax.Array, handle: Handle, config: Config | None = None) -> j
         SetupError: (a RuntimeError) `setup` has not been called.
     """
     state = frozen_state()
+    _require_config(config)
+    require_arrays({"x": x} | _named(handle))
     check_rows("x", x, FLOAT_DTYPES)
     check_handle(handle, x.shape[0], state.ep_size)
     if config is not None:

@@ -21,6 +21,8 @@ MAX_EXPERTS_PER_RANK = 1024
 ROW_ALIGNMENT_BYTES = 16
 # Tokens and rows are counted in int32.
 MAX_ROWS = 2**31 - 1
+# OpenBLAS, and the kernels' own counters, take 32-bit sizes.
+MAX_SIDE = 2**31 - 1
 # One scale per 128 channels of an fp8 row.
 FP8_CHANNELS_PER_SCALE = 128
 
@@ -34,6 +36,16 @@ class PreflightError(SpecError, ValueError, AssertionError, TypeError):
     Primus-Turbo raises ValueError for some of these and AssertionError for others, NumPy and JAX
     TypeError for a wrong dtype; code that catches any of them keeps working.
     """
+
+
+def check_side(op: str, name: str, side: int) -> None:
+    """Refuse a side of a grouped product that 32-bit sizes cannot name.
+
+    Raises:
+        PreflightError: ``side`` exceeds 2^31 - 1.
+    """
+    if side > MAX_SIDE:
+        raise PreflightError(f"{op}: expected {name} of at most {MAX_SIDE}, found {side}.")
 
 
 def check_rows(name: str, rows: jax.Array, dtypes: Sequence[str] = FLOAT_DTYPES) -> None:
@@ -184,7 +196,8 @@ def check_handle(handle: Sequence[jax.Array], rows: int, ep_size: int) -> None:
         raise PreflightError(
             f"handle: expected the 6 arrays that moe_dispatch returned, found {len(handle)}."
         )
-    tokens, channels = handle[5].shape[0], handle[1].shape[-1]
+    tokens = handle[5].shape[0] if handle[5].ndim else 0
+    channels = handle[1].shape[-1] if handle[1].ndim else 0
     expected = [
         (ep_size, ep_size),
         (ep_size, channels),

@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from primus_turbo.jax.lax import grouped_gemm as upstream_grouped_gemm
 
+from moeprof.kernels import argument_types
 from moeprof.kernels.group_lens import as_lengths, compute_group_offs, with_64_bits
 from moeprof.kernels.preflight import PreflightError
 
@@ -50,7 +51,8 @@ def grouped_gemm(
         PreflightError: (a TypeError and a ValueError) another dtype, or lengths that are no
             one-dimensional integers.
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = argument_types.array("a", a), argument_types.array("b", b)
+    num_cu = argument_types.integer("num_cu", num_cu)
     _check_dtypes("grouped_gemm", "a and b", a, b)
     lens = as_lengths(group_lens, "group_lens")
     offs = compute_group_offs(lens) if group_offs is None else as_lengths(group_offs, "group_offs")
@@ -86,12 +88,13 @@ def grouped_gemm_variable_k(
     Raises:
         PreflightError: (a TypeError and a ValueError) another dtype of operands or result.
     """
-    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    lhs, rhs = argument_types.array("lhs", lhs), argument_types.array("rhs", rhs)
+    out_dtype = argument_types.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
     _check_dtypes("grouped_gemm_variable_k", "lhs and rhs", lhs, rhs)
-    if preferred_element_type not in (None, lhs.dtype):
+    if out_dtype != lhs.dtype:
         raise PreflightError(
             f"grouped_gemm_variable_k: Primus-Turbo's kernel writes {lhs.dtype}, found "
-            f"preferred_element_type {jnp.dtype(preferred_element_type)}. Leave it out."
+            f"preferred_element_type {out_dtype}. Leave it out."
         )
     lens = as_lengths(group_lens, "group_lens")
     matrices = jnp.zeros((lens.shape[0], lhs.shape[1], rhs.shape[1]), lhs.dtype)

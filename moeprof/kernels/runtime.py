@@ -18,6 +18,7 @@ import jax
 
 from moeprof.errors import SpecError
 from moeprof.kernels import native_gpu, process_group
+from moeprof.kernels.argument_types import instance, integer, integers
 from moeprof.kernels.config import (
     DEFAULT_NUM_SMS,
     MAX_NVL_RANKS,
@@ -100,6 +101,8 @@ def setup(
 ) -> None:
     """Decide how tokens travel, once per process.
 
+    The same call again changes nothing; another one is refused until `reset_runtime`.
+
     Args:
         hidden_bytes: ``hidden × max(itemsize, 2)``, the bytes of a token's row. PER_PROCESS needs
             it, as Primus-Turbo does to size its buffers. Ours needs none: ranks read and write each
@@ -124,12 +127,14 @@ def setup(
     """
     global _frozen
     launch = _check_mode(mesh, ep_ranks, mode)
+    if mesh is not None:
+        instance("setup: mesh", mesh, jax.sharding.Mesh, "a jax.sharding.Mesh or None")
     request = _Request(
-        hidden_bytes,
+        None if hidden_bytes is None else integer("setup: hidden_bytes", hidden_bytes),
         mesh,
-        None if ep_ranks is None else tuple(ep_ranks),
-        ep_axis_name,
-        DEFAULT_NUM_SMS if num_sms is None else num_sms,
+        None if ep_ranks is None else integers("setup: ep_ranks", ep_ranks),
+        instance("setup: ep_axis_name", ep_axis_name, str, "the name of a mesh axis"),
+        DEFAULT_NUM_SMS if num_sms is None else integer("setup: num_sms", num_sms),
         launch,
     )
     check_num_sms(request.num_sms)
@@ -323,7 +328,7 @@ def set_ep_group(ranks: Sequence[int]) -> None:
 
 
 def _check_ep_group(ranks: Sequence[int]) -> tuple[int, ...]:
-    group = tuple(int(rank) for rank in ranks)
+    group = integers("set_ep_group: ranks", ranks)
     if len(set(group)) != len(group) or jax.process_index() not in group:
         raise PreflightError(
             f"set_ep_group: expected unique process indices including {jax.process_index()} "
@@ -348,8 +353,8 @@ def frozen_state() -> FrozenRuntimeState:
         return _planned(planned)
     if _frozen is None:
         raise SetupError(
-            "setup() must be called exactly once before moe_dispatch, moe_combine, get_ep_size or "
-            "is_internode; it has not been called in this process."
+            "setup() must be called before moe_dispatch, moe_combine, get_ep_size or is_internode; "
+            "it has not been called in this process."
         )
     return _frozen[1]
 

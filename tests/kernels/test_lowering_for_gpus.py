@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from moeprof.kernels import (
     native_gpu,
     setup,
 )
+from moeprof.kernels.grouped_gemm_lowering import _warn_once
 from moeprof.kernels.moe_primitives import bind_combine
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.runtime import frozen_state
@@ -121,6 +123,25 @@ def test_without_the_library_the_twin_runs_and_says_why(monkeypatch):
     monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "no library, as told")
     with pytest.warns(RuntimeWarning, match="slow twins: no library, as told"):
         assert calls(lambda a, b: grouped_gemm(a, b, LENS), ROWS, MATRICES) == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "why"), [("rocm", "no kernel for AMD GPUs"), ("tpu", "CPUs and NVIDIA GPUs alone")]
+)
+def test_where_there_is_no_kernel_one_warning_says_why(platform, why):
+    _warn_once.cache_clear()
+
+    def lower(rows: int) -> str:
+        run = jax.jit(lambda a, b: grouped_gemm(a, b, LENS))
+        traced = run.trace(ROWS[:rows], MATRICES)
+        return traced.lower(lowering_platforms=(platform,)).as_text()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "moeprof_grouped_gemm" not in lower(64) + lower(56)
+    (warning,) = caught
+    assert why in str(warning.message)
+    assert warning.category is RuntimeWarning
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])

@@ -85,7 +85,7 @@ def received_experts(exchange: Exchange, block: int, job: Job) -> jax.Array:
 def announce() -> None:
     """Say once per process that rows travel padded."""
     print(
-        "moeprof: XLA:CPU has no ragged_all_to_all; sparse strategies send padded blocks instead.",
+        "moeprof: sparse rows travel in padded blocks: XLA:CPU has no ragged_all_to_all.",
         file=sys.stderr,
     )
 
