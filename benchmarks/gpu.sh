@@ -19,17 +19,50 @@
 #   stress       2,000 rounds of dispatch and combine with random skew        100 s     200 s
 #   capture      a profile of two steps of every strategy                     200 s     330 s
 #
+# build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize and stress need one, the
+# others two. Where a name is no part's or a part has too few GPUs, nothing begins: status 2.
 # What they took was seen on a machine with two H200s. A part that fails or runs past its limit is
 # named at the end and does not stop the others; the exit status is the number of those. LIMIT_S, if
-# set, bounds all parts together. PYTHON names the Python, which needs jax with its CUDA plugin and
-# optax, and torch for its figures.
+# set, bounds all parts together, in whole seconds. A signal that ends this script ends what it
+# started. PYTHON names the Python, which needs jax with its CUDA plugin and optax, and torch for its
+# figures.
 # Options of a part's program: PART_OPTIONS, such as GEMM_OPTIONS="--case e32_k7168_n2048".
 set -uo pipefail
 cd "$(dirname "$0")/.."
+. benchmarks/gpu_shell.sh
 root="$PWD"
-out="${OUT:-$root/benchmarks/results}"
-mkdir -p "$out"
 python="${PYTHON:-python3}"
+
+# gpus_of PART: how many it needs; nothing for a name that is no part's.
+gpus_of() {
+  case "$1" in
+    build) echo 0 ;;
+    test | products | gemm | ab-one-gpu | convergence | sanitize | stress) echo 1 ;;
+    processes | exchange | native | exchange_processes | ab | capture) echo 2 ;;
+  esac
+}
+
+if [ $# -eq 0 ]; then
+  usage_of "$0" >&2
+  exit 2
+fi
+needs=()
+for part in "$@"; do
+  case "$part" in
+    -h | --help)
+      usage_of "$0"
+      exit 0
+      ;;
+  esac
+  gpus="$(gpus_of "$part")"
+  [ -n "$gpus" ] || refuse "$part: expected a part; benchmarks/gpu.sh --help lists them"
+  needs+=("benchmarks/gpu.sh $part" "$gpus")
+done
+need_seconds LIMIT_S "${LIMIT_S:-}"
+need_gpus "${needs[@]}"
+out="${OUT:-$root/benchmarks/results}"
+need_folder OUT "$out"
+out="$(cd "$out" && pwd)"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export MOEPROF_GPU_LIBRARY="${MOEPROF_GPU_LIBRARY:-$root/build/gpu/libmoeprof_gpu.so}"
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$root/build/gpu-compiled}"
@@ -38,9 +71,49 @@ ends=$((SECONDS + ${LIMIT_S:-86400}))
 failed=()
 lines=()
 
+# A part is a group of processes, and what it starts may leave the group: each has this in its
+# environment, so that none is missed and no process of anybody else is taken.
+mark="MOEPROF_GPU_PART=$$.$RANDOM$RANDOM"
+child=
+set -m # a group for each command in the background, with its signals as they were
+
+# end_part: nothing that the part started goes on, and holds a GPU's memory. The group has five
+# seconds to put away what it made.
+end_part() {
+  local marked environment
+  if [ -n "$child" ] && kill -TERM -- "-$child" 2>/dev/null; then
+    for _ in {1..50}; do
+      kill -0 -- "-$child" 2>/dev/null || break
+      sleep 0.1
+    done
+    kill -KILL -- "-$child" 2>/dev/null
+  fi
+  for _ in {1..50}; do # until none is left: one may have started another meanwhile
+    marked="$(grep -lsazxF -- "$mark" /proc/[0-9]*/environ)"
+    [ -n "$marked" ] || break
+    for environment in $marked; do
+      environment="${environment#/proc/}"
+      kill -KILL "${environment%/environ}" 2>/dev/null
+    done
+    sleep 0.1
+  done
+  child=
+}
+
+# stopped STATUS: a signal has come.
+stopped() {
+  trap '' INT TERM HUP
+  end_part
+  echo "benchmarks/gpu.sh: stopped by a signal; what it had started is ended" >&2
+  exit "$1"
+}
+trap 'stopped 129' HUP
+trap 'stopped 130' INT
+trap 'stopped 143' TERM
+
 # run PART SECONDS COMMAND…: one part within its own limit and that of all parts.
 run() {
-  local part="$1" limit="$2" began=$SECONDS left=$((ends - SECONDS)) status
+  local part="$1" limit="$2" began=$SECONDS left=$((ends - SECONDS)) status log
   shift 2
   [ "$left" -lt "$limit" ] && limit="$left"
   if [ "$limit" -lt 5 ]; then
@@ -48,8 +121,18 @@ run() {
     return
   fi
   echo "== $part"
-  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$part.log"
-  status=${PIPESTATUS[0]}
+  exec {log}> >(
+    trap '' INT TERM HUP
+    exec tee "$out/$part.log"
+  )
+  local tee=$!
+  env "$mark" timeout --kill-after=10 "$limit" "$@" >&"$log" 2>&1 {log}>&- </dev/null &
+  child=$!
+  wait "$child"
+  status=$?
+  end_part
+  exec {log}>&-
+  wait "$tee"
   lines+=("$(printf '%-12s %4d s  status %d' "$part" $((SECONDS - began)) "$status")")
   case "$status" in
     0) ;;
@@ -91,15 +174,14 @@ for part in "$@"; do
     sanitize)
       run sanitize 400 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" \
         "${options[@]}" ;;
-    stress) run stress 200 benchmarks/gpu_exchange.sh "$out/stress" rounds "${options[@]}" ;;
+    stress) run stress 200 env PYTHON="$python" benchmarks/gpu_exchange.sh "$out/stress" rounds "${options[@]}" ;;
     test)
       run test 400 env OUT="$out/tests" PYTHON="$python" benchmarks/gpu_tests.sh "${options[@]}" ;;
     processes)
       run processes 600 env PYTHON="$python" benchmarks/gpu_processes.sh "$out/processes" \
         "${options[@]}" ;;
     capture)
-      run capture 330 benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
-    *) failed+=("$part: no such part") ;;
+      run capture 330 env PYTHON="$python" benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
   esac
 done
 

@@ -39,6 +39,7 @@ from gpu_ab_setting import (
     STRATEGIES,
     projected_largest,
 )
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,7 +111,9 @@ def main() -> None:
     parser.add_argument("--case-limit-s", type=float, default=150, help="for one strategy")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on any backend")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_ab.json")
-    compare(parser.parse_args())
+    options = parser.parse_args()
+    begin(parser.prog, options.devices, options.out, smoke=options.smoke)
+    compare(options)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -151,7 +154,8 @@ def compare(options: argparse.Namespace) -> None:
             rows = ended.rows
         projected = projected_largest(strategy, options.devices)
         document["strategies"][strategy] = {"projected_largest_pdbs": projected, "runs": rows}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        if any(found["runs"] for found in document["strategies"].values()):
+            write_result(options.out, document)
     for strategy in () if options.only_common else strategies:
         found = document["strategies"].get(strategy, {"runs": []})
         known = [row for row in found["runs"] if "planned_bytes" in row]
@@ -166,7 +170,7 @@ def compare(options: argparse.Namespace) -> None:
         found["largest"] = largest_of(pdbs, ended.rows)
         print(largest_line(strategy, found["largest"], ended.reason), flush=True)
         without_result += ended.reason is not None
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_result(options.out, document)
     if without_result:
         sys.exit(f"{without_result} without a result")
 

@@ -210,6 +210,9 @@ def main() -> int:
     if arguments.command == "pack":
         pack(arguments.out, arguments.kept)
         return 0
+    from gpu_gate import begin  # a neighbour, on the path where this file is the program
+
+    begin(f"{parser.prog} run", 2)
     out = arguments.out.absolute()
     return run(out, arguments.only, arguments.compile_s, arguments.run_s)
 

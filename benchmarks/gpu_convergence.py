@@ -52,6 +52,7 @@ from gpu_convergence_setting import (
     whole,
     windows,
 )
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -294,6 +295,7 @@ def main() -> None:
         strategy, sizes, routers = arguments.one
         train_here(strategy, Setting(**json.loads(sizes)), routers.split(","))
         return
+    begin(parser.prog, 1, arguments.out, smoke=arguments.smoke)
     setting = changed(SMOKE if arguments.smoke else Setting(), arguments.set)
     strategies = tuple(arguments.strategy or STRATEGIES)
     head = {
@@ -408,7 +410,7 @@ def visible_gpus() -> list[str]:
 
 
 def write(out: Path, head: dict[str, Any], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write what is known so far; returns the comparisons."""
+    """Write what is known so far, if anything is; returns the comparisons."""
     trained = [run for run in runs if "failed" not in run]
     found = dict.fromkeys(run["strategy"] for run in trained)
     strategies = tuple(dict.fromkeys([*(s for s in STRATEGIES if s in found), *found]))
@@ -417,7 +419,8 @@ def write(out: Path, head: dict[str, Any], runs: list[dict[str, Any]]) -> list[d
         for quantity in QUANTITIES
         for comparison in comparisons(trained, pairs_of(strategies), quantity)
     ]
-    out.write_text(json.dumps({**head, "runs": runs, "order": order}, indent=1) + "\n")
+    if runs:
+        write_result(out, {**head, "runs": runs, "order": order})
     return order
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from gpu_exchange_load import SMOKE, Load, Op, row
 from gpu_exchange_ops import Exchanges
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 from gpu_timing import Contestant, jax_sample, take_turns, telling_line
 
@@ -118,6 +119,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on any backend")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_exchange.json")
     options = parser.parse_args()
+    begin(parser.prog, 2, options.out, smoke=options.smoke)
     began = time.monotonic()
     loads = [SMOKE] if options.smoke else [Load(t) for t in options.tokens or (4096, 8192)]
     document: dict[str, Any] = {"machine": gpu_machine(), "loads": []}
@@ -126,7 +128,7 @@ def main() -> None:
         copies = [] if options.smoke else peer_copy(load)
         document["loads"].append({**measure(load, options), "peer_copies": copies})
         document["seconds"] = round(time.monotonic() - began, 1)
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_result(options.out, document)
 
 
 if __name__ == "__main__":

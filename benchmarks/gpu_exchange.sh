@@ -10,23 +10,33 @@
 #   missing   a rank, and a rank's kernel, that never come: what the others say   2
 #
 # Builds and runs native/stress/gpu_exchange_stress.cu, which compares with the CPU kernels bit for
-# bit. Goes on after a failure; the exit status is the number of failures, 2 for an unknown part.
+# bit. Goes on after a failure; the exit status is the number of failures, 2 where it may not begin:
+# an unknown part, too few GPUs. PYTHON names the Python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+. benchmarks/gpu_shell.sh
+case "${1:-}" in
+  -h | --help)
+    usage_of "$0"
+    exit 0
+    ;;
+  -*) refuse "$1: expected a folder for results, or --help" ;;
+esac
+python="${PYTHON:-python3}"
 OUT=${1:-build/gpu-exchange}
 shift || true
 parts=("$@")
+needs=()
 [ $# -gt 0 ] || parts=(first rounds bench missing)
 for part in "${parts[@]}"; do
   case "$part" in
-    first | rounds | bench | missing) ;;
-    *)
-      echo "$part: expected a part among first, rounds, bench, missing" >&2
-      exit 2
-      ;;
+    first | rounds) needs+=("benchmarks/gpu_exchange.sh $part" 1) ;;
+    bench | missing) needs+=("benchmarks/gpu_exchange.sh $part" 2) ;;
+    *) refuse "$part: expected a part among first, rounds, bench, missing" ;;
   esac
 done
-mkdir -p "$OUT"
+need_gpus "${needs[@]}"
+need_folder OUT "$OUT"
 table=()
 failures=0
 
@@ -54,7 +64,7 @@ for part in "${parts[@]}"; do
       check eight-ranks 40 "$program" --rounds 20 --ranks 8 --seconds 25
       ;;
     bench)
-      check bench 90 "${PYTHON:-python3}" benchmarks/gpu_exchange_native.py --out "$OUT/bench.json"
+      check bench 90 "$python" benchmarks/gpu_exchange_native.py --out "$OUT/bench.json"
       ;;
     rounds)
       check rounds 150 "$program" --rounds "${ROUNDS:-2000}" --seconds 130 --seed "${SEED:-1}"

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 
 HERE = Path(__file__).parent
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=HERE.parent / "build" / "gpu")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_exchange_native.json")
     options = parser.parse_args()
+    begin(parser.prog, 2, options.out)
     program = options.build / PROGRAM
     if not program.exists():
         sys.exit(
@@ -57,7 +59,7 @@ def main() -> None:
         print(done.stdout[-2000:], file=sys.stderr)
         sys.exit(done.returncode or f"{program} --bench: expected lines of JSON, found none")
     document = {"machine": gpu_machine(), "rows": rows}
-    options.out.write_text(json.dumps(document, indent=1) + "\n")
+    write_result(options.out, document)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ T tokens per rank, rows of 7168 bfloat16, top-8 of 256 experts drawn evenly. A t
 difference between a loop of many and a loop of few calls on the device, per call: the median over
 repeats, of the slower process. The combine's is that of both less the dispatch's. Payload is the
 bytes of rows that cross to a rank; GB/s are 10^9 bytes of it over the time. The result file is
-written after each arrangement; the exit status is the number of those that failed.
+written after each arrangement that has rows; the exit status is the number of those that failed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -209,6 +210,7 @@ def main() -> None:
     if options.serve:
         serve(*json.loads(options.serve), loads)
         return
+    begin(parser.prog, RANKS, options.out, smoke=options.smoke)
     document: dict[str, Any] = {"machine": gpu_machine(), "rows": [], "failed": {}}
     for processes in (1,) if options.smoke else (RANKS, 1):
         rows, failed = measure(processes, loads, options)
@@ -223,7 +225,8 @@ def main() -> None:
                 f" combine {found['combine_us']:.1f} us, {found['combine_GB_s']:.1f} GB/s",
                 flush=True,
             )
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        if document["rows"]:
+            write_result(options.out, document)
     sys.exit(len(document["failed"]))
 
 

@@ -16,7 +16,6 @@ or was wrong.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpu_gate import begin, write_result
 from gpu_gemm_contestants import KINDS
 from gpu_gemm_process import ContestantProcess, prepare_all
 from gpu_gemm_shapes import PASSES, SHAPES, SMOKE_SHAPES, Shape
@@ -107,6 +107,7 @@ def main() -> None:
     for name in options.case or ():
         if name not in shapes:
             parser.error(f"--case: expected one of {', '.join(shapes)}, found {name}")
+    begin(parser.prog, 1, options.out, smoke=options.smoke)
     kinds = [kind for kind in KINDS if kind not in options.without]
     if options.smoke:  # what a CPU has
         kinds = [kind for kind in kinds if kind not in ("pallas", "torch")]
@@ -135,7 +136,8 @@ def main() -> None:
                 row = measure(name, shapes[name], which, processes, options)
                 document["rows"].append(row)
                 document["seconds"] = round(time.monotonic() - began, 1)
-                options.out.write_text(json.dumps(document, indent=1) + "\n")
+                if any(found["timings"] for found in document["rows"]):
+                    write_result(options.out, document)
                 print(line(row), flush=True)
                 wrong += not is_right(row)
                 for contestant, reason in row["failed"].items():

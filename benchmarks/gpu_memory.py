@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_gate import begin, write_result
+
 RESULTS = Path(__file__).parent / "results"
 MODEL = {
     "layers": 4,
@@ -139,6 +141,7 @@ def main() -> None:
         strategy, pdbs, expert, remat = arguments.one
         print(json.dumps(measure_here(strategy, int(pdbs), int(expert), remat)))
         return
+    begin(parser.prog, arguments.expert, arguments.out)
     began = time.monotonic()
     rows: list[dict[str, Any]] = []
     head = {
@@ -155,7 +158,7 @@ def main() -> None:
         row = run_case(strategy, pdbs, arguments.expert, arguments.remat, arguments.case_limit_s)
         rows.append(row)
         print(_line(row), flush=True)
-        arguments.out.write_text(json.dumps({**head, "cases": rows}, indent=1) + "\n")
+        write_result(arguments.out, {**head, "cases": rows})
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -5,13 +5,23 @@
 #
 # First without JAX (native/stress/gpu_process_exchange_stress.cu), then two processes of JAX with a
 # GPU each (tests/kernels/process_ranks.py). Goes on after a failure; ends with a table; the exit
-# status is the number of failures. Takes the library that MOEPROF_GPU_LIBRARY names, else builds
+# status is the number of failures, 2 where it may not begin. Needs two GPUs. Takes the library that MOEPROF_GPU_LIBRARY names, else builds
 # it. LIMIT_S, if set, bounds the part with JAX. PYTHON names the Python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-OUT=${1:-build/gpu-processes}
-mkdir -p "$OUT"
+. benchmarks/gpu_shell.sh
+case "${1:-}" in
+  -h | --help)
+    usage_of "$0"
+    exit 0
+    ;;
+  -*) refuse "$1: expected a folder for results, or --help" ;;
+esac
 python="${PYTHON:-python3}"
+need_seconds LIMIT_S "${LIMIT_S:-}"
+need_gpus benchmarks/gpu_processes.sh 2
+OUT=${1:-build/gpu-processes}
+need_folder OUT "$OUT"
 table=()
 failures=0
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 from gpu_meter import Meter
 
@@ -212,6 +212,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.2, help="of one long sample")
     parser.add_argument("--limit-s", type=float, default=200.0, help="no product begins later")
     options = parser.parse_args()
+    begin(parser.prog, 1, options.out)
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"{parser.prog}: expected torch in {sys.executable}, found none; install it")
     path = built(options.folder)
     ends_at = time.monotonic() + options.limit_s
 
@@ -252,7 +255,7 @@ def main() -> int:
                     flush=True,
                 )
             if options.out:
-                options.out.write_text(json.dumps(document, indent=1) + "\n")
+                write_result(options.out, document)
     return wrong
 
 

@@ -13,9 +13,9 @@ clean. Ends with the number of runs that are not as they should be.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_gate import begin, write_result
 from gpu_machine import gpu_machine
 
 HERE = Path(__file__).parent
@@ -104,6 +105,16 @@ def command_of(watched: Watched, build: Path) -> list[str]:
         options += ["--report-api-errors", "no", "--padding", "256"]
     program = str(build / watched.program)
     return ["compute-sanitizer", "--tool", watched.tool, *options, program, *watched.arguments]
+
+
+def missing(runs: Sequence[Watched], build: Path) -> str:
+    """ "" where the sanitizer and every program are there, else the first that is not."""
+    if shutil.which("compute-sanitizer") is None:
+        return "compute-sanitizer: expected it on the path, found none; CUDA's toolkit has it"
+    for program in (build / run.program for run in runs):
+        if not program.exists():
+            return f"{program}: expected a program, found none; native/gpu/build.sh builds it"
+    return ""
 
 
 def verdict(watched: Watched, found: int | None, status: int | None, text: str) -> str:
@@ -202,17 +213,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="runs whose tool or program holds this text")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_sanitize.json")
     options = parser.parse_args()
-    folder = options.out.parent / "sanitize"
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = [run for run in kernels(0.75 * options.limit_s) if options.only in run.label]
     if not wanted:
         sys.exit(f"--only: expected part of a tool's or program's name, found {options.only!r}")
+    begin(parser.prog, 1, options.out)
+    absent = missing([*planted(), *wanted], options.build)
+    if absent:
+        sys.exit(absent)
+    folder = options.out.parent / "sanitize"
+    folder.mkdir(exist_ok=True)
     rows: list[dict[str, Any]] = []
     for runs in (planted(), wanted):
         rows += watch_all(runs, options.build, folder, options.limit_s)
         rows = [unless_blind(row, rows) for row in rows]
-        text = json.dumps({"machine": gpu_machine(), "runs": rows}, indent=1)
-        options.out.write_text(text + "\n")
+        write_result(options.out, {"machine": gpu_machine(), "runs": rows})
     for run, row in zip([*planted(), *wanted], rows, strict=True):
         report(row, folder / f"{run.label}.log")
     sys.exit(sum(1 for row in rows if row["wrong"]))

@@ -13,9 +13,16 @@
 # number of failed parts; options that select no test at all are a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out="${OUT:-$PWD/build/gpu-tests}"
-mkdir -p "$out"
+. benchmarks/gpu_shell.sh
+case "${1:-}" in
+  -h | --help)
+    usage_of "$0"
+    exit 0
+    ;;
+esac
 python="${PYTHON:-python3}"
+need_seconds LIMIT_S "${LIMIT_S:-}"
+need_gpus benchmarks/gpu_tests.sh 1
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export MOEPROF_GPU_LIBRARY="${MOEPROF_GPU_LIBRARY:-$PWD/build/gpu/libmoeprof_gpu.so}"
 # The CPU stays beside the GPUs; tests ask for JAX's default devices.
@@ -28,10 +35,11 @@ for module in tests/kernels/test_*.py; do
   [[ " ${exchanges[*]} ${processes[*]} " == *" $module "* ]] || products+=("$module")
 done
 if ! [ -f "$MOEPROF_GPU_LIBRARY" ]; then
-  echo "expected the GPU library in MOEPROF_GPU_LIBRARY, found no $MOEPROF_GPU_LIBRARY;" \
-    "native/gpu/build.sh builds it" >&2
-  exit 1
+  refuse "expected the GPU library in MOEPROF_GPU_LIBRARY, found no $MOEPROF_GPU_LIBRARY;" \
+    "native/gpu/build.sh builds it"
 fi
+out="${OUT:-$PWD/build/gpu-tests}"
+need_folder OUT "$out"
 bounded=()
 [ -z "${LIMIT_S:-}" ] || bounded=(timeout --signal=INT --kill-after=10 "$LIMIT_S")
 
