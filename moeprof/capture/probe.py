@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 TIMEOUT_S = 60.0
-PARTS = ("kernels", "native", "gpu", "devices")
+PARTS = ("kernels", "native", "gpu_library", "gpu", "devices")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,15 @@ def probe_machine(timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
 def _devices() -> str:
     import jax
 
-    devices = jax.devices()
+    from moeprof.errors import NativeError
+
+    try:
+        devices = jax.devices()
+    except AssertionError as error:  # of jax, without a text, where no named backend is installed
+        asked = os.environ.get("JAX_PLATFORMS")
+        if str(error) or not asked:
+            raise
+        raise NativeError(f"JAX_PLATFORMS={asked}: JAX has no such backend here") from error
     kinds = sorted({device.device_kind for device in devices})
     return f"{len(devices)} × {', '.join(kinds)} ({jax.default_backend()})"
 
@@ -72,6 +80,16 @@ def _native() -> str:
     return str(choice.native_library)
 
 
+def _gpu_library() -> str:
+    """The GPU library that loads here, on a machine with or without a GPU; empty: there is none."""
+    from moeprof.kernels import native_gpu
+
+    if native_gpu.is_absent():
+        return ""
+    native_gpu.load()
+    return str(native_gpu.library_path())
+
+
 def _gpu() -> str:
     from moeprof.errors import NativeError
     from moeprof.kernels import native_gpu
@@ -91,7 +109,7 @@ def _finding(ask: Callable[[], str]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the findings of this process as one line of JSON."""
-    asked = dict(zip(PARTS, (_kernels, _native, _gpu, _devices), strict=True))
+    asked = dict(zip(PARTS, (_kernels, _native, _gpu_library, _gpu, _devices), strict=True))
     print(json.dumps({name: _finding(ask) for name, ask in asked.items()}))
 
 

@@ -130,22 +130,28 @@ def jax_checks() -> list[Check]:
         Check("jax", OK, f"{version}, jaxlib {_version('jaxlib')}"),
         _found("devices", findings["devices"], "check JAX_PLATFORMS and the device plugin"),
         _found("native library", findings["native"], None),
-        *gpu_checks(findings["gpu"]),
+        *gpu_checks(findings["gpu_library"], findings["gpu"]),
         _found("kernels", findings["kernels"], None),
     ]
 
 
-def gpu_checks(library: Finding, drivers: Path = Path("/dev")) -> list[Check]:
+def gpu_checks(loaded: Finding, usable: Finding, drivers: Path = Path("/dev")) -> list[Check]:
     """Our kernels for GPUs, where a GPU is or the library; what has never run is said to be so.
 
     Args:
-        library: what the probe found of the GPU library.
+        loaded: the library that loads, empty where there is none and none is asked for.
+        usable: the library whose kernels run here.
         drivers: the folder in which GPU drivers make their nodes.
     """
     checks = []
     has_nvidia_gpu = (drivers / "nvidiactl").exists()
-    if library.found is not None or has_nvidia_gpu:
-        checks.append(_found("GPU library", library, None))
+    if usable.found is not None or (not loaded.found and has_nvidia_gpu):
+        checks.append(_found("GPU library", usable, None))
+    elif loaded.found:
+        state = WARNING if has_nvidia_gpu else ABSENT
+        checks.append(Check("GPU library", state, f"{loaded.found} loads; {usable.problem}"))
+    elif loaded.found is None:
+        checks.append(_found("GPU library", loaded, None))
     else:
         checks.append(Check("GPU library", ABSENT, "not needed: no NVIDIA GPU here"))
     if (drivers / "kfd").exists():

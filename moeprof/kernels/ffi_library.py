@@ -25,23 +25,30 @@ def library_path(name: str, variable: str) -> Path:
     return Path(str(importlib.resources.files("moeprof") / "native" / name))
 
 
-def open_library(path: Path, kind: str, where_absent: str) -> ctypes.CDLL:
+def open_library(path: Path, kind: str, variable: str, where_absent: str) -> ctypes.CDLL:
     """The library at ``path``.
 
     Args:
         path: where it lies, or would lie.
         kind: what it is called in messages, "native library", say.
-        where_absent: why it may be missing and what to do then.
+        variable: the environment's name for another build, which is blamed where it is set.
+        where_absent: why it may be missing where the variable is not set, and what to do then.
 
     Raises:
         NativeError: it is absent or refuses to load.
     """
+    is_named = bool(os.environ.get(variable))
+    advice = f"{variable} names it: set that to a library that was built, or unset it."
     if not path.is_file():
-        raise NativeError(f"{kind}: expected {path}, found nothing there. {where_absent}")
+        found = "no file" if path.exists() else "nothing"
+        raise NativeError(
+            f"{kind}: expected {path}, found {found} there. {advice if is_named else where_absent}"
+        )
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise NativeError(f"{kind} {path} does not load: {error}") from error
+        ending = f". {advice}" if is_named else ""
+        raise NativeError(f"{kind} {path} does not load: {error}{ending}") from error
 
 
 def register(

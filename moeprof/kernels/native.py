@@ -13,6 +13,7 @@ from moeprof.errors import NativeError
 from moeprof.kernels import ffi_library
 
 LIBRARY_NAME = "libmoeprof_cpu.so"
+VARIABLE = "MOEPROF_NATIVE_LIBRARY"
 
 # FFI target as it appears in HLO and traces -> exported C++ symbol.
 CPU_TARGETS = {
@@ -35,7 +36,7 @@ _WHERE_ABSENT = (
 
 def library_path() -> Path:
     """Where the native library lies, or would lie."""
-    return ffi_library.library_path(LIBRARY_NAME, "MOEPROF_NATIVE_LIBRARY")
+    return ffi_library.library_path(LIBRARY_NAME, VARIABLE)
 
 
 @functools.cache
@@ -47,7 +48,7 @@ def load() -> ctypes.CDLL:
     """
     _preload_openblas()
     path = library_path()
-    library = ffi_library.open_library(path, "native library", _WHERE_ABSENT)
+    library = ffi_library.open_library(path, "native library", VARIABLE, _WHERE_ABSENT)
     for target, symbol in CPU_TARGETS.items():
         stages = {"execute": symbol}
         if target.startswith(CALL_SITE_PREFIX):

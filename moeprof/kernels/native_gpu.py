@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 
 from moeprof.errors import NativeError
 from moeprof.kernels import ffi_library
 
 LIBRARY_NAME = "libmoeprof_gpu.so"
+VARIABLE = "MOEPROF_GPU_LIBRARY"
 PLATFORM = "CUDA"
 
 _EXCHANGES = {
@@ -40,7 +42,7 @@ _TEXT_BYTES = 512
 
 def library_path() -> Path:
     """Where the GPU library lies, or would lie."""
-    return ffi_library.library_path(LIBRARY_NAME, "MOEPROF_GPU_LIBRARY")
+    return ffi_library.library_path(LIBRARY_NAME, VARIABLE)
 
 
 @functools.cache
@@ -52,7 +54,7 @@ def load() -> ctypes.CDLL:
             which.
     """
     path = library_path()
-    library = ffi_library.open_library(path, "GPU library", _WHERE_ABSENT)
+    library = ffi_library.open_library(path, "GPU library", VARIABLE, _WHERE_ABSENT)
     for target, symbol in GPU_TARGETS.items():
         ffi_library.register(library, path, target, {"execute": symbol}, PLATFORM)
     return library
@@ -75,6 +77,11 @@ def unavailable_reason() -> str | None:
     except NativeError as error:
         return str(error)
     return _problem_with_gpus(library)
+
+
+def is_absent() -> bool:
+    """Whether there is no library, and none is named in the environment either."""
+    return not os.environ.get(VARIABLE) and not library_path().is_file()
 
 
 def is_loaded() -> bool:

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 
+from moeprof.capture import probe
 from moeprof.capture.probe import Finding
 from moeprof.cli import doctor
 from moeprof.cli.doctor import (
@@ -21,6 +23,7 @@ from moeprof.cli.doctor import (
     jax_checks,
     reader_checks,
 )
+from moeprof.errors import NativeError
 from moeprof.ingest.xspace import native_library
 
 
@@ -62,23 +65,70 @@ def test_without_its_library_the_plain_reader_is_named(monkeypatch, tmp_path):
     (check,) = reader_checks()
     native_library.load.cache_clear()
     assert (check.state, check.found) == (WARNING, "the plain one, in Python: slow")
-    assert "gone.so, found nothing there" in check.advice
+    assert "gone.so, found nothing there. MOEPROF_XSPACE_LIBRARY names it" in check.advice
+
+
+NO_LIBRARY = Finding("", None)
+MISSED = Finding(None, "GPU library: expected /x.so, found nothing there. Build it.")
 
 
 def test_a_gpu_library_is_missed_where_an_nvidia_gpu_is(tmp_path):
-    absent = Finding(None, "GPU library: expected /x.so, found nothing there. Build it.")
-    (check,) = gpu_checks(absent, tmp_path)
+    (check,) = gpu_checks(NO_LIBRARY, MISSED, tmp_path)
     assert (check.state, check.found) == (ABSENT, "not needed: no NVIDIA GPU here")
     (tmp_path / "nvidiactl").touch()
-    (check,) = gpu_checks(absent, tmp_path)
+    (check,) = gpu_checks(NO_LIBRARY, MISSED, tmp_path)
     assert (check.state, check.found) == (WARNING, "expected /x.so, found nothing there. Build it.")
-    (check,) = gpu_checks(Finding("/x.so", None), tmp_path)
+    here = Finding("/x.so", None)
+    (check,) = gpu_checks(here, here, tmp_path)
     assert (check.state, check.found) == (OK, "/x.so")
+
+
+def test_a_gpu_library_that_loads_is_told_with_what_the_driver_says(tmp_path):
+    here, unusable = Finding("/x.so", None), Finding(None, "no NVIDIA GPU: no driver")
+    (check,) = gpu_checks(here, unusable, tmp_path)
+    assert (check.state, check.found) == (ABSENT, "/x.so loads; no NVIDIA GPU: no driver")
+    (tmp_path / "nvidiactl").touch()
+    (check,) = gpu_checks(here, unusable, tmp_path)
+    assert (check.state, check.found) == (WARNING, "/x.so loads; no NVIDIA GPU: no driver")
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [("MOEPROF_GPU_LIBRARY", "GPU library"), ("MOEPROF_NATIVE_LIBRARY", "native library")],
+)
+@pytest.mark.parametrize("content", [None, "no library"])
+def test_a_variable_that_names_no_library_is_blamed(monkeypatch, tmp_path, variable, name, content):
+    path = tmp_path / "x.so"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv(variable, str(path))
+    (check,) = [check for check in jax_checks() if check.name == name]
+    assert check.state == WARNING
+    assert str(path) in check.found
+    assert f"{variable} names it: set that to a library that was built" in check.found
+    assert "compiler" not in check.found
+
+
+def test_a_platform_that_jax_has_not_is_named(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "banana")
+    (check,) = [check for check in jax_checks() if check.name == "devices"]
+    assert check.state == WARNING
+    assert "banana" in check.found
+
+
+def test_an_assertion_of_jax_without_a_text_names_the_platform(monkeypatch):
+    def devices() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("jax.devices", devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(NativeError, match=r"^JAX_PLATFORMS=cuda: JAX has no such backend here$"):
+        probe._devices()
 
 
 def test_an_amd_gpu_is_told_that_our_kernels_never_ran_on_one(tmp_path):
     (tmp_path / "kfd").touch()
-    *_, check = gpu_checks(Finding(None, "no library"), tmp_path)
+    *_, check = gpu_checks(NO_LIBRARY, MISSED, tmp_path)
     assert (check.name, check.state) == ("AMD GPU", WARNING)
     assert "never run" in check.found
 

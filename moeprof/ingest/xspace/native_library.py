@@ -21,6 +21,7 @@ import numpy.typing as npt
 from moeprof.errors import NativeError
 
 LIBRARY_NAME = "libmoeprof_xspace.so"
+VARIABLE = "MOEPROF_XSPACE_LIBRARY"
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
@@ -31,6 +32,12 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "MoeprofXspaceTable": (_POINTER, [_POINTER, _INT32, ctypes.POINTER(_INT64)]),
     "MoeprofXspaceFree": (None, [_POINTER]),
 }
+
+_WHERE_ABSENT = (
+    "moeprof was installed without a C++ compiler; install one and run "
+    "`pip install --force-reinstall moeprof`."
+)
+_WHERE_DAMAGED = "Install moeprof again with `pip install --force-reinstall moeprof`."
 
 
 class Table(IntEnum):
@@ -76,7 +83,7 @@ class Request(ctypes.Structure):
 
 def library_path() -> Path:
     """Where the native reader lies, or would lie."""
-    override = os.environ.get("MOEPROF_XSPACE_LIBRARY")
+    override = os.environ.get(VARIABLE)
     if override:
         return Path(override)
     return Path(str(importlib.resources.files("moeprof") / "native" / LIBRARY_NAME))
@@ -90,10 +97,12 @@ def load() -> ctypes.CDLL:
         NativeError: it is absent or refuses to load; the text says which.
     """
     path = library_path()
+    named = f"{VARIABLE} names it: set that to a library that was built, or unset it."
+    is_named = bool(os.environ.get(VARIABLE))
     if not path.is_file():
         raise NativeError(
-            f"native trace reader: expected {path}, found nothing there. moeprof was installed "
-            "without a C++ compiler; install one and run `pip install --force-reinstall moeprof`."
+            f"native trace reader: expected {path}, found nothing there. "
+            f"{named if is_named else _WHERE_ABSENT}"
         )
     try:
         library = ctypes.CDLL(str(path))
@@ -103,7 +112,7 @@ def load() -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise NativeError(
             f"native trace reader {path} does not load: {error}. "
-            "Install moeprof again with `pip install --force-reinstall moeprof`."
+            f"{named if is_named else _WHERE_DAMAGED}"
         ) from error
     return library
 
