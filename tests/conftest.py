@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,3 +21,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_the_process_began() -> Iterator[None]:
+    """Modules share a process in any order: none leaves 64-bit JAX or a set-up runtime to the next.
+
+    Neither JAX nor the kernels are imported for this: most tests do without.
+    """
+    yield
+    jax, kernels = (sys.modules.get(name) for name in ("jax", "moeprof.kernels"))
+    if jax is not None:
+        jax.config.update("jax_enable_x64", False)
+    if kernels is not None:
+        kernels.reset_runtime()
