@@ -31,7 +31,7 @@ from moeprof.kernels.reference import moe_numpy
 from .moe_cases import CHANNELS, Tokens, draw
 
 ROWS = (("bfloat16", 8), ("float32", 260), ("float16", 2056))
-WORK_BEFORE_S = 6.0
+DIES_AFTER_S = 0.5
 TWIN = bool(os.environ.get("MOEPROF_TEST_TWIN"))
 
 
@@ -174,6 +174,20 @@ def again_after_reset(job: Job) -> None:
         check(job, f"after reset {number}", tokens, job.on_ranks(exchanges(experts)), number)
 
 
+def work(x: jax.Array) -> jax.Array:
+    """Zero, after some 300 TFLOP in float32: seconds on a GPU.
+
+    The number of products is a constant, so XLA sends all of them off, and the exchange behind
+    them, without waiting for the GPU; they are fewer than its queue holds.
+    """
+    matrix = jnp.eye(8192, dtype=jnp.float32) + x[0, 0] * 0
+
+    def product(_: jax.Array, m: jax.Array) -> jax.Array:
+        return jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
+
+    return jax.lax.fori_loop(0, 270, product, matrix)[0, 1].astype(x.dtype)
+
+
 def die(job: Job, *, in_flight: bool) -> None:
     """The last rank is killed; the others must end with its name, soon.
 
@@ -183,26 +197,24 @@ def die(job: Job, *, in_flight: bool) -> None:
     tokens = wide(draw(job.ranks, 64, 2, experts), 128, 0, "float32")
     rows = np.zeros((job.ranks, 64 * job.ranks, 128), np.float32)
 
-    def busy_first(turns: jax.Array, x: jax.Array, *rest: jax.Array) -> object:
-        matrix = jnp.eye(4096, dtype=jnp.float32) + x[0, 0] * 0
-        busy = jax.lax.fori_loop(0, turns[0], lambda _, m: m @ m, matrix)
-        return exchanges(experts)(x + busy[0, 1], *rest)
+    def busy_first(has_work: jax.Array, x: jax.Array, *rest: jax.Array) -> object:
+        busy = jax.lax.cond(has_work[0] > 0, work, lambda x: x[0, 0] * 0, x)
+        return exchanges(experts)(x + busy, *rest)
 
     operands = [tokens.x, tokens.topk_idx, tokens.topk_weights, rows]
     run = job.on_ranks(exchanges(experts))
     jax.block_until_ready(run(*operands))
     if in_flight:
         run = job.on_ranks(busy_first)
-        turns = np.zeros((job.ranks, 1), np.int32)
-        few = 200
+        has_work = np.zeros((job.ranks, 1), np.int32)
+        has_work[-1] = 1
+        operands.insert(0, has_work)
         for _ in range(2):  # the first compiles
-            turns[-1, 0] = few
             begin = time.perf_counter()
-            jax.block_until_ready(run(turns, *operands))
-            seconds = time.perf_counter() - begin
-        turns[-1, 0] = int(few * WORK_BEFORE_S / seconds)
-        report("work before the exchange", turns=int(turns[-1, 0]))
-        operands.insert(0, turns)
+            jax.block_until_ready(run(*operands))
+            seconds = round(time.perf_counter() - begin, 2)
+        enough = "" if seconds > 2 * DIES_AFTER_S else "too short to be killed in"
+        report("work before the exchange", enough, seconds=seconds)
     last = job.rank == job.ranks - 1
     if last and not in_flight:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -210,7 +222,7 @@ def die(job: Job, *, in_flight: bool) -> None:
     try:
         out = run(*operands)
         if last:
-            time.sleep(0.5)
+            time.sleep(DIES_AFTER_S)
             os.kill(os.getpid(), signal.SIGKILL)
         jax.block_until_ready(out)
     except (ValueError, jax.errors.JaxRuntimeError) as error:
