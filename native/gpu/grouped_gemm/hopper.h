@@ -9,16 +9,12 @@
 
 #include <cstdint>
 
+#include "gpu/runtime/device_code.h"
+
 namespace moeprof::gpu {
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ uint64_t NanosecondsNow() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
 }
 
 // ---- clusters
@@ -120,9 +116,9 @@ __device__ __forceinline__ bool BarrierTryWait(uint32_t barrier, uint32_t parity
 __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
   constexpr uint64_t kLimitNs = 20'000'000'000;
   if (BarrierTryWait(barrier, parity)) return;
-  const uint64_t start = NanosecondsNow();
+  const uint64_t start = GlobalNanoseconds();
   while (!BarrierTryWait(barrier, parity)) {
-    if (NanosecondsNow() - start > kLimitNs) __trap();
+    if (GlobalNanoseconds() - start > kLimitNs) __trap();
   }
 }
 

@@ -69,14 +69,10 @@ __device__ __forceinline__ void StoreSlab(const TileKernelArgs& args, const Tile
       const int unit = thread % 8;
       if (col + unit * 8 < args.tiling.cols) {
         for (int r = thread / 8; r < rows_left; r += 16) {
-          uint4 value;
-          asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                       : "r"(buffer + r * 128 + ((unit ^ (r % 8)) << 4))
-                       : "memory");
+          const int4 value = LoadShared4(buffer + r * 128 + ((unit ^ (r % 8)) << 4));
           const int64_t index =
               int64_t{work.first_row + row + r} * args.tiling.cols + col + unit * 8;
-          *reinterpret_cast<uint4*>(static_cast<T*>(args.out_data) + index) = value;
+          *reinterpret_cast<int4*>(static_cast<T*>(args.out_data) + index) = value;
         }
       }
     }
