@@ -40,16 +40,12 @@ need_folder OUT "$OUT"
 table=()
 failures=0
 
-check() { # name, limit in seconds, command...
-  local name=$1 limit=$2 start end rc
-  shift 2
-  start=$(date +%s%3N)
-  timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1
-  rc=$?
-  end=$(date +%s%3N)
-  [ $rc -eq 0 ] || failures=$((failures + 1))
-  table+=("$(printf '%-28s rc %3d  %6d ms' "$name" "$rc" $((end - start)))")
-  grep -v '^$' "$OUT/$name.log" | head -60
+# check NAME SECONDS COMMAND…: a failure is counted, and what the command wrote is printed.
+check() {
+  local rc=0
+  timed "$@" || rc=$?
+  grep -v '^$' "$OUT/$1.log" | head -60
+  return $rc
 }
 
 program=build/gpu/moeprof_gpu_exchange_stress

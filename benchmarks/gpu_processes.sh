@@ -25,17 +25,11 @@ need_folder OUT "$OUT"
 table=()
 failures=0
 
-# check NAME SECONDS COMMAND…: a failure is counted.
+# check NAME SECONDS COMMAND…: a failure is counted, and what tells is printed.
 check() {
-  local name=$1 limit=$2 start end rc
-  shift 2
-  start=$(date +%s%3N)
-  timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1
-  rc=$?
-  end=$(date +%s%3N)
-  [ $rc -eq 0 ] || failures=$((failures + 1))
-  table+=("$(printf '%-28s rc %-8d %6d ms' "$name" "$rc" $((end - start)))")
-  grep -E '^  |failed|ended with|error|GB/s' "$OUT/$name.log" | tail -12
+  local rc=0
+  timed "$@" || rc=$?
+  grep -E '^  |failed|ended with|error|GB/s' "$OUT/$1.log" | tail -12
   return $rc
 }
 

@@ -32,3 +32,17 @@ need_folder() {
   { mkdir -p -- "$2" && [ -w "$2" ]; } 2>/dev/null ||
     refuse "$1: expected a folder that can be written, found $2; name another"
 }
+
+# timed NAME SECONDS COMMAND…: its output goes to $OUT/NAME.log, a line with its status to the array
+# `table`; a failure is counted in `failures` and returned.
+timed() {
+  local name=$1 limit=$2 start end rc
+  shift 2
+  start=$(date +%s%3N)
+  timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1
+  rc=$?
+  end=$(date +%s%3N)
+  [ $rc -eq 0 ] || failures=$((failures + 1))
+  table+=("$(printf '%-28s rc %-8d %6d ms' "$name" "$rc" $((end - start)))")
+  return $rc
+}
