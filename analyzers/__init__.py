@@ -1,4 +1,4 @@
-"""Questions that moeprof answers about a trace: one per file, all of them named in `ALL`."""
+"""Questions that moeprof answers about a trace: one per file, all named in `ALL` or `DRAWN`."""
 
 from __future__ import annotations
 
@@ -34,27 +34,38 @@ ALL = (
 """Analyzers in the order in which findings are shown. Each is a function in the module of its name,
 which is imported when its question is asked: that takes as long as an answer."""
 
+DRAWN: dict[str, str] = {}
+"""Questions whose answers are pictures, with more rows than anyone reads, each with the question
+of `ALL` that it illustrates. Functions as those of `ALL`, in the folder `drawn`; they are asked
+for by name, or where a document carries drawings."""
 
-def analyze(trace: Trace, only: Sequence[str] = ()) -> dict[str, Analysis]:
-    """Run the analyzers named in `only`, or all of them, and return their findings by name.
 
-    A finding that a failed check of the input would falsify has no figure, and a note says why.
+def analyze(
+    trace: Trace, only: Sequence[str] = (), *, is_drawn: bool = False
+) -> dict[str, Analysis]:
+    """Run the analyzers named in `only`, and return their findings by name.
+
+    Where `only` is empty all of `ALL` run, and with ``is_drawn`` those of `DRAWN` too. A finding
+    that a failed check of the input would falsify has no figure, and a note says why.
 
     Raises:
         SelectionError: `only` names an analyzer that does not exist.
         TableError: devices worked, but a table that must hold their work is empty.
     """
-    unknown = [name for name in only if name not in ALL]
+    known = (*ALL, *DRAWN)
+    unknown = [name for name in only if name not in known]
     if unknown:
         raise SelectionError(
-            f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}"
+            f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(known)}"
         )
-    findings = {name: analyzer(name)(trace) for name in ALL if not only or name in only}
+    asked = only or (known if is_drawn else ALL)
+    findings = {name: analyzer(name)(trace) for name in known if name in asked}
     check_tables(trace, findings)
-    return without_withheld(findings, trace.trust)
+    return without_withheld(findings, trace.trust, DRAWN)
 
 
 def analyzer(name: str) -> Analyzer:
-    """The function that answers the question of this name, one of `ALL`."""
-    run: Analyzer = getattr(importlib.import_module(f"moeprof.analyzers.{name}"), name)
+    """The function that answers the question of this name, one of `ALL` or `DRAWN`."""
+    folder = "moeprof.analyzers.drawn" if name in DRAWN else "moeprof.analyzers"
+    run: Analyzer = getattr(importlib.import_module(f"{folder}.{name}"), name)
     return run

@@ -10,14 +10,19 @@ from moeprof.tables.trace import TrustCheck
 
 
 def without_withheld(
-    findings: Mapping[str, Analysis], trust: Sequence[TrustCheck]
+    findings: Mapping[str, Analysis], trust: Sequence[TrustCheck], drawn: Mapping[str, str]
 ) -> dict[str, Analysis]:
-    """`findings`, those that a check withholds with their question and why, but no figure."""
-    return {name: _shown(analysis, trust) for name, analysis in findings.items()}
+    """`findings`, those that a check withholds with their question and why, but no figure.
+
+    A drawing, a key of `drawn`, is withheld with the question that it illustrates.
+    """
+    return {
+        name: _shown(analysis, [c for c in trust if drawn.get(name, name) in c.withholds])
+        for name, analysis in findings.items()
+    }
 
 
-def _shown(analysis: Analysis, trust: Sequence[TrustCheck]) -> Analysis:
-    failed = [check for check in trust if analysis.name in check.withholds]
+def _shown(analysis: Analysis, failed: Sequence[TrustCheck]) -> Analysis:
     if not failed:
         return analysis
     return replace(

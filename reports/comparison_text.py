@@ -206,7 +206,7 @@ def _runs(document: ComparisonDocument) -> list[Text]:
 
 def _document(side: SideInfo) -> Document:
     """A side as the document of a run that no question was put to."""
-    return {"schema": "", **side, "analyses": {}}
+    return {"schema": "", **side, "analyses": {}, "drawings": {}}
 
 
 _BASIS = "times are per device and step; memory is what the compiler plans for the step's program"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers import DRAWN
 from moeprof.errors import TableError
 from moeprof.reports.names import encodable
 from moeprof.reports.record import RunRecord, read_record
@@ -50,6 +51,23 @@ class Finding(TypedDict):
     headline: list[MetricInfo]
     columns: list[ColumnInfo]
     rows: list[dict[str, Value]]
+    notes: list[str]
+
+
+class Labels(TypedDict):
+    """A column of texts that repeat: row n is ``names[codes[n]]``."""
+
+    names: list[str]
+    codes: list[int]
+
+
+class Drawing(TypedDict):
+    """The answer that is a picture, column by column: all columns are of one length."""
+
+    question: str
+    headline: list[MetricInfo]
+    columns: list[ColumnInfo]
+    data: dict[str, list[Value] | Labels]
     notes: list[str]
 
 
@@ -96,6 +114,7 @@ class Document(TypedDict):
     trust: list[TrustInfo]
     steps: list[StepInfo]
     analyses: dict[str, Finding]
+    drawings: dict[str, Drawing]
 
 
 def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
@@ -120,7 +139,12 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
             for t in trace.trust
         ],
         "steps": _steps(trace),
-        "analyses": {name: finding_of(analysis) for name, analysis in analyses.items()},
+        "analyses": {
+            name: finding_of(analysis) for name, analysis in analyses.items() if name not in DRAWN
+        },
+        "drawings": {
+            name: drawing_of(analysis) for name, analysis in analyses.items() if name in DRAWN
+        },
     }
 
 
@@ -199,10 +223,7 @@ def finding_of(analysis: Analysis) -> Finding:
     """One analysis as plain values, as `build` puts it into the document."""
     return {
         "question": analysis.question,
-        "headline": [
-            {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
-            for m in analysis.headline
-        ],
+        "headline": _headline(analysis),
         "columns": [column_info(column) for column in analysis.schema.columns],
         "rows": [
             {str(name): plain(value) for name, value in row.items()}
@@ -210,3 +231,30 @@ def finding_of(analysis: Analysis) -> Finding:
         ],
         "notes": [encodable(note) for note in analysis.notes],
     }
+
+
+def drawing_of(analysis: Analysis) -> Drawing:
+    """One drawing as plain values, as `build` puts it into the document."""
+    columns = analysis.schema.columns
+    return {
+        "question": analysis.question,
+        "headline": _headline(analysis),
+        "columns": [column_info(column) for column in columns],
+        "data": {column.name: _data(analysis.table[column.name]) for column in columns},
+        "notes": [encodable(note) for note in analysis.notes],
+    }
+
+
+def _headline(analysis: Analysis) -> list[MetricInfo]:
+    return [
+        {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
+        for m in analysis.headline
+    ]
+
+
+def _data(column: pd.Series[Any]) -> list[Value] | Labels:
+    """Texts as codes into their names: what is drawn says the same few thousands of times."""
+    if pd.api.types.is_numeric_dtype(column.dtype):  # bool too
+        return [plain(value) for value in column.tolist()]
+    codes, names = pd.factorize(column)
+    return {"names": [encodable(name) for name in names], "codes": codes.tolist()}

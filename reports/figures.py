@@ -87,16 +87,18 @@ def step_time(document: Document) -> Figure | None:
     return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
 
 
-FIGURES: dict[str, Callable[[Document], Figure | None]] = {
-    "step_time": step_time,
-    "breakdown": breakdown,
-    "receive_buffers": receive_buffers,
-    "timeline": timeline,
-    "collectives": collectives,
-    "stragglers": stragglers,
-    "pipeline": pipeline,
+Draw = Callable[[Document], Figure | None]
+FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
+    "step_time": (("", step_time),),
+    "breakdown": (("", breakdown),),
+    "receive_buffers": (("", receive_buffers),),
+    "timeline": (("", timeline),),
+    "collectives": (("", collectives),),
+    "stragglers": (("", stragglers),),
+    "pipeline": (("", pipeline),),
 }
-"""The figure of each analysis that has one, by the analysis' name."""
+"""The figures of each section: a caption, empty where the section's answer is one, and what draws
+it from the document, or finds that there is nothing to draw."""
 
 
 def phases(keys: Iterable[tuple[str, str]]) -> list[str]:

@@ -48,6 +48,16 @@ class Check:
 
 
 @dataclass(frozen=True)
+class FigureView:
+    """One figure: `label` says what it shows to those who do not see it, `caption` to all."""
+
+    id: str
+    label: str
+    caption: str
+    spec: Figure
+
+
+@dataclass(frozen=True)
 class SectionView:
     """One question about one run."""
 
@@ -57,7 +67,7 @@ class SectionView:
     question: str
     sentence: str
     metrics: tuple[tuple[str, str], ...]
-    figure: Figure | None
+    figures: tuple[FigureView, ...]
     table: TableView
     notes: tuple[str, ...]
     command: str
@@ -187,20 +197,37 @@ def _legend(runs: Sequence[RunView]) -> tuple[Segment, ...]:
 
 def _section(document: Document, name: str, anchor: str) -> SectionView:
     finding = document["analyses"][name]
-    draw = FIGURES.get(name)
+    answer = sentence(document, name)
     return SectionView(
         id=anchor,
         name=name,
         title=story.title(name),
         question=finding["question"],
-        sentence=sentence(document, name),
+        sentence=answer,
         metrics=tuple(
             (story.metric_name(m), written(m["value"], m["unit"]))
             for m in finding["headline"]
             if name in SENTENCES
         ),
-        figure=draw(document) if draw and not story.withheld_by(document, name) else None,
+        figures=_figures(document, name, anchor, answer),
         table=finding_table(finding, anchor, story.title(name)),
         notes=tuple(printable(note) for note in finding["notes"]),
         command=story.command(document, "analyze", "--only", name),
+    )
+
+
+def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[FigureView, ...]:
+    """The figures of a section that have something to show, the first described by its answer."""
+    if story.withheld_by(document, name):
+        return ()
+    drawn = [(caption, draw(document)) for caption, draw in FIGURES.get(name, ())]
+    return tuple(
+        FigureView(
+            id=f"{anchor}-{place}" if place else anchor,
+            label=caption if place else answer,
+            caption=caption,
+            spec=spec,
+        )
+        for place, (caption, spec) in enumerate(drawn)
+        if spec is not None
     )

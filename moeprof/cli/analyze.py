@@ -48,7 +48,7 @@ def command(
     """
     from moeprof.reports.document import to_json
 
-    document = read_document(run, only, session, hosts, hardware)
+    document = read_document(run, only, session, hosts, hardware, is_drawn=as_json)
     if as_json:
         click.echo(to_json(document))
     else:

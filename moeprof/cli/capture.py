@@ -174,7 +174,7 @@ def _report(run_dir: Path) -> None:
         from moeprof.reports import text
         from moeprof.reports.page import write_page
 
-        document = read_document(run_dir)
+        document = read_document(run_dir, is_drawn=True)
         summary = text.summary(document)
         write_page([document], run_dir / "report.html")
     except Exception as error:  # the exit code is the script's, whatever the analysis does

@@ -24,10 +24,13 @@ def read_document(
     session: str | None = None,
     hosts: Sequence[str] = (),
     hardware: str = "",
+    *,
+    is_drawn: bool = False,
 ) -> Document:
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
-    ``hardware`` is the key of the device it ran on, by default what the profile says.
+    ``is_drawn`` asks for the drawings too, where `only` is empty. ``hardware`` is the key of the
+    device it ran on, by default what the profile says.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
@@ -44,7 +47,7 @@ def read_document(
         load_hardware(hardware)  # a wrong key is told before a long read
     trace = open_run(run, session, hosts)
     trace = with_hardware(trace, hardware) if hardware else trace
-    return build(trace, analyze(trace, only))
+    return build(trace, analyze(trace, only, is_drawn=is_drawn))
 
 
 @contextlib.contextmanager

@@ -45,7 +45,9 @@ def command(
 
     path = out or _default_path(runs)
     _refuse_to_overwrite_a_profile(path)
-    documents = [read_document(run, (), session, hosts, hardware) for run in runs]
+    documents = [
+        read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
+    ]
     write_page(documents, path)
     click.echo(path)
     if any(is_partial(document) for document in documents):

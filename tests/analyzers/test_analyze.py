@@ -3,7 +3,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.trace import trace_of
 from builders.xspace import thunk
 
-from moeprof.analyzers import ALL, analyze
+from moeprof.analyzers import ALL, DRAWN, analyze
 from moeprof.errors import SelectionError
 
 PROGRAM = hlo_proto(computation("main", op("neg", "negate", "f32[8]", op_name="jit(s)/norm/neg")))
@@ -50,3 +50,10 @@ def test_steps_are_listed_with_their_time(trace):
     headline = {m.metric: m.value for m in found.headline}
     assert headline["step_time_median"] == 5
     assert headline["steps_used"] == 3
+
+
+def test_drawings_are_made_where_they_are_asked_for(trace):
+    assert list(analyze(trace, is_drawn=True)) == [*ALL, *DRAWN]
+    assert set(DRAWN.values()) <= set(ALL)
+    for name in DRAWN:
+        assert list(analyze(trace, [name])) == [name]

@@ -27,6 +27,7 @@ def document(path: Path, *, verdict: str = "ok", check: str = "truncated") -> Do
         "trust": [{"check": check, "verdict": verdict, "detail": "5 events"}],
         "steps": [{"step": 1, "start_ns": 0, "duration_ns": 10, "used": True, "reason": None}],
         "analyses": {},
+        "drawings": {},
     }  # fmt: skip
 
 
@@ -36,7 +37,7 @@ def reads(monkeypatch: pytest.MonkeyPatch):
 
     def use(make):
         for command in (analyze, report):
-            monkeypatch.setattr(command, "read_document", lambda run, *_: make(run))
+            monkeypatch.setattr(command, "read_document", lambda run, *_, **__: make(run))
 
     return use
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from report_cases import HOSTILE, document, hostile_document, receive_buffers, trace
 
 from moeprof.errors import TableError
-from moeprof.reports.document import build, plain, to_json
+from moeprof.reports.document import build, drawing_of, plain, to_json
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 
@@ -38,7 +38,7 @@ def test_hostile_names_survive_strict_json_unchanged():
 
 def test_keys_are_those_that_scripts_rely_on():
     made = document()
-    assert list(made) == ["schema", "run", "trust", "steps", "analyses"]
+    assert list(made) == ["schema", "run", "trust", "steps", "analyses", "drawings"]
     assert made["schema"] == "moeprof.analysis/1"
     assert list(made["steps"][0]) == ["step", "start_ns", "duration_ns", "used", "reason"]
     finding = made["analyses"]["breakdown"]
@@ -55,7 +55,8 @@ def test_a_used_step_has_no_reason_and_a_dropped_one_says_why():
 
 def test_a_run_without_steps_and_findings_is_a_document():
     made = build(trace(steps=(), trust=()), {})
-    assert (made["steps"], made["trust"], made["analyses"]) == ([], [], {})
+    assert (made["steps"], made["trust"]) == ([], [])
+    assert (made["analyses"], made["drawings"]) == ({}, {})
 
 
 def test_int64_stays_exact():
@@ -131,3 +132,29 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
 def test_another_tools_meta_json_is_left_alone(tmp_path: Path, text: str):
     (tmp_path / "meta.json").write_text(text)
     assert "record" not in build(trace(run_folder=str(tmp_path)), {})["run"]
+
+
+def test_a_drawing_is_column_by_column_and_repeated_texts_are_codes():
+    schema = Schema(
+        "drawn",
+        (
+            Column("name", "text", "", "what is drawn"),
+            Column("start_ns", "int64", "ns", "where"),
+            Column("share", "float64", "share", "how much"),
+        ),
+    )
+    table = schema.frame(
+        [
+            {"name": "b", "start_ns": 2**62 + 1, "share": 0.5},
+            {"name": "a", "start_ns": 0, "share": float("nan")},
+            {"name": "b", "start_ns": 7, "share": 1.0},
+        ]
+    )
+    made = drawing_of(Analysis("drawn", "What?", (Metric("most", 3, "count"),), schema, table))
+    assert made["data"] == {
+        "name": {"names": ["b", "a"], "codes": [0, 1, 0]},
+        "start_ns": [2**62 + 1, 0, 7],
+        "share": [0.5, None, 1.0],
+    }
+    assert made["headline"] == [{"metric": "most", "value": 3, "unit": "count"}]
+    assert [column["unit"] for column in made["columns"]] == ["", "ns", "share"]

@@ -9,13 +9,17 @@ from moeprof.reports.bars import plotly_text
 from moeprof.reports.document import build
 
 
+def all_figures():
+    return [draw for drawn in figures.FIGURES.values() for _caption, draw in drawn]
+
+
 def traces(figure):
     return {trace["name"]: trace for trace in figure["data"]}
 
 
 @pytest.mark.parametrize("made", [document(), hostile_document()], ids=["usual", "hostile"])
 def test_plotly_knows_every_attribute(made):
-    for draw in figures.FIGURES.values():
+    for draw in all_figures():
         Figure(draw(made))
     Figure(figures.comparison([made, document()]))
 
@@ -72,7 +76,7 @@ def test_nothing_found_draws_nothing():
     empty = build(
         trace(steps=()), {"breakdown": breakdown({}), "receive_buffers": receive_buffers()}
     )
-    assert all(draw(empty) is None for draw in figures.FIGURES.values())
+    assert all(draw(empty) is None for draw in all_figures())
     assert figures.comparison([empty, empty]) is None
 
 
