@@ -34,7 +34,11 @@ ALL = (
 """Analyzers in the order in which findings are shown. Each is a function in the module of its name,
 which is imported when its question is asked: that takes as long as an answer."""
 
-DRAWN: dict[str, str] = {}
+DRAWN: dict[str, str] = {
+    "wait_map": "stragglers",
+    "load_map": "expert_load",
+    "rank_map": "expert_load",
+}
 """Questions whose answers are pictures, with more rows than anyone reads, each with the question
 of `ALL` that it illustrates. Functions as those of `ALL`, in the folder `drawn`; they are asked
 for by name, or where a document carries drawings."""

@@ -80,7 +80,7 @@ def expert_load(trace: Trace) -> Analysis:
             SCHEMA.frame(),
             (NONE,),
         )
-    layers, by_expert, by_rank = _loads(known.routing)
+    layers, by_expert, by_rank = loads(known.routing)
     nodes = nodes_of_ranks(trace, by_rank.shape[1])
     product_ns, slowest_ns, why_not = _products(trace, known)
     taxes = np.full(len(layers), np.nan) if product_ns is None else tax(by_rank, product_ns)
@@ -110,7 +110,7 @@ def expert_load(trace: Trace) -> Analysis:
     return Analysis("expert_load", QUESTION, headline, SCHEMA, table, said)
 
 
-def _loads(routing: pd.DataFrame) -> tuple[np.ndarray, Loads, Loads]:
+def loads(routing: pd.DataFrame) -> tuple[np.ndarray, Loads, Loads]:
     """Layers, and the mean pairs per step of [layers, experts] and [layers, ranks]."""
     steps = max(int(routing["step"].nunique()), 1)
     by_expert = routing.pivot_table(

@@ -58,7 +58,7 @@ def stragglers(trace: Trace) -> Analysis:
     if known.empty:
         said = clock_notes(trace, waits) if len(waits) else (NONE,)
         return Analysis("stragglers", QUESTION, (), SCHEMA, SCHEMA.frame(), said)
-    by_step = _waited_for(known)
+    by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
     table = _table(trace, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
     table = SCHEMA.check(table.fillna({"mostly": ""}).astype({"mostly": "str"}))
@@ -76,7 +76,7 @@ def stragglers(trace: Trace) -> Analysis:
 _HIDDEN = "waiting under compute on another stream counts too, though it may cost no time"
 
 
-def _waited_for(known: pd.DataFrame) -> pd.DataFrame:
+def waited_for_by_step(known: pd.DataFrame) -> pd.DataFrame:
     """Nanoseconds that others waited for each rank; rows are ranks, columns steps."""
     late = known[known["last_rank"] >= 0]
     others = late[late["rank"] != late["last_rank"]]
