@@ -11,7 +11,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test gpu hip stress fuzz fuzz-replay lint bench browser clean
+.PHONY: demo test gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -20,7 +20,7 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 	done
 	$(BIN)/moeprof report $(DEMO)/*/ -o $(DEMO)/report.html
 
-test: $(VENV)/.test browser ## Run the whole test suite in JOBS processes.
+test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
@@ -72,6 +72,11 @@ browser: ## The report tests look at pages in Chromium: install Debian's where n
 	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || \
 	  { echo "installing chromium for the report tests"; \
 	    apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+
+node: ## They ask Perfetto's trace processor, which runs in node: Debian's where none is found.
+	@command -v node >/dev/null || \
+	  { echo "installing nodejs for the report tests"; \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs >/dev/null; }
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
