@@ -35,6 +35,7 @@ ALL = (
 which is imported when its question is asked: that takes as long as an answer."""
 
 DRAWN: dict[str, str] = {
+    "one_step": "timeline",
     "wait_map": "stragglers",
     "load_map": "expert_load",
     "rank_map": "expert_load",

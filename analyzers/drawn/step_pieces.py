@@ -1,0 +1,112 @@
+"""Question: which pieces of device work lie in one step, and when, on one axis for all devices?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.tables.clock import is_comparable, to_common
+from moeprof.tables.intervals import Int64s
+from moeprof.tables.trace import Trace
+from moeprof.tables.waits import is_work
+
+UNKNOWN = -1
+
+
+def typical_step(trace: Trace) -> int:
+    """The used step whose length is nearest to the median, of two the first; -1 without a step."""
+    spans = device_steps(trace).spans
+    known = spans[spans["step"] >= 0]
+    if known.empty:
+        return -1
+    lengths = (known["end_ns"] - known["start_ns"]).groupby(known["step"]).max()
+    steps: Int64s = lengths.index.to_numpy()
+    return int(steps[(lengths - lengths.median()).abs().to_numpy().argmin()])
+
+
+def spans_of(trace: Trace, step: int) -> pd.DataFrame:
+    """The devices of `trace` in one step (rows of `DeviceSteps.spans`), by rank."""
+    spans = device_steps(trace).spans
+    return spans[spans["step"] == step].sort_values(["rank", "host", "device"])
+
+
+def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
+    """The work in a step, cut at its borders: what only waits for work is left out.
+
+    Columns: row (of `EVENTS`), segment (of `DeviceSteps.spans`), host, start_ns and end_ns on the
+    host's own clock, and wait_ns, of a collective the part in which it waits for the last of its
+    group; -1 where that is not known or there is none.
+    """
+    steps = device_steps(trace)
+    in_step = (steps.spans["step"] == step).to_numpy()
+    is_shown = in_step[steps.segment] & is_work(trace.events)[steps.rows]
+    rows, segment = steps.rows[is_shown], steps.segment[is_shown]
+    first, last = steps.inside.start_ns[segment], steps.inside.end_ns[segment]
+    start, end = steps.start_ns[is_shown], steps.end_ns[is_shown]
+    inside = (end > first) & (start < last) | (end == start)  # instants at a border are joined too
+    pieces = pd.DataFrame(
+        {
+            "row": rows[inside],
+            "segment": segment[inside],
+            "host": steps.spans["host"].to_numpy()[segment[inside]],
+            "start_ns": np.maximum(start, first)[inside],
+            "end_ns": np.minimum(end, last)[inside],
+        }
+    )
+    return pieces.assign(wait_ns=_waits(trace, pieces))
+
+
+def on_one_axis(trace: Trace, spans: pd.DataFrame, hosts: pd.Series, stamps_ns: Int64s) -> Int64s:
+    """Stamps of hosts as ns since the step began.
+
+    On the common clock since it began anywhere; where clocks are not aligned, on each host since
+    it began there.
+    """
+    one_clock = is_comparable(trace.meta)
+    begins = {
+        str(host): int(mine["start_ns"].min()) for host, mine in spans.groupby("host", sort=False)
+    }
+    if one_clock:
+        common = {h: to_common(trace.meta, h, np.array([at])) for h, at in begins.items()}
+        begins = dict.fromkeys(begins, min((int(at[0]) for at in common.values()), default=0))
+    shifted = stamps_ns.copy()
+    for host, begin in begins.items():
+        mine = (hosts == host).to_numpy()
+        own = to_common(trace.meta, host, stamps_ns[mine]) if one_clock else stamps_ns[mine]
+        shifted[mine] = own - begin
+    return shifted
+
+
+def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
+    """Of each piece the part that lies in its call's wait for the last of its group."""
+    found = np.full(len(pieces), UNKNOWN, np.int64)
+    calls = calls_of(trace)
+    known = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"])
+    known = known[known["wait_ns"].notna()]
+    site = calls.site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
+    if known.empty or not (site >= 0).any():
+        return found
+    ranks = device_steps(trace).spans["rank"].to_numpy()[pieces["segment"]]
+    events = trace.events
+    mine = pd.DataFrame(
+        {
+            "place": np.arange(len(pieces)),
+            "site": site.astype(np.int64),
+            "rank": ranks,
+            "host": pieces["host"],
+            "step": events["step"].to_numpy()[pieces["row"]],
+            "at_ns": events["start_ns"].to_numpy()[pieces["row"]],
+        }
+    )[site >= 0].sort_values("at_ns", kind="stable")
+    keys = ["site", "rank", "host", "step"]
+    calls_by_start = known.assign(at_ns=known["start_ns"]).sort_values("at_ns", kind="stable")
+    met = pd.merge_asof(mine, calls_by_start[[*keys, "at_ns", "wait_ns", "start_ns"]],
+                        on="at_ns", by=keys).dropna(subset=["start_ns"])  # fmt: skip
+    place = met["place"].to_numpy()
+    until = (met["start_ns"] + met["wait_ns"]).to_numpy().astype(np.int64)
+    start, end = pieces["start_ns"].to_numpy()[place], pieces["end_ns"].to_numpy()[place]
+    found[place] = np.maximum(np.minimum(until, end) - start, 0)
+    return found
