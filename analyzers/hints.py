@@ -1,7 +1,8 @@
 """Question: which known patterns make this run slow or large, and what would changing them gain?
 
 Reads:   what the findings named in ``look`` read.
-Returns: one row per pattern that the trace shows, the largest gain of time first.
+Returns: one row per pattern that the trace shows, the largest gain of time first; then those that
+         save memory alone, the most first; then those whose gain is not known.
 
 Gains are the most that a change can save: what a pattern costs may be hidden under other work, and
 what replaces it takes time too. They overlap, and must not be added up.
@@ -41,8 +42,7 @@ def hints(trace: Trace) -> Analysis:
     step_ns = _step_ns(trace)
     shown = [hint for name in ALL if (hint := _find(name, trace)) is not None]
     found = [hint for hint in shown if _is_worth_it(hint, step_ns)]
-    # about equal gains, as one cause makes two patterns, stand in the order of `ALL`
-    found.sort(key=lambda hint: -float(f"{hint.gain_ns or 0.0:.1e}"))
+    found.sort(key=_order)
     table = SCHEMA.frame([_row(hint, step_ns) for hint in found])
     most = table["gain_ns"].max()
     headline = (
@@ -51,6 +51,12 @@ def hints(trace: Trace) -> Analysis:
     )
     notes = (f"looked for: {', '.join(ALL)}", *window(trace).notes)
     return Analysis("hints", QUESTION, headline, window(trace).stated(SCHEMA), table, notes)
+
+
+def _order(hint: Hint) -> tuple[float, float]:
+    """About equal gains of time, as one cause makes two patterns, stand in the order of `ALL`."""
+    is_memory_alone = not hint.gain_ns and hint.gain_bytes
+    return -float(f"{hint.gain_ns or 0.0:.1e}"), -float(is_memory_alone or 0)
 
 
 def _find(name: str, trace: Trace) -> Hint | None:

@@ -25,6 +25,7 @@ from moeprof.analyzers.patterns import (
     unfinished_collective,
     worst_case_buffers,
 )
+from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.host_side import HOST_EVENTS, HOST_FACTS
 from moeprof.tables.routing import RECEIVED, ROUTING
 
@@ -439,6 +440,14 @@ def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
     assert found.table["gain_share"].tolist() == [0.7, 0.7]
     assert [(m.metric, m.value) for m in found.headline] == [("hints", 2), ("largest_gain", 700)]
     assert all(name in found.notes[0] for name in ALL)
+
+
+def test_gains_of_memory_alone_come_before_gains_that_are_not_known(monkeypatch):
+    gains = {"a": (None, None), "b": (None, 10), "c": (50, None), "d": (None, 20), "e": (60, None)}
+    shown = {name: Hint(name, "", "", "", *gain) for name, gain in gains.items()}
+    monkeypatch.setattr("moeprof.analyzers.hints.ALL", tuple(shown))
+    monkeypatch.setattr("moeprof.analyzers.hints._find", lambda name, _trace: shown[name])
+    assert hints(exchanged(RECOMPUTED)).table["hint"].tolist() == ["e", "c", "d", "b", "a"]
 
 
 def test_without_a_step_nothing_is_said_of_one():

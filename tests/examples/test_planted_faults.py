@@ -1,0 +1,60 @@
+"""Three problems planted in an ordinary training script are what its run is said to have."""
+
+from __future__ import annotations
+
+import pytest
+
+from moeprof.analyzers import analyze
+from moeprof.ingest import open_run
+
+from .running import CAPTURE, EXAMPLES, run_python
+
+RANKS, EXPERTS, TOP_K, TOKENS = 8, 32, 2, 64
+"""The script's own; tokens are those of one rank."""
+LATE = 3
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("planted") / "run"
+    small = ("--layers", "1", "--late-rank", str(LATE), "--late-passes", "200")
+    run = run_python(*CAPTURE, "--out", run_dir, EXAMPLES / "planted_faults.py", *small)
+    assert run.returncode == 0, run.stderr
+    return analyze(open_run(run_dir))
+
+
+def test_the_first_three_hints_are_the_planted_problems(findings):
+    first = findings["hints"].table.head(3)
+    assert set(first["hint"]) == {"late_rank", "dense_ragged_dot", "worst_case_buffers"}
+
+
+def test_the_late_rank_is_the_one_that_was_made_late(findings):
+    first = findings["stragglers"].table.iloc[0]
+    assert first["rank"] == LATE
+    assert first["waited_for_ns"] > findings["stragglers"].table["waited_for_ns"].sum() / 2
+    (evidence,) = _hint(findings, "late_rank")["evidence"]
+    assert evidence.startswith(f"rank {LATE} ")
+
+
+def test_each_row_meets_the_matrices_of_all_local_experts(findings):
+    table = findings["grouped_gemm"].table
+    dense = table[table["form"].eq("dense fallback") & table["groups"].gt(1)]
+    assert set(dense["groups"]) == {EXPERTS // RANKS}
+    assert dense["excess"].to_numpy() == pytest.approx(EXPERTS // RANKS)
+    (gain_ns,) = _hint(findings, "dense_ragged_dot")["gain_ns"]
+    assert gain_ns == pytest.approx(dense["per_step_ns"].sum() * (1 - RANKS / EXPERTS))
+
+
+def test_receive_buffers_have_room_for_all_tokens_and_hold_an_even_share(findings):
+    table = findings["receive_buffers"].table
+    worst = RANKS * TOKENS * min(TOP_K, EXPERTS // RANKS)
+    assert set(table["worst_rows"]) == {worst}
+    # no token is dropped, so that ranks receive TOKENS * TOP_K rows in the mean
+    known = table["utilisation"].dropna()
+    assert len(known)
+    assert known.to_numpy() == pytest.approx(TOKENS * TOP_K / worst)
+
+
+def _hint(findings, name):
+    table = findings["hints"].table
+    return table[table["hint"] == name]
