@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from moeprof.reports import story
+from moeprof.reports import heat_maps, story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
@@ -87,6 +87,16 @@ def step_time(document: Document) -> Figure | None:
     return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
 
 
+HOW_TO_READ = {
+    "waits": "Waiting of each rank in each step. The rank whose row stays pale while others have "
+    "colour is the one they wait for: × marks it where that costs over 1 % of the step.",
+    "expert_load": "Tokens of each expert: orange gets more than an even share, blue less. A "
+    "column orange in all layers is a hot expert.",
+    "rank_load": "The same of the ranks that own the experts. A layer takes as long as its "
+    "fullest rank, whose rows a receive buffer must hold.",
+}
+"""Captions of figures that need one."""
+
 Draw = Callable[[Document], Figure | None]
 FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "step_time": (("", step_time),),
@@ -94,7 +104,11 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "receive_buffers": (("", receive_buffers),),
     "timeline": (("", timeline),),
     "collectives": (("", collectives),),
-    "stragglers": (("", stragglers),),
+    "stragglers": (("", stragglers), (HOW_TO_READ["waits"], heat_maps.waits)),
+    "expert_load": (
+        (HOW_TO_READ["expert_load"], heat_maps.expert_load),
+        (HOW_TO_READ["rank_load"], heat_maps.rank_load),
+    ),
     "pipeline": (("", pipeline),),
 }
 """The figures of each section: a caption, empty where the section's answer is one, and what draws

@@ -23,6 +23,9 @@ const figures = (() => {
     const css = getComputedStyle(document.documentElement);
     const [ink, soft, rule, card] = ["--ink", "--soft", "--rule", "--card"].map((name) => css.getPropertyValue(name).trim());
     const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, color: soft, fixedrange: false };
+    const names = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
+    const axes = Object.fromEntries(names.map((name) => [name,
+      { ...axis, ...layout[name], title: { ...layout[name].title, font: { size: 13 } } }]));
     return {
       ...layout,
       autosize: true,
@@ -30,16 +33,20 @@ const figures = (() => {
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
       hoverlabel: { bgcolor: card, bordercolor: soft, font: { color: ink }, align: "left" },
-      xaxis: { ...axis, ...layout.xaxis, title: { ...layout.xaxis.title, font: { size: 13 } } },
-      yaxis: { ...axis, ...layout.yaxis, ...labels(layout, plot), title: { ...layout.yaxis.title, font: { size: 13 } } },
+      ...axes,
+      yaxis: { ...axes.yaxis, ...labels(layout, plot) },
     };
   };
+
+  // Colour scales are made for one background: a trace that has one for dark carries both.
+  const coloured = (data) => document.documentElement.dataset.theme !== "dark" ? data
+    : data.map((trace) => trace.meta?.dark ? { ...trace, colorscale: trace.meta.dark } : trace);
 
   const draw = async (plot) => {
     plotly ??= unpack();
     try {
       const spec = specs.get(plot);
-      await (await plotly).react(plot, spec.data, themed(spec.layout, plot), config);
+      await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot), config);
       plot.dataset.drawn = document.documentElement.dataset.theme;
     } catch (error) {
       plot.classList.add("failed");

@@ -1,0 +1,372 @@
+"""Question: which figure shows what differs from cell to cell: experts by layer, ranks by step?
+
+Every function is pure: document in, plotly figure out. Loads are coloured by their ratio to an even
+share, on one scale in every report: twice as much is as far from even as half as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprof.reports import story
+from moeprof.reports.bars import Figure, Json
+from moeprof.reports.document import Document, Value
+
+Cells = npt.NDArray[np.float64]
+
+_MOST_RANKS = 128
+_FEW_RANKS = 4
+_NAMED_RANKS = 8
+_TICKS = 12
+_SPREAD = 2
+"""Colours end at 2**±2: a quarter of the even share, and four times."""
+_NOTICEABLE = 0.01
+"""Below this share of the step nobody is marked as late."""
+_LIGHT_LOAD = (
+    (0, "#08519c"),
+    (0.25, "#7fb3dc"),
+    (0.5, "#f3f3f1"),
+    (0.75, "#f0a05c"),
+    (1, "#a63603"),
+)
+_DARK_LOAD = (
+    (0, "#6cb6f5"),
+    (0.25, "#2f6390"),
+    (0.5, "#262b30"),
+    (0.75, "#a3561a"),
+    (1, "#ffa95e"),
+)
+_LIGHT_WAIT = ((0, "#f3f3f1"), (0.5, "#f0a05c"), (1, "#8c2d04"))
+_DARK_WAIT = ((0, "#262b30"), (0.5, "#a3561a"), (1, "#ffc08a"))
+_SIDE = "#7d858d"
+_EDGE = "rgba(125,133,141,0.75)"
+_AXIS_PX, _KEY_PX, _RANKS_PX = 54, 58, 18
+_LEAST_PX, _MOST_PX, _MAP_PX, _TALLEST_PX = 6, 26, 420, 900
+
+
+@dataclass(frozen=True)
+class _Map:
+    """Cells [rows, columns] by name; ``told`` [rows, columns, figures] is what the hover shows."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Cells
+    told: Cells
+    hover: str
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A bar beside each row of a map."""
+
+    lengths: Sequence[float | None]
+    hover: str
+    title: str
+
+
+def expert_load(document: Document) -> Figure | None:
+    """Layer × expert: tokens against the even share; beside it the busiest expert of each layer."""
+    table = _columns(document, "load_map")
+    if table is None:
+        return None
+    layers = np.unique(table["layer"])
+    shape = len(layers), -1
+    load, expert, rank = (table[n].reshape(shape) for n in ("load_factor", "expert", "rank"))
+    bundle = _metric(document, "load_map", "experts_per_cell")
+    whole = _metric(document, "load_map", "experts")
+    owner = " (rank %{customdata[1]})" if _metric(document, "load_map", "ranks") > 1 else ""
+    named = "expert %{customdata[0]}" if bundle == 1 else "experts %{x}, of them %{customdata[0]}"
+    found = _Map(
+        rows=[_whole(layer) for layer in layers],
+        columns=_cell_names(load.shape[1], bundle, whole),
+        cells=load,
+        told=np.stack([expert, rank, load, table["tokens"].reshape(shape)], axis=2),
+        hover=f"layer %{{y}}, {named}{owner}<br>%{{customdata[2]:.2f}} × even share, "
+        "%{customdata[3]:,.0f} tokens per step<extra></extra>",
+    )
+    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "busiest, ×")
+    axes = ("expert" if bundle == 1 else f"expert, {bundle} to a cell", "layer")
+    return _with_ranks(_loads(found, side, axes), rank)
+
+
+def rank_load(document: Document) -> Figure | None:
+    """Layer × rank: pairs against the even share; beside it the fullest rank of each layer."""
+    table = _columns(document, "rank_map")
+    if table is None:
+        return None
+    layers = np.unique(table["layer"])
+    load, pairs = (table[name].reshape(len(layers), -1) for name in ("load_factor", "pairs"))
+    found = _Map(
+        rows=[_whole(layer) for layer in layers],
+        columns=[str(rank) for rank in range(load.shape[1])],
+        cells=load,
+        told=np.stack([load, pairs], axis=2),
+        hover="layer %{y}, rank %{x}<br>%{customdata[0]:.2f} × even share, "
+        "%{customdata[1]:,.0f} (token, expert) pairs per step<extra></extra>",
+    )
+    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "fullest, ×")
+    return _loads(found, side, ("rank of the expert axis", "layer"))
+
+
+def waits(document: Document) -> Figure | None:
+    """Rank × step: how long it waits; a cross where others wait for it, beside it how long."""
+    table = _columns(document, "wait_map")
+    if table is None:
+        return None
+    ranks, steps = np.unique(table["rank"]), np.unique(table["step"])
+    wait_ms, late_ms = (
+        table[name].reshape(len(ranks), len(steps)) / 1e6 for name in ("wait_ns", "late_ns")
+    )
+    found = _Map(
+        rows=[_whole(rank) for rank in ranks],
+        columns=[_step_name(step) for step in steps],
+        cells=wait_ms,
+        told=np.stack([wait_ms, late_ms], axis=2),
+        hover="rank %{y}, step %{x}<br>waits %{customdata[0]:.3f} ms, "
+        "others wait %{customdata[1]:.3f} ms for it<extra></extra>",
+    )
+    late = [_known(float(np.nanmean(row))) for row in late_ms]
+    side = _Side(
+        late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "waited for, ms"
+    )
+    key: dict[str, Json] = {"title": {"text": "waiting, ms per step", "side": "top"}}
+    colours: dict[str, Json] = {
+        "z": _plain(wait_ms),
+        "zmin": 0,
+        "zmax": max(float(np.nanmax(wait_ms)), 1e-6),
+        **_scales(_LIGHT_WAIT, _DARK_WAIT),
+    }
+    bundle = _metric(document, "wait_map", "steps_per_cell")
+    axes = ("step" if bundle == 1 else f"step, {bundle} to a cell", "rank")
+    figure = _drawn(found, side, axes, colours, key)
+    marks = _marks(document, found, late_ms)
+    return {**figure, "data": [*_list(figure["data"]), marks]} if marks else figure
+
+
+def _marks(document: Document, found: _Map, late_ms: Cells) -> Json:
+    """A cross on the rank that others wait for most in a step, where it is a noticeable time."""
+    time = story.step_time(document)
+    least_ms = time.median_ns * _NOTICEABLE / 1e6 if time else 0.0
+    known = np.nan_to_num(late_ms, nan=0.0)
+    worst = known.argmax(axis=0)
+    places = [(row, n) for n, row in enumerate(worst) if known[row, n] > least_ms]
+    if not places:
+        return None
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [found.columns[n] for _row, n in places],
+        "y": [found.rows[row] for row, _n in places],
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "marker": {
+            "symbol": "x",
+            "size": 9,
+            "color": "#ffffff",
+            "line": {"color": "#1d2125", "width": 1.5},
+        },
+    }
+
+
+def _loads(found: _Map, side: _Side, axes: tuple[str, str]) -> Figure:
+    shown = np.log2(np.clip(found.cells, 2.0**-_SPREAD, 2.0**_SPREAD))
+    key: dict[str, Json] = {
+        "title": {"text": "× even share", "side": "top"},
+        "tickvals": list(range(-_SPREAD, _SPREAD + 1)),
+        "ticktext": ["≤ ¼", "½", "1", "2", "≥ 4"],
+    }
+    colours: dict[str, Json] = {
+        "z": _plain(shown),
+        "zmin": -_SPREAD,
+        "zmax": _SPREAD,
+        **_scales(_LIGHT_LOAD, _DARK_LOAD),
+    }
+    return _drawn(found, side, axes, colours, key)
+
+
+def _drawn(
+    found: _Map,
+    side: _Side,
+    axes: tuple[str, str],
+    colours: dict[str, Json],
+    key: dict[str, Json],
+) -> Figure:
+    """A heat map with its colours' key above and a bar beside each row."""
+    rows, columns = found.cells.shape
+    map_px = min(max(rows * _MOST_PX, 0), max(_MAP_PX, rows * _LEAST_PX), _TALLEST_PX)
+    x_title, y_title = axes
+    cells: Json = {
+        "type": "heatmap",
+        "x": list(found.columns),
+        "y": list(found.rows),
+        "customdata": [_plain(row) for row in found.told],
+        "hovertemplate": found.hover,
+        "hoverongaps": False,
+        "xgap": 1 if columns <= 128 else 0,
+        "ygap": 1 if rows <= 64 else 0,
+        **colours,
+        "colorbar": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "len": 0.4,
+            "y": 1 + (_RANKS_PX + 4) / map_px,
+            "yanchor": "bottom",
+            "thickness": 9,
+            "outlinewidth": 0,
+            "tickfont": {"size": 11},
+            "xpad": 0,
+            "ypad": 0,
+            **key,
+        },
+    }
+    bars: Json = {
+        "type": "bar",
+        "orientation": "h",
+        "x": list(side.lengths),
+        "y": list(found.rows),
+        "xaxis": "x2",
+        "hovertemplate": side.hover,
+        "marker": {"color": _SIDE, "line": {"width": 0}},
+        "showlegend": False,
+    }
+    category: dict[str, Json] = {"type": "category", "showgrid": False, "zeroline": False}
+    return {
+        "data": [cells, bars],
+        "layout": {
+            "height": map_px + _KEY_PX + _RANKS_PX + _AXIS_PX,
+            "showlegend": False,
+            "bargap": 0.3,
+            "margin": {"l": 8, "r": 8, "t": _KEY_PX + _RANKS_PX, "b": _AXIS_PX},
+            "xaxis": {
+                **category,
+                "domain": [0, 0.86],
+                "title": _title(x_title),
+                "nticks": _TICKS,
+                "tickangle": 0,
+            },
+            "xaxis2": {
+                "domain": [0.885, 1],
+                "title": _title(side.title),
+                "rangemode": "tozero",
+                "nticks": 3,
+                "zeroline": False,
+            },
+            "yaxis": {
+                **category,
+                "autorange": "reversed",
+                "automargin": True,
+                "title": _title(y_title),
+            },
+        },
+    }
+
+
+def _with_ranks(figure: Figure, ranks: Cells) -> Figure:
+    """Lines between the ranks that own the columns, and their numbers above, where all rows agree.
+
+    Owners that are mixed or unknown, or a single one, have no lines.
+    """
+    owners = ranks[0]
+    starts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist()]
+    is_plain = (ranks == owners).all() and (owners >= 0).all()
+    if not is_plain or not 1 < len(starts) <= _MOST_RANKS:
+        return figure
+    ends = [*starts[1:], len(owners)]
+    every = -(-len(starts) // _NAMED_RANKS)
+    word = "rank " if len(starts) <= _FEW_RANKS else ""
+    lines: list[Json] = [
+        {"type": "line", "xref": "x", "yref": "paper", "x0": n - 0.5, "x1": n - 0.5}
+        | {"y0": 0, "y1": 1, "line": {"color": _EDGE, "width": 1}}
+        for n in starts[1:]
+    ]
+    names: list[Json] = [
+        {"xref": "x", "yref": "paper", "x": (start + end - 1) / 2, "y": 1, "yanchor": "bottom"}
+        | {"text": f"{word}{_whole(owners[start])}", "showarrow": False, "font": {"size": 11}}
+        for start, end in list(zip(starts, ends, strict=True))[::every]
+    ]
+    layout = figure["layout"]
+    assert isinstance(layout, dict)
+    axis = layout["xaxis"]
+    assert isinstance(axis, dict)
+    title = _title("expert" if word else "expert; above: the rank that owns it")
+    return {
+        **figure,
+        "layout": {
+            **layout, "shapes": lines, "annotations": names, "xaxis": {**axis, "title": title},
+        },
+    }  # fmt: skip
+
+
+def _title(text: str) -> dict[str, Json]:
+    return {"text": text, "standoff": 6}
+
+
+def _columns(document: Document, name: str) -> dict[str, Cells] | None:
+    """Columns of figures of a drawing; None where it has no row."""
+    drawing = document["drawings"].get(name)
+    if drawing is None:
+        return None
+    found = {
+        column: np.array(values, dtype="float64")
+        for column, values in drawing["data"].items()
+        if isinstance(values, list)
+    }
+    return found if all(len(values) for values in found.values()) else None
+
+
+def _metric(document: Document, name: str, metric: str) -> int:
+    values: dict[str, Value] = {
+        m["metric"]: m["value"] for m in document["drawings"][name]["headline"]
+    }
+    value = values[metric]
+    assert isinstance(value, int)
+    return value
+
+
+def _cell_names(cells: int, bundle: int, experts: int) -> list[str]:
+    if bundle == 1:
+        return [str(n) for n in range(cells)]
+    lasts = [min((n + 1) * bundle, experts) - 1 for n in range(cells)]
+    return [f"{n * bundle}–{last}" for n, last in enumerate(lasts)]
+
+
+def _step_name(step: float) -> str:
+    return "whole capture" if step < 0 else _whole(step)
+
+
+def _whole(value: float) -> str:
+    return str(int(value))
+
+
+def _largest(cells: Cells) -> list[float | None]:
+    known = np.where(np.isnan(cells), -1.0, cells).max(axis=1)
+    return [value if value >= 0 else None for value in known.round(4).tolist()]
+
+
+def _known(value: float) -> float | None:
+    return round(value, 6) if np.isfinite(value) else None
+
+
+def _plain(cells: Cells) -> Json:
+    """Rows of numbers, whole ones without a point; None where not known."""
+    return [
+        [None if v != v else int(v) if v == int(v) else round(v, 4) for v in row]
+        for row in cells.tolist()
+    ]
+
+
+def _scales(
+    light: Sequence[tuple[float, str]], dark: Sequence[tuple[float, str]]
+) -> dict[str, Json]:
+    """Colours of both themes; the page takes those of its own."""
+    return {"colorscale": [list(p) for p in light], "meta": {"dark": [list(p) for p in dark]}}
+
+
+def _list(value: Json) -> list[Json]:
+    assert isinstance(value, list)
+    return value

@@ -1,0 +1,139 @@
+"""Heat maps, roofline and pipeline grid: what they draw, and how a browser shows it."""
+
+from __future__ import annotations
+
+import pytest
+from plotly.graph_objects import Figure
+from report_cases import trace
+
+from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
+from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
+from moeprof.analyzers.drawn.wait_map import SCHEMA as WAITS
+from moeprof.analyzers.expert_load import SCHEMA as EXPERT_LOAD
+from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
+from moeprof.reports import heat_maps
+from moeprof.reports.document import build
+from moeprof.tables.analysis import Analysis, Metric
+
+MS = 1_000_000
+
+
+def made(schema, rows, **headline):
+    """A finding or drawing out of rows and its headline's counts."""
+    table = schema.frame([dict(zip(schema.names, row, strict=True)) for row in rows])
+    metrics = tuple(Metric(name, value, "count") for name, value in headline.items())
+    return Analysis(schema.name, "?", metrics, schema, table)
+
+
+def document(*analyses):
+    """Steps 3 and 4 are used, of 410 and 414 ms."""
+    return build(trace(), {analysis.name: analysis for analysis in analyses})
+
+
+def experts(per_cell=1, experts=4, ranks=2):
+    """Two layers; the first has experts of 6, 0, 1 and 1 tokens, the other none."""
+    loads = [(0, 6.0, 3.0), (0, 0.0, 0.0), (1, 1.0, 0.5), (1, 1.0, 0.5)]
+    first = [(3, n, rank, tokens, load) for n, (rank, tokens, load) in enumerate(loads)]
+    other = [(5, n, rank, 0.0, float("nan")) for n, (rank, _tokens, _load) in enumerate(loads)]
+    counts = {"ranks": ranks, "experts": experts, "experts_per_cell": per_cell}
+    return made(LOAD, first + other, **counts)
+
+
+def waiting():
+    """Rank 1 is late by 30 ms in step 3, by 3 ms in step 4: less than 1 % of 412 ms."""
+    rows = [(0, 3, 30.0 * MS, 0.0), (0, 4, 3.0 * MS, 0.0)]
+    late = [(1, 3, 0.0, 30.0 * MS), (1, 4, 0.0, 3.0 * MS)]
+    return made(WAITS, rows + late, ranks=2, steps=2, steps_per_cell=1)
+
+
+def sections(*drawings):
+    """A document with a section for each drawing."""
+    findings = [Analysis(s.name, "?", (), s, s.frame()) for s in (EXPERT_LOAD, STRAGGLERS)]
+    return document(*findings, *drawings)
+
+
+def test_a_cell_is_coloured_by_the_logarithm_of_its_load():
+    figure = heat_maps.expert_load(document(experts()))
+    Figure(figure)
+    cells, bars = figure["data"]
+    # log2 of 3; none at all and a quarter look alike; 1/2 is one step below even
+    assert cells["z"] == [[1.585, -2, -1, -1], [None] * 4]
+    assert (cells["zmin"], cells["zmax"]) == (-2, 2)
+    assert (cells["y"], cells["x"]) == (["3", "5"], ["0", "1", "2", "3"])
+    assert cells["customdata"][0] == [[0, 0, 3, 6], [1, 0, 0, 0], [2, 1, 0.5, 1], [3, 1, 0.5, 1]]
+    assert bars["x"] == [3.0, None]
+
+
+def test_ranks_are_told_apart_where_all_layers_agree():
+    layout = heat_maps.expert_load(document(experts()))["layout"]
+    assert [line["x0"] for line in layout["shapes"]] == [1.5]
+    assert [(note["x"], note["text"]) for note in layout["annotations"]] == [
+        (0.5, "rank 0"),
+        (2.5, "rank 1"),
+    ]
+    moved = experts()
+    moved.table.loc[0, "rank"] = -1
+    assert "shapes" not in heat_maps.expert_load(document(moved))["layout"]
+
+
+def test_cells_of_several_experts_say_which_they_hold():
+    figure = heat_maps.expert_load(document(experts(per_cell=3, experts=11)))
+    cells = figure["data"][0]
+    assert cells["x"] == ["0–2", "3–5", "6–8", "9–10"]
+    assert "experts %{x}, of them %{customdata[0]} (rank" in cells["hovertemplate"]
+    alone = heat_maps.expert_load(document(experts(ranks=1)))["data"][0]
+    assert "rank" not in alone["hovertemplate"]
+
+
+def test_ranks_are_drawn_by_layer():
+    rows = [(0, 0, 5.0, 0.5), (0, 1, 15.0, 1.5)]
+    cells, bars = heat_maps.rank_load(document(made(RANKS, rows, layers=1, ranks=2)))["data"]
+    assert cells["z"] == [[-1, 0.585]]
+    assert cells["customdata"] == [[[0.5, 5], [1.5, 15]]]
+    assert bars["x"] == [1.5]
+
+
+def test_the_late_rank_is_marked_where_it_costs_something():
+    figure = heat_maps.waits(document(waiting()))
+    Figure(figure)
+    cells, bars, marks = figure["data"]
+    assert (cells["x"], cells["y"]) == (["3", "4"], ["0", "1"])
+    assert cells["z"] == [[30, 3], [0, 0]]
+    assert bars["x"] == [0.0, 16.5]
+    assert (marks["x"], marks["y"]) == (["3"], ["1"])
+
+
+@pytest.mark.parametrize(
+    ("draw", "schema"),
+    [(heat_maps.expert_load, LOAD), (heat_maps.rank_load, RANKS), (heat_maps.waits, WAITS)],
+)
+def test_without_cells_there_is_no_figure(draw, schema):
+    assert draw(document()) is None
+    assert draw(document(made(schema, []))) is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_browser_draws_maps_and_tells_a_cell(visit, scheme):
+    visited = visit(sections(experts(), waiting()), scheme=scheme, is_drawn=True)
+    page = visited.page
+    assert visited.complaints == []
+    assert page.locator("#expert_load-figure .hm image").count() == 1
+    scale = page.evaluate("document.querySelector('#expert_load-figure').data[0].colorscale[2][1]")
+    assert scale == {"light": "#f3f3f1", "dark": "#262b30"}[scheme]
+    assert hovered(page, "expert_load", 0.13, 0.25) == (
+        "layer 3, expert 0 (rank 0)3.00 × even share, 6 tokens per step"
+    )
+    assert hovered(page, "stragglers-1", 0.2, 0.75) == (
+        "rank 1, step 3waits 0.000 ms, others wait 30.000 ms for it"
+    )
+
+
+def hovered(page, figure, across, down):
+    """What a figure says at a part of the way across and down its first axes."""
+    plot = page.locator(f"#{figure}-figure .nsewdrag").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+    label = page.locator(f"#{figure}-figure .hoverlayer text.nums").first
+    label.wait_for()
+    return label.text_content()
