@@ -279,14 +279,9 @@ def _with_ranks(figure: Figure, ranks: Cells) -> Figure:
     ends = [*starts[1:], len(owners)]
     every = -(-len(starts) // _NAMED_RANKS)
     word = "rank " if len(starts) <= _FEW_RANKS else ""
-    lines: list[Json] = [
-        {"type": "line", "xref": "x", "yref": "paper", "x0": n - 0.5, "x1": n - 0.5}
-        | {"y0": 0, "y1": 1, "line": {"color": _EDGE, "width": 1}}
-        for n in starts[1:]
-    ]
+    lines: list[Json] = [_edge(start - 0.5) for start in starts[1:]]
     names: list[Json] = [
-        {"xref": "x", "yref": "paper", "x": (start + end - 1) / 2, "y": 1, "yanchor": "bottom"}
-        | {"text": f"{word}{_whole(owners[start])}", "showarrow": False, "font": {"size": 11}}
+        _rank_name((start + end - 1) / 2, f"{word}{_whole(owners[start])}")
         for start, end in list(zip(starts, ends, strict=True))[::every]
     ]
     layout = figure["layout"]
@@ -300,6 +295,16 @@ def _with_ranks(figure: Figure, ranks: Cells) -> Figure:
             **layout, "shapes": lines, "annotations": names, "xaxis": {**axis, "title": title},
         },
     }  # fmt: skip
+
+
+def _edge(at: float) -> Json:
+    place: dict[str, Json] = {"xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1}
+    return {"type": "line", **place, "line": {"color": _EDGE, "width": 1}}
+
+
+def _rank_name(at: float, text: str) -> Json:
+    place: dict[str, Json] = {"xref": "x", "yref": "paper", "x": at, "y": 1, "yanchor": "bottom"}
+    return {**place, "text": text, "showarrow": False, "font": {"size": 11}}
 
 
 def _title(text: str) -> dict[str, Json]:
