@@ -18,6 +18,7 @@ from moeprof.analyzers.comparison.gates import Outcome
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES
+from moeprof.reports.comparison_settings import SETTING_CHANGES
 from moeprof.reports.document import (
     ColumnInfo,
     Document,
@@ -84,12 +85,24 @@ class ComparisonDocument(TypedDict):
     noise: NoiseInfo
     gates: list[GateInfo]
     notes: list[str]
+    settings: Changes
+    arguments: list[str]
 
 
 def build_comparison(
-    base: Document, new: Document, comparison: Comparison, outcomes: Sequence[Outcome] = ()
+    base: Document,
+    new: Document,
+    comparison: Comparison,
+    outcomes: Sequence[Outcome] = (),
+    *,
+    settings: pd.DataFrame | None = None,
+    arguments: Sequence[str] = (),
 ) -> ComparisonDocument:
-    """Put two runs' records and what changed between them into one document of plain values."""
+    """Put two runs' records and what changed between them into one document of plain values.
+
+    ``settings`` has `SETTING_CHANGES`; ``arguments`` are those of the command, without what only
+    says how the answer is shown.
+    """
     return {
         "schema": SCHEMA,
         "base": _side(base),
@@ -106,6 +119,10 @@ def build_comparison(
         },
         "gates": [_gate(outcome) for outcome in outcomes],
         "notes": [encodable(note) for note in comparison.notes],
+        "settings": _changes(
+            SETTING_CHANGES, SETTING_CHANGES.frame() if settings is None else settings
+        ),
+        "arguments": [encodable(word) for word in arguments],
     }
 
 

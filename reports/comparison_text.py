@@ -11,26 +11,24 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
+from moeprof.reports import comparison_words as words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
-from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row, SideInfo
-from moeprof.reports.document import Document
+from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import signed
-from moeprof.units import format_bytes, format_ns, format_percent
+from moeprof.units import format_bytes, format_ns
 
 WIDTH = 80
 _FEW_OPS = 6
 _FEW_WITHIN = 3
-WORTH_A_LINE = 0.001
-"""Share of base's op time from which on a change is worth a line: of 500 ops 25 seem to be beyond a
-95 % noise by chance, and what is less than this is no reason for a step to be slower."""
 _CHANGE_WIDTH = 10
 _NAME_WIDTH = 20
 _INDENT = 7
 _MOST_BUFFERS = 5
+_MOST_SETTINGS = 8
+_SIDES = ("base", "new")
 
 
 def comparison_text(document: ComparisonDocument) -> Text:
@@ -40,6 +38,7 @@ def comparison_text(document: ComparisonDocument) -> Text:
         _step_parts(document),
         _components(document),
         _gates(document["gates"]),
+        _settings(document["settings"]["rows"]),
         _ops(document),
         _buffers(document),
         _runs(document),
@@ -49,34 +48,25 @@ def comparison_text(document: ComparisonDocument) -> Text:
 
 
 def _verdict(document: ComparisonDocument) -> list[Text]:
-    step = next(iter(document["step"]["rows"]), None)
-    lines = [Text(_sentence("step", step), style="bold")] if step else []
+    step = words.step_row(document)
+    memory = Text(words.memory_sentence(document))
     if step is None:
-        lines = _wrapped("step time is not known for both runs: see the notes", "", "bold")
-    memory = next(iter(document["memory"]["rows"]), None)
-    if memory and memory["change_bytes"] == 0:
-        lines.append(Text(f"memory peak {format_bytes(_number(memory['base_bytes']))}, unchanged"))
-    elif memory and memory["change_bytes"] is not None:
-        sizes = _from_to(format_bytes, memory["base_bytes"], memory["new_bytes"])
-        change = signed(_number(memory["change_bytes"]), format_bytes)
-        lines.append(Text(f"memory peak {sizes}  ({change}, {_signed_share(memory)})"))
-    else:
-        lines.append(Text("memory peak is not known for both runs"))
-    return lines
+        told = "step time is not known for both runs: see the notes"
+        return [*_wrapped(told, "", "bold"), memory]
+    return [Text(words.sentence("step", step), style="bold"), memory]
 
 
 def _buffers(document: ComparisonDocument) -> list[Text]:
-    """What lies in memory at the peak of one run and not of the other, the most new first."""
-    rows = [row for row in document["buffers"]["rows"] if row["change_bytes"]]
-    rows.sort(key=lambda row: -abs(_number(row["change_bytes"])))
+    """What lies in memory at the peak of one run and not of the other, the largest first."""
+    rows = words.buffers(document)
     if not rows:
         return []
     lines = [Text("In memory at the peak", style="bold")]
     for row in rows[:_MOST_BUFFERS]:
-        change = signed(_number(row["change_bytes"]), format_bytes)
+        change = signed(words.number(row["change_bytes"]), format_bytes)
         counts = f"{row['base_buffers']} → {row['new_buffers']} × {row['shape'] or 'all'}"
-        what = f"{row['content']}, {row['component']}" if row["component"] else str(row["content"])
-        first, *rest = textwrap.wrap(f"{printable(what)}: {printable(counts)}", WIDTH - 13)
+        told = f"{words.buffer_kind(row)}: {printable(counts)}"
+        first, *rest = textwrap.wrap(told, WIDTH - 13)
         lines.append(Text(f" {change:>10}  {first}"))
         lines += [Text(f"{'':13}{line}") for line in rest]
     if len(rows) > _MOST_BUFFERS:
@@ -84,49 +74,32 @@ def _buffers(document: ComparisonDocument) -> list[Text]:
     return lines
 
 
-def _sentence(name: str, row: Row) -> str:
-    """``step 412.3 → 371.9 ms  (−9.8 %, noise ±0.4 %: beyond noise)``."""
-    times = _from_to(format_ns, row["base_ns"], row["new_ns"])
-    return f"{name} {times}  ({_signed_share(row)}, {_noise(row)})"
-
-
-def _noise(row: Row) -> str:
-    noise, base = row["noise_ns"], row["base_ns"]
-    if not isinstance(noise, float) or not isinstance(base, float) or not base:
-        return "noise not known"
-    word = "beyond it" if row["verdict"] == BEYOND else "within it"
-    return f"noise ±{format_percent(noise / base)}: {word}"
-
-
 def _step_parts(document: ComparisonDocument) -> list[Text]:
-    rows = document["step"]["rows"][1:]
+    rows = words.step_parts(document)
     if not rows:
         return []
-    ordered = sorted(rows, key=lambda row: (-abs(_number(row["change_ns"])), str(row["part"])))
     lines = [Text("Where the step's change is (adds up to it)", style="bold")]
-    return lines + [_line(row, str(row["part"]), _between(row)) for row in ordered]
+    return lines + [_line(row, str(row["part"]), _between(row)) for row in rows]
 
 
 def _between(row: Row) -> str:
-    times = _from_to(format_ns, row["base_ns"], row["new_ns"])
+    times = words.from_to(format_ns, row["base_ns"], row["new_ns"])
     return f"{times}, {row['verdict']}" if row["verdict"] != BEYOND else times
 
 
 def _components(document: ComparisonDocument) -> list[Text]:
-    rows = document["rows"]["rows"]
-    total = next((row for row in rows if row["level"] == TOTAL), None)
+    total, parts = words.total(document), words.components(document)
     if total is None:
         return []
-    parts = [row for row in rows if row["level"] == COMPONENT]
-    ops = [row for row in rows if row["level"] == OP]
-    shown = [row for row in parts if row["verdict"] != WITHIN and _is_worth(row, total)]
-    lines = _wrapped(_sentence("op time", total), "", "bold")
+    ops = words.ops(document)
+    shown = words.clear(parts, total)
+    lines = _wrapped(words.sentence("op time", total), "", "bold")
     if not parts:
         return lines + _wrapped("components are not compared: see the notes", "  ")
-    dearest = max(shown, key=lambda row: _number(row["change_ns"]), default=None)
+    dearest = max(shown, key=lambda row: words.number(row["change_ns"]), default=None)
     for row in shown:
         told = reasons(row, ops)
-        if row is dearest and row["verdict"] == BEYOND and _number(row["change_ns"]) > 0:
+        if row is dearest and row["verdict"] == BEYOND and words.number(row["change_ns"]) > 0:
             told += "  ← look here"
         lines += _lines(row, str(row["component"]), told)
     if not shown:
@@ -136,17 +109,12 @@ def _components(document: ComparisonDocument) -> list[Text]:
     return lines + _rest("small", [row for row in rest if row["verdict"] != WITHIN])
 
 
-def _is_worth(row: Row, total: Row) -> bool:
-    change = abs(_number(row["change_ns"]))
-    return change > 0 and change >= WORTH_A_LINE * _number(total["base_ns"])
-
-
 def _rest(name: str, rows: Sequence[Row]) -> list[Text]:
     """The largest of the changes that are no headline, and how many there are."""
     if not rows:
         return []
     named = ", ".join(
-        f"{story.label(str(row['component']))} {signed(_number(row['change_ns']), format_ns)}"
+        f"{story.label(str(row['component']))} {signed(words.number(row['change_ns']), format_ns)}"
         for row in rows[:_FEW_WITHIN]
     )
     left = len(rows) - _FEW_WITHIN
@@ -154,14 +122,20 @@ def _rest(name: str, rows: Sequence[Row]) -> list[Text]:
     return _wrapped(f"{name}: {named}{more}", "  ", "dim")
 
 
+def _settings(rows: Sequence[Row]) -> list[Text]:
+    """What was set differently, as far as capture wrote it down."""
+    lines = [Text("Set differently", style="bold")] if rows else []
+    for row in rows[:_MOST_SETTINGS]:
+        told = [shortened(printable(str(row[side])), WIDTH) or "not set" for side in _SIDES]
+        lines += _hanging("  ", f"{printable(str(row['setting']))}: {' → '.join(told)}")
+    if len(rows) > _MOST_SETTINGS:
+        lines.append(Text(f"  … and {len(rows) - _MOST_SETTINGS} more: --json has all"))
+    return lines
+
+
 def _ops(document: ComparisonDocument) -> list[Text]:
-    rows = document["rows"]["rows"]
-    totals = [row for row in rows if row["level"] == TOTAL]
-    rows = [
-        row
-        for row in rows
-        if row["level"] == OP and row["verdict"] != WITHIN and _is_worth(row, totals[0])
-    ]
+    total = words.total(document)
+    rows = words.clear(words.ops(document), total) if total else []
     if not rows:
         return []
     lines = [Text("Look at", style="bold")]
@@ -180,13 +154,8 @@ def _ops(document: ComparisonDocument) -> list[Text]:
 def _gates(gates: Sequence[GateInfo]) -> list[Text]:
     lines = [Text("Gates", style="bold")] if gates else []
     for gate in gates:
-        write = format_bytes if gate["unit"] == "bytes" else format_ns
-        told = gate["remark"]
-        if gate["change"] is not None and gate["allowed"] is not None:
-            told = f"{signed(gate['change'], write)}, allowed {signed(gate['allowed'], write)}"
-            told += f" ({gate['remark']})" if gate["remark"] else ""
         style = {"passed": "green", "failed": "red"}.get(gate["verdict"], "yellow")
-        text = f"{gate['verdict']} {printable(gate['expression'])}: {told}"
+        text = f"{gate['verdict']} {printable(gate['expression'])}: {words.gate_sentence(gate)}"
         lines += _wrapped(text, "  ", style)
     return lines
 
@@ -196,24 +165,17 @@ def _runs(document: ComparisonDocument) -> list[Text]:
     for name, side in (("base", document["base"]), ("new", document["new"])):
         path = shortened(printable(side["run"]["path"]), WIDTH - _INDENT)
         lines.append(Text.assemble((f"{name:<{_INDENT}}", "bold"), path))
-        known = story.described_run(_document(side))
-        lines += _wrapped(f"{known} · {story.described_trust(_document(side))}", " " * _INDENT)
-        for check in story.troubles(_document(side)):
+        run = words.as_document(side)
+        told = f"{story.described_run(run)} · {story.described_trust(run)}"
+        lines += _wrapped(told, " " * _INDENT)
+        for check in story.troubles(run):
             text = f"{check['verdict']} {printable(check['check'])}: {printable(check['detail'])}"
             lines += _wrapped(text, " " * _INDENT, "yellow")
     return lines
 
 
-def _document(side: SideInfo) -> Document:
-    """A side as the document of a run that no question was put to."""
-    return {"schema": "", **side, "analyses": {}, "drawings": {}}
-
-
-_BASIS = "times are per device and step; memory is what the compiler plans for the step's program"
-
-
 def _notes(notes: Sequence[str]) -> list[Text]:
-    return [line for note in (_BASIS, *notes) for line in _hanging(" - ", printable(note))]
+    return [line for note in (words.BASIS, *notes) for line in _hanging(" - ", printable(note))]
 
 
 def _line(row: Row, name: str, text: str) -> Text:
@@ -227,7 +189,7 @@ def _lines(row: Row, name: str, text: str) -> list[Text]:
 
 
 def _change(row: Row) -> str:
-    return f"{signed(_number(row['change_ns']), format_ns):>{_CHANGE_WIDTH}}  "
+    return f"{signed(words.number(row['change_ns']), format_ns):>{_CHANGE_WIDTH}}  "
 
 
 def _hanging(head: str, text: str) -> list[Text]:
@@ -241,20 +203,3 @@ def _hanging(head: str, text: str) -> list[Text]:
 def _wrapped(text: str, indent: str, style: str = "") -> list[Text]:
     lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
     return [Text(line, style=style) for line in lines]
-
-
-def _from_to(write: object, base: object, new: object) -> str:
-    """``412.3 → 371.9 ms``: the unit once where both have the same."""
-    assert callable(write)
-    first, second = (str(write(_number(value))) for value in (base, new))
-    figure, _, unit = first.partition(" ")
-    return f"{figure if second.endswith(f' {unit}') else first} → {second}"
-
-
-def _signed_share(row: Row) -> str:
-    share = row["change_share"]
-    return "nothing in base" if share is None else signed(_number(share), format_percent)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

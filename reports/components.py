@@ -39,6 +39,14 @@ COLOURS = {
 HATCHED = ("loop_gaps", "unattributed", "idle")
 """Parts that are drawn with stripes: they are not work that a component did."""
 
+STEP_PARTS = {
+    "compute": ("#0a6fb5", ""),
+    "exposed_communication": ("#dd6a1f", ""),
+    "exposed_copy": ("#9db4ea", "x"),
+    "idle": ("#a3a9af", "."),
+}
+"""Colour and pattern of the times that add up to the step."""
+
 _SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
 
 PHASES = {"forward": "", "recompute": "/", "backward": "x", "other": "-"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, horizontal
+from moeprof.reports.components import STEP_PARTS
 from moeprof.reports.document import Document, Value
 from moeprof.units import format_ns
 
@@ -29,14 +30,14 @@ def timeline(document: Document) -> Figure | None:
         by_rank.setdefault(int(_figure(row, "rank")), []).append(row)
     ranks = sorted(by_rank)[:_MOST]
     parts = {
-        "compute": ("compute_ns", _WORK),
-        "exposed communication": ("exposed_communication_ns", _TRANSFER),
-        "exposed copies": ("exposed_copy_ns", _COPY),
-        "idle": ("idle_ns", _IDLE),
+        "compute": "compute",
+        "exposed communication": "exposed_communication",
+        "exposed copies": "exposed_copy",
+        "idle": "idle",
     }
     bars = [
-        _bars(name, fill, [_mean(by_rank[rank], column) for rank in ranks])
-        for name, (column, fill) in parts.items()
+        _bars(name, Fill(*STEP_PARTS[part]), [_mean(by_rank[rank], f"{part}_ns") for rank in ranks])
+        for name, part in parts.items()
     ]
     if not ranks:
         return None

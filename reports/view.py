@@ -146,8 +146,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         problems=tuple(printable(problem) for problem in story.problems(document)),
         verdict=story.worst_verdict(document),
         trust=story.described_trust(document),
-        troubles=_checks(story.troubles(document)),
-        passed=_checks(story.passed(document)),
+        troubles=check_views(story.troubles(document)),
+        passed=check_views(story.passed(document)),
         step=format_ns(time.median_ns) if time else "not known",
         step_detail=story.described_spread(document),
         notes=tuple(printable(note) for note in document["run"]["notes"]),
@@ -162,7 +162,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     )
 
 
-def _checks(found: Sequence[TrustInfo]) -> tuple[Check, ...]:
+def check_views(found: Sequence[TrustInfo]) -> tuple[Check, ...]:
+    """Checks as the page shows them."""
     return tuple(
         Check(printable(t["check"]), t["verdict"], _MARKS[t["verdict"]], printable(t["detail"]))
         for t in found

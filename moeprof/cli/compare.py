@@ -1,4 +1,4 @@
-"""`moeprof compare`: what changed between two runs, as text or JSON, and gates on it."""
+"""`moeprof compare`: what changed between two runs, as text, JSON or a page, and gates on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.pages import refuse_to_overwrite_a_profile
 from moeprof.errors import SpecError
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
     callback=_gates,
     help="Exit with 4 where NEW less BASE is above EXPR, as 'grouped_gemm>+5%'. Repeatable.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one self-contained HTML page as well.",
+)
 @click.option("--base-session", metavar="NAME", help="Session of BASE. Default: the newest.")
 @click.option("--new-session", metavar="NAME", help="Session of NEW. Default: the newest.")
 @click.pass_context
@@ -50,6 +56,7 @@ def command(
     new: Path,
     as_json: bool,
     gates: tuple[Gate, ...],
+    html: Path | None,
     base_session: str | None,
     new_session: str | None,
 ) -> None:
@@ -67,21 +74,44 @@ def command(
     Exit codes, the first that holds: 2 wrong usage; 4 a gate failed; 3 an input is damaged or
     partial, figures were withheld, or the figure of a gate is not known; 0.
 
-    Example:
+    Examples:
 
         moeprof compare runs/base runs/new --fail-on 'step>+2%' --fail-on 'memory>+1GiB'
+
+        moeprof compare runs/base runs/new --html what-changed.html
     """
     from moeprof.analyzers.comparison.compare import compare
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
     from moeprof.ingest import open_run
     from moeprof.reports.comparison import build_comparison, comparison_json
+    from moeprof.reports.comparison_settings import setting_changes
     from moeprof.reports.document import build
+
+    if html is not None:
+        refuse_to_overwrite_a_profile(html, "--html")
 
     traces = [open_run(base, base_session), open_run(new, new_session)]
     comparison = compare(*traces)
     outcomes = [outcome(gate, comparison) for gate in gates]
     sides = [build(trace, {}) for trace in traces]
-    document = build_comparison(sides[0], sides[1], comparison, outcomes)
+    given = {"--base-session": base_session, "--new-session": new_session}
+    document = build_comparison(
+        sides[0],
+        sides[1],
+        comparison,
+        outcomes,
+        settings=setting_changes(traces[0].meta.run_folder, traces[1].meta.run_folder),
+        arguments=[
+            *(str(base), str(new)),
+            *(word for gate in gates for word in ("--fail-on", gate.expression)),
+            *(word for name, value in given.items() if value for word in (name, value)),
+        ],
+    )
+    if html is not None:
+        from moeprof.reports.comparison_page import write_page
+
+        write_page(document, html)
+        click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
         click.echo(comparison_json(document))
     else:

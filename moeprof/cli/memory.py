@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.memory_options import OptionsOfMany, RunOptions, describes_a_run
+from moeprof.cli.pages import refuse_to_overwrite_a_profile
 from moeprof.errors import SelectionError
 
 # name -> one line for the help; the command is moeprof/cli/memory_<name>.py's `command`.
@@ -117,6 +118,8 @@ def command(
     from moeprof.cli.memory_setting import as_usage, wanted
     from moeprof.reports.memory_document import to_json
 
+    if html is not None:
+        refuse_to_overwrite_a_profile(html, "--html")
     described = RunOptions(**options)  # type: ignore[arg-type]
     asked = wanted(of_bundled(described) if is_compiled else described)
     if run is not None:

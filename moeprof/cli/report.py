@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.pages import refuse_to_overwrite_a_profile
 from moeprof.cli.selection import names_hardware, selects
 
 
@@ -44,7 +45,7 @@ def command(
     from moeprof.reports.page import write_page
 
     path = out or _default_path(runs)
-    _refuse_to_overwrite_a_profile(path)
+    refuse_to_overwrite_a_profile(path, "--out")
     documents = [
         read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
     ]
@@ -52,14 +53,6 @@ def command(
     click.echo(path)
     if any(is_partial(document) for document in documents):
         ctx.exit(EXIT_PARTIAL)
-
-
-def _refuse_to_overwrite_a_profile(path: Path) -> None:
-    """A slip of the hand must not replace a profile or a run's record by a page."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise click.BadParameter(
-            f"expected a name that ends in .html, found {path}.", param_hint="--out"
-        )
 
 
 def _default_path(runs: tuple[Path, ...]) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from moeprof.reports.document import Document
-from moeprof.reports.page import write_page
+from moeprof.reports.page import render
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CHROMIUM_FLAGS = (
@@ -64,15 +64,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Write the page of some documents and open it from disk, offline."""
+def open_html(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
+    """Open the text of a page from disk, offline."""
     contexts = []
 
-    def open_page(
-        *documents: Document, width: int = 1400, scheme: str = "light", is_drawn: bool = False
+    def opened(
+        html: str, width: int = 1400, scheme: str = "light", is_drawn: bool = False
     ) -> Visit:
-        out = tmp_path / f"report-{len(contexts)}.html"
-        write_page(documents, out)
+        out = tmp_path / f"page-{len(contexts)}.html"
+        out.write_text(html, encoding="utf-8")
         context = browser.new_context(
             offline=True,
             viewport={"width": width, "height": 900},
@@ -88,6 +88,18 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
             visited.page.evaluate("figures.drawAll()")
         return visited
 
-    yield open_page
+    yield opened
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def visit(open_html: Callable[..., Visit]) -> Callable[..., Visit]:
+    """Open the page of some documents."""
+
+    def open_page(
+        *documents: Document, width: int = 1400, scheme: str = "light", is_drawn: bool = False
+    ) -> Visit:
+        return open_html(render(documents), width, scheme, is_drawn)
+
+    return open_page

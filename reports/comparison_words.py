@@ -1,0 +1,130 @@
+"""Question: how are the figures of a comparison said in words?
+
+What is shared by the text and the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
+from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
+from moeprof.reports import story
+from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row, SideInfo
+from moeprof.reports.document import Document
+from moeprof.reports.names import printable
+from moeprof.reports.values import signed
+from moeprof.units import format_bytes, format_ns, format_percent
+
+WORTH_A_LINE = 0.001
+"""Share of base's op time from which on a change is worth a line: of 500 ops 25 seem to be beyond a
+95 % noise by chance, and what is less than this is no reason for a step to be slower."""
+BASIS = "times are per device and step; memory is what the compiler plans for the step's program"
+
+
+def sentence(name: str, row: Row) -> str:
+    """``step 412.3 → 371.9 ms  (−9.8 %, noise ±0.4 %: beyond it)``."""
+    times = from_to(format_ns, row["base_ns"], row["new_ns"])
+    return f"{name} {times}  ({signed_share(row)}, {noise(row)})"
+
+
+def noise(row: Row) -> str:
+    """``noise ±0.4 %: beyond it``, as a share of base."""
+    half_width, base = row["noise_ns"], row["base_ns"]
+    if not isinstance(half_width, float) or not isinstance(base, float) or not base:
+        return "noise not known"
+    word = "beyond it" if row["verdict"] == BEYOND else "within it"
+    return f"noise ±{format_percent(half_width / base)}: {word}"
+
+
+def step_row(document: ComparisonDocument) -> Row | None:
+    """The change of the whole step; None where it is not known."""
+    return next(iter(document["step"]["rows"]), None)
+
+
+def step_parts(document: ComparisonDocument) -> list[Row]:
+    """The four times that add up to the step, the largest change first."""
+    rows = document["step"]["rows"][1:]
+    return sorted(rows, key=lambda row: (-abs(number(row["change_ns"])), str(row["part"])))
+
+
+def total(document: ComparisonDocument) -> Row | None:
+    """The change of all op time; None where ops are not compared."""
+    return next((row for row in document["rows"]["rows"] if row["level"] == TOTAL), None)
+
+
+def components(document: ComparisonDocument) -> list[Row]:
+    """Changes of the parts of the model, the largest first."""
+    return [row for row in document["rows"]["rows"] if row["level"] == COMPONENT]
+
+
+def ops(document: ComparisonDocument) -> list[Row]:
+    """Changes of single ops, the largest first."""
+    return [row for row in document["rows"]["rows"] if row["level"] == OP]
+
+
+def clear(rows: list[Row], whole: Row) -> list[Row]:
+    """The changes that are not within the noise and large enough to matter to ``whole``."""
+    return [row for row in rows if row["verdict"] != WITHIN and is_worth(row, whole)]
+
+
+def is_worth(row: Row, whole: Row) -> bool:
+    """Whether a change is large enough to be a reason for a change of ``whole``."""
+    change = abs(number(row["change_ns"]))
+    return change > 0 and change >= WORTH_A_LINE * number(whole["base_ns"])
+
+
+def buffers(document: ComparisonDocument) -> list[Row]:
+    """What lies in memory at the peak of one run and not of the other, the largest first."""
+    rows = [row for row in document["buffers"]["rows"] if row["change_bytes"]]
+    return sorted(rows, key=lambda row: -abs(number(row["change_bytes"])))
+
+
+def memory_sentence(document: ComparisonDocument) -> str:
+    """The change of the memory peak, or that it is not known."""
+    row = next(iter(document["memory"]["rows"]), None)
+    if row is None or row["change_bytes"] is None:
+        return "memory peak is not known for both runs"
+    if row["change_bytes"] == 0:
+        return f"memory peak {format_bytes(number(row['base_bytes']))}, unchanged"
+    sizes = from_to(format_bytes, row["base_bytes"], row["new_bytes"])
+    change = signed(number(row["change_bytes"]), format_bytes)
+    return f"memory peak {sizes}  ({change}, {signed_share(row)})"
+
+
+def gate_sentence(gate: GateInfo) -> str:
+    """``+1.2 ms, allowed +0.5 ms (beyond noise)``, or why it is not known."""
+    write = format_bytes if gate["unit"] == "bytes" else format_ns
+    if gate["change"] is None or gate["allowed"] is None:
+        return gate["remark"]
+    told = f"{signed(gate['change'], write)}, allowed {signed(gate['allowed'], write)}"
+    return told + (f" ({gate['remark']})" if gate["remark"] else "")
+
+
+def buffer_kind(row: Row) -> str:
+    """``working set, attention``."""
+    content, component = printable(str(row["content"])), str(row["component"])
+    return f"{content}, {story.label(component)}" if component else content
+
+
+def as_document(side: SideInfo) -> Document:
+    """A side as the document of a run that no question was put to."""
+    return {"schema": "", **side, "analyses": {}, "drawings": {}}
+
+
+def from_to(write: Callable[[float], str], base: object, new: object) -> str:
+    """``412.3 → 371.9 ms``: the unit once where both have the same."""
+    first, second = (write(number(value)) for value in (base, new))
+    figure, _, unit = first.partition(" ")
+    return f"{figure if second.endswith(f' {unit}') else first} → {second}"
+
+
+def signed_share(row: Row) -> str:
+    """The change as a share of base."""
+    share = row["change_share"]
+    return "nothing in base" if share is None else signed(number(share), format_percent)
+
+
+def number(value: object) -> float:
+    """A figure of a row; 0 where it is not known."""
+    return float(value) if isinstance(value, int | float) else 0.0
