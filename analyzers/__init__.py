@@ -10,6 +10,7 @@ from moeprof.analyzers.withhold import without_withheld
 from moeprof.errors import SelectionError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
+from moeprof.tell import Tell, unheard
 
 Analyzer = Callable[[Trace], Analysis]
 
@@ -46,12 +47,13 @@ for by name, or where a document carries drawings."""
 
 
 def analyze(
-    trace: Trace, only: Sequence[str] = (), *, is_drawn: bool = False
+    trace: Trace, only: Sequence[str] = (), *, is_drawn: bool = False, tell: Tell = unheard
 ) -> dict[str, Analysis]:
     """Run the analyzers named in `only`, and return their findings by name.
 
     Where `only` is empty all of `ALL` run, and with ``is_drawn`` those of `DRAWN` too. A finding
-    that a failed check of the input would falsify has no figure, and a note says why.
+    that a failed check of the input would falsify has no figure, and a note says why. ``tell``
+    hears of every question that is answered.
 
     Raises:
         SelectionError: `only` names an analyzer that does not exist.
@@ -64,7 +66,11 @@ def analyze(
             f"no analyzer is named {', '.join(map(repr, unknown))}; there are: {', '.join(known)}"
         )
     asked = only or (known if is_drawn else ALL)
-    findings = {name: analyzer(name)(trace) for name in known if name in asked}
+    names = [name for name in known if name in asked]
+    findings = {}
+    for place, name in enumerate(names):
+        tell(place, len(names))
+        findings[name] = analyzer(name)(trace)
     check_tables(trace, findings)
     return without_withheld(findings, trace.trust, DRAWN)
 

@@ -171,12 +171,14 @@ def _report(run_dir: Path) -> None:
         from rich.console import Console
 
         from moeprof.cli.findings import read_document
+        from moeprof.cli.progress import working
         from moeprof.reports import text
         from moeprof.reports.page import write_page
 
         document = read_document(run_dir, is_drawn=True)
         summary = text.summary(document)
-        write_page([document], run_dir / "report.html")
+        with working("writing the page"):
+            write_page([document], run_dir / "report.html")
     except Exception as error:  # the exit code is the script's, whatever the analysis does
         _say(f"moeprof: analysis failed: {type(error).__name__}: {error}")
         click.echo(f"Run  {_shown(run_dir)}")

@@ -9,6 +9,7 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.progress import working
 from moeprof.errors import SpecError
 
 if TYPE_CHECKING:
@@ -90,17 +91,20 @@ def command(
     if html is not None:
         refuse_to_overwrite_a_profile(html, "--html")
 
-    traces = [open_run(base, base_session), open_run(new, new_session)]
-    comparison = compare(*traces)
+    with working("reading the base run") as work:
+        before = open_run(base, base_session, tell=work.counting("reading the base run"))
+        after = open_run(new, new_session, tell=work.counting("reading the new run"))
+        work.phase("comparing")
+        comparison = compare(before, after)
     outcomes = [outcome(gate, comparison) for gate in gates]
-    sides = [build(trace, {}) for trace in traces]
+    sides = [build(trace, {}) for trace in (before, after)]
     given = {"--base-session": base_session, "--new-session": new_session}
     document = build_comparison(
         sides[0],
         sides[1],
         comparison,
         outcomes,
-        settings=setting_changes(traces[0].meta.run_folder, traces[1].meta.run_folder),
+        settings=setting_changes(before.meta.run_folder, after.meta.run_folder),
         arguments=[
             *(str(base), str(new)),
             *(word for gate in gates for word in ("--fail-on", gate.expression)),
@@ -110,7 +114,8 @@ def command(
     if html is not None:
         from moeprof.reports.comparison_page import write_page
 
-        write_page(document, html)
+        with working("writing the page"):
+            write_page(document, html)
         click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
         click.echo(comparison_json(document))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 
 if TYPE_CHECKING:
@@ -70,13 +71,18 @@ def command(
     from moeprof.reports.perfetto import write_perfetto
     from moeprof.tables.store import write_tables
 
-    trace = open_run(run, session, hosts)
+    with working("reading the run") as work:
+        trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
     note: dict[str, object] = {"schema": SCHEMA}
     if folder is not None:
-        note |= _note(folder, write_tables(trace, folder))
+        with working("writing the tables"):
+            tables = write_tables(trace, folder)
+        note |= _note(folder, tables)
         click.echo(folder)
     if perfetto is not None:
-        note["perfetto"] = {"path": str(perfetto), "slices": write_perfetto(trace, perfetto)}
+        with working("writing the Perfetto trace"):
+            slices = write_perfetto(trace, perfetto)
+        note["perfetto"] = {"path": str(perfetto), "slices": slices}
         click.echo(perfetto)
     click.echo(json.dumps(note), err=True)
     if is_partial(build(trace, {})):

@@ -36,18 +36,22 @@ def read_document(
         SelectionError: there is no such session, host, question or hardware.
         TraceError: the run cannot be read.
     """
-    with _no_collection():
-        from moeprof.analyzers import analyze
-        from moeprof.ingest import open_run
-        from moeprof.reports.document import build
-        from moeprof.specs.hardware import load_hardware
-        from moeprof.tables.trace import with_hardware
+    from moeprof.cli.progress import working
 
-    if hardware:
-        load_hardware(hardware)  # a wrong key is told before a long read
-    trace = open_run(run, session, hosts)
-    trace = with_hardware(trace, hardware) if hardware else trace
-    return build(trace, analyze(trace, only, is_drawn=is_drawn))
+    with working("reading the run") as work:
+        with _no_collection():
+            from moeprof.analyzers import analyze
+            from moeprof.ingest import open_run
+            from moeprof.reports.document import build
+            from moeprof.specs.hardware import load_hardware
+            from moeprof.tables.trace import with_hardware
+
+        if hardware:
+            load_hardware(hardware)  # a wrong key is told before a long read
+        trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
+        trace = with_hardware(trace, hardware) if hardware else trace
+        tell = work.counting("answering questions")
+        return build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import click
 
 from moeprof.cli.memory_options import OptionsOfMany, RunOptions, describes_a_run
 from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
 # name -> one line for the help; the command is moeprof/cli/memory_<name>.py's `command`.
@@ -132,7 +133,8 @@ def command(
     if html is not None:
         from moeprof.reports.memory_page import write_page
 
-        write_page(document, html)
+        with working("writing the page"):
+            write_page(document, html)
         click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
         click.echo(to_json(document))

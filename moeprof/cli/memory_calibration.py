@@ -9,6 +9,7 @@ import click
 
 from moeprof.cli.memory_answer import Projecting
 from moeprof.cli.memory_setting import Wanted
+from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 from moeprof.projector.breakdown import MemoryBreakdown
 from moeprof.projector.memory import project
@@ -57,7 +58,8 @@ def calibrated(wanted: Wanted, run: Path, correction: Path | None, *, as_json: b
         )
     (strategy,), (pdbs,) = wanted.strategies, wanted.batches
     breakdown = project(replace(wanted.setting, strategy=strategy, pdbs=pdbs))
-    found = calibrate(breakdown, measured(run))
+    with working("reading the run"):
+        found = calibrate(breakdown, measured(run))
     document = build_calibration(found)
     if as_json:
         click.echo(calibration_json(document))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moeprof.cli.memory_options import RunOptions
+from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -38,4 +39,5 @@ def compiled(setting: Setting) -> CompiledInfo:
     from moeprof.projector.compiled.bundled import compile_bundled
     from moeprof.reports.memory_compiled import compiled_info
 
-    return compiled_info(compile_bundled(setting))
+    with working("compiling the step"):
+        return compiled_info(compile_bundled(setting))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.progress import working
+
 if TYPE_CHECKING:
     from moeprof.tables.trace import Trace
 
@@ -35,7 +37,10 @@ def command(base: Path, new: Path, as_json: bool) -> None:
         difference_text,
     )
 
-    document = build_difference(_opened(base), _opened(new))
+    with working("reading the base program") as work:
+        before = _opened(base)
+        work.phase("reading the new program")
+        document = build_difference(before, _opened(new))
     if as_json:
         click.echo(difference_json(document))
         return

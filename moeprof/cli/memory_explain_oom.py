@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from moeprof.cli.progress import working
+
 
 @click.command("explain-oom")
 @click.argument("path", metavar="LOG|RUN", type=click.Path(path_type=Path))
@@ -38,7 +40,8 @@ def command(path: Path, hardware: str | None, mem_fraction: float | None, as_jso
     capacity = capacity_of_run(path, mem_fraction)
     if hardware is not None:
         capacity = capacity_of(load_hardware(hardware), mem_fraction)
-    document = build_oom(str(path), read_oom(path), capacity)
+    with working("reading what was said of the memory"):
+        document = build_oom(str(path), read_oom(path), capacity)
     if as_json:
         click.echo(oom_json(document))
         return

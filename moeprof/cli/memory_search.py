@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -122,7 +123,10 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
     model_key, space, said = _space(asked)
     with as_usage():
         tuning = Tuning(asked.sync_free, asked.overlap)
-        result = search(space, top, tuning)
+        with working("projecting plans") as work:
+            result = search(
+                space, top, tuning, tell=work.counting("projecting plans, by strategy and remat")
+            )
     effects = None
     if asks_what_if:
         effects = what_if(result.found[0].setting, tuning) if result.found else ()

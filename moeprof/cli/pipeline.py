@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 from moeprof.cli.stage_options import (
     StageOptions,
@@ -162,8 +163,10 @@ def _measured(
     if is_pp_dump(path):
         found, is_cut = read_pp_dump(path), False
     else:
-        trace = open_run(path, session, hosts)
-        answer = analyze(trace, ["pipeline"])
+        with working("reading the run") as progress:
+            trace = open_run(path, session, hosts, tell=progress.counting("reading the run"))
+            progress.phase("finding the stages")
+            answer = analyze(trace, ["pipeline"])
         is_cut = is_partial(build(trace, answer))
         work = pipeline_of(trace)
         if isinstance(work, str) or answer["pipeline"].table.empty:  # none, or withheld

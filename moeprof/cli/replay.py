@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 
 if TYPE_CHECKING:
@@ -60,12 +61,15 @@ def command(
     from moeprof.ingest import open_run
     from moeprof.replay.target import target_of
 
-    trace = open_run(path, session, hosts)
-    target = target_of(trace, wanted)
-    script = _script(trace, target)
+    with working("reading the run") as work:
+        trace = open_run(path, session, hosts, tell=work.counting("reading the run"))
+        work.phase("writing the script")
+        target = target_of(trace, wanted)
+        script = _script(trace, target)
     if output is not None:
         output.write_text(script.text, encoding="utf-8")
-    result = _result(script, target, output) if is_run else "not asked for"
+    with working("running the op again"):
+        result = _result(script, target, output) if is_run else "not asked for"
     if as_json:
         click.echo(json.dumps(_document(target, script, output, result), allow_nan=False))
     else:

@@ -8,6 +8,7 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
 from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
 
@@ -49,7 +50,8 @@ def command(
     documents = [
         read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
     ]
-    write_page(documents, path)
+    with working("writing the page"):
+        write_page(documents, path)
     click.echo(path)
     if any(is_partial(document) for document in documents):
         ctx.exit(EXIT_PARTIAL)

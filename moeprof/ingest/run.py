@@ -18,14 +18,22 @@ from moeprof.ingest.sources.run_record import counting_of, meta_damage
 from moeprof.ingest.sources.stored import open_stored
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
+from moeprof.tell import Tell, unheard
 
 
-def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] = ()) -> Trace:
+def open_run(
+    path: str | Path,
+    session: str | None = None,
+    hosts: Sequence[str] = (),
+    *,
+    tell: Tell = unheard,
+) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
+    ``tell`` hears of every file that is read.
 
     Raises:
         SelectionError: there is no such session or host.
@@ -36,7 +44,7 @@ def open_run(path: str | Path, session: str | None = None, hosts: Sequence[str] 
         return open_stored(Path(path), session, hosts)
     found = locate(path, session, hosts)
     processes = processes_of(found.run, found.files)
-    answers = side_by_side(lambda file: _read(file, found.run), found.files)
+    answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
     read = [
         answer if process < 0 else replace(answer, process=process)

@@ -25,6 +25,7 @@ from moeprof.projector.step_time import step_seconds, tokens_per_s_per_device
 from moeprof.projector.timing.tuning import PLAIN, Tuning
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
+from moeprof.tell import Tell, unheard
 
 NOT_INSIDE = "do not fit inside the pool"
 NOT_OUTSIDE = "need too much beside the pool"
@@ -78,8 +79,10 @@ class _Evaluated:
     speed: npt.NDArray[np.float64]
 
 
-def search(space: Space, top: int = 10, tuning: Tuning = PLAIN) -> SearchResult:
-    """The best plans of a space.
+def search(
+    space: Space, top: int = 10, tuning: Tuning = PLAIN, *, tell: Tell = unheard
+) -> SearchResult:
+    """The best plans of a space; ``tell`` hears of every strategy and remat that is projected.
 
     Raises:
         SpecError: the base setting has no sequence, or there is no plan at all.
@@ -99,7 +102,10 @@ def search(space: Space, top: int = 10, tuning: Tuning = PLAIN) -> SearchResult:
     for number, rule in enumerate(RULES):
         reasons[rule] = int((broken == number).sum()) * kinds
     legal = Degrees(*(np.asarray(values)[broken < 0] for values in degrees))
-    evaluated = list(_evaluated(space, legal, tuning))
+    evaluated = []
+    for place, one in enumerate(_evaluated(space, legal, tuning), start=1):
+        evaluated.append(one)
+        tell(place, kinds)
     alone = int((np.asarray(legal.expert) == 1).sum())
     reasons[NO_PEERS] = alone * sum(map(_needs_peers, space.strategies)) * len(space.remats)
     for reason, is_rejected in _rejections(evaluated):
