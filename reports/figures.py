@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from moeprof.reports import heat_maps, story
+from moeprof.reports import heat_maps, roofline_figure, story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
@@ -94,6 +94,11 @@ HOW_TO_READ = {
     "column orange in all layers is a hot expert.",
     "rank_load": "The same of the ranks that own the experts. A layer takes as long as its "
     "fullest rank, whose rows a receive buffer must hold.",
+    "roofline": "Each op below the roofs of the device: under the slope memory bounds it, under a "
+    "flat roof the matrix units. Larger marks take more time; the gap up to the roof is what an "
+    "ideal kernel would gain.",
+    "roof_time": "Where most time is lost against the roof. Exchanges are not here: links bound "
+    "them.",
 }
 """Captions of figures that need one."""
 
@@ -108,6 +113,10 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "expert_load": (
         (HOW_TO_READ["expert_load"], heat_maps.expert_load),
         (HOW_TO_READ["rank_load"], heat_maps.rank_load),
+    ),
+    "roofline": (
+        (HOW_TO_READ["roofline"], roofline_figure.roofline),
+        (HOW_TO_READ["roof_time"], roofline_figure.roof_time),
     ),
     "pipeline": (("", pipeline),),
 }

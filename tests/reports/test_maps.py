@@ -10,8 +10,9 @@ from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
 from moeprof.analyzers.drawn.wait_map import SCHEMA as WAITS
 from moeprof.analyzers.expert_load import SCHEMA as EXPERT_LOAD
+from moeprof.analyzers.roofline import SCHEMA as ROOFLINE
 from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
-from moeprof.reports import heat_maps
+from moeprof.reports import heat_maps, roofline_figure
 from moeprof.reports.document import build
 from moeprof.tables.analysis import Analysis, Metric
 
@@ -110,6 +111,74 @@ def test_the_late_rank_is_marked_where_it_costs_something():
 def test_without_cells_there_is_no_figure(draw, schema):
     assert draw(document()) is None
     assert draw(document(made(schema, []))) is None
+
+
+def op(name, ms, intensity, tflop_per_s, **more):
+    """A row of the roofline; a name is an op's, none is a component's."""
+    empty = {"int64": -1, "float64": float("nan"), "text": ""}
+    row = {c.name: empty[c.kind] for c in ROOFLINE.columns}
+    return row | {
+        "op": name, "component": "grouped_gemm", "per_step_ns": ms * MS, "intensity": intensity,
+        "tflop_per_s": tflop_per_s, "flops": 1e9 if tflop_per_s else 0.0, **more,
+    }  # fmt: skip
+
+
+OPS = (
+    op("", 10.0, float("nan"), float("nan")),
+    op("up", 4.0, 200.0, 500.0, dtype="bf16", compute_share=0.5, memory_share=0.625, tb_per_s=2.5,
+       roofline_ns=2.0 * MS, bound="compute"),
+    op("thin", 1.0, 10.0, 20.0, dtype="bf16", compute_share=0.02, memory_share=0.5, tb_per_s=2.0,
+       roofline_ns=0.5 * MS, bound="memory", component="attention"),
+    op("moved", 5.0, 0.0, float("nan"), component="permute", tb_per_s=1.0, memory_share=0.25,
+       roofline_ns=1.25 * MS, bound="memory"),
+)  # fmt: skip
+
+
+def roofs(*ops):
+    return document(Analysis("roofline", "?", (), ROOFLINE, ROOFLINE.frame(list(ops))))
+
+
+def test_roofs_are_what_the_shares_are_of():
+    """500 TFLOP/s are half of 1000; 2.5 TB/s are 0.625 of 4; they meet at 250 FLOP/byte."""
+    figure = roofline_figure.roofline(roofs(*OPS))
+    Figure(figure)
+    slope, flat, attention, gemm = figure["data"]
+    assert (slope["x"][1], slope["y"][1]) == (250.0, 1000.0)
+    assert slope["y"][0] == pytest.approx(4 * slope["x"][0])
+    assert (flat["x"][0], flat["y"]) == (250.0, [1000.0, 1000.0])
+    assert (attention["x"], attention["y"]) == ([10.0], [20.0])
+    assert attention["marker"]["size"] == [pytest.approx(7 + 37 * 0.1**0.5)]  # 1 of 10 ms
+    assert gemm["customdata"] == [
+        "grouped GEMM, bf16<br>4.000 ms per step, 40.0 % of op time<br>"
+        "500 TFLOP/s at 200 FLOP/byte<br>50.0 % of its roof, bound by compute"
+    ]
+    texts = [note["text"] for note in figure["layout"]["annotations"]]
+    assert texts == ["bf16: 1,000 TFLOP/s", "memory: 4 TB/s"]
+    title = figure["layout"]["xaxis"]["title"]["text"]
+    assert title.endswith("1 of 3 ops without <br>matrix FLOPs, 50.0 % of their time")
+
+
+def test_a_device_that_is_not_known_has_no_roof():
+    bare = op("up", 4.0, 200.0, 500.0, dtype="f32")
+    figure = roofline_figure.roofline(roofs(bare))
+    assert [kind["mode"] for kind in figure["data"]] == ["markers"]
+    assert "device is not known" in figure["layout"]["annotations"][0]["text"]
+    assert "its roof is not known" in figure["data"][0]["customdata"][0]
+    assert roofline_figure.roof_time(roofs(bare)) is None
+    known = roofline_figure.roofline(roofs(op("up", 4.0, 2.0, 5.0, memory_share=0.5, tb_per_s=2.0)))
+    assert "no peak is stated" in known["layout"]["annotations"][1]["text"]
+
+
+def test_ops_that_multiply_nothing_have_no_point():
+    assert roofline_figure.roofline(roofs(OPS[3])) is None
+    assert roofline_figure.roofline(document()) is None
+
+
+def test_time_beyond_the_roof_comes_first():
+    best, beyond = roofline_figure.roof_time(roofs(*OPS))["data"]
+    assert best["text"] == ["moved (permute)", "up (grouped GEMM)", "thin (attention)"]
+    assert best["x"] == [1.25, 2.0, 0.5]
+    assert beyond["x"] == [3.75, 2.0, 0.5]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

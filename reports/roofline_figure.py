@@ -1,0 +1,259 @@
+"""Question: which figure shows how close each op comes to what the device can do?
+
+Every function is pure: document in, plotly figure out. The roofs are those that the rows' shares
+are shares of, so that a point's place below them and its share in the table are one figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from moeprof.reports import story
+from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
+from moeprof.reports.components import colour, in_order
+from moeprof.reports.document import Document, Value
+from moeprof.reports.names import printable, shortened
+from moeprof.reports.values import written
+from moeprof.units import format_ns, format_percent
+
+Row = Mapping[str, Value]
+
+_LINE = "#7d858d"
+_LEAST_PX, _LARGEST_PX = 7, 44
+_MOST_BARS = 20
+_OP_WIDTH = 20
+_AT_ROOF = Fill("#0a6fb5")
+_BEYOND = Fill("#dd6a1f", "/")
+_NO_DEVICE = "No roofs: the device is not known; name it with --hardware"
+_NO_PEAK = "No flat roof: no peak is stated for these element types"
+_MARGIN = 1.8
+"""Room around points on a logarithmic axis, as a factor."""
+
+
+def roofline(document: Document) -> Figure | None:
+    """Ops by FLOPs per byte and FLOP/s achieved, below the roofs of the device."""
+    ops = [row for row in story.rows(document, "roofline") if row["op"]]
+    points = [row for row in ops if _is_placed(row)]
+    if not points:
+        return None
+    peaks, bandwidth = _peaks(points), _bandwidth(ops)
+    whole_ns = _whole_ns(document)
+    x_range, y_range = _ranges(points, peaks, bandwidth)
+    components = in_order(str(row["component"]) for row in points)
+    traces = [
+        _points(name, [row for row in points if row["component"] == name], whole_ns)
+        for name in components
+    ]
+    layout: dict[str, Json] = {
+        "height": 500,
+        "hovermode": "closest",
+        "showlegend": True,
+        "legend": {
+            "orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom",
+            "itemsizing": "constant",
+        },
+        "margin": {"l": 8, "r": 16, "t": 48, "b": 88},
+        "xaxis": _axis("FLOP per byte of memory traffic" + _left_out(ops, points), x_range),
+        "yaxis": {**_axis("TFLOP/s achieved", y_range), "automargin": True},
+        "annotations": _names(peaks, bandwidth, x_range, y_range),
+    }  # fmt: skip
+    return {"data": [*_roofs(peaks, bandwidth, x_range), *traces], "layout": layout}
+
+
+def roof_time(document: Document) -> Figure | None:
+    """One bar per op: the time at the roof, and what is beyond it, the largest such first.
+
+    An exchange has no roof here, as a link bounds it.
+    """
+    ops = [r for r in story.rows(document, "roofline") if r["op"] and r["roofline_ns"] is not None]
+    if not ops:
+        return None
+    ops = sorted(ops, key=_beyond_ns, reverse=True)[:_MOST_BARS]
+    best = [min(_number(row["roofline_ns"]), _number(row["per_step_ns"])) for row in ops]
+    bars = [
+        _bars("at the roof", _AT_ROOF, best),
+        _bars("beyond it", _BEYOND, [_beyond_ns(row) for row in ops]),
+    ]
+    names = [shortened(printable(str(row["op"])), _OP_WIDTH) for row in ops]
+    parts = [story.label(str(row["component"])) for row in ops]
+    labels = [f"{name} ({part})" for name, part in zip(names, parts, strict=True)]
+    return horizontal(bars, labels, f"ms {story.basis(document)}", narrow=names)
+
+
+def _beyond_ns(row: Row) -> float:
+    return max(_number(row["per_step_ns"]) - _number(row["roofline_ns"]), 0.0)
+
+
+def _is_placed(row: Row) -> bool:
+    """Whether both axes have a place for it: logarithms have none for nothing."""
+    return all(_number(row[name]) > 0 for name in ("intensity", "tflop_per_s"))
+
+
+def _peaks(rows: Sequence[Row]) -> dict[str, float]:
+    """TFLOP/s by element type, of those whose peak is stated."""
+    return {
+        str(row["dtype"]): _number(row["tflop_per_s"]) / _number(row["compute_share"])
+        for row in rows
+        if _number(row["compute_share"]) > 0
+    }
+
+
+def _bandwidth(rows: Sequence[Row]) -> float | None:
+    """TB/s of the device's memory; None where it is not stated."""
+    return next(
+        (
+            _number(row["tb_per_s"]) / _number(row["memory_share"])
+            for row in rows
+            if _number(row["memory_share"]) > 0
+        ),
+        None,
+    )
+
+
+def _whole_ns(document: Document) -> float:
+    """Time of all ops: the rows of whole components."""
+    rows = story.rows(document, "roofline")
+    return sum(_number(row["per_step_ns"]) for row in rows if not row["op"])
+
+
+def _ranges(
+    points: Sequence[Row], peaks: Mapping[str, float], bandwidth: float | None
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Both axes, wide enough for all points and for the corners of the roofs."""
+    x = [_number(row["intensity"]) for row in points]
+    y = [_number(row["tflop_per_s"]) for row in points]
+    if bandwidth:
+        x += [4 * peak / bandwidth for peak in peaks.values()]
+    y += list(peaks.values())
+    return (min(x) / _MARGIN, max(x) * _MARGIN), (min(y) / _MARGIN, max(y) * _MARGIN)
+
+
+def _roofs(
+    peaks: Mapping[str, float], bandwidth: float | None, x_range: tuple[float, float]
+) -> list[Json]:
+    """The slope of memory bandwidth up to the highest peak, and a flat roof per element type."""
+    least, most = x_range
+    lines: list[tuple[list[Json], list[Json], str]] = []
+    top = max(peaks.values(), default=math.inf)
+    if bandwidth:
+        ridge = min(top / bandwidth, most)
+        lines.append(([least, ridge], [least * bandwidth, ridge * bandwidth], "solid"))
+    for peak in sorted(set(peaks.values())):
+        begin = max(peak / bandwidth, least) if bandwidth else least
+        lines.append(([begin, most], [peak, peak], "solid" if peak == top else "dash"))
+    return [
+        {
+            "type": "scatter", "mode": "lines", "x": x, "y": y, "hoverinfo": "skip",
+            "showlegend": False, "line": {"color": _LINE, "width": 2, "dash": dash},
+        }
+        for x, y, dash in lines
+    ]  # fmt: skip
+
+
+def _names(
+    peaks: Mapping[str, float],
+    bandwidth: float | None,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+) -> list[Json]:
+    """What each roof is; where there is none, why."""
+    by_peak: dict[float, list[str]] = {}
+    for dtype, peak in sorted(peaks.items()):
+        by_peak.setdefault(peak, []).append(dtype)
+    named = [
+        _note(f"{', '.join(dtypes)}: {peak:,.0f} TFLOP/s", x_range[1], peak, "right", "bottom")
+        for peak, dtypes in by_peak.items()
+    ]
+    if bandwidth:
+        at = max(x_range[0], y_range[0] / bandwidth)
+        named.append(_note(f"memory: {bandwidth:.3g} TB/s", at, at * bandwidth, "left", "top"))
+    if not peaks:
+        why = _NO_PEAK if bandwidth else _NO_DEVICE
+        named.append(_note(why, x_range[0], y_range[1], "left", "top"))
+    return named
+
+
+def _note(text: str, x: float, y: float, xanchor: str, yanchor: str) -> Json:
+    """Text at a place of logarithmic axes."""
+    return {
+        "text": plotly_text(text, 80), "x": math.log10(x), "y": math.log10(y),
+        "xanchor": xanchor, "yanchor": yanchor, "showarrow": False, "font": {"size": 12},
+    }  # fmt: skip
+
+
+def _points(component: str, rows: Sequence[Row], whole_ns: float) -> Json:
+    """Marks of one component, as large as their share of the time, the larger ones below."""
+    ordered = sorted(rows, key=lambda row: -_number(row["per_step_ns"]))
+    shares = [_number(row["per_step_ns"]) / whole_ns if whole_ns else 0.0 for row in ordered]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plotly_text(story.label(component)),
+        "x": [row["intensity"] for row in ordered],
+        "y": [row["tflop_per_s"] for row in ordered],
+        "text": [plotly_text(str(row["op"])) for row in ordered],
+        "customdata": [_told(row, share) for row, share in zip(ordered, shares, strict=True)],
+        "hovertemplate": "<b>%{text}</b><br>%{customdata}<extra></extra>",
+        "marker": {
+            "color": colour(component),
+            "size": [_LEAST_PX + (_LARGEST_PX - _LEAST_PX) * math.sqrt(share) for share in shares],
+            "opacity": 0.85,
+            "line": {"color": "#ffffff", "width": 1},
+        },
+    }
+
+
+def _told(row: Row, share: float) -> str:
+    """What an op is, how long it takes and how close it comes to its roof."""
+    what = ", ".join(
+        plotly_text(text)
+        for text in (story.label(str(row["component"])), str(row["phase"]), str(row["dtype"]))
+        if text
+    )
+    time, roof = _number(row["per_step_ns"]), _number(row["roofline_ns"])
+    near = (
+        f"{format_percent(roof / time)} of its roof" if roof and time else "its roof is not known"
+    )
+    bound = f", bound by {row['bound']}" if row["bound"] else ""
+    return (
+        f"{what}<br>{format_ns(time)} per step, {format_percent(share)} of op time<br>"
+        f"{written(row['tflop_per_s'], 'TFLOP/s')} at {written(row['intensity'], 'FLOP/byte')}<br>"
+        f"{near}{bound}"
+    )
+
+
+def _left_out(ops: Sequence[Row], points: Sequence[Row]) -> str:
+    """How much of the ops' time has no place, as it multiplies nothing or is not known."""
+    whole = sum(_number(row["per_step_ns"]) for row in ops)
+    rest = whole - sum(_number(row["per_step_ns"]) for row in points)
+    if len(ops) == len(points) or not whole:
+        return ""
+    are_known = all(row["flops"] is not None for row in ops)
+    return (
+        f"<br>not here: {len(ops) - len(points)} of {len(ops)} ops without "
+        f"{'' if are_known else 'known '}<br>matrix FLOPs, {format_percent(rest / whole)} of their "
+        "time"
+    )
+
+
+def _axis(title: str, ends: tuple[float, float]) -> dict[str, Json]:
+    return {
+        "type": "log",
+        "title": {"text": title, "standoff": 8},
+        "range": [math.log10(end) for end in ends],
+        "dtick": 1,
+        "tickformat": ",~g",
+        "zeroline": False,
+    }
+
+
+def _bars(name: str, fill: Fill, lengths_ns: Sequence[float]) -> Bars:
+    lengths = [ns / 1e6 for ns in lengths_ns]
+    texts = [format_ns(ns) for ns in lengths_ns]
+    return Bars(name, fill, range(len(lengths)), lengths, texts, name, True)
+
+
+def _number(value: Value) -> float:
+    """A figure of a row; 0 where it is not known."""
+    return value if isinstance(value, int | float) else 0.0
