@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from moeprof.ingest.sources.run_record import read_meta
 
@@ -12,6 +12,8 @@ class RunRecord(TypedDict):
     """The part of ``meta.json`` that a report shows; None where it was not written.
 
     `status` is complete, partial or empty: whether every window holds what was asked for.
+    `kinds` are the devices' names, as the runtime gives them, each once; `mesh` is the size of
+    each axis.
     """
 
     command: str | None
@@ -19,6 +21,8 @@ class RunRecord(TypedDict):
     window: str | None
     status: str | None
     problems: list[str]
+    kinds: NotRequired[list[str]]
+    mesh: NotRequired[dict[str, int]]
 
 
 def is_run_folder(path: Path) -> bool:
@@ -43,6 +47,8 @@ def read_record(run: str) -> RunRecord | None:
         "window": _text(meta.get("window")),
         "status": _text(meta.get("status")),
         "problems": _problems(meta.get("processes")),
+        "kinds": _kinds(meta.get("processes")),
+        "mesh": _sizes(meta.get("mesh")),
     }
 
 
@@ -57,6 +63,23 @@ def _problems(processes: object) -> list[str]:
         for problem in process.get("problems", []) if isinstance(process, dict) else []:
             found[str(problem)] = None
     return list(found)
+
+
+def _kinds(processes: object) -> list[str]:
+    """The kinds of all devices of all processes, each once."""
+    found: dict[str, None] = {}
+    for process in processes if isinstance(processes, list) else []:
+        devices = process.get("devices") if isinstance(process, dict) else None
+        for device in devices if isinstance(devices, list) else []:
+            if isinstance(device, dict) and isinstance(device.get("kind"), str):
+                found[device["kind"]] = None
+    return list(found)
+
+
+def _sizes(mesh: object) -> dict[str, int]:
+    """The size of each axis; empty where no mesh was seen."""
+    axes = mesh.items() if isinstance(mesh, dict) else ()
+    return {str(axis): size for axis, size in axes if isinstance(size, int)}
 
 
 def _integer(value: object) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -41,6 +41,16 @@ TITLES = {
     "pipeline": "Pipeline stages",
     "hints": "What to do",
 }
+
+GROUPS = {
+    "Findings": ("hints",),
+    "Time": ("step_time", "breakdown", "timeline", "ops"),
+    "Communication": ("dispatch_combine", "collectives", "stragglers"),
+    "Experts": ("expert_load", "grouped_gemm"),
+    "Memory": ("memory", "receive_buffers"),
+    "Devices": ("roofline", "sync_gaps", "launch", "pipeline"),
+}
+"""Sections of a page in their order; what is in no group comes last."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +122,37 @@ def title(name: str) -> str:
     return TITLES.get(name, name.replace("_", " ").capitalize())
 
 
+def grouped(names: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Analyses by the group in which a page shows them; groups without any are left out."""
+    left = list(names)
+    found = []
+    for group, members in GROUPS.items():
+        found.append((group, [name for name in members if name in left]))
+        left = [name for name in left if name not in members]
+    return [(group, members) for group, members in [*found, ("More", left)] if members]
+
+
 def described_run(document: Document) -> str:
     """Devices, versions and steps in one line, as ``8 × cpu · jax 0.12.0 · 3 of 5 steps used``."""
     run = document["run"]
-    facts = [f"{run['devices']} × {run['platform']}"]
+    record = run.get("record")
+    kinds = record.get("kinds", []) if record else []
+    # of several kinds nobody knows how many of each were read
+    facts = [f"{run['devices']} × {kinds[0] if len(kinds) == 1 else run['platform']}"]
     if len(run["hosts"]) > 1:
         facts.append(f"{len(run['hosts'])} hosts")
     facts.append(f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known")
+    if record and (axes := _split_axes(record.get("mesh", {}))):
+        facts.append(f"mesh {axes}")
     time = step_time(document)
     found = len(document["steps"])
     facts.append(f"{time.used if time else 0} of {found} steps used")
     return " · ".join(printable(fact) for fact in facts)
+
+
+def _split_axes(mesh: Mapping[str, int]) -> str:
+    """``data 2 × expert 4``: the axes that split anything."""
+    return " × ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1)
 
 
 def problems(document: Document) -> list[str]:

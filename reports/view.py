@@ -17,8 +17,15 @@ from moeprof.reports.figures import FIGURES, comparison
 from moeprof.reports.names import printable
 from moeprof.reports.sentences import SENTENCES, comparison_sentence, sentence
 from moeprof.reports.table_view import TableView, finding_table, parts_table, runs_table
+from moeprof.reports.top_findings import FindingsView, top_findings
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
+
+_MOST_PARTS = 7
+"""Parts that are named below the bar of the first screen; the breakdown has all."""
+
+_MOST_TROUBLES = 2
+"""Warnings that are shown at once; failed checks always are."""
 
 _MARKS = {"ok": "✓", "warn": "!", "fail": "✗", "unchecked": "?"}
 
@@ -59,7 +66,7 @@ class FigureView:
 
 @dataclass(frozen=True)
 class SectionView:
-    """One question about one run."""
+    """One question about one run; `docs` is the file that explains it."""
 
     id: str
     name: str
@@ -71,30 +78,53 @@ class SectionView:
     table: TableView
     notes: tuple[str, ...]
     command: str
+    docs: str
+    is_empty: bool
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """Sections that belong together, under one title in the list of sections."""
+
+    title: str
+    sections: tuple[SectionView, ...]
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One run: the first screen's facts, then its sections."""
+    """One run: the first screen's facts, then its sections.
+
+    `troubles` are the checks that are shown at once, `lesser` further warnings. `largest` are the
+    parts that are named below the bar, `smaller` says what the others are together.
+    """
 
     id: str
     label: str
     facts: str
     command: str | None
-    window: str | None
     problems: tuple[str, ...]
     verdict: str
     trust: str
     troubles: tuple[Check, ...]
+    lesser: tuple[Check, ...]
     passed: tuple[Check, ...]
+    checked: str
     step: str
     step_detail: str
-    notes: tuple[str, ...]
+    read: tuple[str, ...]
     parts: str
     unexplained: str
     segments: tuple[Segment, ...]
     ranked: tuple[Segment, ...]
-    sections: tuple[SectionView, ...]
+    largest: tuple[Segment, ...]
+    smaller: str
+    findings: FindingsView | None
+    groups: tuple[GroupView, ...]
+
+    @property
+    def sections(self) -> tuple[SectionView, ...]:
+        """The sections of all groups, in their order on the page."""
+        return tuple(section for group in self.groups for section in group.sections)
 
 
 @dataclass(frozen=True)
@@ -137,29 +167,62 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     record = document["run"].get("record")
     time = story.step_time(document)
     segments = {segment.component: segment for segment in _segments(document, longest_ns)}
+    ranked = tuple(segments.values())
+    troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
+    shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))
     return RunView(
         id=prefix or "run",
         label=label,
         facts=story.described_run(document),
         command=printable(record["command"]) if record and record["command"] else None,
-        window=printable(record["window"]) if record and record["window"] else None,
         problems=tuple(printable(problem) for problem in story.problems(document)),
         verdict=story.worst_verdict(document),
         trust=story.described_trust(document),
-        troubles=check_views(story.troubles(document)),
-        passed=check_views(story.passed(document)),
+        troubles=troubles[:shown],
+        lesser=troubles[shown:],
+        passed=passed,
+        checked=_checked(len(troubles[shown:]), len(passed)),
         step=format_ns(time.median_ns) if time else "not known",
         step_detail=story.described_spread(document),
-        notes=tuple(printable(note) for note in document["run"]["notes"]),
+        read=_read(document),
         parts=story.described_parts(document),
         unexplained=story.unexplained(document),
         segments=tuple(segments[name] for name in in_order(segments) if segments[name].share),
-        ranked=tuple(segments.values()),
-        sections=tuple(
-            _section(document, name, f"{prefix}-{name}" if prefix else name)
-            for name in document["analyses"]
+        ranked=ranked,
+        largest=ranked[:_MOST_PARTS] if len(ranked) > _MOST_PARTS + 1 else ranked,
+        smaller=_smaller(ranked[_MOST_PARTS:]) if len(ranked) > _MOST_PARTS + 1 else "",
+        findings=top_findings(document, prefix),
+        groups=tuple(
+            GroupView(
+                title,
+                tuple(
+                    _section(document, name, f"{prefix}-{name}" if prefix else name)
+                    for name in names
+                ),
+            )
+            for title, names in story.grouped(document["analyses"])
         ),
     )
+
+
+def _checked(lesser: int, passed: int) -> str:
+    """What stands behind the summary of the checks."""
+    told = [f"{lesser} more warning{'s' if lesser != 1 else ''}"] if lesser else []
+    told += [f"{passed} check{'s' if passed != 1 else ''} passed"] if passed else []
+    return ", ".join([*told, "how it was read"]).capitalize()
+
+
+def _read(document: Document) -> tuple[str, ...]:
+    """What was recorded, and how it was read."""
+    run = document["run"]
+    record = run.get("record")
+    window = [f"recorded: {record['window']}"] if record and record["window"] else []
+    return tuple(printable(note) for note in [*window, *run["notes"]])
+
+
+def _smaller(parts: Sequence[Segment]) -> str:
+    share = format_percent(sum(part.share for part in parts))
+    return f"and {len(parts)} smaller: {share}"
 
 
 def check_views(found: Sequence[TrustInfo]) -> tuple[Check, ...]:
@@ -214,6 +277,8 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
         table=finding_table(finding, anchor, story.title(name)),
         notes=tuple(printable(note) for note in finding["notes"]),
         command=story.command(document, "analyze", "--only", name),
+        docs=f"docs/questions/{name}.md",
+        is_empty=not finding["rows"],
     )
 
 

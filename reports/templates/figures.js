@@ -1,7 +1,12 @@
 // Figures are drawn when they come near the screen; plotly.js is unpacked for the first of them.
 const figures = (() => {
   const plots = [...document.querySelectorAll("figure.plot")];
-  const specs = new Map(plots.map((plot) => [plot, JSON.parse(plot.querySelector("script").textContent)]));
+  const specs = new Map();
+  // Read when first drawn: plotly clears the figure, and the page need not wait for all of them.
+  const specOf = (plot) => {
+    if (!specs.has(plot)) specs.set(plot, JSON.parse(plot.querySelector("script").textContent));
+    return specs.get(plot);
+  };
   const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   let plotly = null;
 
@@ -45,7 +50,7 @@ const figures = (() => {
   const draw = async (plot) => {
     plotly ??= unpack();
     try {
-      const spec = specs.get(plot);
+      const spec = specOf(plot);
       await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot), config);
       plot.dataset.drawn = document.documentElement.dataset.theme;
     } catch (error) {
@@ -63,7 +68,7 @@ const figures = (() => {
   plots.forEach((plot) => near.observe(plot));
 
   return {
-    redraw: () => plots.filter((plot) => plot.dataset.drawn).forEach(draw),
+    redraw: () => Promise.all(plots.filter((plot) => plot.dataset.drawn).map(draw)),
     drawAll: () => Promise.all(plots.filter((plot) => !plot.dataset.drawn).map(draw)),
   };
 })();

@@ -116,7 +116,11 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
         "exit_code": 3,
         "status": "partial",
         "window": "steps 4 to 6",
-        "processes": [{"problems": ["late"]}, {"problems": ["late", "lost"]}],
+        "mesh": {"data": 1, "expert": 8},
+        "processes": [
+            {"problems": ["late"], "devices": [{"id": 0, "kind": "NVIDIA H200"}, {"id": 1}]},
+            {"problems": ["late", "lost"], "devices": [{"id": 2, "kind": "NVIDIA H200"}]},
+        ],
     }
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     assert build(trace(run_folder=str(tmp_path)), {})["run"]["record"] == {
@@ -125,6 +129,8 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
         "window": "steps 4 to 6",
         "status": "partial",
         "problems": ["late", "lost"],
+        "kinds": ["NVIDIA H200"],
+        "mesh": {"data": 1, "expert": 8},
     }
 
 
