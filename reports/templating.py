@@ -24,6 +24,12 @@ from moeprof.reports.story import NAME_WIDTH
 # line ends to JSON but were to JavaScript.
 _IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
+_STYLES = ("page.css", "timeline.css")
+_SCRIPTS = (
+    *("tables.js", "figures.js", "documents.js"),
+    *("timeline_model.js", "timeline_paint.js", "timeline.js", "page.js"),
+)
+
 
 def rendered(template: str, documents: list[str], **values: object) -> str:
     """A page as text: UTF-8 safe, no reference to the network.
@@ -42,9 +48,9 @@ def rendered(template: str, documents: list[str], **values: object) -> str:
     environment.filters["cut"] = shortened_markup
     return environment.get_template(template).render(
         documents=[Markup(_escaped(document)) for document in documents],
-        style=Markup(_source("page.css")),
+        style=Markup("".join(_source(name) for name in _STYLES)),
         theme=Markup(_source("theme.js")),
-        script=Markup("".join(_source(name) for name in ("tables.js", "figures.js", "page.js"))),
+        script=Markup("".join(_source(name) for name in _SCRIPTS)),
         plotly=_packed_plotly(),
         **values,
     )

@@ -17,6 +17,7 @@ from moeprof.reports.figures import FIGURES, comparison
 from moeprof.reports.names import printable
 from moeprof.reports.sentences import SENTENCES, comparison_sentence, sentence
 from moeprof.reports.table_view import TableView, finding_table, parts_table, runs_table
+from moeprof.reports.timeline_view import TimelineView, timeline_view
 from moeprof.reports.top_findings import FindingsView, top_findings
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
@@ -75,6 +76,7 @@ class SectionView:
     sentence: str
     metrics: tuple[tuple[str, str], ...]
     figures: tuple[FigureView, ...]
+    timeline: TimelineView | None
     table: TableView
     notes: tuple[str, ...]
     command: str
@@ -262,6 +264,8 @@ def _legend(runs: Sequence[RunView]) -> tuple[Segment, ...]:
 def _section(document: Document, name: str, anchor: str) -> SectionView:
     finding = document["analyses"][name]
     answer = sentence(document, name)
+    drawn = timeline_view(document) if anchor == "timeline" else None  # not of several runs
+    notes = (*finding["notes"], *(drawn.notes if drawn else ()))
     return SectionView(
         id=anchor,
         name=name,
@@ -274,8 +278,9 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
             if name in SENTENCES
         ),
         figures=_figures(document, name, anchor, answer),
+        timeline=drawn,
         table=finding_table(finding, anchor, story.title(name)),
-        notes=tuple(printable(note) for note in finding["notes"]),
+        notes=tuple(printable(note) for note in notes),
         command=story.command(document, "analyze", "--only", name),
         docs=f"docs/questions/{name}.md",
         is_empty=not finding["rows"],

@@ -115,8 +115,7 @@ def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataF
     lines = _lines(trace, events)
     segment = pieces["segment"].to_numpy()
     wide = len(lines.categories)
-    _, track = np.unique(segment * wide + lines.codes, return_inverse=True)
-    track = track.astype(np.int64)
+    track = _busiest_first(segment, segment * wide + lines.codes, end - start)
     row = rows_within(track, start, end)
     deep = int(row.max()) + 1
     place = track * deep + row
@@ -139,6 +138,18 @@ def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataF
         component_code=known["component"].cat.codes.to_numpy().astype(np.int64),
         **{name: known[name].astype(str).to_numpy() for name in ("component", "phase", "source")},
     )
+
+
+def _busiest_first(segment: Int64s, stream: Int64s, length: Int64s) -> Int64s:
+    """Number of each piece's stream, from 0, a device's streams from the busiest on."""
+    firsts, track = np.unique(stream, return_inverse=True)
+    device = np.zeros(len(firsts), np.int64)
+    device[track] = segment
+    busy = np.bincount(track, weights=length, minlength=len(firsts))
+    number = np.empty(len(firsts), np.int64)
+    number[np.lexsort((-busy, device))] = np.arange(len(firsts))
+    numbered: Int64s = number[track]
+    return numbered
 
 
 def _lines(trace: Trace, events: pd.DataFrame) -> pd.Categorical[str]:

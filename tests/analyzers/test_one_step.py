@@ -97,6 +97,15 @@ def test_work_at_the_same_time_lies_on_rows_of_its_own():
     ]
 
 
+def test_the_busiest_stream_comes_first():
+    work = (
+        kernel("dot", 0, 5, line="a"),
+        kernel("dot", 0, 4, line="b"),
+        kernel("dot", 6, 4, line="b"),
+    )
+    assert pieces(traced(work, OPS), "lane") == [("b",), ("b",), ("a",)]
+
+
 def test_threads_of_a_cpu_are_one_pool():
     trace = traced((kernel("dot", 0, 9, line="t1"), kernel("dot", 5, 9, line="t2")), OPS)
     trace.__dict__["meta"] = dataclasses.replace(trace.meta, platform="cpu")

@@ -1,0 +1,356 @@
+// How a timeline is painted on a canvas: only what is in sight, and of many pieces in one pixel the
+// part that fills most of it.
+const timelinePaint = (() => {
+  const AXIS = 24;
+  const ROW = 17;
+  const GAP = 7;
+  const LIGHT = { ink: "#000", soft: "#444", rule: "#ccc", card: "#fff", wash: "#f4f4f4", link: "#000" };
+
+  const theme = (isPrinted) => {
+    const css = getComputedStyle(document.documentElement);
+    const value = (name) => css.getPropertyValue(`--${name}`).trim();
+    const colours = isPrinted ? LIGHT
+      : Object.fromEntries(Object.keys(LIGHT).map((name) => [name, value(name)]));
+    return { ...colours, font: getComputedStyle(document.body).fontFamily };
+  };
+
+  // Stripes are drawn over a colour, so that neither phase nor component hides the other.
+  const striped = (context, pattern, stroke) => {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 8;
+    const pen = tile.getContext("2d");
+    pen.strokeStyle = stroke;
+    pen.lineWidth = 1.2;
+    const line = (...points) => {
+      pen.beginPath();
+      pen.moveTo(points[0], points[1]);
+      pen.lineTo(points[2], points[3]);
+      pen.stroke();
+    };
+    if (pattern === "/" || pattern === "x") for (const shift of [-8, 0, 8]) line(shift, 8, shift + 8, 0);
+    if (pattern === "x") for (const shift of [-8, 0, 8]) line(shift, 0, shift + 8, 8);
+    if (pattern === "-") line(0, 4, 8, 4);
+    return context.createPattern(tile, "repeat");
+  };
+
+  // In the margin a stream is named without the list of what it does; the tooltip has it all.
+  const laneName = (name, isNarrow) => {
+    const brief = name.replace(/\((?!\d+\))[^)]*\)/, "").trim() || name;
+    return isNarrow ? brief.replace(/^Stream\s*/, "") : brief;
+  };
+
+  const isDark = (colour) => {
+    const hex = colour.length === 4 ? [...colour.slice(1)].map((digit) => digit + digit).join("") : colour.slice(1);
+    const [red, green, blue] = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 140;
+  };
+
+  // Round stamps for the axis, at most so many, in one unit.
+  const ticks = (from, to, most) => {
+    const least = (to - from) / Math.max(most, 1);
+    const size = 10 ** Math.floor(Math.log10(least));
+    const step = [1, 2, 5, 10].map((times) => times * size).find((each) => each >= least);
+    const [unit, name] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([each]) => to >= each) ?? [1, "ns"];
+    const decimals = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
+    const found = [];
+    for (let at = Math.ceil(from / step); at * step <= to; at++) {
+      found.push([at * step, `${timeline.grouped((at * step) / unit, decimals)} ${name}`]);
+    }
+    return found;
+  };
+
+  // Bands from top to bottom: a device's own, then its lanes where it is open.
+  const laidOut = (devices, isOpen) => {
+    const bands = [];
+    let top = 0;
+    for (const device of devices) {
+      const open = isOpen(device);
+      bands.push({ device, row: null, top, isOpen: open });
+      top += ROW;
+      if (open) {
+        for (const row of device.rows) {
+          bands.push({ device, row, top, isOpen: open });
+          top += ROW;
+        }
+      }
+      top += GAP;
+    }
+    return { bands, height: top };
+  };
+
+  const fitted = (context, words, width) => {
+    if (context.measureText(words).width <= width) return words;
+    let low = 0;
+    let high = words.length;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (context.measureText(`${words.slice(0, middle)}…`).width <= width) low = middle;
+      else high = middle - 1;
+    }
+    return low > 1 ? `${words.slice(0, low)}…` : "";
+  };
+
+  // A canvas of a size in CSS pixels, sharp on every screen.
+  const sized = (canvas, width, height) => {
+    const ratio = window.devicePixelRatio || 1;
+    const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (canvas.width !== wide || canvas.height !== high) {
+      canvas.width = wide;
+      canvas.height = high;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const context = canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    return context;
+  };
+
+  const painter = (model, style) => {
+    const colours = model.components.map((name) => style.components[name]);
+    const cover = new Float64Array(colours.length);
+
+    // One range of pieces in a band; what is not lit is faint.
+    const range = (at, first, last, top, height, { isWhole }) => {
+      const { context, view, left, width, colour, patterns, isLit } = at;
+      const scale = width / (view.end - view.start);
+      let pixel = -1;
+      let touched = [];
+      let lit = false;
+      const flush = () => {
+        if (pixel < 0) return;
+        let most = touched[0];
+        let sum = 0;
+        for (const code of touched) {
+          if (cover[code] > cover[most]) most = code;
+          sum += cover[code];
+        }
+        for (const code of touched) cover[code] = 0;
+        context.globalAlpha = (lit ? 1 : 0.16) * (colours[most].isHatched ? at.faint : 1) * Math.min(1, 0.4 + 0.6 * sum * scale);
+        context.fillStyle = colours[most].colour;
+        context.fillRect(left + pixel, top, 1, height);
+        [pixel, touched, lit] = [-1, [], false];
+      };
+      const add = (piece) => {
+        const code = model.component[piece];
+        const mine = isLit(piece);
+        if (mine && !lit) {  // what is lit wins over what is not
+          for (const other of touched) cover[other] = 0;
+          touched = [];
+          lit = true;
+        }
+        if (mine !== lit) return;
+        if (!touched.includes(code)) touched.push(code);
+        cover[code] += Math.max(model.end[piece] - model.start[piece], 1);
+      };
+      for (let piece = model.firstBehind(first, last, view.start); piece < last && model.start[piece] < view.end; piece++) {
+        const from = (Math.max(model.start[piece], view.start) - view.start) * scale;
+        const to = (Math.min(model.end[piece], view.end) - view.start) * scale;
+        if (to - from < 1.5) {
+          const here = Math.min(Math.floor(from), width - 1);
+          if (here !== pixel) {
+            flush();
+            pixel = here;
+          }
+          add(piece);
+          continue;
+        }
+        flush();
+        const drawn = colours[model.component[piece]];
+        const wide = to - from;
+        context.globalAlpha = (isLit(piece) ? 1 : 0.16) * (drawn.isHatched ? at.faint : 1);
+        context.fillStyle = drawn.colour;
+        context.fillRect(left + from, top, Math.max(wide - (wide > 3 ? 0.6 : 0), 1), height);
+        if (wide >= 6) {
+          const pattern = drawn.isHatched ? patterns.hatched : patterns[model.phase(piece)];
+          if (pattern) {
+            context.fillStyle = pattern;
+            context.fillRect(left + from, top, wide - 0.6, height);
+          }
+          const wait = model.wait[piece];
+          if (wait > 0 && model.count[piece] === 1) {
+            const until = Math.min(model.start[piece] + wait, view.end);
+            const long = (until - Math.max(model.start[piece], view.start)) * scale;
+            if (long > 1) {
+              context.fillStyle = colour.card;
+              context.globalAlpha *= 0.62;
+              context.fillRect(left + from, top + 2, long, height - 4);
+            }
+          }
+        }
+        if (isWhole && wide > 46) {
+          context.globalAlpha = isLit(piece) ? 1 : 0.3;
+          context.font = `11px ${colour.font}`;
+          const words = fitted(context, model.op(piece), wide - 10);
+          if (words) {
+            const wide_ = context.measureText(words).width;
+            context.fillStyle = drawn.isHatched ? colour.card : drawn.colour;
+            context.fillRect(left + from + 3, top + 2, wide_ + 4, height - 4);
+            context.fillStyle = drawn.isHatched ? colour.ink : isDark(drawn.colour) ? "#fff" : "#111";
+            context.fillText(words, left + from + 5, top + height / 2 + 0.5);
+          }
+        }
+      }
+      flush();
+      context.globalAlpha = 1;
+    };
+
+    const main = (canvas, state, isPrinted) => {
+      const { width, height, scroll, gutter, bands, view, chosen, drag } = state;
+      const context = sized(canvas, width, height);
+      const colour = theme(isPrinted);
+      const plot = { left: gutter, width: width - gutter };
+      const patterns = { hatched: striped(context, "/", colour.card) };
+      for (const [phase, pattern] of Object.entries(style.phases)) {
+        if (pattern) patterns[phase] = striped(context, pattern, "rgba(255,255,255,.42)");
+      }
+      const at = { context, view, colour, patterns, isLit: state.isLit, faint: isDark(colour.card) ? 0.4 : 1, ...plot };
+      const x = (stamp) => gutter + ((stamp - view.start) / (view.end - view.start)) * plot.width;
+      context.textBaseline = "middle";
+
+      context.strokeStyle = colour.rule;
+      context.lineWidth = 1;
+      const stamps = ticks(view.start, view.end, plot.width / 96);
+      for (const [stamp] of stamps) {
+        context.beginPath();
+        context.moveTo(Math.round(x(stamp)) + 0.5, AXIS);
+        context.lineTo(Math.round(x(stamp)) + 0.5, height);
+        context.stroke();
+      }
+      context.save();
+      context.beginPath();
+      context.rect(0, AXIS, width, height - AXIS);
+      context.clip();
+      for (const band of bands) {
+        const top = AXIS + band.top - scroll;
+        if (top + ROW < AXIS || top > height) continue;
+        const { device, row } = band;
+        context.save();
+        context.beginPath();
+        context.rect(gutter, top, plot.width, ROW);
+        context.clip();
+        if (row) {
+          range(at, row.first, row.last, top + 1, ROW - 2, { isWhole: true });
+        } else {
+          if (!band.isOpen) {
+            for (const each of device.rows) range(at, each.first, each.last, top + 1, ROW - 2, { isWhole: device.rows.length === 1 });
+          }
+          range(at, ...device.idle, band.isOpen ? top + 3 : top + ROW - 5, band.isOpen ? ROW - 6 : 3, { isWhole: band.isOpen });
+        }
+        context.restore();
+        context.font = row ? `11px ${colour.font}` : `600 12px ${colour.font}`;
+        context.fillStyle = row ? colour.soft : colour.ink;
+        const words = row ? laneName(row.name, gutter < 120) : `${band.isOpen ? "▾" : "▸"} ${device.name}`;
+        const indent = row ? 18 : 4;
+        const named = fitted(context, words, gutter - indent - 6);
+        context.fillText(named, indent, top + ROW / 2 + 0.5);
+        if (!row && gutter > 120) {
+          const after = indent + context.measureText(named).width + 7;
+          context.font = `11px ${colour.font}`;
+          context.fillStyle = colour.soft;
+          context.fillText(fitted(context, device.place, gutter - after - 6), after, top + ROW / 2 + 0.5);
+        }
+      }
+      if (chosen >= 0) {
+        const place = model.rowOf(chosen);
+        const band = bands.find((each) => each.device === place.device && each.row === place.row)
+          ?? bands.find((each) => each.device === place.device && each.row === null);
+        const [from, to] = [x(model.start[chosen]), x(model.end[chosen])];
+        context.beginPath();
+        context.rect(gutter, AXIS, plot.width, height - AXIS);
+        context.clip();
+        context.strokeStyle = colour.ink;
+        context.lineWidth = 2;
+        context.strokeRect(from - 1, AXIS + band.top - scroll, Math.max(to - from, 1) + 2, ROW);
+      }
+      context.restore();
+
+      context.fillStyle = colour.card;
+      context.fillRect(0, 0, width, AXIS);
+      context.font = `11px ${colour.font}`;
+      context.fillStyle = colour.soft;
+      for (const [stamp, label] of stamps) {
+        const wide = context.measureText(label).width;
+        context.fillText(label, Math.min(Math.max(x(stamp) - wide / 2, gutter), width - wide), AXIS / 2);
+      }
+      context.fillStyle = colour.rule;
+      context.fillRect(0, AXIS - 1, width, 1);
+      context.fillRect(gutter - 1, 0, 1, height);
+      if (drag) {
+        const [from, to] = [Math.min(...drag), Math.max(...drag)];
+        context.globalAlpha = 0.18;
+        context.fillStyle = colour.link;
+        context.fillRect(x(from), AXIS, x(to) - x(from), height - AXIS);
+        context.globalAlpha = 1;
+        context.font = `600 12px ${colour.font}`;
+        context.fillStyle = colour.ink;
+        context.fillText(timeline.time(to - from), Math.max(x(from) + 4, gutter), AXIS + 9);
+      }
+    };
+
+    // The whole step as a strip: how much of all lanes' time each part fills, pixel by pixel.
+    let strip = null;
+    const filled = (width) => {
+      if (strip?.width === width) return strip;
+      const parts = Array.from(colours, () => new Float64Array(width));
+      const scale = width / model.duration;
+      for (const device of model.devices) {
+        for (const row of device.rows) {
+          for (let piece = row.first; piece < row.last; piece++) {
+            const part = parts[model.component[piece]];
+            const from = model.start[piece] * scale;
+            const density = model.busy[piece] / Math.max(model.end[piece] - model.start[piece], 1);
+            const to = Math.min(model.end[piece] * scale, width);
+            for (let pixel = Math.floor(from); pixel < to; pixel++) {
+              part[pixel] += density * (Math.min(to, pixel + 1) - Math.max(from, pixel));
+            }
+          }
+        }
+      }
+      let highest = 1e-9;
+      for (let pixel = 0; pixel < width; pixel++) {
+        let sum = 0;
+        for (const part of parts) sum += part[pixel];
+        highest = Math.max(highest, sum);
+      }
+      strip = { width, parts, highest };
+      return strip;
+    };
+
+    const overview = (canvas, state, isPrinted) => {
+      const { width, gutter, view } = state;
+      const height = 36;
+      const context = sized(canvas, width, height);
+      const colour = theme(isPrinted);
+      const wide = Math.max(Math.floor(width - gutter), 1);
+      const { parts, highest } = filled(wide);
+      for (let pixel = 0; pixel < wide; pixel++) {
+        let bottom = height;
+        for (const [code, part] of parts.entries()) {
+          if (!part[pixel]) continue;
+          const high = (part[pixel] / highest) * (height - 2);
+          context.fillStyle = colours[code].colour;
+          context.fillRect(gutter + pixel, bottom - high, 1, high);
+          bottom -= high;
+        }
+      }
+      context.font = `11px ${colour.font}`;
+      context.textBaseline = "middle";
+      context.fillStyle = colour.soft;
+      context.fillText(fitted(context, "whole step", gutter - 10), 4, height / 2);
+      const [from, to] = [view.start, view.end].map((stamp) => gutter + (stamp / model.duration) * wide);
+      context.fillStyle = colour.card;
+      context.globalAlpha = 0.66;
+      context.fillRect(gutter, 0, from - gutter, height);
+      context.fillRect(to, 0, gutter + wide - to, height);
+      context.globalAlpha = 1;
+      context.strokeStyle = colour.ink;
+      context.lineWidth = 1.5;
+      context.strokeRect(from + 0.75, 0.75, Math.max(to - from - 1.5, 2), height - 1.5);
+    };
+
+    return { main, overview };
+  };
+
+  return { painter, laidOut, AXIS, ROW };
+})();
