@@ -8,8 +8,9 @@ Prints docs/tables.md from the schemas themselves:
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 
-from moeprof.analyzers import ALL
+from moeprof.analyzers import ALL, DRAWN
 from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
@@ -33,6 +34,11 @@ STORED = """\
 `moeprof.table`, `moeprof.schema` (`moeprof.trace/1`) and `moeprof.columns`, a JSON list of name,
 kind, unit and meaning. Labels are dictionaries, NaN is null. `DIR/trace.json` holds what is said of
 the profile as a whole (`meta`), the checks (`trust`), and rows and bytes of each file."""
+
+DRAWINGS = """\
+Answers that are pictures. `moeprof analyze RUN --json` has them under `drawings`, and so has the
+page that `moeprof report` writes: each has its question, headline and notes, and under `data` a
+list of values per column. A text column whose values repeat is `{"names": […], "codes": […]}`."""
 
 TRACE = (
     (trace.EVENTS, "One row per piece of device work. A device may run several at once."),
@@ -87,6 +93,9 @@ def document() -> str:
         "## Findings: `moeprof analyze`",
         *map(_finding, ALL),
         _section(CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
+        "## Drawings: `moeprof analyze --json`",
+        DRAWINGS,
+        *(_drawing(name, question) for name, question in DRAWN.items()),
         "## Schedules of a pipeline: `moeprof pipeline --schedule all`",
         _section(SCHEDULES, "One row per schedule that can run, the shortest iteration first."),
         "## What changed: `moeprof compare`",
@@ -96,11 +105,22 @@ def document() -> str:
 
 
 def _finding(name: str) -> str:
-    """Section of an analyzer: its module's `SCHEMA`, and the rows that its docstring promises."""
+    """Section of a question: its module's `SCHEMA`, and the rows that its docstring promises."""
     module = importlib.import_module(f"moeprof.analyzers.{name}")
+    return _section(module.SCHEMA, _rows(module))
+
+
+def _drawing(name: str, question: str) -> str:
+    module = importlib.import_module(f"moeprof.analyzers.drawn.{name}")
+    page = f"Drawn beside [{question}](questions/{question}.md)."
+    return _section(module.SCHEMA, f"{_rows(module)} {page}")
+
+
+def _rows(module: ModuleType) -> str:
+    """What the docstring of a question's module promises as its rows, as a sentence."""
     rows = str(module.__doc__).partition("Returns: ")[2].partition("\n\n")[0]
     text = " ".join(rows.split())
-    return _section(module.SCHEMA, text[:1].upper() + text[1:])
+    return text[:1].upper() + text[1:]
 
 
 def _section(schema: Schema, rows: str) -> str:
