@@ -8,6 +8,7 @@ MoeprofError
 ├── TableError    a table that lacks what its schema promises
 ├── ReplayError   an op that cannot be run again as it was
 ├── CaptureError  a capture that cannot start
+├── ViewError     pages that cannot be served
 ├── CompileError  a step that cannot be compiled, or no compiler
 └── NativeError   the native library is absent or refuses to load
 
@@ -47,6 +48,10 @@ class ReplayError(MoeprofError):
 
 class CaptureError(MoeprofError):
     """A capture that cannot start."""
+
+
+class ViewError(MoeprofError):
+    """Pages that cannot be served."""
 
 
 class CompileError(MoeprofError):

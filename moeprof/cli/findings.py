@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document, TrustInfo
+    from moeprof.tables.trace import Trace
 
 # A warning of these says how good the figures are, not that something of the input is missing.
 _QUALITY = ("programs", "resolved", "steps", "step_order", "strays", "clocks", "format")
@@ -36,6 +37,19 @@ def read_document(
         SelectionError: there is no such session, host, question or hardware.
         TraceError: the run cannot be read.
     """
+    return read_both(run, only, session, hosts, hardware, is_drawn=is_drawn)[1]
+
+
+def read_both(
+    run: Path,
+    only: Sequence[str] = (),
+    session: str | None = None,
+    hosts: Sequence[str] = (),
+    hardware: str = "",
+    *,
+    is_drawn: bool = False,
+) -> tuple[Trace, Document]:
+    """The trace of a run too, beside the document that `read_document` makes of it."""
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
@@ -51,7 +65,7 @@ def read_document(
         trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
         trace = with_hardware(trace, hardware) if hardware else trace
         tell = work.counting("answering questions")
-        return build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
+        return trace, build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
 
 
 @contextlib.contextmanager

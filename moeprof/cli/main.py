@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": "What changed between two runs.",
     "report": "Write one self-contained HTML page about one or more runs.",
     "export": "Write a run as Parquet tables or as a Perfetto trace.",
+    "view": "Open a run's report and its timeline in the browser.",
     "memory": "What fits on which devices, and what breaks first.",
     "pipeline": "The bubble of a pipeline: projected, measured, drawn.",
     "replay": "One op of a run as a script that runs it again, and its time.",

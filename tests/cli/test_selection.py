@@ -30,7 +30,12 @@ def moeprof(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(here)
 
     def call(command: str, *arguments: object) -> tuple[int, str, str]:
-        needed = ["--tables", f"t{len(list(here.iterdir()))}"] if command == "export" else []
+        needed = {
+            "export": ["--tables", f"t{len(list(here.iterdir()))}"],
+            "view": ["--no-browser"],
+        }.get(command, [])
+        # what is viewed is served until the user ends it
+        monkeypatch.setattr("moeprof.viewer.server.ViewServer.serve_forever", lambda _: None)
         monkeypatch.setattr("sys.argv", ["moeprof", command, *map(str, arguments), *needed])
         with pytest.raises(SystemExit) as ended:
             command_line.main()
