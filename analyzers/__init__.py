@@ -40,6 +40,7 @@ DRAWN: dict[str, str] = {
     "wait_map": "stragglers",
     "load_map": "expert_load",
     "rank_map": "expert_load",
+    "stage_grid": "pipeline",
 }
 """Questions whose answers are pictures, with more rows than anyone reads, each with the question
 of `ALL` that it illustrates. Functions as those of `ALL`, in the folder `drawn`; they are asked

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from moeprof.reports import heat_maps, roofline_figure, story
+from moeprof.reports import heat_maps, roofline_figure, stage_grid_figure, story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
@@ -94,6 +94,8 @@ HOW_TO_READ = {
     "column orange in all layers is a hot expert.",
     "rank_load": "The same of the ranks that own the experts. A layer takes as long as its "
     "fullest rank, whose rows a receive buffer must hold.",
+    "stage_grid": "What each stage does when; in each piece of work the number of its microbatch, "
+    "by the order of the schedule. Grey: idle; hover over it to see why.",
     "roofline": "Each op below the roofs of the device: under the slope memory bounds it, under a "
     "flat roof the matrix units. Larger marks take more time; the gap up to the roof is what an "
     "ideal kernel would gain.",
@@ -118,7 +120,10 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
         (HOW_TO_READ["roofline"], roofline_figure.roofline),
         (HOW_TO_READ["roof_time"], roofline_figure.roof_time),
     ),
-    "pipeline": (("", pipeline),),
+    "pipeline": (
+        ("", pipeline),
+        (HOW_TO_READ["stage_grid"], stage_grid_figure.stage_grid),
+    ),
 }
 """The figures of each section: a caption, empty where the section's answer is one, and what draws
 it from the document, or finds that there is nothing to draw."""

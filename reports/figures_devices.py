@@ -12,15 +12,14 @@ from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.components import STEP_PARTS
 from moeprof.reports.document import Document, Value
+from moeprof.reports.stage_grid_figure import KINDS
 from moeprof.units import format_ns
 
 _MOST = 64
 _WORK = Fill("#0a6fb5")
 _TRANSFER = Fill("#dd6a1f")
 _WAIT = Fill("#dd6a1f", "/")
-_COPY = Fill("#9db4ea", "x")
 _IDLE = Fill("#a3a9af", ".")
-_RAMP = Fill("#a3a9af", "/")
 
 
 def timeline(document: Document) -> Figure | None:
@@ -78,16 +77,16 @@ def pipeline(document: Document) -> Figure | None:
     rows = story.rows(document, "pipeline")[:_MOST]
     if not rows:
         return None
-    parts = {
-        "forward": ("forward_ns", _WORK),
-        "backward": ("backward_ns", _TRANSFER),
-        "weight gradient": ("weight_gradient_ns", _COPY),
-        "idle in the ramp": ("ramp_ns", _RAMP),
-        "idle in gaps": ("gaps_ns", _IDLE),
+    columns = {
+        "forward": "forward_ns",
+        "backward": "backward_ns",
+        "weight_gradient": "weight_gradient_ns",
+        "ramp": "ramp_ns",
+        "gap": "gaps_ns",
     }
     bars = [
-        _bars(name, fill, [_figure(row, column) for row in rows])
-        for name, (column, fill) in parts.items()
+        _bars(*KINDS[kind], [_figure(row, column) for row in rows])
+        for kind, column in columns.items()
         if any(_figure(row, column) for row in rows)
     ]
     return horizontal(bars, [f"stage {row['stage']}" for row in rows], "ms per iteration")

@@ -10,10 +10,15 @@ from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
 from moeprof.analyzers.drawn.wait_map import SCHEMA as WAITS
 from moeprof.analyzers.expert_load import SCHEMA as EXPERT_LOAD
+from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.roofline import SCHEMA as ROOFLINE
+from moeprof.analyzers.stages.grid import GRID, stage_grid
+from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
-from moeprof.reports import heat_maps, roofline_figure
+from moeprof.reports import heat_maps, roofline_figure, stage_grid_figure
 from moeprof.reports.document import build
+from moeprof.specs.schedule import Schedule
+from moeprof.specs.stage_work import StageWork
 from moeprof.tables.analysis import Analysis, Metric
 
 MS = 1_000_000
@@ -179,6 +184,48 @@ def test_time_beyond_the_roof_comes_first():
     assert best["text"] == ["moved (permute)", "up (grouped GEMM)", "thin (attention)"]
     assert best["x"] == [1.25, 2.0, 0.5]
     assert beyond["x"] == [3.75, 2.0, 0.5]
+
+
+def staged(name="1f1b", chunks=1):
+    """Two stages, two microbatches, 1 ms forward and 2 ms backward for each."""
+    work = projected(Schedule(name, 2, 2, chunks), StageWork((3 * MS,), (1, 1, 1)))
+    return document(pipeline_stages(work), stage_grid(work, 0))
+
+
+def test_every_piece_of_a_pipeline_is_a_bar_with_its_microbatch():
+    """Stage 1 works 1–7 ms of 9; stage 0 waits from 2 to 4 and from 6 to 7."""
+    figure = stage_grid_figure.stage_grid(staged())
+    Figure(figure)
+    bars = {kind["name"]: kind for kind in figure["data"]}
+    forward = bars["forward"]
+    assert list(zip(forward["y"], forward["base"], forward["x"], forward["text"], strict=True)) == [
+        ("0", 0.0, 1.0, "0"), ("0", 1.0, 1.0, "1"), ("1", 1.0, 1.0, "0"), ("1", 4.0, 1.0, "1"),
+    ]  # fmt: skip
+    gaps = bars["idle in gaps"]
+    assert list(zip(gaps["y"], gaps["base"], gaps["x"], strict=True)) == [
+        ("0", 2.0, 2.0), ("0", 6.0, 1.0),
+    ]  # fmt: skip
+    assert gaps["customdata"][0] == (
+        "stage 0: idle in gaps<br>2.000 ms from 2.000 ms on<br>in all idle 3.000 ms:<br>"
+        "3.000 ms to fill and drain"
+    )
+    assert bars["backward"]["customdata"][0] == (
+        "stage 0: backward, microbatch 0<br>2.000 ms from 4.000 ms on"
+    )
+
+
+def test_chunks_have_shades_of_their_kind():
+    bars = stage_grid_figure.stage_grid(staged("interleaved", 2))["data"]
+    colours = {kind["name"]: kind["marker"]["color"] for kind in bars}
+    assert colours["forward, chunk 0"] == "#0a6fb5"
+    assert colours["forward, chunk 1"] == "#84b7da"  # half of the way to white
+    inks = {kind["name"]: kind["insidetextfont"]["color"] for kind in bars}
+    assert (inks["forward, chunk 0"], inks["forward, chunk 1"]) == ("#ffffff", "#14181c")
+
+
+def test_without_a_pipeline_there_is_no_grid():
+    assert stage_grid_figure.stage_grid(document()) is None
+    assert stage_grid_figure.stage_grid(document(made(GRID, []))) is None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
