@@ -28,16 +28,19 @@ KINDS = {
     "runtime reserve": Fill("#a9afb5", "/"),
 }
 """Colour of each kind of component, in the order of the legend."""
+_NAMES = {"params": "weights", "grads": "gradients", "inputs": "batch"}
+"""Kinds that have a plainer name."""
 _OTHER = Fill("#6e757c")
+_ON_BAR = "#1d2125"
 _GAINS = Fill("#1b7447")
 
 
 def inside(document: MemoryDocument) -> Figure | None:
-    """One bar per cell, args and temp by kind, against the pool."""
+    """One bar per cell, args and temp by kind, against the pool; strategies stand apart."""
     rows = [
         r for r in document["rows"] if r["args_bytes"] is not None and r["temp_bytes"] is not None
     ]
-    return _stacked(rows, ("args", "temp"), "pool_bytes", "pool")
+    return _stacked(_grouped(rows), ("args", "temp"), "pool_bytes", "pool")
 
 
 def outside(document: MemoryDocument) -> Figure | None:
@@ -63,7 +66,8 @@ def stages(row: MemoryRow) -> Figure | None:
         kinds.append(_bars(name, fill, sizes))
     labels = [f"stage {stage['stage']}" for stage in found]
     figure = horizontal(kinds, labels, "GiB")
-    return _with_limit(figure, row["pool_bytes"], "pool")
+    whole = [(stage["args_bytes"] or 0) + (stage["temp_bytes"] or 0) for stage in found]
+    return _with_limit(figure, row["pool_bytes"], "pool", whole)
 
 
 def levers(found: Sequence[LeverInfo]) -> Figure | None:
@@ -72,41 +76,90 @@ def levers(found: Sequence[LeverInfo]) -> Figure | None:
         return None
     sizes = {n: lever["saved_bytes"] for n, lever in enumerate(found)}
     bars = [_bars("gains", _GAINS, sizes)]
-    return horizontal(bars, [lever["name"] for lever in found], "GiB gained")
+    figure = horizontal(bars, [lever["name"] for lever in found], "GiB less in the pool")
+    traces = figure["data"]
+    assert isinstance(traces, list)
+    trace = traces[0]
+    assert isinstance(trace, dict)
+    said: Json = {**trace, "texttemplate": "−%{customdata}", "textposition": "auto"}
+    return {**figure, "data": [said]}
+
+
+def _grouped(rows: Sequence[MemoryRow]) -> list[MemoryRow | str]:
+    """The rows, the name of a strategy before its first."""
+    listed: list[MemoryRow | str] = []
+    for row in rows:
+        if row["strategy"] not in listed:
+            listed.append(row["strategy"])
+        listed.append(row)
+    return listed
 
 
 def _stacked(
-    rows: Sequence[MemoryRow], pools: Sequence[str], limit: str | None, name: str
+    lines: Sequence[MemoryRow | str], pools: Sequence[str], limit: str | None, name: str
 ) -> Figure | None:
+    """One bar per row; a text is a heading among them."""
+    rows = [line for line in lines if not isinstance(line, str)]
     if not rows:
         return None
     kinds = []
-    found = [[c for c in row["components"] if c["pool"] in pools] for row in rows]
+    found = [
+        [] if isinstance(line, str) else [c for c in line["components"] if c["pool"] in pools]
+        for line in lines
+    ]
     for kind in [*KINDS, ""]:
         sizes = {n: _sum(parts, kind) for n, parts in enumerate(found)}
         sizes = {n: size for n, size in sizes.items() if size}
         if sizes:
-            kinds.append(_bars(kind or "other", KINDS.get(kind, _OTHER), sizes))
-    labels = [_label(row, pools) for row in rows]
-    figure = horizontal(kinds, labels, "GiB")
+            fill = KINDS.get(kind, _OTHER)
+            kinds.append(_bars(_NAMES.get(kind, kind) or "other", fill, sizes))
+    figure = _with_headings(
+        horizontal(kinds, [_label(line, pools) for line in lines], "GiB"), lines
+    )
     if limit is None:
         return figure
-    return _with_limit(figure, int(rows[0][limit]), name, max(map(_longest, found)))  # type: ignore[literal-required]
+    whole = [sum(c["bytes"] or 0 for c in parts) for parts in found]
+    return _with_limit(figure, int(rows[0][limit]), name, whole)  # type: ignore[literal-required]
 
 
-def _label(row: MemoryRow, pools: Sequence[str]) -> str:
-    if pools == ("outside",) or row["pdbs"] is None:
-        return row["strategy"]
-    return f"{row['strategy']} · {row['pdbs']} {words.MARKS[row['verdict']]}"
+def _label(line: MemoryRow | str, pools: Sequence[str]) -> str:
+    if isinstance(line, str):
+        return line
+    if pools == ("outside",):
+        return line["strategy"]
+    pdbs = "not known" if line["pdbs"] is None else line["pdbs"]
+    return f"pdbs {pdbs} {words.MARKS[line['verdict']]}"
+
+
+def _with_headings(figure: Figure, lines: Sequence[MemoryRow | str]) -> Figure:
+    """The labels of headings in bold."""
+    layout = figure["layout"]
+    assert isinstance(layout, dict)
+    axis, meta = layout["yaxis"], layout["meta"]
+    assert isinstance(axis, dict)
+    assert isinstance(meta, dict)
+
+    def bold(names: Json) -> Json:
+        assert isinstance(names, list)
+        both = zip(names, lines, strict=True)
+        return [f"<b>{name}</b>" if isinstance(line, str) else name for name, line in both]
+
+    shown: Json = {
+        **layout,
+        "yaxis": {
+            **axis,
+            "ticktext": bold(axis["ticktext"]),
+            "range": [len(lines) - 0.5, -0.5],  # a heading has no bar that would make room for it
+            "autorange": False,
+        },
+        "meta": {**meta, "narrow": bold(meta["narrow"])},
+    }
+    return {**figure, "layout": shown}
 
 
 def _sum(parts: Sequence[Component], kind: str) -> int:
     wanted = [c for c in parts if (c["kind"] == kind if kind else c["kind"] not in KINDS)]
     return sum(c["bytes"] or 0 for c in wanted)
-
-
-def _longest(parts: Sequence[Component]) -> int:
-    return sum(c["bytes"] or 0 for c in parts)
 
 
 def _bars(name: str, fill: Fill, sizes: dict[int, int]) -> Bars:
@@ -121,10 +174,14 @@ def _bars(name: str, fill: Fill, sizes: dict[int, int]) -> Bars:
     )
 
 
-def _with_limit(figure: Figure, limit_bytes: int, name: str, longest: int = 0) -> Figure:
-    """A line at the limit; the axis ends where the longest bar does, or well beyond the line."""
+def _with_limit(figure: Figure, limit_bytes: int, name: str, whole: Sequence[int]) -> Figure:
+    """A line at the limit; the axis ends where the longest bar does, or well beyond the line.
+
+    ``whole`` are the bytes of the bars: what a bar that ends at the frame goes on to is written
+    on it.
+    """
     limit = limit_bytes / words.GIB
-    end = min(max(limit * 1.08, longest / words.GIB * 1.02), limit * _BEYOND)
+    end = min(max(limit * 1.08, max(whole) / words.GIB * 1.02), limit * _BEYOND)
     layout = figure["layout"]
     assert isinstance(layout, dict)
     axis = layout["xaxis"]
@@ -144,6 +201,19 @@ def _with_limit(figure: Figure, limit_bytes: int, name: str, longest: int = 0) -
             **layout,
             "xaxis": {**axis, "range": [0, end], "rangemode": "normal"},
             "shapes": [shape],
-            "annotations": [note],
+            "annotations": [note, *_beyond(whole, end)],
         },
     }
+
+
+def _beyond(whole: Sequence[int], end: float) -> list[Json]:
+    """How far bars go that the frame cuts."""
+    return [
+        {
+            "xref": "x", "yref": "y", "x": end, "y": place, "xanchor": "right", "xshift": -4,
+            "text": f"{words.gib(size)} GiB →", "showarrow": False,
+            "font": {"color": _ON_BAR, "size": 12},
+        }
+        for place, size in enumerate(whole)
+        if size / words.GIB > end
+    ]  # fmt: skip

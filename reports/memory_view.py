@@ -11,6 +11,7 @@ from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument
 from moeprof.reports.table_view import Cell, Column, TableView, cell
 from moeprof.units import format_percent
 
+_LEADING = 3
 _KINDS = {"fits": "ok", "borderline": "warn", "oom": "fail"}
 
 
@@ -31,6 +32,15 @@ class Line:
     marks: tuple[Mark, ...]
     largest: str
     breaks_first: str
+
+
+@dataclass(frozen=True)
+class Leading:
+    """One change that would help most: how much it gains, what it is, what then."""
+
+    gain: str
+    change: str
+    then: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class MemoryView:
     stages: Figure | None
     limits: tuple[str, ...]
     miss: str
+    leading: tuple[Leading, ...]
     levers: Figure | None
     lever_table: TableView | None
     notes: tuple[str, ...]
@@ -86,11 +97,20 @@ def memory_view(document: MemoryDocument) -> MemoryView:
         stages=figures.stages(row),
         limits=tuple(words.limits(document, row)),
         miss=words.miss_title(miss) if miss else "",
+        leading=tuple(map(_leading, found[:_LEADING])),
         levers=figures.levers(found),
         lever_table=_levers(found) if found else None,
         notes=tuple(row["notes"]),
         command=words.command(document, "--html", "memory.html"),
     )  # fmt: skip
+
+
+def _leading(lever: LeverInfo) -> Leading:
+    return Leading(
+        gain=words.saving(lever),
+        change=lever["name"],
+        then=f"{words.THEN[lever['verdict']]} ({lever['price']})",
+    )
 
 
 def _grid(document: MemoryDocument) -> tuple[Line, ...]:

@@ -72,7 +72,7 @@ class Work:
                 elapsed,
             ]
             if of is not None:
-                bar = ProgressBar(of, done, width=_BAR_WIDTH)
+                bar = ProgressBar(of, done, width=_BAR_WIDTH, complete_style="cyan")
                 cells[2:2] = [bar, Text(f"{done:,} of {of:,}")]
             grid = Table.grid(padding=(0, 1))
             grid.add_row(*cells)

@@ -68,10 +68,22 @@ def test_the_grid_says_in_marks_what_fits(open_page):
     rows = page.eval_on_selector_all(
         "#grid tbody tr", "rows => rows.map(row => [...row.cells].map(c => c.textContent.trim()))"
     )
-    assert rows[0][:4] == ["sparse-gmm", "~", "✗+348", "1"]
-    assert rows[1][:4] == ["sparse-gmm-deepep", "✗out", "", "0"]
+    assert rows[0][:4] == ["sparse-gmm", "1", "~", "✗+348"]
+    assert rows[1][:4] == ["sparse-gmm-deepep", "0", "✗out", ""]
     verdict = page.inner_text(".trust")
     assert "sparse-gmm at pdbs 1 needs 71.0 of the pool's 72.0 GiB: borderline" in verdict
+
+
+def test_what_would_help_most_is_on_the_first_screen(open_page):
+    page, _ = open_page(made())
+    assert page.inner_text(".changes li").split("\n") == [
+        "−6.0 GiB",
+        "vocab tiling 4",
+        "then fits (slower <b>)",
+    ]
+    box = page.locator("#leading").bounding_box()
+    assert box is not None
+    assert box["y"] < 900
 
 
 def test_every_component_stands_in_the_account(open_page):
@@ -93,11 +105,19 @@ def test_the_page_carries_its_document_and_names_stay_text():
 def test_a_bar_is_as_long_as_its_bytes_and_the_pool_is_a_line():
     figure = inside(made())
     assert {trace["name"]: trace["x"] for trace in figure["data"]} == {
-        "params": [20, 20, 20],
+        "weights": [20, 20, 20],
         "temporaries": [51, 400, 30],
     }
+    assert figure["layout"]["yaxis"]["ticktext"] == [
+        *("<b>sparse-gmm</b>", "pdbs 1 ~", "pdbs 2 ✗"),
+        *("<b>sparse-gmm-deepep</b>", "pdbs 1 ✗"),
+    ]
+    assert figure["data"][0]["y"] == [1, 2, 4]  # at 0 and 3 stand the names
     assert figure["layout"]["shapes"][0]["x0"] == 72
     assert figure["layout"]["xaxis"]["range"] == [0, 144]  # what is far beyond ends at the frame
+    pool, beyond = figure["layout"]["annotations"]
+    assert pool["text"] == "pool 72.0"
+    assert (beyond["text"], beyond["y"]) == ("420.0 GiB →", 2)
     beside = outside(made())
     assert beside["data"][0]["x"] == [1, 9]
     assert beside["layout"]["shapes"][0]["x0"] == pytest.approx(8)
