@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,10 @@ def command(
     """Write a run in a form that other programs read.
 
     --tables writes Parquet, which every command takes in the place of the run; columns, units and
-    meanings stand in the files. --perfetto writes device work and steps as a Perfetto trace: a
-    process per device, a track per stream, and more where work of a stream overlaps.
+    meanings stand in the files. --perfetto writes a Perfetto trace. Each device shows its
+    components of the step, gaps with their cause, collectives with wait and transfer, streams and
+    memory; each host its steps, threads and recorded routing. docs/perfetto.md says what each
+    track means, and how to ask by SQL.
 
     What was written is printed on stdout, a line each; more about it goes to stderr as one JSON
     document, moeprof.export/1.
@@ -80,9 +83,11 @@ def command(
         note |= _note(folder, tables)
         click.echo(folder)
     if perfetto is not None:
-        with working("writing the Perfetto trace"):
-            slices = write_perfetto(trace, perfetto)
-        note["perfetto"] = {"path": str(perfetto), "slices": slices}
+        with working("writing the Perfetto trace") as work:
+            tell = work.counting("writing the Perfetto trace")
+            written = write_perfetto(trace, perfetto, tell)
+        size = {"bytes": perfetto.stat().st_size}
+        note["perfetto"] = {"path": str(perfetto), **size, **asdict(written)}
         click.echo(perfetto)
     click.echo(json.dumps(note), err=True)
     if is_partial(build(trace, {})):

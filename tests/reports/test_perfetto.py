@@ -1,69 +1,50 @@
-"""What Perfetto's own messages say of a trace that was written for it."""
+"""Traces made by hand, as Perfetto's trace processor finds them."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.sessions import two_hosts
+from builders.work import hlo, kernel, traced
 from builders.xspace import Plane, Ref, event, line, xspace
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as PerfettoTrace
+from trace_processor import Engine, loaded
 
 from moeprof.errors import MoeprofError
 from moeprof.ingest import open_run
-from moeprof.reports.perfetto import write_perfetto
-from moeprof.tables.trace import Trace
+from moeprof.reports.perfetto import Written, write_perfetto
+from moeprof.tables.host_side import ALLOCATIONS
+from moeprof.tables.trace import HostClock, Trace, TrustCheck
+
+SLICES = """select process.name as process, track.name as track, slice.name as name, ts, dur
+from slice join process_track track on track_id = track.id join process using (upid)
+where {} order by 1, 2, ts, dur desc, slice.id"""
 
 
-class Read:
-    """A written trace: names of tracks, processes of tracks, and slices by track, as a viewer
-    pairs them: an end closes what began last on its track."""
-
-    def __init__(self, file: Path) -> None:
-        read = PerfettoTrace.FromString(file.read_bytes())
-        self.names: dict[int, str] = {}
-        self.process: dict[int, int] = {}
-        self.slices: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
-        self.shown: dict[str, dict[str, object]] = {}
-        for packet in read.packet:
-            if packet.HasField("track_descriptor"):
-                described = packet.track_descriptor
-                self.names[described.uuid] = described.name
-                self.process[described.uuid] = described.parent_uuid or described.uuid
-        self._pair(
-            sorted((p for p in read.packet if p.HasField("track_event")), key=lambda p: p.timestamp)
-        )
-
-    def _pair(self, packets) -> None:
-        open_ones: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for packet in packets:  # sorting is stable: equal stamps stay as they were written
-            found = packet.track_event
-            if found.type == found.TYPE_SLICE_BEGIN:
-                open_ones[found.track_uuid].append((found.name, packet.timestamp))
-                notes = found.debug_annotations
-                self.shown[found.name] = {n.name: getattr(n, n.WhichOneof("value")) for n in notes}
-            else:
-                name, start = open_ones[found.track_uuid].pop()
-                self.slices[found.track_uuid].append((name, start, packet.timestamp))
-        assert not any(open_ones.values()), "something never ended"
-
-
-def written(trace: Trace, folder: Path) -> Read:
-    write_perfetto(trace, folder / "x.pftrace")
+@contextmanager
+def written(trace: Trace, folder: Path) -> Iterator[tuple[Engine, Written]]:
+    found = write_perfetto(trace, folder / "x.pftrace")
     assert [p.name for p in folder.glob("*tmp*")] == []
-    return Read(folder / "x.pftrace")
+    with loaded(folder / "x.pftrace") as engine:
+        assert engine.errors() == []
+        yield engine, found
 
 
-def partly_overlapping(spans: list[tuple[str, int, int]]) -> int:
-    """A sweep over one track: how often something begins in an open one and ends behind it."""
-    found, open_ends = 0, []
-    for _, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):
-        open_ends = [one for one in open_ends if one > start]
-        found += any(end > one for one in open_ends)
-        open_ends.append(end)
-    return found
+def slices(engine: Engine, where: str = "true") -> list[tuple]:
+    """(track, name, start, length), by process and track."""
+    return [row[1:] for row in engine.rows(SLICES.format(where))]
+
+
+def notes(engine: Engine, name: str) -> dict[str, object]:
+    """What a click on the slice of this name shows."""
+    query = """select key, coalesce(string_value, real_value, int_value) as value
+        from args join slice using (arg_set_id) where slice.name = '{}'"""
+    return {key.removeprefix("debug."): value for key, value in engine.rows(query.format(name))}
 
 
 def gpu(folder: Path, *kernels, stream: str = "Stream #13(Kernel)") -> Trace:
@@ -91,76 +72,175 @@ def test_a17_partly_overlapping_events_of_a_stream_lie_on_tracks_of_their_own(tm
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 7, "args": {"name": "Stream #7"}},
     ]
     (tmp_path / "x.trace.json").write_text(json.dumps({"traceEvents": [*names, *events]}))
-    read = written(open_run(tmp_path / "x.trace.json"), tmp_path)
-    assert all(partly_overlapping(spans) == 0 for spans in read.slices.values())
-    found = {
-        name: (track, end - start) for track, s in read.slices.items() for name, start, end in s
-    }
-    assert {name: length for name, (_, length) in found.items()} == {"first": 6000, "second": 9000}
-    assert [read.names[found[name][0]] for name in ("first", "second")] == [
-        "Stream #7", "Stream #7 (overlapping, 2)",
-    ]  # fmt: skip
+    with written(open_run(tmp_path / "x.trace.json"), tmp_path) as (engine, _):
+        assert slices(engine, "track.name glob 'Stream*'") == [
+            ("Stream #7", "first", 10_000, 6000),
+            ("Stream #7 (overlapping, 2)", "second", 13_000, 9000),
+        ]
 
 
 def test_every_piece_of_work_is_there_with_its_stamps_and_op(tmp_path):
-    trace = gpu(
-        tmp_path / "run", ("k1", "dot.1", 100, 50), ("k2", "", 150, 7), ("k3", "add", 160, 0)
-    )
-    read = written(trace, tmp_path)
-    (spans,) = read.slices.values()
-    assert sorted(spans) == [("add", 160, 160), ("dot.1", 100, 150), ("k2", 150, 157)]
-    (track,) = read.slices
-    assert read.names[track] == "Stream #13(Kernel)"
-    assert read.names[read.process[track]] == "rank 0: h device 3"
-    assert read.shown["dot.1"] == {
-        "recorded as": "k1", "step": -1, "self_ns": 50, "confidence": 0.0,
-    }  # fmt: skip
+    hostile = "<script>\u202e\N{CHERRY BLOSSOM}" + "x" * 10_000
+    kernels = [("k1", "dot.1", 100, 50), ("k2", "", 150, 7), ("k3", "add", 160, 0)]
+    trace = gpu(tmp_path / "run", *kernels, (hostile, "", 170, 5))
+    with written(trace, tmp_path) as (engine, _):
+        assert slices(engine, "track.name glob 'Stream*'") == [
+            ("Stream #13(Kernel)", "dot.1", 100, 50),
+            ("Stream #13(Kernel)", "k2", 150, 7),
+            ("Stream #13(Kernel)", "add", 160, 0),
+            ("Stream #13(Kernel)", hostile, 170, 5),
+        ]
+        assert engine.rows("select pid, name from process where pid > 0 order by pid") == [
+            (1, "rank 0: h device 3"), (2, "host h"),
+        ]  # fmt: skip
+        assert notes(engine, "dot.1") == {
+            "op": "dot.1", "recorded as": "k1", "kind": "kernel", "component": "unattributed",
+            "phase": "other", "layer": "outside", "evidence": "none", "confidence": 0.0,
+        }  # fmt: skip
 
 
 def test_sums_equal_the_tables_where_work_nests_and_overlaps(tmp_path):
     kernels = [(f"k{at}", f"op.{at}", 100 + 7 * at, 5 + (at * 37) % 60) for at in range(200)]
     trace = gpu(tmp_path / "run", *kernels, stream="Stream #1")
-    read = written(trace, tmp_path)
-    spans = [span for some in read.slices.values() for span in some]
-    assert len(spans) == len(trace.events) == 200
-    assert sum(end - start for _, start, end in spans) == trace.events["duration_ns"].sum()
-    assert all(partly_overlapping(some) == 0 for some in read.slices.values())
+    with written(trace, tmp_path) as (engine, _):
+        found = slices(engine, "track.name glob 'Stream*'")
+    assert len(found) == len(trace.events) == 200
     starts = dict(zip(trace.events["op"], trace.events["start_ns"], strict=True))
-    assert all(starts[name] == start for name, start, _ in spans)
+    assert all(starts[name] == start for _, name, start, _ in found)
+    assert sum(length for *_, length in found) == trace.events["duration_ns"].sum()
 
 
-def test_steps_have_a_track_and_say_why_they_are_left_out(tmp_path):
-    from builders.sessions import two_hosts
-
+def test_steps_say_why_they_are_left_out_and_hosts_have_clocks_of_their_own(tmp_path):
     trace = open_run(two_hosts(tmp_path / "run"))
-    read = written(trace, tmp_path)
-    (steps,) = (uuid for uuid, name in read.names.items() if name == "measured, and left out")
-    assert [name for name, *_ in read.slices[steps]] == [f"step {n}" for n in trace.steps["step"]]
-    assert read.shown["step 0"] == {"used": 1, "left out because": ""}
-    assert {read.names[read.process[t]].split(":")[0] for t in read.slices} == {
-        "rank 0", "rank 1", "steps",
-    }  # fmt: skip
+    steps = trace.steps.assign(used=[True, False, True], reason=["", "late", ""])
+    with written(replace(trace, steps=steps), tmp_path) as (engine, _):
+        names = [name for (name,) in engine.rows("select name from process where pid > 0")]
+        assert names == [
+            f"{what} (its host's own clock)"
+            for what in ("rank 0: hostA device 0", "rank 1: hostB device 0")
+        ] + [f"host {host} (its host's own clock)" for host in ("hostA", "hostB")]
+        assert slices(engine, "track.name = 'steps'") == 2 * [
+            ("steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)
+        ]
+        assert notes(engine, "step 0") == {"used": 1}
+        assert notes(engine, "step 1") == {"used": 0, "left out because": "late"}
 
 
-def test_names_of_any_kind_stay_text(tmp_path):
-    hostile = "<script>\u202e\N{CHERRY BLOSSOM}" + "x" * 10_000
-    read = written(gpu(tmp_path / "run", (hostile, "", 1, 5)), tmp_path)
-    assert [name for spans in read.slices.values() for name, *_ in spans] == [hostile]
+def test_hosts_lie_on_the_common_clock_and_nothing_before_zero(tmp_path):
+    events = [kernel("a", 100, 50), kernel("b", 500, 50, host="b")]
+    clocks = (HostClock("a", 0, 0, 0, 0), HostClock("b", 700, 0, 0, 9))
+    with written(traced(events, clocks=clocks), tmp_path) as (engine, _):
+        # b began at 500 - 700 = -200 by the common clock; all is moved by 200
+        found = dict(engine.rows("select name, ts from slice where name in ('a', 'b')"))
+        assert found == {"a": 300, "b": 0}
 
 
-def test_a_trace_without_work_is_written_without_slices(tmp_path):
+def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(tmp_path):
+    """Rank 0 comes at 100 000, rank 1 at 130 000; both leave at 180 000: 30 000 are waiting."""
+    ops = [hlo("all-reduce.1", "all-reduce", size_bytes=64), hlo("dot.1", "dot")]
+    events = [
+        kernel("dot.1", 0, 90_000),
+        kernel("all-reduce.1", 100_000, 80_000),
+        kernel("dot.1", 0, 110_000, device=1),
+        kernel("all-reduce.1", 130_000, 50_000, device=1),
+    ]
+    with written(traced(events, ops), tmp_path) as (engine, found):
+        assert slices(engine, "track.name = 'collectives'") == [
+            ("collectives", "all-reduce.1", 100_000, 80_000),
+            ("collectives", "wait for rank 1", 100_000, 30_000),
+            ("collectives", "transfer", 130_000, 50_000),
+            ("collectives", "all-reduce.1", 130_000, 50_000),
+            ("collectives", "transfer", 130_000, 50_000),
+        ]
+        assert slices(engine, "track.name = 'gaps'") == [
+            ("gaps", "short gap", 90_000, 10_000), ("gaps", "unknown", 110_000, 20_000),
+        ]  # fmt: skip
+        assert notes(engine, "unknown")["ran next"] == "all-reduce.1"
+        assert found.missing[0].startswith("memory: the capture has no events of an allocator")
+
+
+def test_a_collective_without_its_peer_has_no_invented_parts(tmp_path):
+    ops = [hlo("all-reduce.1", "all-reduce", replica_groups="{{0,1}}")]
+    with written(traced([kernel("all-reduce.1", 100, 80)], ops), tmp_path) as (engine, _):
+        names = [name for _, name, *_ in slices(engine, "track.name = 'collectives'")]
+        assert names == ["all-reduce.1"]
+
+
+def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(tmp_path):
+    events = [
+        kernel("a", 500, 50, correlation_id=7),
+        kernel("b", 560, 50, correlation_id=7),
+        kernel("c", 700, 50, correlation_id=8),
+    ]
+    launches = [
+        {"host": "a", "line": "t", "name": "cuGraphLaunch", "correlation_id": 7, "start_ns": 400},
+        {"host": "a", "line": "t", "name": "memset", "correlation_id": 9, "start_ns": 600},
+    ]
+    launches = [{**row, "duration_ns": 20} for row in launches]
+    with written(traced(events, launches=launches), tmp_path) as (engine, found):
+        assert found.flows == 1
+        assert engine.rows(
+            """select a.name as called, b.name as begun from flow
+            join slice a on slice_out = a.id join slice b on slice_in = b.id"""
+        ) == [("cuGraphLaunch", "a")]
+        assert slices(engine, "track.name = 't'") == [
+            ("t", "cuGraphLaunch", 400, 20), ("t", "memset", 600, 20),
+        ]  # fmt: skip
+
+
+def test_measured_memory_is_a_counter_of_each_pool(tmp_path):
+    names = {"host": "a", "device": 0, "allocator": "GPU_0_bfc"}
+    rows = [
+        {**names, "start_ns": at, "allocated_bytes": used}
+        for at, used in ((10, 4096), (20, 8192), (25, 8192), (30, -1), (40, 2**40))
+    ]
+    columns = {c.name: "" if c.kind in ("text", "label") else -1 for c in ALLOCATIONS.columns}
+    told = ALLOCATIONS.frame([{**columns, "is_free": False, **row} for row in rows])
+    trace = replace(traced([kernel("k", 0, 100)]), allocations=told)
+    with written(trace, tmp_path) as (engine, _):
+        assert engine.rows(
+            """select name, unit, ts, cast(value as int) as value from counter
+            join process_counter_track track on track_id = track.id"""
+        ) == [
+            ("memory in use, measured: GPU_0_bfc", "bytes", at, used)
+            for at, used in ((10, 4096), (20, 8192), (40, 2**40))
+        ]
+
+
+def test_what_a_failed_check_would_falsify_is_left_out_and_said(tmp_path):
+    check = TrustCheck("dropped", "fail", "9 events lost", ("breakdown", "sync_gaps"))
+    trace = replace(traced([kernel("a", 0, 5), kernel("b", 50_000, 5)]), trust=(check,))
+    with written(trace, tmp_path) as (engine, found):
+        assert [name for _, name, *_ in slices(engine)] == ["step 0", "a", "b"]
+    assert found.missing[:2] == (
+        "components: withheld: dropped: 9 events lost", "gaps: withheld: dropped: 9 events lost",
+    )  # fmt: skip
+
+
+def test_a_trace_without_work_is_written_and_says_so(tmp_path):
     (tmp_path / "h.xplane.pb").write_bytes(xspace(Plane("/host:CPU", (line("t"),))))
-    assert written(open_run(tmp_path / "h.xplane.pb"), tmp_path).slices == {}
+    with written(open_run(tmp_path / "h.xplane.pb"), tmp_path) as (engine, found):
+        assert slices(engine) == []
+    assert found.missing[0] == "no device work in this capture: devices have no track"
+
+
+def test_progress_is_told_to_the_end(tmp_path):
+    told: list[tuple[int, ...]] = []
+    trace = traced([kernel("a", 100, 50)])
+    found = write_perfetto(
+        trace, tmp_path / "x.pftrace", lambda done, all: told.append((done, all))
+    )
+    assert told[-1] == (found.slices, found.slices)
 
 
 def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch):
-    trace = gpu(tmp_path / "run", ("k", "", 1, 5))
+    trace = traced([kernel("a", 100, 50)])
     monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
     with pytest.raises(MoeprofError, match=r"expected the package perfetto.*moeprof\[perfetto\]"):
         write_perfetto(trace, tmp_path / "x.pftrace")
 
 
 def test_a_folder_that_is_not_there_is_said_in_one_line_and_nothing_is_left(tmp_path):
-    trace = gpu(tmp_path / "run", ("k", "", 1, 5))
+    trace = traced([kernel("a", 100, 50)])
     with pytest.raises(MoeprofError, match=r"x\.pftrace: cannot be written \(No such file"):
         write_perfetto(trace, tmp_path / "absent" / "x.pftrace")

@@ -53,6 +53,7 @@ class Engine(TraceProcessorRpc):
         answer = self.execute_query(sql)
         assert not answer.error, answer.error
         names = list(answer.column_names)
+        assert len(set(names)) == len(names), f"columns of one name: {names}"
         found = QueryResultIterator(names, answer.batch)
         return [tuple(getattr(row, name) for name in names) for row in found]
 

@@ -1,0 +1,153 @@
+"""Question: how does a run look as a trace of Perfetto's?
+
+One process per device: its components seen from afar, its gaps, its collectives, its streams and
+its memory. One process per host: steps, annotations, recorded routing and threads. Arrows lead
+from launches to the work that they brought. Stamps are in ns on the common clock, or on each host's
+own where clocks are not aligned; then the names of the processes say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from moeprof.analyzers.load.recorded import recorded
+from moeprof.reports.perfetto.collectives import collective_slices
+from moeprof.reports.perfetto.components import component_slices
+from moeprof.reports.perfetto.counters import Counter
+from moeprof.reports.perfetto.flows import flows_of
+from moeprof.reports.perfetto.gaps import gap_slices
+from moeprof.reports.perfetto.hosts import Hosts, annotation_slices, step_slices, thread_slices
+from moeprof.reports.perfetto.memory_counters import measured, planned
+from moeprof.reports.perfetto.routing_counters import fillings, imbalances
+from moeprof.reports.perfetto.slices import NONE, Slices
+from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.reports.perfetto.work import Devices, work_slices
+from moeprof.tables.clock import is_comparable
+from moeprof.tables.trace import Trace
+
+Part = Slices | Counter
+
+
+@dataclass
+class Layout:
+    """What a file will hold. ``missing`` says what it lacks or holds instead, and why."""
+
+    tracks: Tracks = field(default_factory=Tracks)
+    slices: list[Slices] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def flows(self) -> int:
+        """Arrows: each has two ends."""
+        ends = (part.flow for part in self.slices if part.flow is not None)
+        return sum(int((flow != NONE).sum()) for flow in ends) // 2
+
+    def add(self, parts: Sequence[Part]) -> bool:
+        """Add what is not empty; whether anything was."""
+        self.slices += [part for part in parts if isinstance(part, Slices) and len(part)]
+        self.counters += [part for part in parts if isinstance(part, Counter) and len(part)]
+        return any(len(part) for part in parts)
+
+
+def layout(trace: Trace) -> Layout:
+    """All that the trace can show; what a failed check of it would falsify is left out."""
+    made = Layout()
+    tracks = made.tracks
+    devices, hosts = _devices(trace, tracks), _hosts(trace, tracks)
+    if trace.events.empty:
+        made.missing.append("no device work in this capture: devices have no track")
+    launched, begun = flows_of(trace)
+    _guarded(
+        trace, made, "breakdown", "components", lambda: [component_slices(trace, tracks, devices)]
+    )
+    _guarded(trace, made, "sync_gaps", "gaps", lambda: [gap_slices(trace, tracks, devices)])
+    _guarded(
+        trace,
+        made,
+        "collectives",
+        "collectives",
+        lambda: [collective_slices(trace, tracks, devices)],
+    )
+    made.add([work_slices(trace, tracks, devices, begun)])
+    _guarded(trace, made, "memory", "memory", lambda: _memory(trace, made, devices))
+    made.add([step_slices(trace, tracks, hosts), annotation_slices(trace, tracks, hosts)])
+    _routing(trace, made, hosts)
+    made.add([thread_slices(trace, tracks, hosts, launched)])
+    if trace.launches.empty and len(trace.events):
+        made.missing.append("no launch calls in this capture: no arrow leads to device work")
+    return made
+
+
+def _guarded(
+    trace: Trace, made: Layout, question: str, what: str, parts: Callable[[], Sequence[Part]]
+) -> None:
+    """Add parts, unless a check withholds the figures of the question that they illustrate."""
+    failed = [check for check in trace.trust if question in check.withholds]
+    if failed:
+        made.missing.append(f"{what}: withheld: {failed[0].check}: {failed[0].detail}")
+    else:
+        made.add(parts())
+
+
+def _devices(trace: Trace, tracks: Tracks) -> Devices:
+    """A process for each device that is known or has work."""
+    own = _clock(trace)
+    known = trace.devices.sort_values("rank")
+    found: dict[tuple[str, int], int] = {}
+    for row in known.itertuples():
+        name = f"rank {row.rank}: {row.host} device {row.device} {row.model}".strip() + own
+        found[str(row.host), int(str(row.device))] = tracks.process(name)
+    places = trace.events[["host", "device"]].drop_duplicates()
+    for host, device in zip(places["host"].tolist(), places["device"].tolist(), strict=True):
+        if (host, device) not in found:
+            found[host, device] = tracks.process(f"{host} device {device}{own}")
+    return found
+
+
+def _hosts(trace: Trace, tracks: Tracks) -> Hosts:
+    return {host: tracks.process(f"host {host}{_clock(trace)}") for host in trace.meta.hosts}
+
+
+def _clock(trace: Trace) -> str:
+    return "" if is_comparable(trace.meta) else " (its host's own clock)"
+
+
+def _memory(trace: Trace, made: Layout, devices: Devices) -> list[Counter]:
+    found = measured(trace, made.tracks, devices)
+    if found:
+        return found
+    found = planned(trace, made.tracks, devices)
+    instead = (
+        "the compiler's plan of the step's program stands in its place"
+        if found
+        else "nor does it tell when buffers of the step's program live"
+    )
+    made.missing.append(f"memory: the capture has no events of an allocator; {instead}")
+    return found
+
+
+def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
+    known = recorded(trace)
+    if known.routing.empty and known.received.empty:
+        made.missing.append("routing: the run recorded none (moeprof.routing)")
+        return
+    if not known.is_of_window:
+        made.missing.append(f"routing: {known.notes[0]}")
+        return
+    first = hosts[trace.meta.hosts[0]]
+    _guarded(
+        trace,
+        made,
+        "expert_load",
+        "expert imbalance",
+        lambda: imbalances(trace, made.tracks, first),
+    )
+    _guarded(
+        trace,
+        made,
+        "receive_buffers",
+        "receive buffers",
+        lambda: fillings(trace, made.tracks, first),
+    )

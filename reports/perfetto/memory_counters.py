@@ -1,0 +1,101 @@
+"""Question: how full is the memory of each device, as measured or else as planned?
+
+Measured are the allocator's events. Where the profile has none, the compiler's plan of the step's
+program is laid over its executions: arguments, results that reuse none, and those temporary buffers
+of its largest heap that live when the op that started last is written. While the program does not
+run that is 0, as its plan says nothing of that time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.places import heaps_of
+from moeprof.reports.perfetto.counters import Counter, without_repeats
+from moeprof.reports.perfetto.stamps import shown
+from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.reports.perfetto.work import Devices
+from moeprof.tables.intervals import Int64s
+from moeprof.tables.trace import Trace
+
+BYTES = "bytes"
+_NONE = -1
+
+
+def measured(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
+    """Bytes in use of each pool of each device, where its allocator's events tell them."""
+    told = trace.allocations[trace.allocations["allocated_bytes"].ge(0)]
+    told = told[told["device"].ge(0)].astype({"host": "str", "allocator": "str"})
+    told = told.sort_values("start_ns", kind="stable")
+    at = shown(trace.meta, told["host"], told["start_ns"].to_numpy())
+    used = told["allocated_bytes"].to_numpy()
+    pools = told.groupby(["host", "device", "allocator"]).indices
+    found = []
+    for (host, device, pool), rows in cast("dict[tuple[str, int, str], Any]", pools).items():
+        if (host, device) in devices:
+            track = tracks.counter(devices[host, device], f"memory in use, measured: {pool}", BYTES)
+            found.append(without_repeats(track, at[rows], used[rows]))
+    return found
+
+
+def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
+    """Bytes that the step's program holds by the compiler's plan, over its executions."""
+    module = step_module(trace)
+    plan = _plan(trace, module) if module >= 0 else None
+    if plan is None:
+        return []
+    of_row, base = plan
+    runs = trace.executions[trace.executions["module"].eq(module)].astype({"host": "str"})
+    work = trace.events[trace.events["module"].eq(module) & trace.events["instruction"].ge(0)]
+    live = of_row[work["instruction"].to_numpy()]
+    work, live = work[live >= 0], live[live >= 0]
+    ends = (runs["start_ns"] + runs["duration_ns"]).to_numpy()
+    at = np.concatenate([runs["start_ns"].to_numpy(), work["start_ns"].to_numpy(), ends])
+    bytes_then = np.concatenate([np.full(len(runs), base), base + live, np.zeros(len(runs))])
+    hosts = [runs["host"], work["host"].astype("str"), runs["host"]]
+    places = pd.DataFrame(
+        {
+            "host": pd.concat(hosts, ignore_index=True),
+            "device": np.concatenate([part["device"].to_numpy() for part in (runs, work, runs)]),
+        }
+    )
+    at = shown(trace.meta, places["host"], at)
+    name = str(trace.modules[trace.modules["module"].eq(module)]["name"].iloc[0])
+    found = []
+    for place, rows in cast(
+        "dict[tuple[str, int], Any]", places.groupby(["host", "device"]).indices
+    ).items():
+        order = rows[np.lexsort((_rank(rows, len(runs), len(work)), at[rows]))]
+        track = tracks.counter(devices[place], f"memory, planned by the compiler: {name}", BYTES)
+        found.append(without_repeats(track, at[order], bytes_then[order].astype(np.int64)))
+    return found
+
+
+def _rank(rows: Int64s, runs: int, work: int) -> Int64s:
+    """Of what is at one time an end comes first, then a start, then work."""
+    kind: Int64s = np.where(rows >= runs + work, 0, np.where(rows < runs, 1, 2))
+    return kind
+
+
+def _plan(trace: Trace, module: int) -> tuple[Int64s, int] | None:
+    """Temporary bytes alive when each row of `hlo_ops` is written (-1 unknown), and the rest.
+
+    None where the profile keeps no account of the program's buffers, or of their lives.
+    """
+    stated = trace.modules[trace.modules["module"].eq(module)].iloc[0]
+    sizes = [int(stated[f"{name}_bytes"]) for name in ("argument", "output", "alias")]
+    heaps = heaps_of(trace.buffers[trace.buffers["module"].eq(module)])
+    if min(sizes) < 0 or not heaps:
+        return None
+    heap = heaps[0]
+    mine = trace.buffers[trace.buffers["module"].eq(module) & trace.buffers["trace"].eq(heap.trace)]
+    points = mine[mine["live_from"].ge(0)].groupby("op")["live_from"].max()
+    ops = trace.hlo_ops["op"].where(trace.hlo_ops["module"].eq(module), "")
+    point = ops.map(points).fillna(_NONE).to_numpy(dtype=np.int64)
+    live = np.where(point >= 0, heap.live_bytes[np.maximum(point, 0)], _NONE)
+    argument, output, alias = sizes
+    return live, argument + output - alias
