@@ -41,6 +41,7 @@ DRAWN: dict[str, str] = {
     "load_map": "expert_load",
     "rank_map": "expert_load",
     "stage_grid": "pipeline",
+    "flame": "ops",
 }
 """Questions whose answers are pictures, with more rows than anyone reads, each with the question
 of `ALL` that it illustrates. Functions as those of `ALL`, in the folder `drawn`; they are asked

@@ -47,6 +47,9 @@ STEP_PARTS = {
 }
 """Colour and pattern of the times that add up to the step."""
 
+MIXED = "#c3ccd6"
+"""What no component has most of: a scope or a line that holds many."""
+
 _SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
 
 PHASES = {"forward": "", "recompute": "/", "backward": "x", "other": "-"}
@@ -58,6 +61,16 @@ def colour(component: str) -> str:
     if component in COLOURS:
         return COLOURS[component]
     return _SPARE[sum(component.encode("utf-8", "replace")) % len(_SPARE)]
+
+
+def ink_on(background: str) -> str:
+    """Black or white, whichever is read better on a colour (contrast by WCAG 2.2, 1.4.3)."""
+    channels = [int(background[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    )
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#ffffff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
 
 
 def in_order(components: Iterable[str]) -> list[str]:

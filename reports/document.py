@@ -245,6 +245,14 @@ def drawing_of(analysis: Analysis) -> Drawing:
     }
 
 
+def drawn_column(drawing: Drawing, name: str) -> list[Value]:
+    """The values of a column of a drawing, row by row."""
+    data = drawing["data"][name]
+    if isinstance(data, list):
+        return data
+    return [data["names"][code] for code in data["codes"]]
+
+
 def _headline(analysis: Analysis) -> list[MetricInfo]:
     return [
         {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from moeprof.reports import heat_maps, roofline_figure, stage_grid_figure, story
+from moeprof.reports import flame_figure, heat_maps, roofline_figure, stage_grid_figure, story
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
@@ -123,6 +123,10 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "pipeline": (
         ("", pipeline),
         (HOW_TO_READ["stage_grid"], stage_grid_figure.stage_grid),
+    ),
+    "ops": (
+        (flame_figure.BY_SCOPE, flame_figure.by_scope),
+        (flame_figure.BY_SOURCE, flame_figure.by_source),
     ),
 }
 """The figures of each section: a caption, empty where the section's answer is one, and what draws

@@ -57,11 +57,15 @@ class Check:
 
 @dataclass(frozen=True)
 class FigureView:
-    """One figure: `label` says what it shows to those who do not see it, `caption` to all."""
+    """One figure: `label` says what it shows to those who do not see it, `caption` to all.
+
+    `reading` is how to read it, what a caption has behind a colon.
+    """
 
     id: str
     label: str
     caption: str
+    reading: str
     spec: Figure
 
 
@@ -296,7 +300,8 @@ def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[F
         FigureView(
             id=f"{anchor}-{place}" if place else anchor,
             label=caption if place else answer,
-            caption=caption,
+            caption=caption.partition(": ")[0],
+            reading=caption.partition(": ")[2],
             spec=spec,
         )
         for place, (caption, spec) in enumerate(drawn)

@@ -101,7 +101,7 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     structure, flow = find_structure(program), Flow(program)
     findings = {op.name: _finding(program, structure, op) for op in program.ops.values()}
     labels = {
-        name: (found.component, phase_of(_best_name(program, program.ops[name])))
+        name: (found.component, phase_of(best_name(program, program.ops[name])))
         for name, found in findings.items()
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
@@ -143,13 +143,13 @@ def _may_vote(program: Program, op: Op) -> bool:
         return False
     if not (op.op_name or op.frames):
         return True  # made by the compiler, be a part of it named
-    return program.only_moves(op) or phase_of(_best_name(program, op)) != "other"
+    return program.only_moves(op) or phase_of(best_name(program, op)) != "other"
 
 
 def _row(
     module: int, program: Program, op: Op, found: Finding | None, vote: tuple[str, str] | None
 ) -> dict[str, object]:
-    phase = phase_of(_best_name(program, op))
+    phase = phase_of(best_name(program, op))
     is_in_layer = _is_moe_other(found)
     if is_in_layer and (vote is None or vote[0] not in _IN_LAYER):
         vote = None
@@ -172,10 +172,15 @@ def _row(
     }
 
 
+def is_library(frame: Frame) -> bool:
+    """Whether a line is of a library: no model is written there."""
+    return _LIBRARY.search(frame.file) is not None
+
+
 @functools.lru_cache(maxsize=1 << 13)
 def source_of(frames: tuple[Frame, ...]) -> str:
     """Innermost line that is not a library's, as ``file:line``; else the innermost."""
-    own = [frame for frame in frames if not _LIBRARY.search(frame.file)] or list(frames[:1])
+    own = [frame for frame in frames if not is_library(frame)] or list(frames[:1])
     return f"{own[0].file}:{own[0].line}" if own else ""
 
 
@@ -232,7 +237,7 @@ def _sums_gradients(program: Program, op: Op) -> bool:
     """
     if not program.opcodes(op) & {"all-reduce", "reduce-scatter"}:
         return False
-    if phase_of(_best_name(program, op)) != "backward":
+    if phase_of(best_name(program, op)) != "backward":
         return False
     longer = op.group_size
     for dims in array_dims(op.shape):
@@ -247,8 +252,8 @@ def _sums_gradients(program: Program, op: Op) -> bool:
 
 
 def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
-    name = _best_name(program, op)
-    frames = op.frames or _interior_frames(program, op)
+    name = best_name(program, op)
+    frames = best_frames(program, op)
     if not name and not frames:
         return None
     by_scope = _by_scopes(scopes(name))
@@ -296,7 +301,7 @@ def _by_frames(frames: tuple[Frame, ...], phase: str, *, in_moe: bool) -> str | 
 def _components_of_frames(frames: tuple[Frame, ...], phase: str) -> Iterator[str | None]:
     """What each frame stands for. Wrappers count where the op stands in them directly."""
     script = frames[-1].file if frames else ""
-    own_depth = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f.file)), 0)
+    own_depth = next((i for i, f in enumerate(frames) if not is_library(f)), 0)
     for depth, frame in enumerate(frames):
         if "/optax/" in frame.file:
             yield "loss" if "/losses/" in frame.file else "optimizer"
@@ -362,7 +367,7 @@ def _updates_parameter(program: Program, op: Op) -> bool:
     return len(op.operands) > 1 and any(o is not None and o.dims == op.dims for o in origins)
 
 
-def _best_name(program: Program, op: Op) -> str:
+def best_name(program: Program, op: Op) -> str:
     """The op's own name; of a fusion without one, that of its product, root or first named part."""
     if op.op_name and not program.opcodes(op) & {"dot"}:
         return op.op_name
@@ -374,5 +379,6 @@ def _best_name(program: Program, op: Op) -> str:
     return wrapper.op_name if is_wrapped and wrapper is not None else found
 
 
-def _interior_frames(program: Program, op: Op) -> tuple[Frame, ...]:
-    return next((m.frames for m in program.interior(op) if m.frames), ())
+def best_frames(program: Program, op: Op) -> tuple[Frame, ...]:
+    """The op's own frames, innermost first; of a fusion without them those of its first part."""
+    return op.frames or next((m.frames for m in program.interior(op) if m.frames), ())

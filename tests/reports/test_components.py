@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from moeprof.reports.components import COLOURS, colour, in_order
+from moeprof.reports.components import COLOURS, colour, in_order, ink_on
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 # Deficiency", 2009, table 1, severity 1.0; on linear RGB.
@@ -60,3 +60,10 @@ def test_unknown_components_stand_before_the_striped_ones():
     assert in_order(["idle", "zeta", "attention", "alpha", "unattributed"]) == [
         "attention", "alpha", "zeta", "unattributed", "idle",
     ]  # fmt: skip
+
+
+def test_text_on_a_colour_is_black_or_white_by_its_contrast():
+    assert [ink_on("#ffffff"), ink_on("#000000")] == ["#000000", "#ffffff"]
+    assert ink_on("#777777") == "#000000"  # 4.69 : 1 against 4.48 : 1
+    assert ink_on("#767676") == "#000000"  # 4.62 : 1 against 4.54 : 1
+    assert ink_on(COLOURS["combine"]) == "#ffffff"
