@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 
 from rich.text import Text
 
 from moeprof.reports import story
 from moeprof.reports.document import Document, Value
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable
 from moeprof.units import format_bytes, format_ns, format_percent
 
@@ -61,10 +61,5 @@ def _saved(hint: Mapping[str, Value]) -> str:
 
 def _wrapped(text: str, lead: str, width: int) -> list[str]:
     indent = " " * _INDENT
-    return textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=indent + lead,
-        subsequent_indent=indent + " " * len(lead),
-        break_on_hyphens=False,
-    )
+    below = indent + " " * len(lead)
+    return wrapped(printable(text), width, first=indent + lead, indent=below)

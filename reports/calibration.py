@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TypedDict
 
 from rich.text import Text
@@ -12,6 +11,7 @@ from moeprof.projector.breakdown import Row
 from moeprof.projector.calibrate import Calibration, Comparison
 from moeprof.projector.correction import account_of
 from moeprof.reports.document import Value
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import NOT_KNOWN, signed
 from moeprof.units import format_bytes, format_percent
@@ -101,7 +101,7 @@ def calibration_text(document: CalibrationDocument) -> Text:
     ran = peak["measured_component"] or NOT_KNOWN
     plain = ["", f"fullest at: {peak['projected']} (projected); {ran} (measured)", ""]
     plain += _verdict(document)
-    plain += [line for note in document["notes"] for line in textwrap.wrap(f"note: {note}", WIDTH)]
+    plain += [line for note in document["notes"] for line in wrapped(f"note: {note}", WIDTH)]
     return Text("\n").join([*lines, *map(Text, plain)])
 
 
@@ -159,4 +159,4 @@ def _verdict(document: CalibrationDocument) -> list[str]:
         text = f"No correction may be stored: {refusal}."
     else:
         text = f"The run took {factor:.3f} times the projected arena."
-    return textwrap.wrap(text, WIDTH)
+    return wrapped(text, WIDTH)

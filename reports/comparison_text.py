@@ -6,7 +6,6 @@ Changes within the noise are named, never led with.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -16,6 +15,7 @@ from moeprof.reports import comparison_words as words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import signed
 from moeprof.units import format_bytes, format_ns
@@ -66,7 +66,7 @@ def _buffers(document: ComparisonDocument) -> list[Text]:
         change = signed(words.number(row["change_bytes"]), format_bytes)
         counts = f"{row['base_buffers']} → {row['new_buffers']} × {row['shape'] or 'all'}"
         told = f"{words.buffer_kind(row)}: {printable(counts)}"
-        first, *rest = textwrap.wrap(told, WIDTH - 13)
+        first, *rest = wrapped(told, WIDTH - 13)
         lines.append(Text(f" {change:>10}  {first}"))
         lines += [Text(f"{'':13}{line}") for line in rest]
     if len(rows) > _MOST_BUFFERS:
@@ -194,12 +194,11 @@ def _change(row: Row) -> str:
 
 def _hanging(head: str, text: str) -> list[Text]:
     """`text` behind `head`; further lines stand below its start."""
-    lines = textwrap.wrap(text, WIDTH - len(head)) or [""]
+    lines = wrapped(text, WIDTH - len(head))
     return [
         Text((head if place == 0 else " " * len(head)) + line) for place, line in enumerate(lines)
     ]
 
 
 def _wrapped(text: str, indent: str, style: str = "") -> list[Text]:
-    lines = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
-    return [Text(line, style=style) for line in lines]
+    return [Text(line, style=style) for line in wrapped(text, WIDTH, first=indent, indent=indent)]

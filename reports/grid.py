@@ -6,12 +6,12 @@ below names them.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
 from moeprof.reports.document import ColumnInfo, Value
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import shortened
 from moeprof.reports.story import numbers
 from moeprof.reports.values import cell_text, column_heading
@@ -45,7 +45,7 @@ def drawn_grid(
     drawn = [Text(line.rstrip(), style="bold" if n == 0 else "") for n, line in enumerate(lines)]
     if left_out:
         told = f"Too wide for this terminal: {', '.join(left_out)}. --json has every column."
-        drawn += [Text(line, style="dim") for line in textwrap.wrap(told, width)]
+        drawn += [Text(line, style="dim") for line in wrapped(told, width)]
     return drawn
 
 

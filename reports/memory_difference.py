@@ -7,7 +7,6 @@ grows.
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping
 from typing import TypedDict
 
@@ -20,6 +19,7 @@ from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.module import main_module
 from moeprof.reports.document import Value, plain
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import signed
 from moeprof.tables.trace import Trace
@@ -167,4 +167,4 @@ def _made_by(row: Mapping[str, Value]) -> list[str]:
 
 def _wrapped(text: str, indent: int) -> list[str]:
     spaces = " " * indent
-    return textwrap.wrap(text, WIDTH, initial_indent=spaces, subsequent_indent=spaces) or [""]
+    return wrapped(text, WIDTH, first=spaces, indent=spaces)

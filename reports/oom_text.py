@@ -12,6 +12,7 @@ from rich.text import Text
 
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.projector.oom.document import MessageInfo, OomDocument, Row
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.units import format_bytes, format_percent
 
@@ -160,7 +161,7 @@ def _first_upper(text: str) -> str:
 
 def _plain_wrapped(text: str, indent: int) -> list[str]:
     spaces = " " * indent
-    return textwrap.wrap(text, WIDTH, initial_indent=spaces, subsequent_indent=spaces) or [""]
+    return wrapped(text, WIDTH, first=spaces, indent=spaces)
 
 
 def _wrapped(text: str, indent: int, style: str = "") -> list[Text]:

@@ -5,7 +5,6 @@ The text is drawn from the document alone.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from moeprof.reports.document import ColumnInfo, Finding, Value, finding_of
 from moeprof.reports.grid import drawn_grid
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import encodable, printable, shortened
 from moeprof.reports.values import written
 from moeprof.tables.analysis import Analysis
@@ -108,7 +108,7 @@ def _block(name: str, part: Shown) -> Text:
         label = len(str(len(rows) - 1)) + 6
         drawing = grid(part["work"], length, len(rows), WIDTH - label - 1)
         lines += [Text(f"{f'stage {n}':<{label}} {line}") for n, line in enumerate(drawing)]
-        lines += [Text(line, style="dim") for line in textwrap.wrap(_LEGEND, WIDTH)]
+        lines += [Text(line, style="dim") for line in wrapped(_LEGEND, WIDTH)]
         columns = _known(finding, _COLUMNS)
         lines += [Text(""), *drawn_grid(columns, rows, WIDTH)]
         if columns[-1]["name"] in _HELD:
@@ -121,7 +121,7 @@ def _schedules(part: Shown) -> Text:
     lines = [Text(f"Schedules  {shortened(printable(part['source']), WIDTH - 11)}", style="bold")]
     names = [c["name"] for c in finding["columns"] if c["name"] not in _HELD]
     lines += drawn_grid(_known(finding, names), finding["rows"], WIDTH)
-    lines += [Text(line, style="dim") for line in textwrap.wrap(_SCHEDULES_LEGEND, WIDTH)]
+    lines += [Text(line, style="dim") for line in wrapped(_SCHEDULES_LEGEND, WIDTH)]
     return Text("\n").join([*lines, *_notes(finding)])
 
 
@@ -137,7 +137,7 @@ def _known(finding: Finding, names: Sequence[str]) -> list[ColumnInfo]:
 
 def _notes(finding: Finding) -> list[Text]:
     rows = finding["rows"]
-    notes = [textwrap.wrap(printable(n), WIDTH - 3) for n in finding["notes"]]
+    notes = [wrapped(printable(n), WIDTH - 3) for n in finding["notes"]]
     lines = [Text("")] if rows and notes else []
     for first, *rest in notes:
         lines += [Text(f" - {first}"), *[Text(f"   {line}") for line in rest]]
@@ -158,4 +158,4 @@ def _verdict(figures: Mapping[str, str]) -> list[str]:
         f"{figures['fill_share']} to fill and drain, {figures['imbalance_share']} as stages are "
         f"unequal, {figures['wait_share']} in transfers and waits."
     )
-    return textwrap.wrap(text, WIDTH)
+    return wrapped(text, WIDTH)

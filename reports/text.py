@@ -5,15 +5,15 @@ Colour only repeats what the words say; without a terminal there is none.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from moeprof.reports import story
 from moeprof.reports.advice import FEW, advice
-from moeprof.reports.document import Document
+from moeprof.reports.document import Document, Drawing, drawn_column
 from moeprof.reports.grid import drawn_grid
+from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.sentences import sentence
 from moeprof.units import format_ns, format_percent
@@ -54,7 +54,8 @@ def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> 
     Tables take `width` columns, prose 80 at most.
     """
     findings = [_finding(document, name, name in only, width) for name in document["analyses"]]
-    return _joined([*findings, _next(document, "report")])
+    pictures = [_picture(drawing) for name, drawing in document["drawings"].items() if name in only]
+    return _joined([*findings, *pictures, _next(document, "report")])
 
 
 def _next(document: Document, verb: str) -> Text:
@@ -93,12 +94,8 @@ def _entry(name: str, text: str, style: str = "") -> Text:
 
 def _entries(name: str, text: str, style: str = "") -> list[Text]:
     """`text` wrapped behind a column of names."""
-    lines = _wrapped(text, WIDTH - _INDENT)
+    lines = wrapped(text, WIDTH - _INDENT)
     return [_entry(name if place == 0 else "", line, style) for place, line in enumerate(lines)]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width) or [""]
 
 
 def _bars(document: Document) -> Text:
@@ -137,16 +134,26 @@ def _bar(share: float) -> str:
 def _notes(notes: Sequence[str]) -> Text:
     lines = []
     for note in notes:
-        first, *rest = _wrapped(printable(note), WIDTH - 3)
+        first, *rest = wrapped(printable(note), WIDTH - 3)
         lines += [f" - {first}", *[f"   {line}" for line in rest]]
     return Text("\n".join(lines))
+
+
+def _picture(drawing: Drawing) -> Text:
+    """A picture was asked for: what it shows, and where it can be seen."""
+    rows = max((len(drawn_column(drawing, name)) for name in drawing["data"]), default=0)
+    told = f"A picture of {story.count_of(rows)}: the page draws it, --json has every row."
+    question = wrapped(drawing["question"], WIDTH)
+    notes = [_notes(drawing["notes"])] if drawing["notes"] else []
+    shown = [Text("\n".join([*question, *wrapped(told, WIDTH)])), *notes]
+    return Text("\n\n").join(shown)
 
 
 def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     finding = document["analyses"][name]
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
-    lines = [Text(story.title(name), style="bold"), *map(Text, _wrapped(finding["question"], 80))]
-    lines += [Text(line) for line in _wrapped(sentence(document, name), WIDTH)]
+    lines = [Text(story.title(name), style="bold"), *map(Text, wrapped(finding["question"], 80))]
+    lines += [Text(line) for line in wrapped(sentence(document, name), WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
         lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
     elif rows:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from moeprof.reports.lines import WIDTH, wrapped
 from moeprof.specs.hardware import HardwareSpec, hardware_keys, load_hardware
 
 SCHEMA = "moeprof.hardware/1"
@@ -38,7 +39,7 @@ def command(key: str | None, as_json: bool) -> None:
         click.echo(_line(cells))
     if key:
         for text in (specs[0].name, f"source: {specs[0].source}", _trust(specs[0])):
-            click.echo(text)
+            click.echo("\n".join(wrapped(text, WIDTH, indent="  ")))
 
 
 def _trust(spec: HardwareSpec) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from moeprof.reports.lines import WIDTH, wrapped
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.presets import Preset, load_preset, preset_facts, preset_names
@@ -42,7 +43,7 @@ def command(key: str | None, as_json: bool) -> None:
         click.echo(_line(preset, model))
     if key:
         for text in _details(*found[0]):
-            click.echo(text)
+            click.echo("\n".join(wrapped(text, WIDTH, indent="  ")))
 
 
 def _found(text: str) -> tuple[Preset, ModelSpec]:
