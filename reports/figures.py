@@ -95,7 +95,7 @@ HOW_TO_READ = {
     "rank_load": "The same of the ranks that own the experts. A layer takes as long as its "
     "fullest rank, whose rows a receive buffer must hold.",
     "stage_grid": "What each stage does when; in each piece of work the number of its microbatch, "
-    "by the order of the schedule. Grey: idle; hover over it to see why.",
+    "by the order of the schedule. Later chunks of a stage are paler; grey is idle time.",
     "roofline": "Each op below the roofs of the device: under the slope memory bounds it, under a "
     "flat roof the matrix units. Larger marks take more time; the gap up to the roof is what an "
     "ideal kernel would gain.",

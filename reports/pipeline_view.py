@@ -5,6 +5,7 @@ The text is drawn from the document alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 from rich.text import Text
 
-from moeprof.reports.document import ColumnInfo, Finding, Value, finding_of
+from moeprof.reports.document import ColumnInfo, Drawing, Finding, Value, drawing_of, finding_of
 from moeprof.reports.grid import drawn_grid
 from moeprof.reports.lines import wrapped
 from moeprof.reports.names import encodable, printable, shortened
@@ -38,30 +39,59 @@ _HELD = ("in_flight", "activation_bytes")  # where known
 
 
 class Shown(TypedDict):
-    """One pipeline: where from, what was found, and the pieces of work of the iteration shown."""
+    """One pipeline: where from, what was found, and the pieces of work of the iteration shown.
+
+    `grid` is there where one is found: what to draw of the work and the time without it.
+    """
 
     source: str
     finding: Finding
     work: list[dict[str, Value]]
+    grid: NotRequired[Drawing]
+
+
+class Planned(TypedDict):
+    """One of the schedules that are compared."""
+
+    finding: Finding
+    grid: Drawing
 
 
 class PipelineDocument(TypedDict):
     """The whole of `moeprof.pipeline/1`; what was not asked for is None.
 
-    `schedules` is there where they are compared; its `work` is empty.
+    `schedules` is there where they are compared; its `work` is empty, `planned` has each of them by
+    name. `arguments` are the words of the command that made it.
     """
 
     schema: str
     projected: Shown | None
     measured: Shown | None
     schedules: NotRequired[Shown]
+    planned: NotRequired[dict[str, Planned]]
+    arguments: NotRequired[list[str]]
 
 
-def shown(source: str, analysis: Analysis, work: pd.DataFrame) -> Shown:
-    """`work` is `STAGE_WORK` of the iteration that `analysis` is about."""
+def shown(
+    source: str, analysis: Analysis, work: pd.DataFrame, grid: Analysis | None = None
+) -> Shown:
+    """`work` is `STAGE_WORK` of the iteration that `analysis` and `grid` are about."""
     columns = [STAGE_WORK.check(work)[name].tolist() for name in STAGE_WORK.names]
     rows = [dict(zip(STAGE_WORK.names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return {"source": encodable(source), "finding": finding_of(analysis), "work": rows}
+    found: Shown = {"source": encodable(source), "finding": finding_of(analysis), "work": rows}
+    if grid is not None:
+        found["grid"] = drawing_of(grid)
+    return found
+
+
+def planned(analysis: Analysis, grid: Analysis) -> Planned:
+    """One schedule of those that are compared."""
+    return {"finding": finding_of(analysis), "grid": drawing_of(grid)}
+
+
+def to_json(document: PipelineDocument) -> str:
+    """Strict JSON, ASCII only; refuses NaN and infinities."""
+    return json.dumps(document, allow_nan=False)
 
 
 def drawn(document: PipelineDocument) -> Text:
@@ -102,8 +132,7 @@ def _block(name: str, part: Shown) -> Text:
     lines = [Text(f"{name}  {shortened(printable(part['source']), WIDTH - 11)}", style="bold")]
     rows = finding["rows"]
     if rows:
-        figures = {m["metric"]: written(m["value"], m["unit"]) for m in finding["headline"]}
-        lines += [*map(Text, _verdict(figures)), Text("")]
+        lines += [*map(Text, wrapped(verdict(finding), WIDTH)), Text("")]
         length = max(_whole(row) for row in rows)
         label = len(str(len(rows) - 1)) + 6
         drawing = grid(part["work"], length, len(rows), WIDTH - label - 1)
@@ -149,8 +178,10 @@ def _whole(row: Mapping[str, Value]) -> int:
     return int(work or 0) + int(idle or 0)
 
 
-def _verdict(figures: Mapping[str, str]) -> list[str]:
-    text = (
+def verdict(finding: Finding) -> str:
+    """The pipeline in words: its shape, how long it takes, how much stages idle and why."""
+    figures = {m["metric"]: written(m["value"], m["unit"]) for m in finding["headline"]}
+    return (
         f"{figures['schedule']}: {figures['stages']} stages, {figures['microbatches']} "
         f"microbatches, {figures['chunks_per_stage']} chunk(s) per stage. Iteration "
         f"{figures['iteration']}: {figures['iteration_time']}. Bubble {figures['bubble_share']}, "
@@ -158,4 +189,3 @@ def _verdict(figures: Mapping[str, str]) -> list[str]:
         f"{figures['fill_share']} to fill and drain, {figures['imbalance_share']} as stages are "
         f"unequal, {figures['wait_share']} in transfers and waits."
     )
-    return wrapped(text, WIDTH)

@@ -18,7 +18,7 @@ KINDS = {
     "forward": ("forward", Fill("#0a6fb5")),
     "backward": ("backward", Fill("#dd6a1f")),
     "weight_gradient": ("weight gradient", Fill("#009e73")),
-    "several": ("several pieces", Fill("#9db4ea", "x")),
+    "several": ("several pieces", Fill("#8f9fc4")),
     "ramp": ("idle in the ramp", Fill("#a3a9af", "/")),
     "gap": ("idle in gaps", Fill("#a3a9af", ".")),
 }
@@ -29,6 +29,7 @@ _CAUSES = {
     "imbalance_ns": "as stages are unequal",
     "wait_ns": "in transfers and waits",
 }
+_IDLE_OPACITY = 0.45
 _FADED = 0.5
 """How much of white the last chunk of a stage has in its colour."""
 _ROW_PX, _LEAST_PX, _TALLEST_PX = 30, 7, 900
@@ -54,8 +55,13 @@ def stage_grid(document: Document) -> Figure | None:
     return grid_figure(drawing, story.rows(document, "pipeline")) if drawing else None
 
 
-def grid_figure(drawing: Drawing, stages: Sequence[Mapping[str, Value]]) -> Figure | None:
-    """Stages over time; `stages` are the rows of the pipeline's table, which say why they idle."""
+def grid_figure(
+    drawing: Drawing, stages: Sequence[Mapping[str, Value]], longest_ns: float = 0.0
+) -> Figure | None:
+    """Stages over time; `stages` are the rows of the pipeline's table, which say why they idle.
+
+    The axis ends at ``longest_ns`` where that is later: grids that are compared have one scale.
+    """
     pieces = _pieces(drawing)
     if not pieces:
         return None
@@ -68,6 +74,8 @@ def grid_figure(drawing: Drawing, stages: Sequence[Mapping[str, Value]]) -> Figu
         for kind, chunk in keys
         if (mine := [p for p in pieces if (p["kind"], p["chunk"]) == (kind, chunk)])
     ]
+    for first in {trace["legendgroup"]: trace for trace in reversed(traces)}.values():
+        first["showlegend"] = True
     height_px = min(_ROW_PX * len(numbers), max(480, _LEAST_PX * len(numbers)), _TALLEST_PX)
     layout: dict[str, Json] = {
         "height": height_px + _LEGEND_PX + _AXIS_PX,
@@ -83,7 +91,7 @@ def grid_figure(drawing: Drawing, stages: Sequence[Mapping[str, Value]]) -> Figu
         "margin": {"l": 8, "r": 16, "t": _LEGEND_PX, "b": _AXIS_PX},
         "xaxis": {
             "title": {"text": "ms since the iteration began", "standoff": 8},
-            "range": [0, max(p["start_ns"] + p["duration_ns"] for p in pieces) / 1e6],
+            "range": [0, max(longest_ns, *map(_end_ns, pieces)) / 1e6],
             "zeroline": False,
         },
         "yaxis": {
@@ -110,9 +118,13 @@ def _pieces(drawing: Drawing) -> list[_Piece]:
     return [_Piece(**dict(zip(_Piece.__annotations__, row, strict=True))) for row in rows]  # type: ignore[typeddict-item]
 
 
+def _end_ns(piece: _Piece) -> int:
+    return piece["start_ns"] + piece["duration_ns"]
+
+
 def _bars(
     kind: str, chunk: int, chunks: int, pieces: Sequence[_Piece], why: Mapping[int, str]
-) -> Json:
+) -> dict[str, Json]:
     """Pieces of one kind and chunk: later chunks are paler."""
     name, fill = KINDS[kind]
     shade = _faded(fill.colour, _FADED * chunk / (chunks - 1)) if chunk > 0 else fill.colour
@@ -122,7 +134,10 @@ def _bars(
     return {
         "type": "bar",
         "orientation": "h",
-        "name": f"{name}, chunk {chunk}" if chunks > 1 and chunk >= 0 else name,
+        "name": name,
+        "legendgroup": kind,
+        "showlegend": False,
+        "opacity": _IDLE_OPACITY if kind in _IDLE else 1.0,
         "y": [str(piece["stage"]) for piece in pieces],
         "base": [piece["start_ns"] / 1e6 for piece in pieces],
         "x": [piece["duration_ns"] / 1e6 for piece in pieces],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.given import given_words
+from moeprof.cli.pages import refuse_to_overwrite_a_profile
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 from moeprof.cli.stage_options import (
@@ -21,7 +22,7 @@ from moeprof.cli.stage_options import (
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
-    from moeprof.reports.pipeline_view import PipelineDocument, Shown
+    from moeprof.reports.pipeline_view import PipelineDocument, Planned, Shown
 
 _ALL = "all"
 
@@ -49,6 +50,11 @@ _ALL = "all"
     "--iteration", type=click.IntRange(0), help="Of the run; default: that of median length."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.pipeline/1.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one self-contained HTML page as well.",
+)
 @selects
 @click.pass_context
 def command(
@@ -60,6 +66,7 @@ def command(
     path: Path | None,
     iteration: int | None,
     as_json: bool,
+    html: Path | None,
     session: str | None,
     hosts: tuple[str, ...],
     **work: Unpack[StageOptions],
@@ -75,16 +82,18 @@ def command(
 
     Exit code 3: the run is damaged or partial.
 
-    Example:
+    Examples:
 
         moeprof pipeline --stages 4 --microbatches 8 --schedule zb-h1 --head-ms 0.3
+
+        moeprof pipeline --stages 8 --microbatches 32 --schedule all --html pipeline.html
     """
     if (stages is None) != (microbatches is None):
         raise click.UsageError("--stages and --microbatches belong together.")
     if stages is None and path is None:
         raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
-    from rich.console import Console
-
+    if html is not None:
+        refuse_to_overwrite_a_profile(html, "--html")
     from moeprof.reports import pipeline_view as view
 
     document: PipelineDocument = {"schema": view.SCHEMA, "projected": None, "measured": None}
@@ -92,14 +101,25 @@ def command(
         shape = stages, microbatches, chunks
         if schedule == _ALL:
             document["schedules"] = _compared(shape, work)
+            if as_json or html is not None:
+                document["planned"] = _planned(document["schedules"], shape, work)
         else:
             document["projected"] = _projected(schedule, shape, work)
     is_cut = False
     if path is not None:
         document["measured"], is_cut = _measured(path, iteration, session, hosts)
+    document["arguments"] = given_words(ctx, ("as_json", "html"))
+    if html is not None:
+        from moeprof.reports.pipeline_page import write_page
+
+        with working("writing the page"):
+            write_page(document, html)
+        click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
-        click.echo(json.dumps(document, allow_nan=False))
+        click.echo(view.to_json(document))
     else:
+        from rich.console import Console
+
         Console(highlight=False).print(view.drawn(document), soft_wrap=True)
     if is_cut:
         ctx.exit(EXIT_PARTIAL)
@@ -111,6 +131,7 @@ def _projected(
     given: StageOptions,
 ) -> Shown:
     from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
     from moeprof.reports.pipeline_view import shown
     from moeprof.specs.schedule import Schedule
@@ -129,7 +150,7 @@ def _projected(
         is_forward_only=is_forward_only,
         activation_bytes=activation_bytes(given, stages),
     )
-    return shown(source_of(asked), pipeline_stages(work), work.work)
+    return shown(source_of(asked), pipeline_stages(work), work.work, stage_grid(work, 0))
 
 
 def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
@@ -147,12 +168,32 @@ def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
     return shown(source_of(asked), analysis, STAGE_WORK.frame())
 
 
+def _planned(
+    compared: Shown, shape: tuple[int, int, int | None], given: StageOptions
+) -> dict[str, Planned]:
+    """What to draw of each schedule that was compared."""
+    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.stages.grid import stage_grid
+    from moeprof.analyzers.stages.projected import projected
+    from moeprof.reports.pipeline_view import planned
+    from moeprof.specs.schedule import Schedule
+
+    asked, found = stage_work(given), {}
+    for row in compared["finding"]["rows"]:
+        name, chunks = str(row["schedule"]), int(str(row["chunks"]))
+        schedule = Schedule(name, shape[0], shape[1], chunks)
+        work = projected(schedule, asked, is_forward_only=given["is_forward_only"])
+        found[name] = planned(pipeline_stages(work), stage_grid(work, 0))
+    return found
+
+
 def _measured(
     path: Path, iteration: int | None, session: str | None, hosts: tuple[str, ...]
 ) -> tuple[Shown, bool]:
     """What a run shows, and whether it is damaged or partial."""
     from moeprof.analyzers import analyze
     from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.recorded import pipeline_of
     from moeprof.ingest import open_run
     from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
@@ -174,4 +215,6 @@ def _measured(
         found = work
     analysis = pipeline_stages(found, iteration)
     number = next((m.value for m in analysis.headline if m.metric == "iteration"), None)
-    return shown(str(path), analysis, found.work[found.work["iteration"] == number]), is_cut
+    grid = stage_grid(found, number) if isinstance(number, int) else None
+    of_iteration = found.work[found.work["iteration"] == number]
+    return shown(str(path), analysis, of_iteration, grid), is_cut

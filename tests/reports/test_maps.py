@@ -214,13 +214,14 @@ def test_every_piece_of_a_pipeline_is_a_bar_with_its_microbatch():
     )
 
 
-def test_chunks_have_shades_of_their_kind():
+def test_chunks_have_shades_of_their_kind_and_one_entry_of_the_legend():
     bars = stage_grid_figure.stage_grid(staged("interleaved", 2))["data"]
-    colours = {kind["name"]: kind["marker"]["color"] for kind in bars}
-    assert colours["forward, chunk 0"] == "#0a6fb5"
-    assert colours["forward, chunk 1"] == "#84b7da"  # half of the way to white
-    inks = {kind["name"]: kind["insidetextfont"]["color"] for kind in bars}
-    assert (inks["forward, chunk 0"], inks["forward, chunk 1"]) == ("#ffffff", "#14181c")
+    forward = [kind for kind in bars if kind["name"] == "forward"]
+    shades = [kind["marker"]["color"] for kind in forward]
+    assert shades == ["#0a6fb5", "#84b7da"]  # half of the way to white
+    inks = [kind["insidetextfont"]["color"] for kind in forward]
+    assert inks == ["#ffffff", "#14181c"]
+    assert [kind["showlegend"] for kind in forward] == [True, False]
 
 
 def test_without_a_pipeline_there_is_no_grid():

@@ -1,0 +1,211 @@
+"""Question: what stands where on the page of a pipeline?
+
+First the answer in a sentence, then each pipeline as stages over time. Schedules that are compared
+are drawn on one scale of time, the shortest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from moeprof.reports import story
+from moeprof.reports.bars import Bars, Figure, Fill, horizontal
+from moeprof.reports.document import Finding, Value
+from moeprof.reports.names import printable, shortened
+from moeprof.reports.pipeline_view import PipelineDocument, Planned, Shown, verdict
+from moeprof.reports.stage_grid_figure import grid_figure
+from moeprof.reports.table_view import TableView, finding_table
+from moeprof.reports.values import written
+from moeprof.units import format_percent
+
+_CAUSES = {
+    "fill_share": ("to fill and drain", Fill("#0a6fb5")),
+    "imbalance_share": ("as stages are unequal", Fill("#dd6a1f", "/")),
+    "wait_share": ("in transfers and waits", Fill("#009e73", "x")),
+}
+_METRICS = {
+    "bubble_share": "idle (bubble)",
+    "schedule_share": "by the schedule",
+    "fill_share": "to fill and drain",
+    "imbalance_share": "unequal stages",
+    "wait_share": "transfers and waits",
+    "iteration_time": "iteration",
+}
+_LEAST_SHOWN = 0.0005
+"""A cause that is below 0.1 %, rounded, everywhere has no entry in the legend."""
+_HOW_TO_READ = (
+    "What each stage does when; in each piece of work the number of its microbatch, by the order "
+    "of the schedule. Later chunks of a stage are paler; grey is idle time, hover over it to see "
+    "why."
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section: a pipeline over time, or the schedules side by side."""
+
+    id: str
+    title: str
+    asked: str
+    sentence: str
+    metrics: tuple[tuple[str, str], ...]
+    figure: Figure | None
+    label: str
+    table: TableView | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PipelinePage:
+    """The page, top to bottom."""
+
+    title: str
+    facts: tuple[str, ...]
+    verdict: str
+    parts: tuple[Part, ...]
+    command: str
+
+
+def pipeline_page(document: PipelineDocument) -> PipelinePage:
+    """All that the template shows."""
+    named = (("projected", document["projected"]), ("measured", document["measured"]))
+    shown = [(name, part) for name, part in named if part is not None]
+    parts: list[Part] = []
+    if "schedules" in document:
+        parts += _schedules(document["schedules"], document.get("planned", {}))
+    parts += [_pipeline(name, part) for name, part in shown]
+    compared = [("schedules", document["schedules"])] if "schedules" in document else []
+    return PipelinePage(
+        title=_title(document),
+        facts=tuple(
+            f"{name.capitalize()}: {shortened(printable(part['source']), 120)}"
+            for name, part in [*compared, *shown]
+        ),
+        verdict=parts[0].sentence,
+        parts=tuple(parts),
+        command=story.command_line(
+            "pipeline", *document.get("arguments", []), "--html", "pipeline.html"
+        ),
+    )
+
+
+def _title(document: PipelineDocument) -> str:
+    if "schedules" in document:
+        first = next(iter(document.get("planned", {}).values()), None)
+        shape = f", {_shape(first['finding'])}" if first else ""
+        return f"Pipeline schedules{shape}"
+    part = document["projected"] or document["measured"]
+    figures = _headline(part["finding"]) if part else {}
+    if part is None or not figures:
+        return "Pipeline"
+    return f"Pipeline: {written(figures['schedule'], '')}, {_shape(part['finding'])}"
+
+
+def _shape(finding: Finding) -> str:
+    figures = _headline(finding)
+    return f"{figures['stages']} stages, {figures['microbatches']} microbatches"
+
+
+def _pipeline(name: str, part: Shown) -> Part:
+    finding = part["finding"]
+    rows = finding["rows"]
+    grid = part.get("grid")
+    return Part(
+        id=name,
+        title=name.capitalize(),
+        asked=finding["question"],
+        sentence=verdict(finding) if rows else "None found: the notes say why.",
+        metrics=_metrics(finding) if rows else (),
+        figure=grid_figure(grid, rows) if grid else None,
+        label=_HOW_TO_READ,
+        table=finding_table(finding, name, f"Stages of the {name} pipeline") if rows else None,
+        notes=_notes(finding, grid["notes"] if grid else ()),
+    )
+
+
+def _schedules(part: Shown, planned: Mapping[str, Planned]) -> list[Part]:
+    """The table and the bubbles of all schedules, then each of them over time."""
+    finding = part["finding"]
+    rows = {str(row["schedule"]): row for row in finding["rows"]}
+    longest_ns = max((_number(row["iteration_ns"]) for row in rows.values()), default=0.0)
+    whole = Part(
+        id="schedules",
+        title="Schedules side by side",
+        asked=finding["question"],
+        sentence=_comparison(finding),
+        metrics=(),
+        figure=_bubbles(planned),
+        label="Share of the iteration in which stages idle, by schedule and cause",
+        table=finding_table(finding, "schedules", "Schedules"),
+        notes=_notes(finding),
+    )
+    drawn = {name: row for name, row in rows.items() if name in planned}
+    parts = [_schedule(name, planned[name], row, longest_ns) for name, row in drawn.items()]
+    return [whole, *(replace(part, asked=_HOW_TO_READ) for part in parts[:1]), *parts[1:]]
+
+
+def _schedule(name: str, found: Planned, row: Mapping[str, Value], longest_ns: float) -> Part:
+    """One of the schedules, on the scale of time of all."""
+    held = row["in_flight"]
+    holds = f" Its worst stage holds {written(held, '')} microbatches." if held is not None else ""
+    return Part(
+        id=f"schedule-{name}",
+        title=name,
+        asked="",
+        sentence=f"{written(row['iteration_ns'], 'ns')}, of which stages idle "
+        f"{written(row['bubble_share'], 'share')}.{holds}",
+        metrics=(),
+        figure=grid_figure(found["grid"], found["finding"]["rows"], longest_ns),
+        label=f"{name}: {_HOW_TO_READ}",
+        table=None,
+        notes=_notes(None, found["grid"]["notes"]),
+    )
+
+
+def _comparison(finding: Finding) -> str:
+    figures = _headline(finding)
+    text = (
+        f"{written(figures['shortest'], '')} has the shortest iteration: "
+        f"{written(figures['iteration_time'], 'ns')}."
+    )
+    if figures["holds_least"] is None:
+        return text
+    return (
+        f"{text} {written(figures['holds_least'], '')} holds the fewest activations: "
+        f"{written(figures['least_held'], '')} microbatches on its worst stage."
+    )
+
+
+def _bubbles(planned: Mapping[str, Planned]) -> Figure | None:
+    """One bar per schedule: idle of the iteration by cause, percent."""
+    if not planned:
+        return None
+    heads = [_headline(found["finding"]) for found in planned.values()]
+    bars = []
+    for cause, (name, fill) in _CAUSES.items():
+        shares = [_number(head[cause]) for head in heads]
+        if max(shares) >= _LEAST_SHOWN:
+            texts = [format_percent(share) for share in shares]
+            lengths = [100 * share for share in shares]
+            bars.append(Bars(name, fill, range(len(shares)), lengths, texts, name, True))
+    return horizontal(bars, list(planned), "% of the iteration, idle") if bars else None
+
+
+def _metrics(finding: Finding) -> tuple[tuple[str, str], ...]:
+    units = {m["metric"]: m["unit"] for m in finding["headline"]}
+    figures = _headline(finding)
+    return tuple((label, written(figures[n], units[n])) for n, label in _METRICS.items())
+
+
+def _notes(finding: Finding | None, more: Sequence[str] = ()) -> tuple[str, ...]:
+    said = [*(finding["notes"] if finding else ()), *more]
+    return tuple(printable(note) for note in said)
+
+
+def _headline(finding: Finding) -> dict[str, Value]:
+    return {m["metric"]: m["value"] for m in finding["headline"]}
+
+
+def _number(value: Value) -> float:
+    return value if isinstance(value, int | float) else 0.0

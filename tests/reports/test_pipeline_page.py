@@ -1,0 +1,89 @@
+"""The page of `moeprof pipeline --html`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from moeprof.cli.main import group
+from moeprof.reports.pipeline_page import render
+from moeprof.specs.schedule import SCHEDULES
+
+SHAPE = ("--stages", "4", "--microbatches", "8")
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(group, ["pipeline", *map(str, arguments)])
+
+
+def document_of(*arguments: object):
+    return json.loads(run(*arguments, "--json").stdout, parse_constant=pytest.fail)
+
+
+def test_the_page_holds_what_json_prints(tmp_path, open_html):
+    out = tmp_path / "pipeline.html"
+    asked = (*SHAPE, "--schedule", "zb-h1", "--head-ms", "0.3", "--stage-ms", "1,1,1,1.25")
+    done = run(*asked, "--html", out, "--json")
+    assert (done.exit_code, done.stderr) == (0, f"moeprof: page written to {out}\n")
+    document = json.loads(done.stdout)
+    assert document == document_of(*asked)
+    assert document["arguments"] == [
+        *SHAPE, "--schedule", "zb-h1", "--stage-ms", "1,1,1,1.25", "--head-ms", "0.3",
+    ]  # fmt: skip
+    visited = open_html(out.read_text(), is_drawn=True)
+    page = visited.page
+    assert (visited.complaints, visited.requests) == ([], [page.url])
+    embedded = page.evaluate("JSON.parse(document.querySelector('script.document').textContent)")
+    assert embedded == document
+    assert page.inner_text("h1") == "Pipeline: zb-h1, 4 stages, 8 microbatches"
+    assert "zb-h1: 4 stages, 8 microbatches" in page.inner_text(".trust")
+    bars = page.locator("#projected-figure .barlayer .point path")
+    assert bars.count() == len(document["projected"]["grid"]["data"]["stage"])
+    assert page.inner_text("footer code >> nth=0").startswith("moeprof pipeline --stages 4")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_schedules_are_drawn_on_one_scale(open_html, width):
+    document = document_of(*SHAPE, "--schedule", "all", "--activation-gib", "2")
+    order = [row["schedule"] for row in document["schedules"]["finding"]["rows"]]
+    assert list(document["planned"]) == order
+    visited = open_html(render(document), width=width, is_drawn=True)
+    page = visited.page
+    assert visited.complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    titles = page.eval_on_selector_all("h2", "all => all.map(h => h.firstChild.textContent.trim())")
+    assert titles == ["Schedules side by side", *order]
+    assert set(order) == set(SCHEDULES)
+    ends = page.evaluate(
+        "[...document.querySelectorAll('[id^=schedule-] figure')].map(f => f.layout.xaxis.range[1])"
+    )
+    assert ends == [11.0] * len(order)  # gpipe: 8 + 3 microbatches of 1 ms
+
+
+def test_bubbles_by_cause_add_up_to_the_bubble():
+    document = document_of(*SHAPE, "--schedule", "all", "--head-ms", "0.3", "--p2p-ms", "0.1")
+    for row in document["schedules"]["finding"]["rows"]:
+        head = {
+            m["metric"]: m["value"]
+            for m in document["planned"][row["schedule"]]["finding"]["headline"]
+        }
+        parts = sum(head[f"{cause}_share"] for cause in ("fill", "imbalance", "wait"))
+        assert parts == pytest.approx(row["bubble_share"])
+
+
+def test_a_pipeline_that_is_not_found_is_said(open_html):
+    finding = {"question": "?", "headline": [], "columns": [], "rows": [], "notes": ["none: <b>"]}
+    part = {"source": "a/<i>run", "finding": finding, "work": []}
+    document = {"schema": "moeprof.pipeline/1", "projected": None, "measured": part}
+    page = open_html(render(document)).page
+    assert "None found: the notes say why." in page.inner_text(".trust")
+    assert "none: <b>" in page.inner_text(".notes")
+    assert "Measured: a/<i>run" in page.inner_text(".facts")
+
+
+def test_a_profile_is_not_overwritten(tmp_path):
+    done = run(*SHAPE, "--html", tmp_path / "run.xplane.pb")
+    assert done.exit_code == 2
+    assert "expected a name that ends in .html" in done.stderr
