@@ -12,6 +12,8 @@ from moeprof.analyzers.stages.schedule import typical_iteration
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
 
+SCHEMA = grid.GRID
+
 
 def stage_grid(trace: Trace) -> Analysis:
     """The pipeline of a trace over time, where one is found; a note says why where none is."""
