@@ -121,6 +121,8 @@ def _document(
 def _lines(
     target: Target, script: Script, output: Path | None, result: Replayed | str
 ) -> list[str]:
+    from moeprof.reports.lines import WIDTH, wrapped
+    from moeprof.reports.names import printable
     from moeprof.units import format_ns
 
     where = target.device or target.platform
@@ -129,17 +131,21 @@ def _lines(
         if target.median_ns is None
         else f"{format_ns(target.median_ns)}, median of {target.calls} calls"
     )
-    lines = [f"Op        {target.op}"]
-    lines += [f"          {target.op_name}"] if target.op_name else []
-    lines.append(f"Traced    {known} · {where}")
+    facts = [("Op", target.op), ("", target.op_name), ("Traced", f"{known} · {where}")]
     if isinstance(result, str):
-        lines.append(f"Replayed  no: {result}")
+        facts.append(("Replayed", f"no: {result}"))
     else:
         time = format_ns(result.median_ns)
-        lines.append(f"Replayed  {time}, median of {result.calls} calls · {result.device}")
-        if result.ratio is None:
-            lines.append(f"          {result.remark}")
-        else:
-            lines.append(f"Ratio     {result.ratio:.3f}")
-    lines += [f"Script    {output}"] if output is not None else []
-    return [*lines, *(f" - {note}" for note in script.notes)]
+        facts.append(("Replayed", f"{time}, median of {result.calls} calls · {result.device}"))
+        is_known = result.ratio is not None
+        facts.append(("Ratio", f"{result.ratio:.3f}") if is_known else ("", result.remark))
+    lines = [
+        line
+        for name, text in facts
+        if text
+        for line in wrapped(printable(text), WIDTH, first=f"{name:<10}", indent=" " * 10)
+    ]
+    lines += [f"Script    {output}"] if output is not None else []  # whole, to be copied
+    for note in script.notes:
+        lines += wrapped(printable(note), WIDTH, first=" - ", indent="   ")
+    return lines

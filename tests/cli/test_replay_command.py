@@ -19,7 +19,7 @@ def stored(monkeypatch, tmp_path):
         hlo("shaped", "fft", "x", **shape),
     ]
     trace = traced([kernel("product", 0, 2000), kernel("shaped", 2000, 5)], ops, {0: (0, 2005)})
-    monkeypatch.setattr("moeprof.ingest.open_run", lambda *_: trace)
+    monkeypatch.setattr("moeprof.ingest.open_run", lambda *_, **__: trace)
     return tmp_path
 
 
