@@ -106,7 +106,8 @@ def _sentence(known: Mapping[str, Value]) -> str:
         return f"{said}, each drawn."
     return (
         f"{said}, drawn as {format_count(drawn)}. Pieces shorter than "
-        f"{format_ns(_figure(known, 'resolution'))} are merged with their neighbours."
+        f"{format_ns(_figure(known, 'resolution'))} are merged with their "
+        "neighbours; the height of what is merged is the part of its time in which work runs."
     )
 
 

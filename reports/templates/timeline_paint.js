@@ -4,6 +4,7 @@ const timelinePaint = (() => {
   const AXIS = 24;
   const ROW = 17;
   const GAP = 7;
+  const SEEN = 1.5;  // pixels from which a piece is drawn alone
   const LIGHT = { ink: "#000", soft: "#444", rule: "#ccc", card: "#fff", wash: "#f4f4f4", link: "#000" };
 
   const theme = (isPrinted) => {
@@ -108,91 +109,154 @@ const timelinePaint = (() => {
 
   const painter = (model, style) => {
     const colours = model.components.map((name) => style.components[name]);
-    const cover = new Float64Array(colours.length);
+    const FAINT = 0.16;
+    const LEVELS = 4;
 
-    // One range of pieces in a band; what is not lit is faint.
-    const range = (at, first, last, top, height, { isWhole }) => {
-      const { context, view, left, width, colour, patterns, isLit } = at;
+    // What a pixel can show: a component in a phase, at work or waiting, lit or not.
+    const kinds = [];
+    const kindOf = new Int32Array(model.pieces);
+    {
+      const places = new Map();
+      for (let piece = 0; piece < model.pieces; piece++) {
+        const name = `${model.component[piece]} ${model.phase(piece)}`;
+        if (!places.has(name)) {
+          places.set(name, kinds.length);
+          kinds.push({ component: model.component[piece], phase: model.phase(piece) });
+        }
+        kindOf[piece] = places.get(name);
+      }
+    }
+    let cover = new Float32Array(0);
+
+    // A loop gives way to its body, and what is not lit to what is.
+    const weightOf = (piece, isLit) => (isLit ? 1 : 1e-2) * (colours[model.component[piece]].isHatched ? 1e-3 : 1);
+
+    // Work's share of the time that a piece spans: 1 unless short pieces were merged in it.
+    const density = (piece) => {
+      const length = model.end[piece] - model.start[piece];
+      return model.count[piece] > 1 && length > 0 ? model.busy[piece] / length : 1;
+    };
+
+    const rectangle = (at, kind, isWaiting, alpha, from, to, top, height) => {
+      const { context, colour, patterns } = at;
+      const drawn = colours[kind.component];
+      const wide = to - from;
+      context.globalAlpha = alpha * (drawn.isHatched ? at.faint : 1);
+      context.fillStyle = drawn.colour;
+      context.fillRect(from, top, wide, height);
+      if (wide < 6) return;
+      const pattern = drawn.isHatched ? patterns.hatched : patterns[kind.phase];
+      if (pattern) {
+        context.fillStyle = pattern;
+        context.fillRect(from, top, wide, height);
+      }
+      if (isWaiting) pale(at, alpha, from, to, top, height);
+    };
+    const pale = ({ context, colour }, alpha, from, to, top, height) => {
+      context.fillStyle = colour.card;
+      context.globalAlpha = alpha * 0.62;
+      context.fillRect(from, top + 2, to - from, height - 4);
+    };
+
+    // Pieces that no pixel can show alone: of each pixel what fills most of it, as few rectangles
+    // as there are changes.
+    const raster = (at, ranges, top, height, least) => {
+      const { view, left, width, isLit } = at;
+      const pixels = Math.ceil(width);
+      const wide = kinds.length * 4;
+      if (cover.length < pixels * wide) cover = new Float32Array(pixels * wide);
+      else cover.fill(0, 0, pixels * wide);
       const scale = width / (view.end - view.start);
-      let pixel = -1;
-      let touched = [];
-      let lit = false;
-      const flush = () => {
-        if (pixel < 0) return;
-        let most = touched[0];
-        let sum = 0;
-        for (const code of touched) {
-          if (cover[code] > cover[most]) most = code;
-          sum += cover[code];
+      const add = (from, to, key, weight) => {
+        for (let pixel = Math.floor(from); pixel < to && pixel < pixels; pixel++) {
+          cover[pixel * wide + key] += weight * Math.max(Math.min(to, pixel + 1) - Math.max(from, pixel), 0.01);
         }
-        for (const code of touched) cover[code] = 0;
-        context.globalAlpha = (lit ? 1 : 0.16) * (colours[most].isHatched ? at.faint : 1) * Math.min(1, 0.4 + 0.6 * sum * scale);
-        context.fillStyle = colours[most].colour;
-        context.fillRect(left + pixel, top, 1, height);
-        [pixel, touched, lit] = [-1, [], false];
       };
-      const add = (piece) => {
-        const code = model.component[piece];
-        const mine = isLit(piece);
-        if (mine && !lit) {  // what is lit wins over what is not
-          for (const other of touched) cover[other] = 0;
-          touched = [];
-          lit = true;
-        }
-        if (mine !== lit) return;
-        if (!touched.includes(code)) touched.push(code);
-        cover[code] += Math.max(model.end[piece] - model.start[piece], 1);
-      };
-      for (let piece = model.firstBehind(first, last, view.start); piece < last && model.start[piece] < view.end; piece++) {
-        const from = (Math.max(model.start[piece], view.start) - view.start) * scale;
-        const to = (Math.min(model.end[piece], view.end) - view.start) * scale;
-        if (to - from < 1.5) {
-          const here = Math.min(Math.floor(from), width - 1);
-          if (here !== pixel) {
-            flush();
-            pixel = here;
-          }
-          add(piece);
-          continue;
-        }
-        flush();
-        const drawn = colours[model.component[piece]];
-        const wide = to - from;
-        context.globalAlpha = (isLit(piece) ? 1 : 0.16) * (drawn.isHatched ? at.faint : 1);
-        context.fillStyle = drawn.colour;
-        context.fillRect(left + from, top, Math.max(wide - (wide > 3 ? 0.6 : 0), 1), height);
-        if (wide >= 6) {
-          const pattern = drawn.isHatched ? patterns.hatched : patterns[model.phase(piece)];
-          if (pattern) {
-            context.fillStyle = pattern;
-            context.fillRect(left + from, top, wide - 0.6, height);
-          }
-          const wait = model.wait[piece];
-          if (wait > 0 && model.count[piece] === 1) {
-            const until = Math.min(model.start[piece] + wait, view.end);
-            const long = (until - Math.max(model.start[piece], view.start)) * scale;
-            if (long > 1) {
-              context.fillStyle = colour.card;
-              context.globalAlpha *= 0.62;
-              context.fillRect(left + from, top + 2, long, height - 4);
-            }
-          }
-        }
-        if (isWhole && wide > 46) {
-          context.globalAlpha = isLit(piece) ? 1 : 0.3;
-          context.font = `11px ${colour.font}`;
-          const words = fitted(context, model.op(piece), wide - 10);
-          if (words) {
-            const wide_ = context.measureText(words).width;
-            context.fillStyle = drawn.isHatched ? colour.card : drawn.colour;
-            context.fillRect(left + from + 3, top + 2, wide_ + 4, height - 4);
-            context.fillStyle = drawn.isHatched ? colour.ink : isDark(drawn.colour) ? "#fff" : "#111";
-            context.fillText(words, left + from + 5, top + height / 2 + 0.5);
+      for (const [first, last] of ranges) {
+        for (let piece = model.firstBehind(first, last, view.start); piece < last && model.start[piece] < view.end; piece++) {
+          const from = (Math.max(model.start[piece], view.start) - view.start) * scale;
+          const to = (Math.min(model.end[piece], view.end) - view.start) * scale;
+          if (to - from >= least) continue;
+          const lit = isLit(piece);
+          const key = kindOf[piece] * 4 + (lit ? 1 : 0);
+          const weight = weightOf(piece, lit) * density(piece);
+          const waits = (Math.min(model.start[piece] + Math.max(model.wait[piece], 0), view.end) - view.start) * scale;
+          if (model.count[piece] === 1 && waits > from) {
+            add(from, waits, key + 2, weight);
+            add(waits, to, key, weight);
+          } else {
+            add(from, Math.max(to, from + 1e-6), key, weight);
           }
         }
       }
-      flush();
+      let [run, begun] = [-1, 0];
+      const end = (pixel) => {
+        if (run >= 0) {
+          const key = Math.floor(run / LEVELS);
+          const alpha = (key & 1 ? 1 : FAINT) * (0.4 + (0.6 * ((run % LEVELS) + 1)) / LEVELS);
+          rectangle(at, kinds[key >> 2], (key & 2) > 0, alpha, left + begun, left + pixel, top, height);
+        }
+      };
+      for (let pixel = 0; pixel < pixels; pixel++) {
+        let most = -1;
+        let largest = 0;
+        let sum = 0;
+        for (let key = 0; key < wide; key++) {
+          const filled = cover[pixel * wide + key];
+          if (!filled) continue;
+          sum += filled / (key & 1 ? 1 : 1e-2) / (colours[kinds[key >> 2].component].isHatched ? 1e-3 : 1);
+          if (filled > largest) [most, largest] = [key, filled];
+        }
+        const level = Math.max(Math.ceil(Math.min(sum, 1) * LEVELS) - 1, 0);
+        const next = most < 0 ? -1 : most * LEVELS + level;
+        if (next === run) continue;
+        end(pixel);
+        [run, begun] = [next, pixel];
+      }
+      end(pixels);
+      at.context.globalAlpha = 1;
+    };
+
+    // The pieces of one row that are wide enough to be seen alone, with their names.
+    const single = (at, first, last, top, height, least) => {
+      const { context, view, left, width, colour, isLit } = at;
+      const scale = width / (view.end - view.start);
+      for (let piece = model.firstBehind(first, last, view.start); piece < last && model.start[piece] < view.end; piece++) {
+        const from = left + (Math.max(model.start[piece], view.start) - view.start) * scale;
+        const to = left + (Math.min(model.end[piece], view.end) - view.start) * scale;
+        if (to - from < least) continue;
+        const alpha = isLit(piece) ? 1 : FAINT;
+        const drawn = colours[model.component[piece]];
+        const high = Math.max(Math.round(height * density(piece)), 2);
+        rectangle(at, kinds[kindOf[piece]], false, alpha, from, to - (to - from > 3 ? 0.6 : 0), top + height - high, high);
+        const until = left + (Math.min(model.start[piece] + Math.max(model.wait[piece], 0), view.end) - view.start) * scale;
+        if (model.count[piece] === 1 && until > from + 1) pale(at, alpha, from, until, top, height);
+        if (to - from <= 46 || high < height) continue;
+        context.globalAlpha = isLit(piece) ? 1 : 0.3;
+        context.font = `11px ${colour.font}`;
+        const words = fitted(context, model.op(piece), to - from - 10);
+        if (!words) continue;
+        context.fillStyle = drawn.isHatched ? colour.card : drawn.colour;
+        context.fillRect(from + 3, top + 2, context.measureText(words).width + 4, height - 4);
+        context.fillStyle = drawn.isHatched ? colour.ink : isDark(drawn.colour) ? "#fff" : "#111";
+        context.fillText(words, from + 5, top + height / 2 + 0.5);
+      }
       context.globalAlpha = 1;
+    };
+    const row = (at, first, last, top, height) => {
+      raster(at, [[first, last]], top, height, SEEN);
+      single(at, first, last, top, height, SEEN);
+    };
+
+    let held = null;
+    const patternsOn = (context, colour) => {
+      if (held?.colour !== colour.card) {
+        held = { colour: colour.card, hatched: striped(context, "/", colour.card) };
+        for (const [phase, pattern] of Object.entries(style.phases)) {
+          if (pattern) held[phase] = striped(context, pattern, "rgba(255,255,255,.42)");
+        }
+      }
+      return held;
     };
 
     const main = (canvas, state, isPrinted) => {
@@ -200,10 +264,7 @@ const timelinePaint = (() => {
       const context = sized(canvas, width, height);
       const colour = theme(isPrinted);
       const plot = { left: gutter, width: width - gutter };
-      const patterns = { hatched: striped(context, "/", colour.card) };
-      for (const [phase, pattern] of Object.entries(style.phases)) {
-        if (pattern) patterns[phase] = striped(context, pattern, "rgba(255,255,255,.42)");
-      }
+      const patterns = patternsOn(context, colour);
       const at = { context, view, colour, patterns, isLit: state.isLit, faint: isDark(colour.card) ? 0.4 : 1, ...plot };
       const x = (stamp) => gutter + ((stamp - view.start) / (view.end - view.start)) * plot.width;
       context.textBaseline = "middle";
@@ -224,27 +285,29 @@ const timelinePaint = (() => {
       for (const band of bands) {
         const top = AXIS + band.top - scroll;
         if (top + ROW < AXIS || top > height) continue;
-        const { device, row } = band;
+        const { device, row: own } = band;
         context.save();
         context.beginPath();
         context.rect(gutter, top, plot.width, ROW);
         context.clip();
-        if (row) {
-          range(at, row.first, row.last, top + 1, ROW - 2, { isWhole: true });
+        if (own) {
+          row(at, own.first, own.last, top + 1, ROW - 2);
+        } else if (band.isOpen) {
+          row(at, ...device.idle, top + 3, ROW - 6);
         } else {
-          if (!band.isOpen) {
-            for (const each of device.rows) range(at, each.first, each.last, top + 1, ROW - 2, { isWhole: device.rows.length === 1 });
-          }
-          range(at, ...device.idle, band.isOpen ? top + 3 : top + ROW - 5, band.isOpen ? ROW - 6 : 3, { isWhole: band.isOpen });
+          const ranges = device.rows.map((each) => [each.first, each.last]);
+          if (ranges.length === 1) row(at, ...ranges[0], top + 1, ROW - 2);
+          else raster(at, ranges, top + 1, ROW - 2, Infinity);
+          raster(at, [device.idle], top + ROW - 4, 3, Infinity);
         }
         context.restore();
-        context.font = row ? `11px ${colour.font}` : `600 12px ${colour.font}`;
-        context.fillStyle = row ? colour.soft : colour.ink;
-        const words = row ? laneName(row.name, gutter < 120) : `${band.isOpen ? "▾" : "▸"} ${device.name}`;
-        const indent = row ? 18 : 4;
+        context.font = own ? `11px ${colour.font}` : `600 12px ${colour.font}`;
+        context.fillStyle = own ? colour.soft : colour.ink;
+        const words = own ? laneName(own.name, gutter < 120) : `${band.isOpen ? "▾" : "▸"} ${device.name}`;
+        const indent = own ? 18 : 4;
         const named = fitted(context, words, gutter - indent - 6);
         context.fillText(named, indent, top + ROW / 2 + 0.5);
-        if (!row && gutter > 120) {
+        if (!own && gutter > 120) {
           const after = indent + context.measureText(named).width + 7;
           context.font = `11px ${colour.font}`;
           context.fillStyle = colour.soft;
@@ -290,7 +353,7 @@ const timelinePaint = (() => {
 
     // The whole step as a strip: how much of all lanes' time each part fills, pixel by pixel.
     let strip = null;
-    const filled = (width) => {
+    const filled = (width, height) => {
       if (strip?.width === width) return strip;
       const parts = Array.from(colours, () => new Float64Array(width));
       const scale = width / model.duration;
@@ -307,13 +370,21 @@ const timelinePaint = (() => {
           }
         }
       }
-      let highest = 1e-9;
+      const sums = Float64Array.from({ length: width }, (_, pixel) => parts.reduce((sum, part) => sum + part[pixel], 0));
+      const highest = sums.reduce((most, sum) => Math.max(most, sum), 1e-9);
+      const picture = document.createElement("canvas");
+      const context = sized(picture, width, height);
       for (let pixel = 0; pixel < width; pixel++) {
-        let sum = 0;
-        for (const part of parts) sum += part[pixel];
-        highest = Math.max(highest, sum);
+        let bottom = height;
+        for (const [code, part] of parts.entries()) {
+          if (!part[pixel]) continue;
+          const high = (part[pixel] / highest) * (height - 2);
+          context.fillStyle = colours[code].colour;
+          context.fillRect(pixel, bottom - high, 1, high);
+          bottom -= high;
+        }
       }
-      strip = { width, parts, highest };
+      strip = { width, picture };
       return strip;
     };
 
@@ -323,17 +394,7 @@ const timelinePaint = (() => {
       const context = sized(canvas, width, height);
       const colour = theme(isPrinted);
       const wide = Math.max(Math.floor(width - gutter), 1);
-      const { parts, highest } = filled(wide);
-      for (let pixel = 0; pixel < wide; pixel++) {
-        let bottom = height;
-        for (const [code, part] of parts.entries()) {
-          if (!part[pixel]) continue;
-          const high = (part[pixel] / highest) * (height - 2);
-          context.fillStyle = colours[code].colour;
-          context.fillRect(gutter + pixel, bottom - high, 1, high);
-          bottom -= high;
-        }
-      }
+      context.drawImage(filled(wide, height).picture, gutter, 0, wide, height);
       context.font = `11px ${colour.font}`;
       context.textBaseline = "middle";
       context.fillStyle = colour.soft;
