@@ -88,7 +88,8 @@ $(VENV)/.installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax]"
 	@touch $@
 
-# The trace tests need xprof for the schema that its library carries, not for its 50 dependencies.
+# Tests need xprof's library, for the schema that it carries and to compare figures, not its 50
+# dependencies; of those the two modules that they import use six alone.
 # JAX's compiler for GPUs lies apart: JAX would look for a GPU in every process that can import it.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test]"

