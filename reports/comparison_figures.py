@@ -103,39 +103,9 @@ def _diverging(changes: Sequence[Change], unit: str) -> Figure | None:
     if not any(change.change for change in changes):
         return None
     names = [plotly_text(change.name) for change in changes]
-    places = list(range(len(changes)))
-    markers = [change.fill.marker() for change in changes]
-    trace: dict[str, Json] = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [change.change for change in changes],
-        "y": places,
-        "text": names,
-        "textposition": "none",
-        "customdata": [plotly_text(change.told, 120) for change in changes],
-        "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
-        "marker": {
-            "color": [marker["color"] for marker in markers],
-            "opacity": [1.0 if change.is_clear else _PALE for change in changes],
-            "line": {"width": 0},
-            "pattern": {
-                "shape": [change.fill.shape for change in changes],
-                "bgcolor": [change.fill.colour for change in changes],
-                "fgcolor": "#ffffff", "fgopacity": 0.65, "size": 7, "solidity": 0.3,
-            },
-        },
-        "showlegend": False,
-    }  # fmt: skip
-    if any(change.noise is not None for change in changes):
-        trace["error_x"] = {
-            "type": "data",
-            "array": [change.noise for change in changes],
-            "color": _WHISKER,
-            "thickness": 1.2,
-            "width": 4,
-        }
     layout: dict[str, Json] = {
         "height": 8 + _AXIS_PX + _ROW_PX * len(changes),
+        "barmode": "overlay",
         "bargap": 0.3,
         "showlegend": False,
         "margin": {"l": 8, "r": 16, "t": 8, "b": _AXIS_PX},
@@ -152,11 +122,34 @@ def _diverging(changes: Sequence[Change], unit: str) -> Figure | None:
             "showgrid": False,
             "zeroline": False,
             "tickmode": "array",
-            "tickvals": places,
+            "tickvals": list(range(len(changes))),
             "ticktext": names,
         },
     }
-    return {"data": [trace], "layout": layout}
+    return {"data": [_bar(change, place) for place, change in enumerate(changes)], "layout": layout}
+
+
+def _bar(change: Change, place: int) -> Json:
+    trace: dict[str, Json] = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [change.change],
+        "y": [place],
+        "text": [plotly_text(change.name)],
+        "textposition": "none",
+        "customdata": [plotly_text(change.told, 120)],
+        "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
+        "marker": change.fill.marker(),
+        "opacity": 1.0 if change.is_clear else _PALE,
+        "showlegend": False,
+    }
+    if change.noise is not None:
+        whisker: Json = {
+            "type": "data", "array": [change.noise], "color": _WHISKER, "thickness": 1.2,
+            "width": 4,
+        }  # fmt: skip
+        trace["error_x"] = whisker
+    return trace
 
 
 def _range(changes: Sequence[Change]) -> list[float]:
