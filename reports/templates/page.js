@@ -35,6 +35,59 @@ theme.onChange(figures.redraw);
   mark();
 })();
 
+// One search for all tables: the list of sections says where the matches are.
+(() => {
+  const field = document.getElementById("find");
+  if (!field) return;
+  const told = document.getElementById("found");
+  const links = [...document.querySelectorAll("#sections a[href^='#']")];
+
+  const find = (wanted) => {
+    const matches = tables.find(wanted);
+    let total = 0;
+    for (const count of matches.values()) total += count;
+    for (const link of links) {
+      link.querySelector(".matches")?.remove();
+      const place = document.getElementById(link.hash.slice(1));
+      if (!place?.classList.contains("question")) continue;
+      let count = 0;
+      for (const [box, found] of matches) if (place.contains(box)) count += found;
+      if (!count) continue;
+      const badge = document.createElement("span");
+      badge.className = "matches";
+      badge.textContent = `${count}`;
+      badge.title = `${count} matching row${count === 1 ? "" : "s"}`;
+      link.append(" ", badge);
+    }
+    told.textContent = wanted.trim() ? `${total} matching row${total === 1 ? "" : "s"}; Enter leads to the first` : "";
+    return matches;
+  };
+
+  field.addEventListener("input", () => find(field.value));
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { field.value = ""; find(""); }
+    if (event.key !== "Enter" || !field.value.trim()) return;
+    const first = [...find(field.value)].find(([, count]) => count)?.[0];
+    if (!first) return;
+    first.scrollIntoView({ block: "center" });
+    first.querySelector(".scroll").focus({ preventScroll: true });
+  });
+})();
+
+// `#ops?find=all-to-all` leads to a section and filters its table.
+(() => {
+  const follow = () => {
+    const [name, query] = decodeURIComponent(location.hash.slice(1)).split("?find=");
+    const place = query === undefined ? null : document.getElementById(name);
+    if (!place) return;
+    tables.filterWithin(place, query);
+    place.scrollIntoView();
+    (place.querySelector(".scroll") ?? place).focus({ preventScroll: true });
+  };
+  addEventListener("hashchange", follow);
+  follow();
+})();
+
 // Paper is light and has everything on it: figures are drawn and details opened before printing.
 (() => {
   const root = document.documentElement;
