@@ -40,6 +40,7 @@ DRAWN: dict[str, str] = {
     "wait_map": "stragglers",
     "load_map": "expert_load",
     "rank_map": "expert_load",
+    "roofline_points": "roofline",
     "stage_grid": "pipeline",
     "flame": "ops",
 }

@@ -19,6 +19,8 @@ that run. Both are per device and over the whole step, idle time too.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -64,15 +66,21 @@ _LEAST_COVERED = 0.99
 def roofline(trace: Trace) -> Analysis:
     """Components and the `MOST_ROWS` most expensive ops of the used steps against the roofline."""
     view, spec = window(trace), hardware_in(trace)
-    ops = _measured(trace, costs_that_run(trace), view, spec)
-    parts = _components(ops)
-    ops, parts = _with_rates(ops, spec), _with_rates(parts, spec)
+    ops = ops_by_time(trace)
+    parts = _with_rates(_components(ops), spec)
     shown = pd.concat([parts, ops.head(MOST_ROWS)], ignore_index=True)
     schema = view.stated(SCHEMA)
     table = schema.frame({name: shown[name] for name in schema.names})
     asked = model_flops(trace)
     headline = _headline(trace, view, ops, asked, spec)
     return Analysis("roofline", QUESTION, headline, schema, table, _notes(ops, spec, view, asked))
+
+
+@functools.lru_cache(maxsize=2)  # the drawing asks again
+def ops_by_time(trace: Trace) -> pd.DataFrame:
+    """Every op of the used steps with the columns of `SCHEMA`, the most expensive first."""
+    view, spec = window(trace), hardware_in(trace)
+    return _with_rates(_measured(trace, costs_that_run(trace), view, spec), spec)
 
 
 def _measured(

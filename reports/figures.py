@@ -87,23 +87,6 @@ def step_time(document: Document) -> Figure | None:
     return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
 
 
-HOW_TO_READ = {
-    "waits": "Waiting of each rank in each step. The rank whose row stays pale while others have "
-    "colour is the one they wait for: × marks it where that costs over 1 % of the step.",
-    "expert_load": "Tokens of each expert: orange gets more than an even share, blue less. A "
-    "column orange in all layers is a hot expert.",
-    "rank_load": "The same of the ranks that own the experts. A layer takes as long as its "
-    "fullest rank, whose rows a receive buffer must hold.",
-    "stage_grid": "What each stage does when; in each piece of work the number of its microbatch, "
-    "by the order of the schedule. Later chunks of a stage are paler; grey is idle time.",
-    "roofline": "Each op below the roofs of the device: under the slope memory bounds it, under a "
-    "flat roof the matrix units. Larger marks take more time; the gap up to the roof is what an "
-    "ideal kernel would gain.",
-    "roof_time": "Where most time is lost against the roof. Exchanges are not here: links bound "
-    "them.",
-}
-"""Captions of figures that need one."""
-
 Draw = Callable[[Document], Figure | None]
 FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "step_time": (("", step_time),),
@@ -111,18 +94,18 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "receive_buffers": (("", receive_buffers),),
     "timeline": (("", timeline),),
     "collectives": (("", collectives),),
-    "stragglers": (("", stragglers), (HOW_TO_READ["waits"], heat_maps.waits)),
+    "stragglers": (("", stragglers), (heat_maps.WAITS, heat_maps.waits)),
     "expert_load": (
-        (HOW_TO_READ["expert_load"], heat_maps.expert_load),
-        (HOW_TO_READ["rank_load"], heat_maps.rank_load),
+        (heat_maps.EXPERTS, heat_maps.expert_load),
+        (heat_maps.RANKS, heat_maps.rank_load),
     ),
     "roofline": (
-        (HOW_TO_READ["roofline"], roofline_figure.roofline),
-        (HOW_TO_READ["roof_time"], roofline_figure.roof_time),
+        (roofline_figure.ROOFS, roofline_figure.roofline),
+        (roofline_figure.BEYOND, roofline_figure.roof_time),
     ),
     "pipeline": (
         ("", pipeline),
-        (HOW_TO_READ["stage_grid"], stage_grid_figure.stage_grid),
+        (stage_grid_figure.GRID, stage_grid_figure.stage_grid),
     ),
     "ops": (
         (flame_figure.BY_SCOPE, flame_figure.by_scope),

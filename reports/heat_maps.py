@@ -14,7 +14,21 @@ import numpy.typing as npt
 
 from moeprof.reports import story
 from moeprof.reports.bars import Figure, Json
-from moeprof.reports.document import Document, Value
+from moeprof.reports.document import Document, Value, drawn_column
+
+EXPERTS = (
+    "Tokens by layer and expert: Orange gets more than an even share, blue less. A column that is "
+    "orange in all layers is a hot expert; bars at the right show the busiest of each layer."
+)
+RANKS = (
+    "Tokens by layer and expert rank: The same, summed over the experts of a rank. A layer takes "
+    "as long as its fullest rank, and a receive buffer must hold its rows."
+)
+WAITS = (
+    "Waiting by rank and step: The rank whose row stays pale while others have colour is the one "
+    "they wait for. A cross marks it where that costs over 1 % of the step; bars at the right show "
+    "how long others wait for each rank."
+)
 
 Cells = npt.NDArray[np.float64]
 
@@ -317,9 +331,8 @@ def _columns(document: Document, name: str) -> dict[str, Cells] | None:
     if drawing is None:
         return None
     found = {
-        column: np.array(values, dtype="float64")
-        for column, values in drawing["data"].items()
-        if isinstance(values, list)
+        column: np.array(drawn_column(drawing, column), dtype="float64")
+        for column in drawing["data"]
     }
     return found if all(len(values) for values in found.values()) else None
 

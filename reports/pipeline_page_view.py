@@ -14,7 +14,7 @@ from moeprof.reports.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.document import Finding, Value
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.pipeline_view import PipelineDocument, Planned, Shown, verdict
-from moeprof.reports.stage_grid_figure import grid_figure
+from moeprof.reports.stage_grid_figure import GRID, grid_figure
 from moeprof.reports.table_view import TableView, finding_table
 from moeprof.reports.values import written
 from moeprof.units import format_percent
@@ -34,11 +34,6 @@ _METRICS = {
 }
 _LEAST_SHOWN = 0.0005
 """A cause that is below 0.1 %, rounded, everywhere has no entry in the legend."""
-_HOW_TO_READ = (
-    "What each stage does when; in each piece of work the number of its microbatch, by the order "
-    "of the schedule. Later chunks of a stage are paler; grey is idle time, hover over it to see "
-    "why."
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Part:
     sentence: str
     metrics: tuple[tuple[str, str], ...]
     figure: Figure | None
-    label: str
+    caption: str
     table: TableView | None
     notes: tuple[str, ...]
 
@@ -118,7 +113,7 @@ def _pipeline(name: str, part: Shown) -> Part:
         sentence=verdict(finding) if rows else "None found: the notes say why.",
         metrics=_metrics(finding) if rows else (),
         figure=grid_figure(grid, rows) if grid else None,
-        label=_HOW_TO_READ,
+        caption=GRID,
         table=finding_table(finding, name, f"Stages of the {name} pipeline") if rows else None,
         notes=_notes(finding, grid["notes"] if grid else ()),
     )
@@ -136,13 +131,13 @@ def _schedules(part: Shown, planned: Mapping[str, Planned]) -> list[Part]:
         sentence=_comparison(finding),
         metrics=(),
         figure=_bubbles(planned),
-        label="Share of the iteration in which stages idle, by schedule and cause",
+        caption="Idle by cause: Share of the iteration, mean over the stages.",
         table=finding_table(finding, "schedules", "Schedules"),
         notes=_notes(finding),
     )
     drawn = {name: row for name, row in rows.items() if name in planned}
     parts = [_schedule(name, planned[name], row, longest_ns) for name, row in drawn.items()]
-    return [whole, *(replace(part, asked=_HOW_TO_READ) for part in parts[:1]), *parts[1:]]
+    return [whole, *(replace(part, caption=GRID) for part in parts[:1]), *parts[1:]]
 
 
 def _schedule(name: str, found: Planned, row: Mapping[str, Value], longest_ns: float) -> Part:
@@ -157,7 +152,7 @@ def _schedule(name: str, found: Planned, row: Mapping[str, Value], longest_ns: f
         f"{written(row['bubble_share'], 'share')}.{holds}",
         metrics=(),
         figure=grid_figure(found["grid"], found["finding"]["rows"], longest_ns),
-        label=f"{name}: {_HOW_TO_READ}",
+        caption="",
         table=None,
         notes=_notes(None, found["grid"]["notes"]),
     )

@@ -12,13 +12,24 @@ from collections.abc import Mapping, Sequence
 from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.components import colour, in_order
-from moeprof.reports.document import Document, Value
+from moeprof.reports.document import Document, Value, drawn_column
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
 
+ROOFS = (
+    "Ops below the roofs of the device: Under the slope memory bounds an op, under a flat roof the "
+    "matrix units. Larger marks take more time; the gap up to the roof is what an ideal kernel "
+    "would gain."
+)
+BEYOND = (
+    "Time lost against the roof: The ops that lose most. Exchanges are not here, as links bound "
+    "them."
+)
+
 Row = Mapping[str, Value]
 
+_DRAWING = "roofline_points"
 _LINE = "#7d858d"
 _LEAST_PX, _LARGEST_PX = 7, 44
 _MOST_BARS = 20
@@ -33,18 +44,19 @@ _MARGIN = 1.8
 
 def roofline(document: Document) -> Figure | None:
     """Ops by FLOPs per byte and FLOP/s achieved, below the roofs of the device."""
-    ops = [row for row in story.rows(document, "roofline") if row["op"]]
+    ops = _ops(document)
     points = [row for row in ops if _is_placed(row)]
     if not points:
         return None
     peaks, bandwidth = _peaks(points), _bandwidth(ops)
-    whole_ns = _whole_ns(document)
+    whole_ns = _number(_headline(document)["op_time"])
     x_range, y_range = _ranges(points, peaks, bandwidth)
     components = in_order(str(row["component"]) for row in points)
     traces = [
         _points(name, [row for row in points if row["component"] == name], whole_ns)
         for name in components
     ]
+    x_title = "FLOP per byte of memory traffic" + _left_out(document, points)
     layout: dict[str, Json] = {
         "height": 500,
         "hovermode": "closest",
@@ -54,7 +66,7 @@ def roofline(document: Document) -> Figure | None:
             "itemsizing": "constant",
         },
         "margin": {"l": 8, "r": 16, "t": 48, "b": 88},
-        "xaxis": _axis("FLOP per byte of memory traffic" + _left_out(ops, points), x_range),
+        "xaxis": _axis(x_title, x_range),
         "yaxis": {**_axis("TFLOP/s achieved", y_range), "automargin": True},
         "annotations": _names(peaks, bandwidth, x_range, y_range),
     }  # fmt: skip
@@ -66,7 +78,7 @@ def roof_time(document: Document) -> Figure | None:
 
     An exchange has no roof here, as a link bounds it.
     """
-    ops = [r for r in story.rows(document, "roofline") if r["op"] and r["roofline_ns"] is not None]
+    ops = [row for row in _ops(document) if row["roofline_ns"] is not None]
     if not ops:
         return None
     ops = sorted(ops, key=_beyond_ns, reverse=True)[:_MOST_BARS]
@@ -79,6 +91,20 @@ def roof_time(document: Document) -> Figure | None:
     parts = [story.label(str(row["component"])) for row in ops]
     labels = [f"{name} ({part})" for name, part in zip(names, parts, strict=True)]
     return horizontal(bars, labels, f"ms {story.basis(document)}", narrow=names)
+
+
+def _ops(document: Document) -> list[Row]:
+    """The rows of the drawing."""
+    drawing = document["drawings"].get(_DRAWING)
+    if drawing is None:
+        return []
+    names = list(drawing["data"])
+    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _headline(document: Document) -> dict[str, Value]:
+    return {m["metric"]: m["value"] for m in document["drawings"][_DRAWING]["headline"]}
 
 
 def _beyond_ns(row: Row) -> float:
@@ -109,12 +135,6 @@ def _bandwidth(rows: Sequence[Row]) -> float | None:
         ),
         None,
     )
-
-
-def _whole_ns(document: Document) -> float:
-    """Time of all ops: the rows of whole components."""
-    rows = story.rows(document, "roofline")
-    return sum(_number(row["per_step_ns"]) for row in rows if not row["op"])
 
 
 def _ranges(
@@ -223,17 +243,16 @@ def _told(row: Row, share: float) -> str:
     )
 
 
-def _left_out(ops: Sequence[Row], points: Sequence[Row]) -> str:
+def _left_out(document: Document, points: Sequence[Row]) -> str:
     """How much of the ops' time has no place, as it multiplies nothing or is not known."""
-    whole = sum(_number(row["per_step_ns"]) for row in ops)
-    rest = whole - sum(_number(row["per_step_ns"]) for row in points)
-    if len(ops) == len(points) or not whole:
+    figures = _headline(document)
+    whole_ns, ops = _number(figures["op_time"]), int(_number(figures["ops"]))
+    rest_ns = whole_ns - sum(_number(row["per_step_ns"]) for row in points)
+    if ops == len(points) or not whole_ns:
         return ""
-    are_known = all(row["flops"] is not None for row in ops)
     return (
-        f"<br>not here: {len(ops) - len(points)} of {len(ops)} ops without "
-        f"{'' if are_known else 'known '}<br>matrix FLOPs, {format_percent(rest / whole)} of their "
-        "time"
+        f"<br>not here: {ops - len(points)} of {ops} ops, {format_percent(rest_ns / whole_ns)} of "
+        "op time:<br>without matrix FLOPs, or not known"
     )
 
 

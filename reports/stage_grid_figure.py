@@ -11,9 +11,14 @@ from typing import TypedDict
 
 from moeprof.reports import story
 from moeprof.reports.bars import Figure, Fill, Json
-from moeprof.reports.document import Document, Drawing, Value
+from moeprof.reports.components import ink_on
+from moeprof.reports.document import Document, Drawing, Value, drawn_column
 from moeprof.units import format_ns
 
+GRID = (
+    "What each stage does when: A piece of work has the number of its microbatch, by the order of "
+    "the schedule. Later chunks of a stage are paler; grey is idle time, hover over it to see why."
+)
 KINDS = {
     "forward": ("forward", Fill("#0a6fb5")),
     "backward": ("backward", Fill("#dd6a1f")),
@@ -34,7 +39,6 @@ _FADED = 0.5
 """How much of white the last chunk of a stage has in its colour."""
 _ROW_PX, _LEAST_PX, _TALLEST_PX = 30, 7, 900
 _LEGEND_PX, _AXIS_PX = 40, 50
-_DARK_INK, _LIGHT_INK = "#14181c", "#ffffff"
 
 
 class _Piece(TypedDict):
@@ -109,13 +113,9 @@ def grid_figure(
 
 
 def _pieces(drawing: Drawing) -> list[_Piece]:
-    data = drawing["data"]
-    kinds = data["kind"]
-    assert isinstance(kinds, dict)
-    columns = {name: values for name, values in data.items() if isinstance(values, list)}
-    columns["kind"] = [kinds["names"][code] for code in kinds["codes"]]
-    rows = zip(*(columns[name] for name in _Piece.__annotations__), strict=True)
-    return [_Piece(**dict(zip(_Piece.__annotations__, row, strict=True))) for row in rows]  # type: ignore[typeddict-item]
+    names = _Piece.__annotations__
+    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
+    return [_Piece(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[typeddict-item]
 
 
 def _end_ns(piece: _Piece) -> int:
@@ -145,7 +145,7 @@ def _bars(
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
-        "insidetextfont": {"color": _ink(shade), "size": 11},
+        "insidetextfont": {"color": ink_on(shade), "size": 11},
         "customdata": [_told(name, piece, chunks, why) for piece in pieces],
         "hovertemplate": "%{customdata}<extra></extra>",
         "marker": marker,
@@ -181,17 +181,6 @@ def _causes(row: Mapping[str, Value]) -> str:
 def _faded(colour: str, white: float) -> str:
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
-
-
-def _ink(colour: str) -> str:
-    """Black or white, whichever can be read on a colour (relative luminance as WCAG 2.1 has it)."""
-    red, green, blue = (_linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return _LIGHT_INK if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.06 else _DARK_INK
-
-
-def _linear(part: float) -> float:
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
 
 
 def _number(value: Value) -> float:

@@ -8,10 +8,10 @@ from report_cases import trace
 
 from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
+from moeprof.analyzers.drawn.roofline_points import SCHEMA as POINTS
 from moeprof.analyzers.drawn.wait_map import SCHEMA as WAITS
 from moeprof.analyzers.expert_load import SCHEMA as EXPERT_LOAD
 from moeprof.analyzers.pipeline import pipeline_stages
-from moeprof.analyzers.roofline import SCHEMA as ROOFLINE
 from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
@@ -119,17 +119,16 @@ def test_without_cells_there_is_no_figure(draw, schema):
 
 
 def op(name, ms, intensity, tflop_per_s, **more):
-    """A row of the roofline; a name is an op's, none is a component's."""
+    """A row of the roofline's drawing."""
     empty = {"int64": -1, "float64": float("nan"), "text": ""}
-    row = {c.name: empty[c.kind] for c in ROOFLINE.columns}
+    row = {c.name: empty[c.kind] for c in POINTS.columns}
     return row | {
         "op": name, "component": "grouped_gemm", "per_step_ns": ms * MS, "intensity": intensity,
-        "tflop_per_s": tflop_per_s, "flops": 1e9 if tflop_per_s else 0.0, **more,
+        "tflop_per_s": tflop_per_s, **more,
     }  # fmt: skip
 
 
 OPS = (
-    op("", 10.0, float("nan"), float("nan")),
     op("up", 4.0, 200.0, 500.0, dtype="bf16", compute_share=0.5, memory_share=0.625, tb_per_s=2.5,
        roofline_ns=2.0 * MS, bound="compute"),
     op("thin", 1.0, 10.0, 20.0, dtype="bf16", compute_share=0.02, memory_share=0.5, tb_per_s=2.0,
@@ -140,7 +139,9 @@ OPS = (
 
 
 def roofs(*ops):
-    return document(Analysis("roofline", "?", (), ROOFLINE, ROOFLINE.frame(list(ops))))
+    """Of four ops with 10 ms in all."""
+    head = (Metric("op_time", 10.0 * MS, "ns"), Metric("ops", 4, "count"))
+    return document(Analysis("roofline_points", "?", head, POINTS, POINTS.frame(list(ops))))
 
 
 def test_roofs_are_what_the_shares_are_of():
@@ -160,7 +161,7 @@ def test_roofs_are_what_the_shares_are_of():
     texts = [note["text"] for note in figure["layout"]["annotations"]]
     assert texts == ["bf16: 1,000 TFLOP/s", "memory: 4 TB/s"]
     title = figure["layout"]["xaxis"]["title"]["text"]
-    assert title.endswith("1 of 3 ops without <br>matrix FLOPs, 50.0 % of their time")
+    assert "<br>not here: 2 of 4 ops, 50.0 % of op time:" in title
 
 
 def test_a_device_that_is_not_known_has_no_roof():
@@ -175,7 +176,7 @@ def test_a_device_that_is_not_known_has_no_roof():
 
 
 def test_ops_that_multiply_nothing_have_no_point():
-    assert roofline_figure.roofline(roofs(OPS[3])) is None
+    assert roofline_figure.roofline(roofs(OPS[2])) is None
     assert roofline_figure.roofline(document()) is None
 
 
@@ -220,7 +221,7 @@ def test_chunks_have_shades_of_their_kind_and_one_entry_of_the_legend():
     shades = [kind["marker"]["color"] for kind in forward]
     assert shades == ["#0a6fb5", "#84b7da"]  # half of the way to white
     inks = [kind["insidetextfont"]["color"] for kind in forward]
-    assert inks == ["#ffffff", "#14181c"]
+    assert inks == ["#ffffff", "#000000"]
     assert [kind["showlegend"] for kind in forward] == [True, False]
 
 
