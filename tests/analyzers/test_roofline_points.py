@@ -9,7 +9,7 @@ OPS = (
     hlo("x", "parameter", size_bytes=2 * 64 * 32, shape="bf16[64,32]"),
     hlo("w", "parameter", size_bytes=2 * 32 * 16, shape="bf16[32,16]"),
     hlo("up", "dot", "x w", size_bytes=2 * 64 * 16, shape="bf16[64,16]",
-        details="lhs_contracting_dims={1}, rhs_contracting_dims={0}"),
+        details="lhs_contracting=1 rhs_contracting=0"),
     hlo("sum", "add", "x x", size_bytes=2 * 64 * 32, shape="bf16[64,32]"),
 )  # fmt: skip
 
