@@ -67,7 +67,7 @@ def stages(row: MemoryRow) -> Figure | None:
     labels = [f"stage {stage['stage']}" for stage in found]
     figure = horizontal(kinds, labels, "GiB")
     whole = [(stage["args_bytes"] or 0) + (stage["temp_bytes"] or 0) for stage in found]
-    return _with_limit(figure, row["pool_bytes"], "pool", whole)
+    return _with_limit(figure, [row["pool_bytes"]] * len(found), "pool", whole)
 
 
 def levers(found: Sequence[LeverInfo]) -> Figure | None:
@@ -119,7 +119,8 @@ def _stacked(
     if limit is None:
         return figure
     whole = [sum(c["bytes"] or 0 for c in parts) for parts in found]
-    return _with_limit(figure, int(rows[0][limit]), name, whole)  # type: ignore[literal-required]
+    limits = [None if isinstance(line, str) else int(line[limit]) for line in lines]  # type: ignore[literal-required]
+    return _with_limit(figure, limits, name, whole)
 
 
 def _label(line: MemoryRow | str, pools: Sequence[str]) -> str:
@@ -174,36 +175,48 @@ def _bars(name: str, fill: Fill, sizes: dict[int, int]) -> Bars:
     )
 
 
-def _with_limit(figure: Figure, limit_bytes: int, name: str, whole: Sequence[int]) -> Figure:
-    """A line at the limit; the axis ends where the longest bar does, or well beyond the line.
+def _with_limit(
+    figure: Figure, limits: Sequence[int | None], name: str, whole: Sequence[int]
+) -> Figure:
+    """A line at the limit, one for each bar where they differ (None: a heading has none).
 
-    ``whole`` are the bytes of the bars: what a bar that ends at the frame goes on to is written
-    on it.
+    The axis ends where the longest bar does, or well beyond the line. ``whole`` are the bytes of
+    the bars: what a bar that ends at the frame goes on to is written on it.
     """
-    limit = limit_bytes / words.GIB
-    end = min(max(limit * 1.08, max(whole) / words.GIB * 1.02), limit * _BEYOND)
+    known = {n: size / words.GIB for n, size in enumerate(limits) if size is not None}
+    least, most = min(known.values()), max(known.values())
+    end = min(max(most * 1.08, max(whole) / words.GIB * 1.02), most * _BEYOND)
     layout = figure["layout"]
     assert isinstance(layout, dict)
     axis = layout["xaxis"]
     assert isinstance(axis, dict)
-    shape: Json = {
-        "type": "line", "xref": "x", "yref": "paper", "x0": limit, "x1": limit, "y0": 0, "y1": 1,
-        "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
-    }  # fmt: skip
+    text = f"{name} {most:.1f}"
+    if f"{least:.1f}" != f"{most:.1f}":
+        text = f"{name} {least:.1f} to {most:.1f}"
+    shapes = [_line(most, "paper", 0.0, 1.0)]
+    if least != most:
+        shapes = [_line(limit, "y", place - 0.5, place + 0.5) for place, limit in known.items()]
     note: Json = {
-        "xref": "x", "yref": "paper", "x": limit, "y": 0, "yanchor": "top", "yshift": -18,
-        "xanchor": "right" if limit > end / 2 else "left",
-        "text": f"{name} {limit:.1f}", "showarrow": False, "font": {"color": _LIMIT, "size": 12},
+        "xref": "x", "yref": "paper", "x": most, "y": 0, "yanchor": "top", "yshift": -18,
+        "xanchor": "right" if most > end / 2 else "left",
+        "text": text, "showarrow": False, "font": {"color": _LIMIT, "size": 12},
     }  # fmt: skip
     return {
         **figure,
         "layout": {
             **layout,
             "xaxis": {**axis, "range": [0, end], "rangemode": "normal"},
-            "shapes": [shape],
+            "shapes": shapes,
             "annotations": [note, *_beyond(whole, end)],
         },
     }
+
+
+def _line(limit: float, axis: str, start: float, end: float) -> Json:
+    return {
+        "type": "line", "xref": "x", "yref": axis, "x0": limit, "x1": limit, "y0": start,
+        "y1": end, "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
+    }  # fmt: skip
 
 
 def _beyond(whole: Sequence[int], end: float) -> list[Json]:

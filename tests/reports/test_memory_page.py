@@ -124,6 +124,23 @@ def test_a_bar_is_as_long_as_its_bytes_and_the_pool_is_a_line():
     assert levers(made()["rows"][0]["levers"])["data"][0]["x"] == [6]
 
 
+def test_bars_with_pools_of_their_own_have_lines_of_their_own():
+    tight = document(
+        [
+            cell("sparse-gmm", 1, args=GIB, temp=GIB),
+            {**cell("sparse-gmm-deepep", 1, args=GIB, temp=GIB), "pool_bytes": 70 * GIB},
+        ],
+        {"sparse-gmm": 1, "sparse-gmm-deepep": 1},
+    )
+    layout = inside(tight)["layout"]
+    # names stand at 0 and 2, the bars at 1 and 3
+    assert [(line["x0"], line["y0"], line["y1"]) for line in layout["shapes"]] == [
+        (72, 0.5, 1.5),
+        (70, 2.5, 3.5),
+    ]
+    assert layout["annotations"][0]["text"] == "pool 70.0 to 72.0"
+
+
 def test_stages_are_drawn_where_there_are_several():
     assert stages(shown(made())) is None
     row = row_of(breakdown(setting(), args=10 * GIB, temp=40 * GIB, stages=2))
