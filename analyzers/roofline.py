@@ -38,8 +38,8 @@ from moeprof.units import format_percent
 SCHEMA = Schema(
     "roofline",
     (
-        Column("op", "text", "", "HLO instruction; empty for a whole component"),
         Column("component", "text", "", "part of the step"),
+        Column("op", "text", "", "HLO instruction; empty for a whole component"),
         Column("phase", "text", "", "forward, recompute, backward or other; empty for a component"),
         Column("kind", "text", "", "what is computed; empty for a component"),
         Column("dtype", "text", "", "element type of the operands; empty where none is multiplied"),

@@ -7,6 +7,7 @@ bandwidth in decimal ones, as vendors state it.
 from __future__ import annotations
 
 _TIME_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_FLOP_STEPS = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 _SIZE_STEPS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -24,6 +25,14 @@ def format_bytes(size_bytes: float) -> str:
         if abs(size_bytes) >= step_bytes:
             return f"{_four_digits(size_bytes / step_bytes)} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def format_flops(flops: float) -> str:
+    """FLOPs as the largest decimal unit that keeps the figure at or above 1, with 4 digits."""
+    for step, unit in _FLOP_STEPS:
+        if abs(flops) >= step:
+            return f"{_four_digits(flops / step)} {unit}"
+    return f"{flops:,.0f} FLOP"
 
 
 def format_percent(share: float) -> str:

@@ -12,7 +12,7 @@ from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
 from moeprof.reports.figures_devices import collectives, pipeline, stragglers, timeline
-from moeprof.reports.sentences import buffer_name
+from moeprof.reports.sentences.of_memory import buffer_name
 from moeprof.reports.values import written
 from moeprof.units import format_ns
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from moeprof.reports import story
 from moeprof.reports.advice import FEW, advice
-from moeprof.reports.document import Document, Drawing, drawn_column
+from moeprof.reports.document import Document, Drawing, Finding, drawn_column
 from moeprof.reports.grid import drawn_grid
 from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
-from moeprof.reports.sentences import sentence
+from moeprof.reports.sentences import SENTENCES, described_metric, sentence
 from moeprof.units import format_ns, format_percent
 
 WIDTH = 80
@@ -149,11 +149,19 @@ def _picture(drawing: Drawing) -> Text:
     return Text("\n\n").join(shown)
 
 
+def _figures(finding: Finding) -> str:
+    """The headline figures that are known, in one line."""
+    known = [metric for metric in finding["headline"] if metric["value"] is not None]
+    return " · ".join(map(described_metric, known))
+
+
 def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     finding = document["analyses"][name]
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
     lines = [Text(story.title(name), style="bold"), *map(Text, wrapped(finding["question"], 80))]
     lines += [Text(line) for line in wrapped(sentence(document, name), WIDTH)]
+    if name in SENTENCES and (figures := _figures(finding)):  # else they are the sentence
+        lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
         lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
     elif rows:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from moeprof.reports.document import ColumnInfo, Value
 from moeprof.reports.names import printable
-from moeprof.units import format_bytes, format_count, format_ns, format_percent
+from moeprof.units import format_bytes, format_count, format_flops, format_ns, format_percent
 
 NOT_KNOWN = "not known"
+NONE = "None in this trace."
 
 
 def written(value: Value, unit: str) -> str:
@@ -26,7 +27,7 @@ def written(value: Value, unit: str) -> str:
     return _figure(value, unit)
 
 
-SCALED_UNITS = ("ns", "bytes")
+SCALED_UNITS = ("ns", "bytes", "FLOP")
 """Units that `written` turns into larger ones: they stand in the cells, never in the heading."""
 
 _FRACTIONS = ("share", "ratio")
@@ -67,6 +68,7 @@ def _figure(value: float, unit: str) -> str:
     formats = {
         "ns": format_ns,
         "bytes": format_bytes,
+        "FLOP": format_flops,
         "share": format_percent,
         "count": format_count,
     }

@@ -15,7 +15,8 @@ from moeprof.reports.components import HATCHED, colour, in_order
 from moeprof.reports.document import Document, TrustInfo
 from moeprof.reports.figures import FIGURES, comparison
 from moeprof.reports.names import printable
-from moeprof.reports.sentences import SENTENCES, comparison_sentence, sentence
+from moeprof.reports.sentences import SENTENCES, sentence
+from moeprof.reports.sentences.of_runs import comparison_sentence
 from moeprof.reports.table_view import TableView, finding_table, parts_table, runs_table
 from moeprof.reports.timeline_view import TimelineView, timeline_view
 from moeprof.reports.top_findings import FindingsView, top_findings
@@ -279,7 +280,7 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
         metrics=tuple(
             (story.metric_name(m), written(m["value"], m["unit"]))
             for m in finding["headline"]
-            if name in SENTENCES
+            if name in SENTENCES  # else they are the sentence
         ),
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,

@@ -5,7 +5,7 @@ from report_cases import MS, breakdown, document, trace
 
 from moeprof.reports import story
 from moeprof.reports.document import build
-from moeprof.reports.sentences import comparison_sentence
+from moeprof.reports.sentences.of_runs import comparison_sentence
 
 
 def of_steps(*steps: tuple[int, int, str]):

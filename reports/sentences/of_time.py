@@ -1,0 +1,60 @@
+"""Question: where does the time of a step go, in one sentence per question?"""
+
+from __future__ import annotations
+
+from moeprof.reports.document import Document
+from moeprof.reports.names import shortened
+from moeprof.reports.story import (
+    NAME_WIDTH,
+    described_parts,
+    described_step,
+    headline,
+    label,
+    parts,
+    rows,
+)
+from moeprof.reports.values import NONE, written
+from moeprof.units import format_ns, format_percent
+
+
+def step_time(document: Document) -> str:
+    """The median step, and its spread."""
+    return f"Time per step: {described_step(document)}."
+
+
+def breakdown(document: Document) -> str:
+    """The largest component."""
+    found = parts(document)
+    if not found:
+        return NONE
+    name = shortened(label(found[0].component), NAME_WIDTH)
+    return (
+        f"Largest part: {name}, {format_percent(found[0].share)} "
+        f"({format_ns(found[0].duration_ns)}) {described_parts(document)}."
+    )
+
+
+def timeline(document: Document) -> str:
+    """What devices do with the step."""
+    found = headline(document, "timeline")
+    if found.get("compute_share") is None:
+        return NONE
+    share = {name: written(value, "share") for name, value in found.items()}
+    return (
+        f"Of the step, devices compute {share['compute_share']}, communicate without computing "
+        f"{share['exposed_communication_share']}, copy {share['exposed_copy_share']} and idle "
+        f"{share['idle_share']}."
+    )
+
+
+def ops(document: Document) -> str:
+    """The costliest operation."""
+    found = rows(document, "ops")
+    if not found:
+        return NONE
+    first = found[0]
+    name = shortened(written(first["op"], ""), NAME_WIDTH) or "work without a name"
+    return (
+        f"Costliest: {name} ({label(str(first['component']))}, {written(first['phase'], '')}), "
+        f"{written(first['share'], 'share')} of op time ({written(first['per_step_ns'], 'ns')})."
+    )
