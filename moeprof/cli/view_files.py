@@ -99,8 +99,8 @@ def _make(wanted: Wanted, folder: Path) -> Viewed:
     if _can_trace():
         from moeprof.reports.perfetto import write_perfetto
 
-        with working("writing the Perfetto trace"):
-            write_perfetto(trace, folder / _TRACE)
+        with working("writing the Perfetto trace") as work:
+            write_perfetto(trace, folder / _TRACE, work.counting("writing the Perfetto trace"))
     return Viewed(folder / _REPORT, folder / _TRACE if _can_trace() else None, is_partial(document))
 
 

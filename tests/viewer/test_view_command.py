@@ -17,6 +17,7 @@ from builders.sessions import two_hosts
 
 from moeprof.cli import main as command_line
 from moeprof.cli import view as view_command
+from moeprof.cli.view_files import Viewed, Wanted
 
 RECORD = '{"schema": "moeprof.run/1"}'
 
@@ -49,6 +50,18 @@ def view(monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Files are made at once, with nothing in them: for what is not about what they hold."""
+
+    def make(wanted: Wanted, folder: Path) -> Viewed:
+        for name in ("report.html", "run.pftrace"):
+            (folder / name).write_text(name)
+        return Viewed(folder / "report.html", folder / "run.pftrace", is_partial=False)
+
+    monkeypatch.setattr("moeprof.cli.view_files._make", make)
+
+
 def states(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_ino)
@@ -78,7 +91,7 @@ def test_what_is_unchanged_is_not_made_again(view, run):
     assert states(run) == before
 
 
-def test_what_was_changed_is_made_again(view, run):
+def test_what_was_changed_is_made_again(view, run, quick):
     view(run, "--no-browser")
     changes = {
         "the run has more": lambda: (run / "oom.txt").write_text("RESOURCE_EXHAUSTED"),
@@ -111,7 +124,7 @@ def test_nothing_is_written_beside_another_tools_profile(view, tmp_path):
     assert not places[0].parent.exists()
 
 
-def test_a_kept_place_that_leads_elsewhere_is_not_written(view, run, tmp_path):
+def test_a_kept_place_that_leads_elsewhere_is_not_written(view, run, quick, tmp_path):
     elsewhere = tmp_path / "elsewhere.html"
     elsewhere.write_text("mine")
     (run / "report.html").symlink_to(elsewhere)
@@ -147,7 +160,7 @@ def test_a_port_that_is_taken_is_one_line_and_no_work(view, run):
     assert not (run / "report.html").exists()
 
 
-def test_through_ssh_the_way_to_forward_is_said(view, run, monkeypatch):
+def test_through_ssh_the_way_to_forward_is_said(view, run, quick, monkeypatch):
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 1 10.0.0.2 22")
     _, out, err = view(run, "--no-browser")
     port = urlsplit(out.split()[1]).port
@@ -155,7 +168,7 @@ def test_through_ssh_the_way_to_forward_is_said(view, run, monkeypatch):
 
 
 @pytest.mark.parametrize("is_opened", [True, False])
-def test_the_browser_is_opened_where_there_is_a_screen(view, run, monkeypatch, is_opened):
+def test_the_browser_is_opened_where_there_is_a_screen(view, run, quick, monkeypatch, is_opened):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     if is_opened:
@@ -200,7 +213,7 @@ def test_a_signal_ends_it_and_what_is_temporary_is_gone(tmp_path, number):
     assert not list(made.iterdir())
 
 
-def test_what_is_kept_says_what_it_is_made_from(view, run):
+def test_what_is_kept_says_what_it_is_made_from(view, run, quick):
     view(run, "--no-browser")
     record = json.loads((run / "view.json").read_text())
     assert record["schema"] == "moeprof.view/1"
