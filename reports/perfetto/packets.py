@@ -14,27 +14,33 @@ import numpy as np
 from moeprof.reports.perfetto.counters import Counter
 from moeprof.reports.perfetto.slices import NONE, Look, Slices
 from moeprof.reports.perfetto.tracks import Track
+from moeprof.tables.intervals import Int64s
 
 _SEQUENCE = 1
 _BLOCK = 2**16
-_KINDS = (
-    ("event_names", "name"),
-    ("event_categories", "name"),
-    ("debug_annotation_names", "name"),
-    ("debug_annotation_string_values", "str"),
-)
-_NAMES, _CATEGORIES, _NOTES, _TEXTS = (kind for kind, _ in _KINDS)
+_BEGIN, _END = "TYPE_SLICE_BEGIN", "TYPE_SLICE_END"
+_NAMES, _CATEGORIES = "event_names", "event_categories"
+_NOTES, _TEXTS = "debug_annotation_names", "debug_annotation_string_values"
 
 
 class Packets:
-    """Makes the packets of one file, in order."""
+    """Makes the packets of one file, in order.
+
+    A packet of which there are many alike is made once, as bytes, and then copied: that is what
+    makes millions of slices bearable.
+    """
 
     def __init__(self, new: Callable[[], Any]) -> None:
         """`new` gives an empty packet, and takes the one before for complete."""
         self._new = new
-        self._number: dict[str, dict[str, int]] = {kind: {} for kind, _ in _KINDS}
+        self._number: dict[str, dict[str, int]] = {
+            kind: {} for kind in (_NAMES, _CATEGORIES, _NOTES, _TEXTS)
+        }
         self._unsent: list[tuple[str, int, str]] = []
-        self._is_first = True
+        first = new()
+        first.trusted_packet_sequence_id = _SEQUENCE
+        first.sequence_flags = first.SEQ_INCREMENTAL_STATE_CLEARED
+        self._alike = self._sequenced()
 
     def of_track(self, track: Track) -> None:
         """The description of a track; its children stand in the order of their places."""
@@ -56,44 +62,41 @@ class Packets:
     def of_slices(self, slices: Slices, moved_ns: int) -> Iterator[int]:
         """Begins and ends of slices, those of a track in order; yields how many have begun."""
         order = np.lexsort((-slices.end_ns, slices.start_ns, slices.track))
-        events: list[bytes] = [b""] * len(slices.looks)
         notes = [self._number_of(_NOTES, name) for name in slices.numbers]
+        begins: dict[tuple[int, int], bytes] = {}
+        ends: dict[int, bytes] = {}
         open_ends: list[tuple[int, int]] = []  # (track, end) of what has begun, innermost last
-        for begin in range(0, len(order), _BLOCK):
-            rows = order[begin : begin + _BLOCK]
-            flow = [NONE] * len(rows) if slices.flow is None else slices.flow[rows].tolist()
-            numbers = [values[rows].tolist() for values in slices.numbers.values()]
-            numbers = list(zip(*numbers, strict=True)) if numbers else [()] * len(rows)
-            columns = (slices.track, slices.start_ns + moved_ns, slices.end_ns + moved_ns)
-            for track, start, end, look, arrow, values in zip(
-                *(column[rows].tolist() for column in (*columns, slices.look)),
-                flow,
-                numbers,
-                strict=True,
-            ):
+        for first in range(0, len(order), _BLOCK):
+            rows = order[first : first + _BLOCK]
+            for track, start, end, look, arrow, *values in _rows(slices, rows, moved_ns):
                 while open_ends and (open_ends[-1][0] != track or open_ends[-1][1] <= start):
-                    self._end(*open_ends.pop())
-                if not events[look]:
-                    events[look] = self._described(slices.looks[look])
-                event = self._begin(start, events[look])
-                event.track_uuid = track
+                    self._end(ends, *open_ends.pop())
+                if (look, track) not in begins:
+                    begins[look, track] = self._begin(slices.looks[look], track)
+                packet = self._new()
+                packet.MergeFromString(begins[look, track])
+                packet.timestamp = start
+                if self._unsent:
+                    self._send(packet.interned_data)
+                event = packet.track_event
                 for note, value in zip(notes, values, strict=True):
                     if value != NONE:
-                        said = event.debug_annotations.add()
-                        said.name_iid, said.int_value = note, value
+                        event.debug_annotations.add(name_iid=note, int_value=value)
                 if arrow != NONE:
                     event.flow_ids.append(arrow)
                 open_ends.append((track, end))
             yield len(rows)
         while open_ends:
-            self._end(*open_ends.pop())
+            self._end(ends, *open_ends.pop())
 
     def of_counter(self, counter: Counter, moved_ns: int) -> None:
         """The values of a counter."""
         is_whole = counter.values.dtype.kind == "i"
         at = (counter.at_ns + moved_ns).tolist()
         for stamp, value in zip(at, counter.values.tolist(), strict=True):
-            packet = self._stamped(stamp)
+            packet = self._new()
+            packet.MergeFromString(self._alike)
+            packet.timestamp = stamp
             event = packet.track_event
             event.type, event.track_uuid = event.TYPE_COUNTER, counter.track
             if is_whole:
@@ -101,50 +104,52 @@ class Packets:
             else:
                 event.double_counter_value = value
 
-    def _begin(self, stamp: int, described: bytes) -> Any:
-        packet = self._stamped(stamp)
-        for kind, number, text in self._unsent:
-            entry = getattr(packet.interned_data, kind).add()
-            entry.iid = number
-            if kind == _TEXTS:
-                entry.str = text.encode()
-            else:
-                entry.name = text
-        self._unsent.clear()
-        packet.track_event.MergeFromString(described)
-        return packet.track_event
-
-    def _end(self, track: int, stamp: int) -> None:
-        event = self._stamped(stamp).track_event
-        event.type, event.track_uuid = event.TYPE_SLICE_END, track
-
-    def _stamped(self, stamp: int) -> Any:
+    def _end(self, ends: dict[int, bytes], track: int, stamp: int) -> None:
+        if track not in ends:
+            ends[track] = self._sequenced(type=_END, track_uuid=track)
         packet = self._new()
-        packet.timestamp, packet.trusted_packet_sequence_id = stamp, _SEQUENCE
-        packet.sequence_flags = packet.SEQ_NEEDS_INCREMENTAL_STATE
-        if self._is_first:
-            packet.sequence_flags |= packet.SEQ_INCREMENTAL_STATE_CLEARED
-            self._is_first = False
-        return packet
+        packet.MergeFromString(ends[track])
+        packet.timestamp = stamp
 
-    def _described(self, look: Look) -> bytes:
-        """The event of a look as bytes, which many packets take over."""
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+    def _begin(self, look: Look, track: int) -> bytes:
+        """The packet that begins a slice with this look, but for its time and numbers."""
+        notes = [
+            {"name_iid": self._number_of(_NOTES, name), **self._valued(value)}
+            for name, value in look.shown.items()
+        ]
+        return self._sequenced(
+            type=_BEGIN,
+            track_uuid=track,
+            name_iid=self._number_of(_NAMES, look.name or "(no name)"),
+            category_iids=[self._number_of(_CATEGORIES, look.category)],
+            debug_annotations=notes,
+        )
 
-        event = TrackEvent(type=TrackEvent.TYPE_SLICE_BEGIN)
-        event.name_iid = self._number_of(_NAMES, look.name or "(no name)")
-        event.category_iids.append(self._number_of(_CATEGORIES, look.category))
-        for name, value in look.shown.items():
-            note = event.debug_annotations.add()
-            note.name_iid = self._number_of(_NOTES, name)
-            if isinstance(value, str):
-                note.string_value_iid = self._number_of(_TEXTS, value)
-            elif isinstance(value, int):
-                note.int_value = value
-            else:
-                note.double_value = value
-        found: bytes = event.SerializeToString()
+    def _valued(self, value: str | int | float) -> dict[str, int | float]:
+        if isinstance(value, str):
+            return {"string_value_iid": self._number_of(_TEXTS, value)}
+        return {"int_value" if isinstance(value, int) else "double_value": value}
+
+    def _sequenced(self, **event: Any) -> bytes:
+        """A packet of the sequence, as bytes; with an event of these fields where there are any."""
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+
+        packet = TracePacket(
+            trusted_packet_sequence_id=_SEQUENCE,
+            sequence_flags=TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
+        )
+        if event:
+            packet.track_event.CopyFrom(type(packet.track_event)(**event))
+        found: bytes = packet.SerializeToString()
         return found
+
+    def _send(self, interned: Any) -> None:
+        """Tell what the numbers given since the last time stand for."""
+        for kind, number, text in self._unsent:
+            is_text = kind == _TEXTS
+            entry = {"str": text.encode()} if is_text else {"name": text}
+            getattr(interned, kind).add(iid=number, **entry)
+        self._unsent.clear()
 
     def _number_of(self, kind: str, text: str) -> int:
         """The number of a text, from 1; a new one is sent with the next slice."""
@@ -154,6 +159,20 @@ class Packets:
             known[text] = len(known) + 1
             self._unsent.append((kind, known[text], text))
         return known[text]
+
+
+def _rows(slices: Slices, rows: Int64s, moved_ns: int) -> Iterator[tuple[int, ...]]:
+    """Track, start, end, look and arrow of some slices, then the values of their numbers."""
+    flow = np.full(len(rows), NONE) if slices.flow is None else slices.flow[rows]
+    columns = [
+        slices.track[rows],
+        slices.start_ns[rows] + moved_ns,
+        slices.end_ns[rows] + moved_ns,
+        slices.look[rows],
+        flow,
+        *(values[rows] for values in slices.numbers.values()),
+    ]
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def text_of(text: str) -> str:
