@@ -68,19 +68,21 @@ class _Batches:
 
     def __init__(self, builder: Callable[[], Any], out: IO[bytes]) -> None:
         self._builder, self._out = builder, out
-        self._batch = builder()
+        self._batch, self._count = builder(), 0
 
     def new(self) -> Any:
         """An empty packet behind all others; those before it are complete."""
-        if len(self._batch.trace.packet) >= _BATCH:
+        if self._count == _BATCH:
             self.flush()
+        self._count += 1
         return self._batch.add_packet()
 
     def flush(self) -> None:
         """Write what is held."""
-        held, self._batch = self._batch, self._builder()
+        held = self._batch.serialize()
+        self._batch, self._count = self._builder(), 0
         packed = self._builder()
-        packed.add_packet().compressed_packets = zlib.compress(held.serialize())
+        packed.add_packet().compressed_packets = zlib.compress(held)
         self._out.write(packed.serialize())
 
 

@@ -63,7 +63,7 @@ class Packets:
         """Begins and ends of slices, those of a track in order; yields how many have begun."""
         order = np.lexsort((-slices.end_ns, slices.start_ns, slices.track))
         notes = [self._number_of(_NOTES, name) for name in slices.numbers]
-        begins: dict[tuple[int, int], bytes] = {}
+        begins: dict[int, bytes] = {}
         ends: dict[int, bytes] = {}
         open_ends: list[tuple[int, int]] = []  # (track, end) of what has begun, innermost last
         for first in range(0, len(order), _BLOCK):
@@ -71,14 +71,15 @@ class Packets:
             for track, start, end, look, arrow, *values in _rows(slices, rows, moved_ns):
                 while open_ends and (open_ends[-1][0] != track or open_ends[-1][1] <= start):
                     self._end(ends, *open_ends.pop())
-                if (look, track) not in begins:
-                    begins[look, track] = self._begin(slices.looks[look], track)
+                if look not in begins:
+                    begins[look] = self._begin(slices.looks[look])
                 packet = self._new()
-                packet.MergeFromString(begins[look, track])
+                packet.MergeFromString(begins[look])
                 packet.timestamp = start
                 if self._unsent:
                     self._send(packet.interned_data)
                 event = packet.track_event
+                event.track_uuid = track
                 for note, value in zip(notes, values, strict=True):
                     if value != NONE:
                         event.debug_annotations.add(name_iid=note, int_value=value)
@@ -111,15 +112,14 @@ class Packets:
         packet.MergeFromString(ends[track])
         packet.timestamp = stamp
 
-    def _begin(self, look: Look, track: int) -> bytes:
-        """The packet that begins a slice with this look, but for its time and numbers."""
+    def _begin(self, look: Look) -> bytes:
+        """The packet that begins a slice with this look, but for its time, track and numbers."""
         notes = [
             {"name_iid": self._number_of(_NOTES, name), **self._valued(value)}
             for name, value in look.shown.items()
         ]
         return self._sequenced(
             type=_BEGIN,
-            track_uuid=track,
             name_iid=self._number_of(_NAMES, look.name or "(no name)"),
             category_iids=[self._number_of(_CATEGORIES, look.category)],
             debug_annotations=notes,
@@ -154,10 +154,9 @@ class Packets:
     def _number_of(self, kind: str, text: str) -> int:
         """The number of a text, from 1; a new one is sent with the next slice."""
         known = self._number[kind]
-        text = text_of(text)
         if text not in known:
             known[text] = len(known) + 1
-            self._unsent.append((kind, known[text], text))
+            self._unsent.append((kind, known[text], text_of(text)))
         return known[text]
 
 
