@@ -17,12 +17,16 @@ from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.reports.perfetto.slices import NONE, Look, Slices
 from moeprof.reports.perfetto.stamps import shown
-from moeprof.reports.perfetto.tracks import Tracks, on_lane
+from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
-TRACK = "collectives"
+TRACK = "Collectives"
+ABOUT = (
+    "Calls of collectives in the used steps; where it is known how long a device waits in one for "
+    "the last of its group, the wait and the transfer behind it lie inside."
+)
 WAIT, TRANSFER = "wait", "transfer"
 
 
@@ -58,7 +62,7 @@ def _tracks(
     for rank, rows in cast("dict[int, Any]", table.groupby("rank").indices).items():
         lane = _free_lanes(start[rows], end[rows])
         parent = devices[place_of[rank]]
-        uuids = [tracks.track(parent, on_lane(TRACK, n)) for n in range(int(lane.max()) + 1)]
+        uuids = tracks.lanes(parent, TRACK, int(lane.max()) + 1, ABOUT)
         track[rows] = np.array(uuids)[lane]
     return track
 

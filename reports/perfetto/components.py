@@ -14,6 +14,10 @@ from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.trace import Trace
 
 TRACK = "MoE components"
+ABOUT = (
+    "What part of the step each stream works on: pieces of one component and phase that follow "
+    "each other are one slice. self_ns is the self time of its pieces."
+)
 
 
 def component_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
@@ -25,7 +29,7 @@ def component_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     places = runs.groupby(["host", "device"], observed=True).indices
     for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
         parent = devices[str(host), int(device)]
-        track[rows] = tracks_by_lane(tracks, parent, TRACK, start[rows], end[rows])
+        track[rows] = tracks_by_lane(tracks, parent, TRACK, start[rows], end[rows], ABOUT)
     look, rows = looks_of([runs[name] for name in ("component", "phase", "line")])
     looks = [_look(*map(str, row)) for row in rows]
     numbers = {name: runs[name].to_numpy() for name in ("step", "pieces", "self_ns")}

@@ -18,7 +18,11 @@ from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
-TRACK = "gaps"
+TRACK = "Gaps"
+ABOUT = (
+    "Time of the used steps in which no stream of the device works, named after its cause. Gaps "
+    "up to 10 µs cannot be told from the cost of a launch: they have none."
+)
 SHORT = "short gap"
 
 
@@ -31,7 +35,7 @@ def gap_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     places = gaps.groupby(["host", "device"]).indices
     for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
         parent, ends = devices[host, device], start[rows] + length[rows]
-        track[rows] = tracks_by_lane(tracks, parent, TRACK, start[rows], ends)
+        track[rows] = tracks_by_lane(tracks, parent, TRACK, start[rows], ends, ABOUT)
     caused = _caused(trace, gaps, length)
     look, rows = looks_of([caused[name] for name in ("cause", "component", "before", "after")])
     looks = [_look(*map(str, row)) for row in rows]

@@ -17,8 +17,8 @@ from moeprof.tables.trace import Trace
 
 Hosts = Mapping[str, int]
 """The process of each host, by name."""
-STEPS = "steps"
-ANNOTATIONS = "step annotations"
+STEPS = "Steps"
+ANNOTATIONS = "Step annotations"
 LAUNCH = "launch"
 
 

@@ -23,6 +23,12 @@ from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
 BYTES = "bytes"
+MEASURED = "Bytes in use as the events of the pool's allocator tell them."
+PLANNED = (
+    "Not measured: arguments, results that reuse none, and the temporary buffers of the largest "
+    "heap that live, by the compiler's plan, when the op that started last is written. 0 while the "
+    "program does not run."
+)
 _NONE = -1
 
 
@@ -37,7 +43,8 @@ def measured(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
     found = []
     for (host, device, pool), rows in cast("dict[tuple[str, int, str], Any]", pools).items():
         if (host, device) in devices:
-            track = tracks.counter(devices[host, device], f"memory in use, measured: {pool}", BYTES)
+            name = f"Memory in use, measured: {pool}"
+            track = tracks.counter(devices[host, device], name, BYTES, MEASURED)
             found.append(without_repeats(track, at[rows], used[rows]))
     return found
 
@@ -70,7 +77,8 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
         "dict[tuple[str, int], Any]", places.groupby(["host", "device"]).indices
     ).items():
         order = rows[np.lexsort((_rank(rows, len(runs), len(work)), at[rows]))]
-        track = tracks.counter(devices[place], f"memory, planned by the compiler: {name}", BYTES)
+        called = f"Memory, planned by the compiler: {name}"
+        track = tracks.counter(devices[place], called, BYTES, PLANNED)
         found.append(without_repeats(track, at[order], bytes_then[order].astype(np.int64)))
     return found
 

@@ -54,6 +54,8 @@ class Packets:
             described.process.pid = track.pid
             described.process.process_name = text_of(track.name)
             described.process.legacy_sort_index = track.place
+        if track.about:
+            described.description = track.about
         if track.unit == "bytes":
             described.counter.unit = described.counter.UNIT_SIZE_BYTES
         elif track.unit:

@@ -19,8 +19,13 @@ from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.tables.trace import Trace
 
-IMBALANCE = "expert imbalance"
-RECEIVED = "receive buffers"
+IMBALANCE = "Expert imbalance"
+RECEIVED = "Receive buffers"
+UNEVEN = "Tokens of the busiest expert over the mean of all, as recorded for each step; 1 is even."
+FILLED = (
+    "Bytes of the receive buffers whose use was recorded: room for the worst case, and what held "
+    "data, mean over ranks and layers."
+)
 
 
 def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
@@ -32,7 +37,7 @@ def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
         index=["layer", "step"], columns="expert", values="tokens", aggfunc="sum", fill_value=0
     )
     ratio = pd.Series(imbalance(loads.to_numpy(dtype=np.float64)), index=loads.index).dropna()
-    group = tracks.track(host, IMBALANCE)
+    group = tracks.track(host, IMBALANCE, UNEVEN)
     worst = ratio.groupby("step").max()
     found = [_counter(trace, tracks.counter(group, "worst layer", "× the mean expert"), worst)]
     for layer, mine in ratio.groupby("layer"):
@@ -57,7 +62,7 @@ def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     is_pairs = table["role"].eq("fan_out") & has_tokens
     used = rows * float(row_bytes[~is_pairs].sum()) + pairs * float(row_bytes[is_pairs].sum())
     worst = int(table["worst_bytes"].sum())
-    group = tracks.track(host, RECEIVED)
+    group = tracks.track(host, RECEIVED, FILLED)
     parts = {
         "used, mean rank": (BYTES, used),
         "worst case": (BYTES, pd.Series(worst, index=used.index)),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from moeprof.reports.perfetto.tracks import Tracks, on_lane
+from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.lanes import lanes
 
@@ -64,11 +64,10 @@ def looks_of(columns: Sequence[pd.Series]) -> tuple[Int64s, list[tuple[object, .
 
 
 def tracks_by_lane(
-    tracks: Tracks, parent: int, name: str, start_ns: Int64s, end_ns: Int64s
+    tracks: Tracks, parent: int, name: str, start_ns: Int64s, end_ns: Int64s, about: str = ""
 ) -> Int64s:
     """The track of each stretch, added below `parent`: more than one where some overlap in part."""
     lane = lanes(np.zeros(len(start_ns), np.int64), start_ns, end_ns)
-    numbers = range(int(lane.max(initial=0)) + 1)
-    uuids = np.array([tracks.track(parent, on_lane(name, number)) for number in numbers], np.int64)
-    found: Int64s = uuids[lane]
+    uuids = tracks.lanes(parent, name, int(lane.max(initial=0)) + 1, about)
+    found: Int64s = np.array(uuids, np.int64)[lane]
     return found

@@ -14,7 +14,8 @@ _FIRST_PROCESS = 1  # a pid of 0 is the swapper's
 class Track:
     """A row of the viewer. `uuid` counts from 1; `parent` is 0 for a process, which has a pid.
 
-    ``place`` is its place among its siblings. A track with a ``unit`` is a counter.
+    ``place`` is its place among its siblings; below a process the viewer goes by names instead.
+    ``about`` explains it in the viewer. A track with a ``unit`` is a counter.
     """
 
     uuid: int
@@ -23,6 +24,7 @@ class Track:
     name: str
     pid: int = 0
     unit: str = ""
+    about: str = ""
 
 
 @dataclass
@@ -36,21 +38,22 @@ class Tracks:
         """Add a process; its uuid."""
         return self._add(0, name, pid=self._children.get(0, 0) + _FIRST_PROCESS)
 
-    def track(self, parent: int, name: str) -> int:
+    def track(self, parent: int, name: str, about: str = "") -> int:
         """Add a row of slices, or of other tracks; its uuid."""
-        return self._add(parent, name)
+        return self._add(parent, name, about=about)
 
-    def counter(self, parent: int, name: str, unit: str) -> int:
+    def lanes(self, parent: int, name: str, count: int, about: str = "") -> list[int]:
+        """Add rows for what overlaps in part: the first, and the others inside it; their uuids."""
+        first = self.track(parent, name, about)
+        others = [f"{name} (overlapping, {lane + 1})" for lane in range(1, count)]
+        return [first, *(self.track(first, other) for other in others)]
+
+    def counter(self, parent: int, name: str, unit: str, about: str = "") -> int:
         """Add a row of values in `unit`; its uuid."""
-        return self._add(parent, name, unit=unit)
+        return self._add(parent, name, unit=unit, about=about)
 
-    def _add(self, parent: int, name: str, pid: int = 0, unit: str = "") -> int:
+    def _add(self, parent: int, name: str, *, pid: int = 0, unit: str = "", about: str = "") -> int:
         place = self._children.get(parent, 0)
         self._children[parent] = place + 1
-        self.all.append(Track(len(self.all) + 1, parent, place, name, pid, unit))
+        self.all.append(Track(len(self.all) + 1, parent, place, name, pid, unit, about))
         return len(self.all)
-
-
-def on_lane(name: str, lane: int) -> str:
-    """Name of one of the tracks that share what overlaps in part."""
-    return f"{name} (overlapping, {lane + 1})" if lane else name

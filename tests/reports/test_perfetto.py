@@ -119,8 +119,8 @@ def test_steps_say_why_they_are_left_out_and_hosts_have_clocks_of_their_own(tmp_
             f"{what} (its host's own clock)"
             for what in ("rank 0: hostA device 0", "rank 1: hostB device 0")
         ] + [f"host {host} (its host's own clock)" for host in ("hostA", "hostB")]
-        assert slices(engine, "track.name = 'steps'") == 2 * [
-            ("steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)
+        assert slices(engine, "track.name = 'Steps'") == 2 * [
+            ("Steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)
         ]
         assert notes(engine, "step 0") == {"used": 1}
         assert notes(engine, "step 1") == {"used": 0, "left out because": "late"}
@@ -145,15 +145,15 @@ def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(tmp_path):
         kernel("all-reduce.1", 130_000, 50_000, device=1),
     ]
     with written(traced(events, ops), tmp_path) as (engine, found):
-        assert slices(engine, "track.name = 'collectives'") == [
-            ("collectives", "all-reduce.1", 100_000, 80_000),
-            ("collectives", "wait for rank 1", 100_000, 30_000),
-            ("collectives", "transfer", 130_000, 50_000),
-            ("collectives", "all-reduce.1", 130_000, 50_000),
-            ("collectives", "transfer", 130_000, 50_000),
+        assert slices(engine, "track.name = 'Collectives'") == [
+            ("Collectives", "all-reduce.1", 100_000, 80_000),
+            ("Collectives", "wait for rank 1", 100_000, 30_000),
+            ("Collectives", "transfer", 130_000, 50_000),
+            ("Collectives", "all-reduce.1", 130_000, 50_000),
+            ("Collectives", "transfer", 130_000, 50_000),
         ]
-        assert slices(engine, "track.name = 'gaps'") == [
-            ("gaps", "short gap", 90_000, 10_000), ("gaps", "unknown", 110_000, 20_000),
+        assert slices(engine, "track.name = 'Gaps'") == [
+            ("Gaps", "short gap", 90_000, 10_000), ("Gaps", "unknown", 110_000, 20_000),
         ]  # fmt: skip
         assert notes(engine, "unknown")["ran next"] == "all-reduce.1"
         assert found.missing[0].startswith("memory: the capture has no events of an allocator")
@@ -162,7 +162,7 @@ def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(tmp_path):
 def test_a_collective_without_its_peer_has_no_invented_parts(tmp_path):
     ops = [hlo("all-reduce.1", "all-reduce", replica_groups="{{0,1}}")]
     with written(traced([kernel("all-reduce.1", 100, 80)], ops), tmp_path) as (engine, _):
-        names = [name for _, name, *_ in slices(engine, "track.name = 'collectives'")]
+        names = [name for _, name, *_ in slices(engine, "track.name = 'Collectives'")]
         assert names == ["all-reduce.1"]
 
 
@@ -202,7 +202,7 @@ def test_measured_memory_is_a_counter_of_each_pool(tmp_path):
             """select name, unit, ts, cast(value as int) as value from counter
             join process_counter_track track on track_id = track.id"""
         ) == [
-            ("memory in use, measured: GPU_0_bfc", "bytes", at, used)
+            ("Memory in use, measured: GPU_0_bfc", "bytes", at, used)
             for at, used in ((10, 4096), (20, 8192), (40, 2**40))
         ]
 

@@ -102,7 +102,7 @@ def test_self_times_by_component_phase_rank_and_step_are_those_of_the_breakdown(
 def test_gaps_are_those_of_sync_gaps(case):
     found = case.engine.rows(
         """select name, coalesce(extract_arg(arg_set_id, 'debug.component that ran next'), ''),
-        sum(dur), count(*), max(dur) from piece where track like 'gaps%' group by 1, 2"""
+        sum(dur), count(*), max(dur) from piece where track like 'Gaps%' group by 1, 2"""
     )
     table = analyze(case.trace, ["sync_gaps"])["sync_gaps"].table
     shares = window(case.trace).shares
@@ -117,7 +117,7 @@ def test_gaps_are_those_of_sync_gaps(case):
 
 def test_waits_and_transfers_are_those_of_the_collectives(case):
     waits = waits_in_steps(case.trace)
-    query = """select count(*), sum(dur) from piece where track like 'collectives%' and {}"""
+    query = """select count(*), sum(dur) from piece where track like 'Collectives%' and {}"""
     assert case.engine.rows(query.format("depth = 0")) == [(len(waits), waits["duration_ns"].sum())]
     known = waits[waits["wait_ns"].notna()]
     assert len(known) > 0
@@ -151,7 +151,7 @@ def test_an_arrow_leads_from_each_launch_to_its_first_piece(case):
 
 
 def test_steps_and_annotations_are_there(case):
-    steps = case.engine.rows("select name, ts, dur from piece where track = 'steps' order by ts")
+    steps = case.engine.rows("select name, ts, dur from piece where track = 'Steps' order by ts")
     table = case.trace.steps
     assert steps == [
         (f"step {s}", start, length)
@@ -159,7 +159,7 @@ def test_steps_and_annotations_are_there(case):
             table["step"], table["start_ns"], table["duration_ns"], strict=True
         )
     ]
-    marks = case.engine.rows("select name from piece where track = 'step annotations' order by ts")
+    marks = case.engine.rows("select name from piece where track = 'Step annotations' order by ts")
     assert [name for (name,) in marks] == [f"train {n}" for n in case.trace.markers["step"]]
     threads = case.engine.one("select count(*) from piece where category = 'launch'")
     assert threads == len(case.trace.launches)
@@ -180,7 +180,7 @@ def counters(case: Case, name: str) -> pd.DataFrame:
 
 
 def test_the_planned_memory_peaks_where_the_compiler_says(case):
-    found = counters(case, "memory, planned by the compiler: *")
+    found = counters(case, "Memory, planned by the compiler: *")
     assert found["process"].nunique() == len(case.trace.devices)
     memory = analyze(case.trace, ["memory"])["memory"]
     table = memory.table
