@@ -3,7 +3,7 @@
 const timelinePaint = (() => {
   const AXIS = 24;
   const ROW = 17;
-  const GAP = 7;
+  const GAP = 8;
   const SEEN = 1.5;  // pixels from which a piece is drawn alone
   const LIGHT = { ink: "#000", soft: "#444", rule: "#ccc", card: "#fff", wash: "#f4f4f4", link: "#000" };
 
@@ -63,7 +63,7 @@ const timelinePaint = (() => {
   // Bands from top to bottom: a device's own, then its lanes where it is open.
   const laidOut = (devices, isOpen) => {
     const bands = [];
-    let top = 0;
+    let top = 4;
     for (const device of devices) {
       const open = isOpen(device);
       bands.push({ device, row: null, top, isOpen: open });
@@ -74,7 +74,7 @@ const timelinePaint = (() => {
           top += ROW;
         }
       }
-      top += GAP;
+      top += open ? GAP : GAP / 2;
     }
     return { bands, height: top };
   };
