@@ -107,37 +107,38 @@ def drawn_step(trace: Trace, budget: int) -> Analysis:
 
 
 def _placed(trace: Trace, spans: pd.DataFrame, pieces: pd.DataFrame) -> pd.DataFrame:
-    """`pieces` on one axis, with lane, place of the lane among all, and codes of their names."""
+    """`pieces` on one axis, with the place of their lane among all, and codes of their names."""
     events = trace.events.iloc[pieces["row"].to_numpy()]
     start = on_one_axis(trace, spans, pieces["host"], pieces["start_ns"].to_numpy())
     end = on_one_axis(trace, spans, pieces["host"], pieces["end_ns"].to_numpy())
     end = np.maximum(start, end)  # drift may turn an instant round
-    lines = _lines(trace, events)
+    lines = events["line"].cat
+    line = np.zeros(len(events), np.int64) if _is_pool(trace) else lines.codes.to_numpy()
     segment = pieces["segment"].to_numpy()
-    wide = len(lines.categories)
-    track = _busiest_first(segment, segment * wide + lines.codes, end - start)
+    track = _busiest_first(segment, segment * (len(lines.categories) + 1) + line, end - start)
     row = rows_within(track, start, end)
-    deep = int(row.max()) + 1
-    place = track * deep + row
-    names = np.asarray(lines.categories, dtype=object)[lines.codes]
-    lane = np.where(row > 0, [f"{n} ({r + 1})" for n, r in zip(names, row, strict=True)], names)
-    known = attribute(trace, events)
-    op = np.where(
-        (events["op"] != "") & ~is_guess(events), events["op"].astype(str), events["name"]
-    )
+    ops, kernels = (events[name].cat for name in ("op", "name"))
+    op_codes, kernel_codes = (of.codes.to_numpy().astype(np.int64) for of in (ops, kernels))
+    components = attribute(trace, events)["component"].cat.codes.to_numpy()
     return pieces.assign(
         start_ns=start,
         end_ns=end,
-        place=place,
-        lane=lane,
-        op=op,
-        kernel=events["name"].astype(str).to_numpy(),
-        kind=events["kind"].astype(str).to_numpy(),
-        instruction=sure_rows(events),
-        op_code=pd.factorize(op)[0].astype(np.int64),
-        component_code=known["component"].cat.codes.to_numpy().astype(np.int64),
-        **{name: known[name].astype(str).to_numpy() for name in ("component", "phase", "source")},
+        row_in_line=row,
+        place=track * (int(row.max()) + 1) + row,
+        op_code=np.where(_has_op(events), op_codes, len(ops.categories) + kernel_codes),
+        component_code=components.astype(np.int64),
     )
+
+
+def _has_op(events: pd.DataFrame) -> np.ndarray:
+    """Whether the op of each piece is known for sure."""
+    known: np.ndarray = (events["op"].ne("") & ~is_guess(events)).to_numpy()
+    return known
+
+
+def _is_pool(trace: Trace) -> bool:
+    """Whether ops of a device run on whichever thread of a pool is free, as those of XLA:CPU do."""
+    return trace.meta.platform == "cpu"
 
 
 def _busiest_first(segment: Int64s, stream: Int64s, length: Int64s) -> Int64s:
@@ -152,30 +153,34 @@ def _busiest_first(segment: Int64s, stream: Int64s, length: Int64s) -> Int64s:
     return numbered
 
 
-def _lines(trace: Trace, events: pd.DataFrame) -> pd.Categorical[str]:
-    """Stream of each piece. XLA:CPU runs a device's ops on whichever thread of a pool is free."""
-    if trace.meta.platform == "cpu":
-        return pd.Categorical([_THREADS] * len(events))
-    return pd.Categorical(events["line"].astype(str))
-
-
 def _work_table(
     trace: Trace, spans: pd.DataFrame, placed: pd.DataFrame, found: Merged
 ) -> pd.DataFrame:
     shown = placed.iloc[found.shown]
+    events = attribute(trace, trace.events.iloc[shown["row"].to_numpy()]).reset_index(drop=True)
     devices = spans.loc[shown["segment"], ["rank", "host", "device"]].reset_index(drop=True)
     scopes = np.append(trace.hlo_ops["op_name"].astype(str).to_numpy(), "")
-    taken = ["place", "lane", "op", "kernel", "kind", "component", "phase", "source"]
+    names = events[["kind", "component", "phase", "source"]].astype("str")
     return devices.assign(
-        **{name: shown[name].to_numpy() for name in taken},
+        **{str(name): column for name, column in names.items()},
+        place=shown["place"].to_numpy(),
+        lane=_lanes(trace, events["line"], shown["row_in_line"].to_numpy()),
+        op=events["op"].astype("str").where(_has_op(events), events["name"].astype("str")),
+        kernel=events["name"].astype("str"),
+        scope=scopes[sure_rows(events)],
         start_ns=found.start_ns,
         duration_ns=found.end_ns - found.start_ns,
         busy_ns=found.busy_ns,
         count=found.pieces,
         shown_ns=found.shown_ns,
         wait_ns=_sums_of_known(placed["wait_ns"].to_numpy(), found),
-        scope=scopes[shown["instruction"].to_numpy()],
     )
+
+
+def _lanes(trace: Trace, lines: pd.Series, row: Int64s) -> list[str]:
+    """Stream of each piece, with the number of its row where the stream has several."""
+    names = [_THREADS] * len(lines) if _is_pool(trace) else lines.astype("str").tolist()
+    return [f"{name} ({at + 1})" if at else name for name, at in zip(names, row, strict=True)]
 
 
 def _sums_of_known(wait_ns: Int64s, found: Merged) -> Int64s:
@@ -238,7 +243,7 @@ def _notes(trace: Trace, step: int, pieces: int, drawn: int, resolution_ns: int)
             "clocks of hosts are not aligned: each host's step begins at 0, so what lies above "
             "each other on different hosts need not have happened at once"
         )
-    if trace.meta.platform == "cpu":
+    if _is_pool(trace):
         notes.append(
             "ops of a virtual CPU device run on whichever thread is free: rows of a device are "
             "work at the same time, not threads"
