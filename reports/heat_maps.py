@@ -59,7 +59,7 @@ _DARK_WAIT = ((0, "#262b30"), (0.5, "#a3561a"), (1, "#ffc08a"))
 _SIDE = "#7d858d"
 _EDGE = "rgba(125,133,141,0.75)"
 _AXIS_PX, _KEY_PX, _RANKS_PX = 54, 58, 18
-_LEAST_PX, _MOST_PX, _MAP_PX, _TALLEST_PX = 6, 26, 420, 900
+_LEAST_PX, _MOST_PX, _MAP_PX, _TALLEST_PX = 6, 32, 420, 900
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _drawn(
 ) -> Figure:
     """A heat map with its colours' key above and a bar beside each row."""
     rows, columns = found.cells.shape
-    map_px = min(max(rows * _MOST_PX, 0), max(_MAP_PX, rows * _LEAST_PX), _TALLEST_PX)
+    map_px = min(rows * _MOST_PX, max(_MAP_PX, rows * _LEAST_PX), _TALLEST_PX)
     x_title, y_title = axes
     cells: Json = {
         "type": "heatmap",

@@ -38,6 +38,8 @@ _AT_ROOF = Fill("#0a6fb5")
 _BEYOND = Fill("#dd6a1f", "/")
 _NO_DEVICE = "No roofs: the device is not known; name it with --hardware"
 _NO_PEAK = "No flat roof: no peak is stated for these element types"
+_FEW_DECADES = 1.5
+"""Up to so many the axis has ticks between the powers of ten too."""
 _MARGIN = 1.8
 """Room around points on a logarithmic axis, as a factor."""
 
@@ -250,9 +252,10 @@ def _left_out(document: Document, points: Sequence[Row]) -> str:
     rest_ns = whole_ns - sum(_number(row["per_step_ns"]) for row in points)
     if ops == len(points) or not whole_ns:
         return ""
+    is_cut = bool(document["drawings"][_DRAWING]["notes"])
     return (
         f"<br>not here: {ops - len(points)} of {ops} ops, {format_percent(rest_ns / whole_ns)} of "
-        "op time:<br>without matrix FLOPs, or not known"
+        f"op time:<br>without matrix FLOPs, {'cheaper, ' if is_cut else ''}or not known"
     )
 
 
@@ -261,7 +264,7 @@ def _axis(title: str, ends: tuple[float, float]) -> dict[str, Json]:
         "type": "log",
         "title": {"text": title, "standoff": 8},
         "range": [math.log10(end) for end in ends],
-        "dtick": 1,
+        "dtick": 1 if math.log10(ends[1] / ends[0]) > _FEW_DECADES else "D2",
         "tickformat": ",~g",
         "zeroline": False,
     }

@@ -55,6 +55,18 @@ def test_cells_are_few_enough(ranks, steps, bundle):
     assert steps_per_cell(ranks, steps) == bundle
 
 
+def test_of_hosts_without_a_common_clock_nothing_is_said():
+    work = [kernel("sent", 0, 90), kernel("sent", 50, 40, host="b")]
+    found = wait_map(traced(work, OPS))
+    assert found.table.empty
+    assert "not aligned" in found.notes[0]
+
+
+def test_without_steps_the_capture_is_one():
+    work = [kernel("sent", at, 100 - at, device=n, step=-1) for n, at in enumerate((0, 30))]
+    assert cells(wait_map(traced(work, OPS, {}))) == {(0, -1): (30, 0), (1, -1): (0, 30)}
+
+
 def test_without_a_collective_it_says_so():
     found = wait_map(traced([kernel("x", 0, 10)], OPS))
     assert (found.table.empty, found.notes) == (True, (NONE,))

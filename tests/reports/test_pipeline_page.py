@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from test_shell_browser import violations
 
 from moeprof.cli.main import group
 from moeprof.reports.pipeline_page import render
@@ -44,22 +45,23 @@ def test_the_page_holds_what_json_prints(tmp_path, open_html):
     assert page.inner_text("footer code >> nth=0").startswith("moeprof pipeline --stages 4")
 
 
-@pytest.mark.parametrize("width", [1400, 420])
-def test_schedules_are_drawn_on_one_scale(open_html, width):
-    document = document_of(*SHAPE, "--schedule", "all", "--activation-gib", "2")
+def test_schedules_are_drawn_on_one_scale(open_html):
+    shape = ("--stages", "2", "--microbatches", "4")
+    document = document_of(*shape, "--schedule", "all", "--activation-gib", "2")
     order = [row["schedule"] for row in document["schedules"]["finding"]["rows"]]
     assert list(document["planned"]) == order
-    visited = open_html(render(document), width=width, is_drawn=True)
+    visited = open_html(render(document), width=420, scheme="dark", is_drawn=True)
     page = visited.page
     assert visited.complaints == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
     titles = page.eval_on_selector_all("h2", "all => all.map(h => h.firstChild.textContent.trim())")
     assert titles == ["Schedules side by side", *order]
     assert set(order) == set(SCHEDULES)
     ends = page.evaluate(
         "[...document.querySelectorAll('[id^=schedule-] figure')].map(f => f.layout.xaxis.range[1])"
     )
-    assert ends == [11.0] * len(order)  # gpipe: 8 + 3 microbatches of 1 ms
+    assert ends == [5.0] * len(order)  # gpipe: 4 + 1 microbatches of 1 ms
+    assert violations(page) == []
 
 
 def test_bubbles_by_cause_add_up_to_the_bubble():
