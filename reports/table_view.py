@@ -14,6 +14,10 @@ from moeprof.units import format_ns
 
 MOST_ROWS = 1000
 _CELL_WIDTH = 72
+_PROSE_WIDTH = 280
+_PROSE = ("evidence", "change", "reason")
+"""Columns that hold sentences; the others hold names, of which both ends tell most."""
+
 # The step column of the runs' table says these already.
 _IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
 
@@ -69,7 +73,7 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
 def cell(value: Value, unit: str = "", name: str = "") -> Cell:
     """A value as a cell: long text is cut in its middle and kept whole beside it."""
     whole = cell_text(value, name, unit)
-    text = shortened(whole, _CELL_WIDTH)
+    text = shortened(whole, _PROSE_WIDTH if name in _PROSE else _CELL_WIDTH)
     return Cell(text, value, None if text == whole else whole)
 
 

@@ -19,7 +19,7 @@ from moeprof.reports.sentences import SENTENCES, sentence
 from moeprof.reports.sentences.of_runs import comparison_sentence
 from moeprof.reports.table_view import TableView, finding_table, parts_table, runs_table
 from moeprof.reports.timeline_view import TimelineView, timeline_view
-from moeprof.reports.top_findings import FindingsView, top_findings
+from moeprof.reports.top_findings import FindingsView, FindingView, top_findings
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
 
@@ -28,6 +28,9 @@ _MOST_PARTS = 7
 
 _MOST_TROUBLES = 2
 """Warnings that are shown at once; failed checks always are."""
+
+_TOLD_ABOVE = ("basis", "steps_used", "steps_dropped", "hints", "largest_gain")
+"""Headline figures that stand on the first screen, and in sentences."""
 
 _MARKS = {"ok": "✓", "warn": "!", "fail": "✗", "unchecked": "?"}
 
@@ -72,14 +75,18 @@ class FigureView:
 
 @dataclass(frozen=True)
 class SectionView:
-    """One question about one run; `docs` is the file that explains it."""
+    """One question about one run; `docs` is the file that explains it.
+
+    `metrics` are name, value and whether it is known; `further` are findings past the first screen.
+    """
 
     id: str
     name: str
     title: str
     question: str
     sentence: str
-    metrics: tuple[tuple[str, str], ...]
+    metrics: tuple[tuple[str, str, bool], ...]
+    further: tuple[FindingView, ...]
     figures: tuple[FigureView, ...]
     timeline: TimelineView | None
     table: TableView
@@ -126,6 +133,7 @@ class RunView:
     largest: tuple[Segment, ...]
     smaller: str
     findings: FindingsView | None
+    hints: str
     groups: tuple[GroupView, ...]
 
     @property
@@ -176,6 +184,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     segments = {segment.component: segment for segment in _segments(document, longest_ns)}
     ranked = tuple(segments.values())
     troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
+    findings = top_findings(document, prefix)
     shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))
     return RunView(
         id=prefix or "run",
@@ -198,12 +207,18 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         ranked=ranked,
         largest=ranked[:_MOST_PARTS] if len(ranked) > _MOST_PARTS + 1 else ranked,
         smaller=_smaller(ranked[_MOST_PARTS:]) if len(ranked) > _MOST_PARTS + 1 else "",
-        findings=top_findings(document, prefix),
+        findings=findings,
+        hints=f"{prefix}-hints" if prefix else "hints",
         groups=tuple(
             GroupView(
                 title,
                 tuple(
-                    _section(document, name, f"{prefix}-{name}" if prefix else name)
+                    _section(
+                        document,
+                        name,
+                        f"{prefix}-{name}" if prefix else name,
+                        findings.others if findings and name == "hints" else (),
+                    )
                     for name in names
                 ),
             )
@@ -266,7 +281,9 @@ def _legend(runs: Sequence[RunView]) -> tuple[Segment, ...]:
     return tuple(known[name] for name in in_order(known))
 
 
-def _section(document: Document, name: str, anchor: str) -> SectionView:
+def _section(
+    document: Document, name: str, anchor: str, further: tuple[FindingView, ...] = ()
+) -> SectionView:
     finding = document["analyses"][name]
     answer = sentence(document, name)
     drawn = timeline_view(document) if anchor == "timeline" else None  # not of several runs
@@ -278,10 +295,11 @@ def _section(document: Document, name: str, anchor: str) -> SectionView:
         question=finding["question"],
         sentence=answer,
         metrics=tuple(
-            (story.metric_name(m), written(m["value"], m["unit"]))
+            (story.metric_name(m), written(m["value"], m["unit"]), m["value"] is not None)
             for m in finding["headline"]
-            if name in SENTENCES  # else they are the sentence
+            if name in SENTENCES and m["metric"] not in _TOLD_ABOVE  # else they are the sentence
         ),
+        further=further,
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,
         table=finding_table(finding, anchor, story.title(name)),

@@ -44,7 +44,7 @@ def captured() -> Document:
     return build(read, analyze(read, is_drawn=True))
 
 
-def violations(page, *, rows: int = 3) -> list[str]:
+def violations(page, *, rows: int = 2) -> list[str]:
     """What axe-core objects to. It takes a second per hundred cells, and all rows are alike."""
     page.evaluate(
         """(rows) => {
@@ -84,12 +84,13 @@ def test_a_captured_run_is_usable_by_all(visit: Callable, captured):
     assert visited.requests == [visited.page.url]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_with_every_name_are_usable_by_all(visit: Callable, scheme):
-    one = visit(hostile_document(), scheme=scheme, is_drawn=True).page
-    assert violations(one) == []
-    several = visit(document("a"), with_hints({}), scheme=scheme, is_drawn=True).page
-    assert violations(several) == []
+def test_a_page_with_every_name_is_usable_by_all(visit: Callable):
+    assert violations(visit(hostile_document(), is_drawn=True).page) == []
+
+
+def test_several_runs_in_the_dark_are_usable_by_all(visit: Callable):
+    page = visit(document("a"), with_hints({}), scheme="dark", is_drawn=True).page
+    assert violations(page, rows=1) == []
 
 
 def test_the_first_screen_holds_three_findings(visit: Callable, captured):
