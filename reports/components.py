@@ -50,6 +50,28 @@ STEP_PARTS = {
 MIXED = "#c3ccd6"
 """What no component has most of: a scope or a line that holds many."""
 
+HELD = {
+    "weights": ("#7f8b98", ""),
+    "optimizer state": ("#a9b4bf", ""),
+    "inputs": ("#d3dae1", ""),
+    "heaps of other memory spaces": ("#8f9aa6", "\\"),
+}
+"""Greys, with a pattern, of memory that stays for the whole program: no part of a step makes it."""
+HELD_BESIDE = ("#c3ccd6", "/")
+"""Of what else stays."""
+
+CONTENTS = {
+    "gradients": (COLOURS["gradient_reduce"], ""),
+    "gathered weights": (COLOURS["weight_gather"], ""),
+    "receive buffers": (COLOURS["dispatch"], "."),
+    "dense fallback of ragged dot": (COLOURS["grouped_gemm"], "x"),
+    "loop state": (COLOURS["loop_gaps"], ""),
+    "logits": (COLOURS["head"], ""),
+}
+"""Colour and pattern of tensors that are one thing, whichever part of the step wrote them."""
+SAVED_PATTERN = "/"
+"""Over a component's colour: what its forward pass left for the backward pass."""
+
 _SPARE = ("#b0653a", "#4d8076", "#a08bc0", "#d98c8c", "#6b7f2f")
 
 PHASES = {"forward": "", "recompute": "/", "backward": "x", "other": "-"}

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from moeprof.reports import flame_figure, heat_maps, roofline_figure, stage_grid_figure, story
+from moeprof.reports import (
+    flame_figure,
+    heap_figures,
+    heat_maps,
+    roofline_figure,
+    stage_grid_figure,
+    story,
+)
 from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
@@ -106,6 +113,10 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "pipeline": (
         ("", pipeline),
         (stage_grid_figure.GRID, stage_grid_figure.stage_grid),
+    ),
+    "memory": (
+        (heap_figures.OVER_PROGRAM, heap_figures.over_program),
+        (heap_figures.AT_PEAK, heap_figures.at_peak),
     ),
     "ops": (
         (flame_figure.BY_SCOPE, flame_figure.by_scope),

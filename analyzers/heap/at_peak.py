@@ -60,7 +60,7 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     heaps = tuple(heaps_of(buffers))
     op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""
     contents = Contents(trace, module, op)
-    live = [_described(contents, row) for heap in heaps for row in heap.at_peak.itertuples()]
+    live = [described(contents, row) for heap in heaps for row in heap.at_peak.itertuples()]
     arguments = buffers[buffers["kind"].eq("parameter") & buffers["is_at_peak"]]
     held = [_argument(contents, row) for row in arguments.itertuples()]
     rest = {
@@ -82,7 +82,8 @@ def _op_at(heap: Heap, known: Mapping[str, Op]) -> str:
     return str(born.nlargest(1, "size_bytes")["op"].iloc[0]) if len(born) else ""
 
 
-def _described(contents: Contents, row: object) -> dict[str, object]:
+def described(contents: Contents, row: object) -> dict[str, object]:
+    """A temporary buffer, a row of `BUFFERS`, as a row of `AT_PEAK`."""
     name, index = str(row.op), str(row.shape_index)  # type: ignore[attr-defined]
     shape = shape_of(contents.program.ops.get(name), index)
     label = contents.classes.get(name, {})

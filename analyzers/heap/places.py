@@ -16,7 +16,8 @@ import pandas as pd
 from moeprof.tables.intervals import cover
 
 Int64s = npt.NDArray[np.int64]
-_PLACE = ["allocation", "offset_bytes", "size_bytes"]
+PLACE = ["allocation", "offset_bytes", "size_bytes"]
+"""What tells places of a heap apart."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,14 @@ class Heap:
 
     ``live_bytes`` has the bytes in use at each program point, int64[points]; ``peak`` is the first
     point where they are most. ``at_peak`` are the rows of `BUFFERS` that live there, one per place,
-    the one that was written last.
+    the one that was written last; ``buffers`` all rows with a life in it.
     """
 
     trace: int
     live_bytes: Int64s
     peak: int
     at_peak: pd.DataFrame
+    buffers: pd.DataFrame
 
 
 def heaps_of(buffers: pd.DataFrame) -> list[Heap]:
@@ -47,7 +49,7 @@ def _heap(trace: int, buffers: pd.DataFrame) -> Heap:
     freed = np.maximum(freed, born + 1).astype(
         np.int64
     )  # what is written and never read lives for one point
-    place = np.asarray(buffers.groupby(_PLACE).ngroup(), dtype=np.int64)
+    place = np.asarray(buffers.groupby(PLACE).ngroup(), dtype=np.int64)
     points = int(freed.max()) + 1
     # places one after the other on one axis, so that one cover joins the lives of each
     lives = cover(born + place * points, freed + place * points)
@@ -60,5 +62,5 @@ def _heap(trace: int, buffers: pd.DataFrame) -> Heap:
     live = np.cumsum(change)[:points]
     peak = int(live.argmax())
     there = buffers[(born <= peak) & (freed > peak)]
-    last = there.sort_values("live_from", kind="stable").drop_duplicates(_PLACE, keep="last")
-    return Heap(trace, live, peak, last)
+    last = there.sort_values("live_from", kind="stable").drop_duplicates(PLACE, keep="last")
+    return Heap(trace, live, peak, last, buffers)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from builders.work import hlo, kernel, traced
 from plotly.graph_objects import Figure
 from report_cases import HOSTILE, document
 
 from moeprof.analyzers import analyze
-from moeprof.reports import flame_figure
+from moeprof.analyzers.drawn.heap import SCHEMA
+from moeprof.ingest import open_run
+from moeprof.reports import flame_figure, heap_figures
 from moeprof.reports.bars import plotly_text
 from moeprof.reports.components import MIXED, colour
 from moeprof.reports.document import build, drawn_column
+from moeprof.reports.heap_bands import Row, bands, rows_of
+from moeprof.tables.analysis import Analysis, Metric
 
+GPU = Path(__file__).parents[1] / "data" / "gpu"
+MIB = 2**20
 LINES = "/src/moe.py:30:dispatch\n/src/train.py:3:step"
 
 
@@ -100,4 +108,111 @@ def test_a_click_fills_the_width_and_the_path_goes_back(visit):
     )
     wide = figure.locator("g.slice", has_text="norm").first.bounding_box()["width"]
     assert wide > 0.9 * figure.bounding_box()["width"]
+    assert visited.complaints == []
+
+
+LAYERS = (
+    ("weights", "", 40, True),
+    ("gaps and rounding", "", 1, True),
+    ("saved activations", "attention", 20, False),
+    ("receive buffers", "dispatch", 10, False),
+    ("working set", "grouped_gemm", 30, False),
+    ("working set", "norm", 2, False),
+)
+
+
+def heaped(scale=1, pool=None, op="dot.1"):
+    """Three stretches of MiB times `scale`; the second, from point 4, is the peak at point 7."""
+    rows = [
+        {"first_point": first, "point": point, "op": op, "running": "grouped_gemm",
+         "phase": "backward", "content": content, "component": component,
+         "size_bytes": scale * size * MIB, "stays": stays}
+        for first, point, there in ((0, 0, LAYERS[:3]), (4, 7, LAYERS), (8, 8, LAYERS[:2]))
+        for content, component, size, stays in there
+    ]  # fmt: skip
+    peak = scale * 103 * MIB
+    told = (
+        Metric("program_peak", peak, "bytes"), Metric("peak_point", 7, ""),
+        Metric("last_point", 9, ""), Metric("peak_op", op, ""), Metric("pool", pool, "bytes"),
+        Metric("device_memory", None, "bytes"),
+    )  # fmt: skip
+    drawn = Analysis("heap", "How full?", told, SCHEMA, SCHEMA.frame(rows))
+    return build(traced([kernel("k", 0, 9)]), {"heap": drawn})
+
+
+def test_layers_add_up_to_the_rows():
+    made = heaped()
+    figure = heap_figures.over_program(made)
+    Figure(figure)
+    layers = {t["name"]: t["y"] for t in figure["data"] if t.get("stackgroup")}
+    assert layers == {
+        "weights": [40, 40, 40, 40],
+        "other that stays": [1, 1, 1, 1],
+        "attention, kept": [20, 20, 0, 0],
+        "receive buffers": [0, 10, 0, 0],
+        "grouped GEMM": [0, 30, 0, 0],
+        "other parts": [0, 2, 0, 0],
+    }
+    (total,) = [trace for trace in figure["data"] if trace["name"] == "in all"]
+    assert total["y"] == [61, 103, 41, 41] == [sum(at) for at in zip(*layers.values(), strict=True)]
+    assert total["x"] == [0, 4, 8, 10]
+
+
+def test_the_peak_is_marked_and_told():
+    figure = heap_figures.over_program(heaped(pool=128 * MIB))
+    (note,) = figure["layout"]["annotations"]
+    assert (note["x"], note["y"]) == (4, 103)
+    assert note["text"].split("<br>") == [
+        "<b>peak 103.0 MiB</b>, 80.5 % of the pool", "at point 7 of 9", "dot.1",
+        "backward, grouped GEMM",
+    ]  # fmt: skip
+    (line,) = figure["layout"]["shapes"]
+    assert line["y0"] == 128.0
+    assert line["label"]["text"] == "limit 128.0 MiB"
+
+
+def test_a_limit_far_above_is_told_but_not_drawn():
+    figure = heap_figures.over_program(heaped(scale=1024, pool=1024**4))
+    assert "shapes" not in figure["layout"]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "GiB"
+    assert "10.1 % of the pool" in figure["layout"]["annotations"][0]["text"]
+
+
+def test_small_layers_are_one_and_their_bytes_stay():
+    rows = [
+        Row(0, 0, "", "", "", "working set", f"part{n}", 100 + n, stays=False) for n in range(9)
+    ]
+    found = bands([*rows, rows[0]._replace(content="logits", size_bytes=3)], 900)
+    assert len(found) == 6
+    assert sum(sum(band.sizes.values()) for band in found) == sum(range(100, 109)) + 3
+    assert found[-1].name == "other parts"
+    assert found[-1].sizes == {0: 100 + 101 + 102 + 103 + 3}
+
+
+def test_hover_text_of_memory_is_no_markup():
+    figure = heap_figures.over_program(heaped(op=HOSTILE[5]))
+    (total,) = [trace for trace in figure["data"] if trace["name"] == "in all"]
+    assert "<b>bold" not in total["customdata"][0]
+    assert "&lt;b&gt;bold" in total["customdata"][0]
+    assert heap_figures.over_program(document()) is None
+    assert rows_of(document()) == []
+
+
+def test_bars_at_the_peak_are_the_finding(visit):
+    trace = open_run(GPU / "sparse-gmm")
+    made = build(trace, analyze(trace, ("memory", "heap")))
+    figure = heap_figures.at_peak(made)
+    lengths = sum(x for bar in figure["data"] for x in bar["x"])
+    rows = sorted(made["analyses"]["memory"]["rows"], key=lambda row: -row["size_bytes"])
+    assert lengths * MIB <= sum(row["size_bytes"] for row in rows)
+    assert lengths * MIB > 0.97 * sum(row["size_bytes"] for row in rows)
+    visited = visit(made, is_drawn=True)
+    drawn = visited.page.locator("#memory-figure .fills path.js-fill")
+    drawn.first.wait_for(state="attached")
+    shown = visited.page.evaluate(
+        "document.querySelector('#memory-figure').data"
+        ".filter(t => t.stackgroup).map(t => t.y.at(0)).reduce((a, b) => a + b)"
+    )
+    first = [row.size_bytes for row in rows_of(made) if row.first == 0]
+    assert round(shown * MIB) == sum(first)
     assert visited.complaints == []

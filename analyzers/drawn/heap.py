@@ -1,0 +1,209 @@
+"""Question: how full is a device's memory at each point of the step's program, and of what?
+
+Reads:   modules, buffers, hlo_ops, steps, allocations, devices.
+Returns: one row per stretch of the program and kind of tensor that is there.
+
+A point is an event of the compiler's plan: a buffer gets its place or gives it back, loops counted
+once. Arguments, results and what the compiler holds beside the heap stay throughout. A stretch
+shows the point where it holds most, so the largest one is the peak of `memory`, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from moeprof.analyzers.hardware import hardware_in
+from moeprof.analyzers.heap.at_peak import Peak, described, peak_of
+from moeprof.analyzers.heap.contents import Contents
+from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.over_program import fullest_points, living, running
+from moeprof.analyzers.heap.places import Heap, Int64s
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "heap",
+    (
+        Column("first_point", "int64", "", "program point at which the stretch begins"),
+        Column("point", "int64", "", "program point of the stretch that holds most: this is it"),
+        Column("op", "text", "", "HLO instruction that runs there: it wrote the last buffer"),
+        Column("running", "text", "", "component of that instruction"),
+        Column("phase", "text", "", "its phase: forward, recompute, backward or other"),
+        Column("content", "text", "", "kind of tensor"),
+        Column("component", "text", "", "part of the step that wrote it; empty for what stays"),
+        Column("size_bytes", "int64", "bytes", "on one device"),
+        Column("stays", "bool", "", "whether it is held for the whole program"),
+    ),
+)
+QUESTION = "How full is a device's memory at each point of the step's program, and of what?"
+OTHER_SPACES = "heaps of other memory spaces"
+_LATE = ("backward", "recompute")
+_VOTES = {"forward": -1, "recompute": 1, "backward": 1}
+_WINDOWS, _LEAST_REACH = 80, 8
+"""Points to either side that tell the pass: this part of the program, and at least so many."""
+MOST_STRETCHES = 400
+"""What a figure can show side by side, three pixels each."""
+
+
+def heap(trace: Trace) -> Analysis:
+    """The plan of the step's program over its points, stretches merged, the peak kept."""
+    module = step_module(trace)
+    peak = peak_of(trace, module) if module >= 0 else None
+    if peak is None or not peak.heaps:
+        why = (
+            "no program of a step is known"
+            if module < 0
+            else "the profile keeps no account of the buffers of the step's program"
+            if peak is None
+            else "no temporary buffer of the step's program has a life that the profile tells"
+        )
+        note = f"none in this trace: {why}"
+        return Analysis("heap", QUESTION, (), SCHEMA, SCHEMA.frame(), (note,))
+    found = peak.heaps[0]
+    stays = _staying(peak, found)
+    table = SCHEMA.frame(list(_rows(trace, peak, stays)))
+    return Analysis(
+        "heap", QUESTION, _headline(trace, peak, found), SCHEMA, table, _notes(trace, peak, found)
+    )
+
+
+def _staying(peak: Peak, found: Heap) -> dict[str, int]:
+    """Bytes that are there throughout, by content: all of the peak but the heap's own buffers.
+
+    What lies in another heap counts as the compiler allocates it, for the whole program.
+    """
+    table = peak.table
+    is_temporary = table["component"].ne("") | table["content"].eq("temporary")
+    stays = table[~is_temporary].groupby("content", sort=False)["size_bytes"].sum().to_dict()
+    total = sum(int(size) for size in stays.values())
+    rest = peak.total_bytes - int(found.live_bytes.max()) - total
+    if rest:
+        stays[OTHER_SPACES] = rest
+    return {str(content): int(size) for content, size in stays.items()}
+
+
+def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[str, object]]:
+    found = peak.heaps[0]
+    firsts, points = fullest_points(found.live_bytes, MOST_STRETCHES)
+    named, ops = _Kinds(trace, peak), running(found, points)
+    late = _are_late(named.classes, found, points)
+    for first, point, there, op, is_late in zip(
+        firsts, points, living(found, points), ops, late, strict=True
+    ):
+        of_peak = point == found.peak and peak.op
+        is_back = named.is_late(peak.op) if of_peak else is_late
+        label = named.classes.get(op, {})
+        at = {
+            "first_point": int(first),
+            "point": int(point),
+            "op": op,
+            "running": label.get("component", ""),
+            "phase": label.get("phase", ""),
+        }
+        sizes: Counter[tuple[str, str]] = Counter()
+        for row in there:
+            content, component, size = named.kind_of(int(row), is_back=is_back)
+            sizes[content, component] += size
+        for content, size in stays.items():
+            yield {**at, **_group(content, "", size), "stays": True}
+        for (content, component), size in sorted(sizes.items()):
+            yield {**at, **_group(content, component, size), "stays": False}
+
+
+class _Kinds:
+    """What the buffers of a heap are, as the program runs.
+
+    What the forward pass wrote is saved for the backward pass from where that begins; before that
+    it is what the forward pass works on. So `Contents` says it of the peak alone.
+    """
+
+    def __init__(self, trace: Trace, peak: Peak) -> None:
+        """Begin before the first op."""
+        self._rows = list(peak.heaps[0].buffers.itertuples())
+        before = Contents(trace, peak.module, "")
+        self.classes = before.classes
+        late = (name for name, label in self.classes.items() if label["phase"] in _LATE)
+        first = next(late, None)
+        self._contents = {False: before}
+        if first is not None:
+            self._contents[True] = Contents(trace, peak.module, first)
+        self._known: dict[tuple[int, bool], tuple[str, str, int]] = {}
+
+    def is_late(self, op: str) -> bool:
+        """Whether an op is of the backward pass."""
+        return self.classes.get(op, {}).get("phase") in _LATE
+
+    def kind_of(self, row: int, *, is_back: bool) -> tuple[str, str, int]:
+        """Content, component and bytes of a buffer, in the backward pass or before."""
+        key = (row, is_back)
+        if key not in self._known:
+            kind = described(self._contents[is_back], self._rows[row])
+            size = int(str(kind["size_bytes"]))
+            self._known[key] = (str(kind["content"]), str(kind["component"]), size)
+        return self._known[key]
+
+
+def _are_late(classes: Mapping[str, Mapping[str, str]], found: Heap, points: Int64s) -> list[bool]:
+    """Whether the backward pass runs at each point: most ops around it are of it.
+
+    One op does not tell: compilers move some of the other pass ahead. Where none tells, it goes on.
+    """
+    born = found.buffers[["live_from", "op"]].sort_values("live_from", kind="stable")
+    votes = [_VOTES.get(classes.get(str(op), {}).get("phase", ""), 0) for op in born["op"]]
+    sums = np.concatenate([[0], np.cumsum(votes)])
+    reach = max(len(found.live_bytes) // _WINDOWS, _LEAST_REACH)
+    places = born["live_from"].to_numpy()
+    low = np.searchsorted(places, points - reach, side="left")
+    high = np.searchsorted(places, points + reach, side="right")
+    found_late, is_late = [], False
+    for balance in sums[high] - sums[low]:
+        is_late = balance > 0 or (is_late and balance == 0)
+        found_late.append(bool(is_late))
+    return found_late
+
+
+def _group(content: str, component: str, size_bytes: int) -> dict[str, object]:
+    return {"content": content, "component": component, "size_bytes": size_bytes}
+
+
+def _headline(trace: Trace, peak: Peak, found: Heap) -> tuple[Metric, ...]:
+    spec = hardware_in(trace)
+    return (
+        Metric("program_peak", peak.total_bytes, "bytes"),
+        Metric("peak_point", found.peak, ""),
+        Metric("last_point", len(found.live_bytes) - 1, ""),
+        Metric("peak_op", peak.op, ""),
+        Metric("pool", pool_bytes(trace), "bytes"),
+        Metric("device_memory", spec.hbm_bytes if spec else None, "bytes"),
+    )
+
+
+def pool_bytes(trace: Trace) -> int | None:
+    """What the allocator may give out on the device where that is least; None where none tells."""
+    pools = trace.allocations
+    told = pools[pools["device"].ge(0) & pools["allocated_bytes"].ge(0)]
+    told = told[told["available_bytes"].ge(0)]
+    sizes = (told["allocated_bytes"] + told["available_bytes"]).groupby(
+        [told["host"], told["device"]], observed=True
+    )
+    return int(sizes.max().min()) if len(told) else None
+
+
+def _notes(trace: Trace, peak: Peak, found: Heap) -> tuple[str, ...]:
+    name = str(trace.modules[trace.modules["module"].eq(peak.module)]["name"].iloc[0])
+    points, stretches = len(found.live_bytes), min(len(found.live_bytes), MOST_STRETCHES)
+    notes = [f"program {name} on one device, as its compiler laid it out, loops counted once"]
+    if stretches < points:
+        notes.append(
+            f"{points} program points are drawn as {stretches} stretches, each at its fullest"
+        )
+    if len(peak.heaps) > 1:
+        notes.append(
+            f"{len(peak.heaps) - 1} other heap(s) of the program, in another memory space, count "
+            "as allocated for all of it"
+        )
+    return tuple(notes)

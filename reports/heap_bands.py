@@ -1,0 +1,151 @@
+"""Question: into which layers does a heap figure sort the tensors of a program?
+
+What stays for the whole program is grey; a tensor that is one thing (gradients, receive buffers)
+is one layer; what the forward pass keeps and what a component works on are layers by component.
+Small layers of a kind are one. Layers add up to the rows, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from moeprof.reports import story
+from moeprof.reports.bars import Fill
+from moeprof.reports.components import (
+    COLOURS,
+    CONTENTS,
+    HELD,
+    HELD_BESIDE,
+    SAVED_PATTERN,
+    colour,
+    in_order,
+)
+from moeprof.reports.document import Document, Value, drawn_column
+
+LEAST_SHARE, MOST_PARTS = 0.02, 5
+"""A layer of its own reaches this share of the peak somewhere; so many of a kind have one."""
+_SAVED, _WORK, _BESIDE = "saved activations", "working set", "held beside"
+
+
+class Row(NamedTuple):
+    """One row of the drawing."""
+
+    first: int
+    point: int
+    op: str
+    running: str
+    phase: str
+    content: str
+    component: str
+    size_bytes: int
+    stays: bool
+
+
+@dataclass(frozen=True)
+class Band:
+    """One layer: bytes by the first point of the stretch."""
+
+    name: str
+    fill: Fill
+    sizes: Mapping[int, int]
+
+
+class _Kind(NamedTuple):
+    content: str
+    component: str
+    is_small: bool = False
+
+
+def rows_of(document: Document) -> list[Row]:
+    """The rows of the drawing in order of points; none where there is none."""
+    drawing = document["drawings"].get("heap")
+    if drawing is None:
+        return []
+    names = ("first_point", "point", "op", "running", "phase", "content", "component")
+    texts = zip(
+        *(drawn_column(drawing, name) for name in (*names, "size_bytes", "stays")), strict=True
+    )
+    return [_row(values) for values in texts]
+
+
+def _row(values: tuple[Value, ...]) -> Row:
+    first, point, *texts, size, stays = values
+    op, running, phase, content, component = map(str, texts)
+    places = int(first or 0), int(point or 0)
+    return Row(*places, op, running, phase, content, component, int(size or 0), bool(stays))
+
+
+def bands(rows: Iterable[Row], peak_bytes: int) -> list[Band]:
+    """The layers, from the bottom to the top."""
+    sizes: dict[_Kind, dict[int, int]] = {}
+    for row in rows:
+        layer = sizes.setdefault(_kind(row), {})
+        layer[row.first] = layer.get(row.first, 0) + row.size_bytes
+    merged: dict[_Kind, dict[int, int]] = {}
+    own = _own(sizes, peak_bytes)
+    for kind, layer in sizes.items():
+        target = merged.setdefault(kind if kind in own else _small(kind), {})
+        for first, size in layer.items():
+            target[first] = target.get(first, 0) + size
+    parted = {kind.content for kind in merged if kind.component}
+    return [Band(_name(kind, parted), _fill(kind), merged[kind]) for kind in _ordered(merged)]
+
+
+def _kind(row: Row) -> _Kind:
+    if row.stays or row.content in CONTENTS:
+        return _Kind(row.content, "")
+    return _Kind(_SAVED if row.content == _SAVED else _WORK, row.component or "other")
+
+
+def _own(sizes: Mapping[_Kind, Mapping[int, int]], peak_bytes: int) -> set[_Kind]:
+    """Layers that are large enough to be seen, of those by component the largest."""
+    most = {kind: max(layer.values()) for kind, layer in sizes.items()}
+    large = [kind for kind in most if most[kind] >= LEAST_SHARE * peak_bytes]
+    found = {kind for kind in large if not kind.component}
+    for content in (_SAVED, _WORK):
+        mine = [kind for kind in large if kind.component and kind.content == content]
+        found.update(sorted(mine, key=lambda kind: (-most[kind], kind))[:MOST_PARTS])
+    return found
+
+
+def _small(kind: _Kind) -> _Kind:
+    """The layer of the small ones like this: what stays, what is kept, what is worked on."""
+    if kind.component:
+        return _Kind(kind.content, "", is_small=True)
+    is_work = kind.content in CONTENTS
+    return _Kind(_WORK if is_work else _BESIDE, "", is_small=True)
+
+
+def _ordered(kinds: Iterable[_Kind]) -> list[_Kind]:
+    """What stays, then what is kept, then what is worked on; each with its small ones on top."""
+    contents = [*HELD, _BESIDE, _SAVED, *CONTENTS, _WORK]
+    found = list(kinds)
+    places = in_order(kind.component for kind in found)
+    held = len(HELD)
+
+    def place(kind: _Kind) -> tuple[int, bool, int, str]:
+        at = contents.index(kind.content) if kind.content in contents else held
+        return at, kind.is_small, places.index(kind.component), kind.content
+
+    return sorted(found, key=place)
+
+
+def _name(kind: _Kind, parted: set[str]) -> str:
+    """The layer's name; `parted` are the contents that have layers by component."""
+    if kind.component:
+        part = story.label(kind.component)
+        return f"{part}, kept" if kind.content == _SAVED else part
+    if kind.content == _BESIDE:
+        return "other that stays"
+    if not kind.is_small or kind.content not in parted:
+        return kind.content
+    return "other parts, kept" if kind.content == _SAVED else "other parts"
+
+
+def _fill(kind: _Kind) -> Fill:
+    if kind.component or (kind.is_small and kind.content in (_SAVED, _WORK)):
+        shade = colour(kind.component) if kind.component else COLOURS["other"]
+        return Fill(shade, SAVED_PATTERN if kind.content == _SAVED else "")
+    return Fill(*CONTENTS.get(kind.content, HELD.get(kind.content, HELD_BESIDE)))

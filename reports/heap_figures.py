@@ -1,0 +1,296 @@
+"""Question: which figures show how full a device's memory is, and of what?
+
+Every function is pure: document in, plotly figure out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from moeprof.reports import story
+from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
+from moeprof.reports.components import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASES, colour
+from moeprof.reports.document import Document, Value
+from moeprof.reports.heap_bands import Band, Row, bands, rows_of
+from moeprof.units import format_bytes, format_percent
+
+OVER_PROGRAM = (
+    "Over the program: What the compiler plans for one device, from the first operation of the "
+    "step to the last, each loop once; the axis counts places taken and given back, not time. "
+    "Grey stays throughout, stripes are what the forward pass keeps for the backward pass. The "
+    "strips below say which component runs, and in which phase."
+)
+AT_PEAK = "At the peak: The largest kinds of tensors, and the components that wrote them."
+_LIMIT = "#c0392b"
+_NEAR = 0.4
+"""A limit is drawn where the peak reaches this share of it: else it would flatten all else."""
+_NAME_WIDTH = 34
+_MOST_KINDS = 8
+_LEAST_LABELLED = 0.12
+"""A phase is named in the strip where it has this share of the program in one piece."""
+
+
+def over_program(document: Document) -> Figure | None:
+    """Layers of memory over the points of the program, the peak marked."""
+    rows = rows_of(document)
+    if not rows:
+        return None
+    told = {m["metric"]: m["value"] for m in document["drawings"]["heap"]["headline"]}
+    stretches = list({row.first: row for row in rows}.values())
+    peak_bytes, end = _whole(told["program_peak"]), _whole(told["last_point"]) + 1
+    scale = _Scale(peak_bytes)
+    limit = _limit(told, peak_bytes)
+    edges = [*(row.first for row in stretches), end]
+    data = [_layer(band, edges, scale) for band in bands(rows, peak_bytes)]
+    data += [_total(rows, stretches, end, scale), *_strips(stretches, end)]
+    layout = _layout(scale, end, limit or peak_bytes)
+    layout["annotations"] = [_peak_note(stretches, told, scale)]
+    if limit:
+        layout["shapes"] = [_limit_line(limit, scale)]
+    return {"data": data, "layout": layout}
+
+
+def at_peak(document: Document) -> Figure | None:
+    """One bar per kind of tensor at the peak, by the component that wrote it."""
+    rows = story.rows(document, "memory")
+    sizes: dict[str, dict[str, int]] = {}
+    for row in rows:
+        parts = sizes.setdefault(str(row["content"]), {})
+        component = str(row["component"])
+        parts[component] = parts.get(component, 0) + _whole(row["size_bytes"])
+    if not sizes:
+        return None
+    whole = sum(sum(parts.values()) for parts in sizes.values())
+    scale = _Scale(whole)
+    largest = sorted(sizes, key=lambda content: -sum(sizes[content].values()))[:_MOST_KINDS]
+    labels = [f"{c}  {format_percent(sum(sizes[c].values()) / whole)}" for c in largest]
+    pieces = [
+        _piece(content, component, size, largest.index(content), scale)
+        for content in largest
+        for component, size in sorted(sizes[content].items(), key=lambda item: -item[1])
+    ]
+    return horizontal(pieces, labels, scale.unit, narrow=largest)
+
+
+class _Scale:
+    """Bytes as the unit that the axis has."""
+
+    def __init__(self, peak_bytes: int) -> None:
+        """MiB, and GiB from 1 GiB on."""
+        self.bytes, self.unit = (2**30, "GiB") if peak_bytes >= 2**30 else (2**20, "MiB")
+
+    def __call__(self, size_bytes: int) -> float:
+        return size_bytes / self.bytes
+
+
+def _whole(value: Value) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _layer(band: Band, edges: Sequence[int], scale: _Scale) -> Json:
+    """One layer; it steps at each edge, and is as at the last stretch up to the end."""
+    sizes = [band.sizes.get(first, 0) for first in edges[:-1]]
+    name = plotly_text(band.name)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(edges),
+        "y": [scale(size) for size in (*sizes, sizes[-1])],
+        "stackgroup": "memory",
+        "line": {"width": 0, "shape": "hv", "color": band.fill.colour},
+        "fillcolor": band.fill.colour,
+        "fillpattern": band.fill.marker()["pattern"],
+        "hoverinfo": "skip",
+    }
+
+
+def _total(rows: Sequence[Row], stretches: Sequence[Row], end: int, scale: _Scale) -> Json:
+    """The outline of all layers, whose hover text tells what is there."""
+    by_stretch = {first: list(part) for first, part in groupby(rows, lambda row: row.first)}
+    sums = [sum(row.size_bytes for row in by_stretch[at.first]) for at in stretches]
+    texts = [_there(by_stretch[at.first], size) for at, size in zip(stretches, sums, strict=True)]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "in all",
+        "showlegend": False,
+        "x": [*(at.first for at in stretches), end],
+        "y": [scale(size) for size in (*sums, sums[-1])],
+        "line": {"width": 1, "shape": "hv", "color": MIXED},
+        "customdata": [*texts, texts[-1]],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+
+
+def _there(rows: Sequence[Row], whole: int) -> str:
+    """Bytes and op at a stretch, and its largest tensors, one a line."""
+    at = rows[0]
+    largest = sorted(rows, key=lambda row: -row.size_bytes)[:_MOST_KINDS]
+    lines = [
+        f"<b>{format_bytes(whole)}</b> at point {at.point}",
+        f"{plotly_text(at.op, _NAME_WIDTH)} ({plotly_text(_running(at))})" if at.op else "",
+        *(f"{format_bytes(row.size_bytes)}  {plotly_text(_tensor(row))}" for row in largest),
+    ]
+    return "<br>".join(line for line in lines if line)
+
+
+def _tensor(row: Row) -> str:
+    return f"{row.content}, {story.label(row.component)}" if row.component else row.content
+
+
+def _running(row: Row) -> str:
+    part = story.label(row.running) if row.running else "unknown"
+    return part if row.phase in ("", "other") else f"{row.phase}, {part}"
+
+
+def _strips(stretches: Sequence[Row], end: int) -> list[Json]:
+    """What runs: components above, phases below, neighbours that are alike as one piece."""
+    return [
+        _strip("component", stretches, end, 1.05, [row.running for row in stretches]),
+        _strip("phase", stretches, end, 0.0, [row.phase for row in stretches]),
+    ]
+
+
+def _strip(
+    name: str, stretches: Sequence[Row], end: int, base: float, values: Sequence[str]
+) -> Json:
+    edges = [*(row.first for row in stretches), end]
+    pieces = []
+    for value, group in groupby(range(len(values)), lambda place: values[place]):
+        places = list(group)
+        pieces.append((value, edges[places[0]], edges[places[-1] + 1]))
+    is_phase = name == "phase"
+    wide = [
+        plotly_text(value) if is_phase and stop - start >= _LEAST_LABELLED * end else ""
+        for value, start, stop in pieces
+    ]
+    fills = [
+        Fill(MIXED, PHASES.get(value, ".")) if is_phase else Fill(colour(value))
+        for value, _start, _end in pieces
+    ]
+    return {
+        "type": "bar",
+        "name": f"{name} that runs",
+        "showlegend": False,
+        "x": [(start + stop) / 2 for _value, start, stop in pieces],
+        "width": [stop - start for _value, start, stop in pieces],
+        "y": [0.95] * len(pieces),
+        "base": base,
+        "yaxis": "y2",
+        "text": wide,
+        "constraintext": "none",
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "insidetextfont": {"color": "#000000", "size": 10},
+        "hoverinfo": "skip",
+        "marker": {
+            "color": [fill.colour for fill in fills],
+            "pattern": {
+                "shape": [fill.shape for fill in fills],
+                "bgcolor": [fill.colour for fill in fills],
+                "fgcolor": "#ffffff",
+                "fgopacity": 0.8,
+                "size": 6,
+                "solidity": 0.2,
+            },
+            "line": {"width": 0},
+        },
+    }
+
+
+def _layout(scale: _Scale, end: int, top_bytes: int) -> dict[str, Json]:
+    return {
+        "height": 620,
+        "barmode": "overlay",
+        "hovermode": "x",
+        "showlegend": True,
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": -0.14,
+            "yanchor": "top",
+            "traceorder": "normal",
+        },
+        "margin": {"l": 56, "r": 16, "t": 88, "b": 8},
+        "xaxis": {
+            "range": [0, end],
+            "anchor": "y2",
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": {
+            "title": {"text": scale.unit},
+            "domain": [0.11, 1],
+            "range": [0, 1.03 * scale(top_bytes)],
+        },
+        "yaxis2": {"domain": [0, 0.09], "range": [0, 2], "visible": False, "fixedrange": True},
+    }
+
+
+def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: _Scale) -> Json:
+    """The peak, where it is, and what runs there."""
+    point, last = _whole(told["peak_point"]), _whole(told["last_point"])
+    at = next(row for row in stretches if row.point == point)
+    size = _whole(told["program_peak"])
+    limits = (("device_memory", "the device"), ("pool", "the pool"))
+    of = [
+        f", {format_percent(size / limit)} of {name}"
+        for key, name in limits
+        if (limit := _whole(told[key]))
+    ]
+    lines = [
+        f"<b>peak {format_bytes(size)}</b>{of[-1] if of else ''}",
+        f"at point {point} of {last}",
+    ]
+    if op := str(told["peak_op"] or ""):
+        lines += [plotly_text(op, _NAME_WIDTH), plotly_text(_running(at))]
+    is_right = point > last / 2
+    return {
+        "x": at.first,
+        "y": scale(size),
+        "text": "<br>".join(lines),
+        "showarrow": True,
+        "arrowhead": 2,
+        "arrowsize": 0.9,
+        "ax": -12 if is_right else 12,
+        "ay": -14,
+        "xanchor": "right" if is_right else "left",
+        "yanchor": "bottom",
+        "align": "left",
+        "font": {"size": 12},
+    }
+
+
+def _limit(told: Mapping[str, Value], peak_bytes: int) -> int | None:
+    """What the device can hold, the allocator's pool first; None where it is far away."""
+    limit = _whole(told["pool"]) or _whole(told["device_memory"])
+    return limit if limit and peak_bytes >= _NEAR * limit else None
+
+
+def _limit_line(limit_bytes: int, scale: _Scale) -> Json:
+    y = scale(limit_bytes)
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
+        "label": {
+            "text": f"limit {format_bytes(limit_bytes)}",
+            "textposition": "start",
+            "yanchor": "bottom",
+            "font": {"color": _LIMIT, "size": 12},
+        },
+    }
+
+
+def _piece(content: str, component: str, size: int, place: int, scale: _Scale) -> Bars:
+    part = (colour(component), "") if component else HELD.get(content, HELD_BESIDE)
+    fill = Fill(*CONTENTS.get(content, part))
+    name = story.label(component) if component else content
+    return Bars(name, fill, [place], [scale(size)], [format_bytes(size)], "memory", False)
