@@ -16,6 +16,7 @@ import sys
 from http import HTTPStatus
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, BinaryIO
 
 from moeprof.errors import ViewError
@@ -53,8 +54,13 @@ class ViewServer(ThreadingHTTPServer):
             raise ViewError(f"port {port}: {_why_not(error)}") from error
         self.table: Table = {}
         self.token = secrets.token_urlsafe(16)
-        self.port = int(self.server_address[1])
+        self.port = self.server_port
         self.names = frozenset(f"{name}{_in_name(self.port)}" for name in _NAMES)
+
+    def server_bind(self) -> None:
+        """Without asking the network for a name of this machine, as an `HTTPServer` would."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
 
     @property
     def address(self) -> str:

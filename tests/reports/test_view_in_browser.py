@@ -1,10 +1,12 @@
 """What `moeprof view` serves, in a real Chromium: our pages, Perfetto's, and pages of others."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from builders.sessions import two_hosts
@@ -162,6 +164,8 @@ def test_the_trace_is_handed_to_perfettos_own_pages_when_asked(files, context, o
         assert address.startswith(viewer.evaluate("window.from"))
         assert asked == [f"{VIEWER}/"]  # and with no word of where it came from
         assert viewer.evaluate("document.referrer") == ""
+        begin = json.loads(unquote(viewer.url.partition("startupCommands=")[2]))
+        assert [command["args"] for command in begin] == [["^steps$"], ["^rank 0:"]]
         assert seen.page.get_by_role("status").inner_text() == "The viewer has the trace."
 
 
@@ -194,6 +198,9 @@ def test_the_pages_in_viztracers_wheel_show_the_trace_and_reach_nobody_else(file
         seen = opened(address, "timeline.html")
         for name in ("rank 0: hostA", "rank 1: hostB"):
             seen.page.get_by_text(name).first.wait_for(timeout=60_000)
+        # what is pinned or unfolded is there without a click
+        for name in ("steps", "pool"):
+            seen.page.get_by_text(name, exact=True).first.wait_for(timeout=60_000)
         elsewhere = [url for url in seen.outside if not url.startswith(("blob:", "data:"))]
         # live reload of its developers, below the token no more: refused by the server
         assert {Path(url).name for url in elsewhere} <= {"live_reload"}

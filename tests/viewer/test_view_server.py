@@ -1,9 +1,11 @@
 """The server of `moeprof view`, asked over real sockets as a browser and as an attacker would."""
 
+import http.client
 import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -231,6 +233,21 @@ def test_a_request_with_a_body_is_refused_and_the_body_is_no_request(server):
 def test_what_is_no_request_is_answered_so(server, raw, status):
     assert send(server, raw).status == status
     assert ask(server, f"/{server.token}/report.html").status == 200
+
+
+def test_one_connection_carries_several_requests(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with closing(connection):
+        for method, length in (("GET", 13), ("HEAD", 0), ("GET", 13)):
+            connection.request(method, f"/{server.token}/report.html")
+            assert len(connection.getresponse().read()) == length
+
+
+def test_the_network_is_not_asked_for_a_name_of_this_machine(monkeypatch):
+    for name in ("getfqdn", "gethostbyaddr", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, lambda *_: pytest.fail("asked for a name"))
+    with ViewServer() as made:
+        assert made.server_name == "127.0.0.1"
 
 
 def test_requests_at_once_each_get_the_whole(server):

@@ -3,6 +3,12 @@
 // else, when asked to, in ui.perfetto.dev, which gets the trace from this page inside the browser.
 const VIEWER = "https://ui.perfetto.dev";
 const TRACE = "run.pftrace";
+// How it begins: the steps on top, and below them what the first device does, unfolded.
+const COMMANDS = [
+  { id: "dev.perfetto.PinTracksByRegex", args: ["^steps$"] },
+  { id: "dev.perfetto.ExpandTracksByRegex", args: ["^rank 0:"] },
+];
+const BEGIN = `startupCommands=${encodeURIComponent(JSON.stringify(COMMANDS))}`;
 const ASK_EVERY_MS = 100;
 const PATIENCE_MS = 20000;
 
@@ -11,13 +17,13 @@ const beside = document.body.dataset.viewer;
 
 if (beside) {
   const trace = new URL(TRACE, location.href).href;
-  location.replace(`${beside}#!/?url=${encodeURIComponent(trace)}`);
+  location.replace(`${beside}#!/?url=${encodeURIComponent(trace)}&${BEGIN}`);
 } else {
   document.getElementById("open").addEventListener("click", handOver);
 }
 
 async function handOver() {
-  const viewer = window.open(VIEWER); // at once: a browser allows it in answer to a click alone
+  const viewer = window.open(`${VIEWER}/#!/?${BEGIN}`); // at once: a browser allows it in answer to a click alone
   if (viewer === null) {
     said.textContent = "The browser kept the viewer from opening: allow this page to open windows.";
     return;
