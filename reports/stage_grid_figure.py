@@ -51,6 +51,7 @@ class _Piece(TypedDict):
     start_ns: int
     duration_ns: int
     pieces: int
+    next_needs: str
 
 
 def stage_grid(document: Document) -> Figure | None:
@@ -162,8 +163,10 @@ def _told(name: str, piece: _Piece, chunks: int, why: Mapping[int, str]) -> str:
     if piece["pieces"] > 1:
         place += f", {piece['pieces']} in a row"
     time = f"{format_ns(piece['duration_ns'])} from {format_ns(piece['start_ns'])} on"
-    cause = why.get(piece["stage"], "") if piece["kind"] in _IDLE else ""
-    return f"{place}<br>{time}{cause}"
+    if piece["kind"] not in _IDLE:
+        return f"{place}<br>{time}"
+    waits = f"<br>the next piece needs {piece['next_needs']}" if piece["next_needs"] else ""
+    return f"{place}<br>{time}{waits}{why.get(piece['stage'], '')}"
 
 
 def _causes(row: Mapping[str, Value]) -> str:

@@ -6,7 +6,8 @@ Which microbatch a piece is for stands in no record: it is told by the piece's p
 its kind on its stage, as the schedule orders them. Where a stage ran another number of pieces than
 the schedule has, or kinds that it has not, that is not known. Times without work lie before the
 first piece and after the last (ramp) or between (gap), and add up to those of the stage's table,
-unless pieces are drawn as one.
+unless pieces are drawn as one. What the next piece needs of another stage follows from the
+schedule; whether it was late, or the stage for another reason, a record does not say.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.stages.giver import Giver, givers
 from moeprof.analyzers.stages.schedule import schedule_of
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import Schedule
@@ -32,6 +34,12 @@ GRID = Schema(
         Column("start_ns", "int64", "ns", "start, since the iteration began"),
         Column("duration_ns", "int64", "ns", "length"),
         Column("pieces", "int64", "count", "pieces of work in it; 0 for time without work"),
+        Column(
+            "next_needs",
+            "text",
+            "",
+            "of time without work, what the piece after it needs of another stage; else empty",
+        ),
     ),
 )
 QUESTION = "What does each stage do when, and for which microbatch?"
@@ -46,7 +54,8 @@ def stage_grid(found: PipelineWork, iteration: int) -> Analysis:
     times = found.times[found.times["iteration"] == iteration]
     whole_ns = int(times["duration_ns"].max())
     drawn = bundled(work, bundle)
-    table = pd.concat([drawn, _without_work(drawn, sorted(times["stage"]), whole_ns)])
+    idle = _without_work(drawn, sorted(times["stage"]), whole_ns, givers(schedule_of(found)))
+    table = pd.concat([drawn, idle])
     table = table.sort_values(["stage", "start_ns"], kind="stable", ignore_index=True)
     headline = (
         Metric("iteration", iteration, ""),
@@ -77,6 +86,7 @@ def numbered(found: PipelineWork, work: pd.DataFrame) -> pd.DataFrame:
         microbatch=np.where(is_told, told["microbatch"], -1),
         chunk=np.where(is_told, told["chunk"], -1),
         pieces=1,
+        next_needs="",
     )
 
 
@@ -105,6 +115,7 @@ def bundled(work: pd.DataFrame, count: int) -> pd.DataFrame:
             "start_ns": table["start_ns"],
             "duration_ns": table["end_ns"] - table["start_ns"],
             "pieces": table["pieces"],
+            "next_needs": "",
         }
     )
 
@@ -127,7 +138,9 @@ def _planned(schedule: Schedule, kinds: set[str], stages: list[int]) -> pd.DataF
     return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def _without_work(work: pd.DataFrame, stages: list[int], whole_ns: int) -> pd.DataFrame:
+def _without_work(
+    work: pd.DataFrame, stages: list[int], whole_ns: int, giver: Giver
+) -> pd.DataFrame:
     """Ramps and gaps of each stage: what no piece covers of the iteration."""
     rows = []
     for stage in stages:
@@ -137,10 +150,28 @@ def _without_work(work: pd.DataFrame, stages: list[int], whole_ns: int) -> pd.Da
         begins = np.concatenate([[0], end])
         lasts = np.concatenate([start, [max(whole_ns, int(end.max(initial=0)))]])
         kinds = [RAMP, *[GAP] * (len(mine) - 1), RAMP] if len(mine) else [RAMP]
+        needs = [*_needs(mine, giver), ""]
         rows += [
-            {"stage": stage, "kind": kind, "start_ns": begin, "duration_ns": last - begin}
-            for kind, begin, last in zip(kinds, begins.tolist(), lasts.tolist(), strict=True)
+            {
+                **{"stage": stage, "kind": kind, "microbatch": -1, "chunk": -1, "pieces": 0},
+                **{"start_ns": begin, "duration_ns": last - begin, "next_needs": need},
+            }
+            for kind, begin, last, need in zip(
+                kinds, begins.tolist(), lasts.tolist(), needs, strict=True
+            )
             if last > begin
         ]
-    empty = {"microbatch": -1, "chunk": -1, "pieces": 0}
-    return GRID.frame([{**row, **empty} for row in rows])
+    return GRID.frame(rows)
+
+
+def _needs(work: pd.DataFrame, giver: Giver) -> list[str]:
+    """What each piece needs of another stage; empty where that is nothing or not known."""
+    told = []
+    for stage, kind, chunk, microbatch in work[["stage", "kind", "chunk", "microbatch"]].itertuples(
+        index=False
+    ):
+        other = giver.get((kind, stage, chunk)) if microbatch >= 0 else None
+        told.append(
+            "" if other is None else f"{kind} of microbatch {microbatch} from stage {other}"
+        )
+    return told

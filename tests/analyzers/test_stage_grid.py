@@ -5,6 +5,7 @@ import pytest
 from moeprof.analyzers.drawn.stage_grid import stage_grid as of_trace
 from moeprof.analyzers.pipeline import pipeline_stages
 from moeprof.analyzers.stages import grid as module
+from moeprof.analyzers.stages.giver import givers
 from moeprof.analyzers.stages.grid import stage_grid
 from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stages.recorded import NONE
@@ -52,6 +53,37 @@ def test_times_without_work_lie_between_the_pieces():
         ("backward", 1, 7, 1),
         ("ramp", -1, 8, 2),
     ]
+
+
+def test_a_gap_says_what_the_next_piece_needs():
+    """Two stages of 1F1B, 1 ms forward and 2 ms backward: stage 0 waits for gradients."""
+    found = stage_grid(projected(Schedule("1f1b", 2, 2), StageWork((3 * MS,), (1, 1, 1))), 0).table
+    idle = found[found["pieces"] == 0]
+    told = idle[["stage", "kind", "next_needs"]].itertuples(index=False, name=None)
+    assert list(told) == [
+        (0, "gap", "backward of microbatch 0 from stage 1"),
+        (0, "gap", "backward of microbatch 1 from stage 1"),
+        (1, "ramp", "forward of microbatch 0 from stage 0"),
+        (1, "ramp", ""),
+    ]
+    assert not found.loc[found["pieces"] > 0, "next_needs"].any()
+
+
+def test_work_that_turns_around_needs_no_other_stage():
+    """zbv goes down and back up: chunk 1 of the last stage follows its own chunk 0."""
+    found = givers(Schedule("zbv", 3, 6, 2))
+    assert {key: stage for key, stage in found.items() if key[0] == "forward"} == {
+        ("forward", 1, 0): 0, ("forward", 2, 0): 1, ("forward", 1, 1): 2, ("forward", 0, 1): 1,
+    }  # fmt: skip
+    assert {key: stage for key, stage in found.items() if key[0] == "backward"} == {
+        ("backward", 0, 0): 1, ("backward", 1, 0): 2, ("backward", 2, 1): 1, ("backward", 1, 1): 0,
+    }  # fmt: skip
+
+
+def test_chunks_of_an_interleaved_schedule_go_round():
+    found = givers(Schedule("interleaved", 2, 2, 2))
+    assert (found["forward", 0, 1], found["backward", 1, 0]) == (1, 0)
+    assert ("forward", 0, 0) not in found
 
 
 def test_gpipe_goes_back_from_the_last_microbatch():

@@ -207,7 +207,8 @@ def test_every_piece_of_a_pipeline_is_a_bar_with_its_microbatch():
         ("0", 2.0, 2.0), ("0", 6.0, 1.0),
     ]  # fmt: skip
     assert gaps["customdata"][0] == (
-        "stage 0: idle in gaps<br>2.000 ms from 2.000 ms on<br>in all idle 3.000 ms:<br>"
+        "stage 0: idle in gaps<br>2.000 ms from 2.000 ms on<br>"
+        "the next piece needs backward of microbatch 0 from stage 1<br>in all idle 3.000 ms:<br>"
         "3.000 ms to fill and drain"
     )
     assert bars["backward"]["customdata"][0] == (
