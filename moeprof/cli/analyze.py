@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def command(
 
     document = read_document(run, only, session, hosts, hardware, is_drawn=as_json)
     if as_json:
-        click.echo(to_json(document))
+        with working("writing JSON"):
+            text = to_json(document)
+        click.echo(text)
     else:
         _show(document, only)
     if is_partial(document):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.progress import working
+
 if TYPE_CHECKING:
     from moeprof.capture.probe import Finding
 
@@ -52,13 +54,14 @@ def command(as_json: bool) -> None:
 
         moeprof doctor
     """
-    checks = [
-        *python_checks(),
-        *reader_checks(),
-        *jax_checks(),
-        *optional_checks(),
-        *capture_checks(os.environ),
-    ]
+    with working("looking at this machine"):
+        checks = [
+            *python_checks(),
+            *reader_checks(),
+            *jax_checks(),
+            *optional_checks(),
+            *capture_checks(os.environ),
+        ]
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "checks": [asdict(one) for one in checks]}))
     else:

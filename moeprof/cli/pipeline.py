@@ -100,11 +100,13 @@ def command(
     if stages is not None and microbatches is not None:
         shape = stages, microbatches, chunks
         if schedule == _ALL:
-            document["schedules"] = _compared(shape, work)
+            with working("playing the schedules"):
+                document["schedules"] = _compared(shape, work)
             if as_json or html is not None:
                 document["planned"] = _planned(document["schedules"], shape, work)
         else:
-            document["projected"] = _projected(schedule, shape, work)
+            with working("playing the schedule"):
+                document["projected"] = _projected(schedule, shape, work)
     is_cut = False
     if path is not None:
         document["measured"], is_cut = _measured(path, iteration, session, hosts)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from accessibility import violations
 from builders.memory import GIB, breakdown, cell, document, setting
 
 from moeprof.projector.levers import Lever
 from moeprof.reports.memory_document import row_of
 from moeprof.reports.memory_figures import inside, levers, outside, stages
-from moeprof.reports.memory_page import render, write_page
+from moeprof.reports.memory_page import render
 from moeprof.reports.memory_words import shown
 
 
@@ -28,29 +29,15 @@ def made():
 
 
 @pytest.fixture
-def open_page(browser, tmp_path):
+def open_page(open_html):
     """The page of a document, drawn; and all that it complained of or asked for."""
-    contexts = []
 
     def opened(of, width=1400, scheme="light"):
-        out = tmp_path / "memory.html"
-        write_page(of, out)
-        context = browser.new_context(
-            offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        heard: list[str] = []
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("request", lambda request: heard.append(request.url))
-        page.goto(out.as_uri())
-        page.evaluate("figures.drawAll()")
-        return page, [text for text in heard if text != page.url]
+        visited = open_html(render(of), width, scheme, is_drawn=True)
+        asked = [url for url in visited.requests if url != visited.page.url]
+        return visited.page, visited.complaints + asked
 
-    yield opened
-    for context in contexts:
-        context.close()
+    return opened
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -61,6 +48,7 @@ def test_nothing_complains_and_nothing_is_wider_than_the_screen(open_page, schem
     drawn = page.eval_on_selector_all("figure.plot", "f => f.map(x => x.dataset.drawn)")
     assert drawn == [scheme] * 3  # inside, outside, levers
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert violations(page) == []
 
 
 def test_the_grid_says_in_marks_what_fits(open_page):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.base import AXE_SCRIPT
+from accessibility import violations
 from report_cases import HOSTILE, document, hostile_document, trace
 
 from moeprof.analyzers import analyze
@@ -42,26 +42,6 @@ def captured() -> Document:
     """What two H200 did, with every question and drawing."""
     read = open_run(GPU_RUN)
     return build(read, analyze(read, is_drawn=True))
-
-
-def violations(page, *, rows: int = 2) -> list[str]:
-    """What axe-core objects to. It takes a second per hundred cells, and all rows are alike."""
-    page.evaluate(
-        """(rows) => {
-          document.querySelectorAll("details").forEach((one) => { one.open = true; });
-          document.querySelectorAll("tbody").forEach((body) => {
-            [...body.rows].slice(rows).forEach((row) => row.remove());
-          });
-        }""",
-        rows,
-    )
-    page.evaluate(AXE_SCRIPT)
-    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
-    return [
-        f"{one['impact']} {one['id']}: {node['html'][:200]}"
-        for one in found
-        for node in one["nodes"]
-    ]
 
 
 def at_rest(page) -> None:
