@@ -77,12 +77,22 @@ def pipeline_page(document: PipelineDocument) -> PipelinePage:
             f"{name.capitalize()}: {shortened(printable(part['source']), 120)}"
             for name, part in [*compared, *shown]
         ),
-        verdict=parts[0].sentence,
+        verdict=_both(document) or parts[0].sentence,
         parts=tuple(parts),
         command=story.command_line(
             "pipeline", *document.get("arguments", []), "--html", "pipeline.html"
         ),
     )
+
+
+def _both(document: PipelineDocument) -> str:
+    """Measured beside projected; empty where one of them is missing."""
+    told = [
+        f"idle {written(head['bubble_share'], 'share')} of {written(head['iteration_time'], 'ns')}"
+        for part in (document["measured"], document["projected"])
+        if part is not None and (head := _headline(part["finding"]))
+    ]
+    return f"Measured, stages {told[0]}; projected, {told[1]}." if len(told) == 2 else ""
 
 
 def _title(document: PipelineDocument) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from plotly.graph_objects import Figure
-from report_cases import trace
+from report_cases import HOSTILE, trace
 
 from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
@@ -178,6 +180,16 @@ def test_a_device_that_is_not_known_has_no_roof():
 def test_ops_that_multiply_nothing_have_no_point():
     assert roofline_figure.roofline(roofs(OPS[2])) is None
     assert roofline_figure.roofline(document()) is None
+
+
+def test_hostile_names_of_ops_are_no_markup():
+    rows = [op(name, 1.0, 2.0, 3.0, component=name, dtype=name, roofline_ns=MS) for name in HOSTILE]
+    drawn = [draw(roofs(*rows)) for draw in (roofline_figure.roofline, roofline_figure.roof_time)]
+    for figure in drawn:
+        Figure(figure)
+        text = json.dumps(figure).replace("<br>", "").replace("<b>%{text}</b>", "")
+        assert "<" not in text.replace("<extra></extra>", "")
+        assert len(text) < 40_000
 
 
 def test_time_beyond_the_roof_comes_first():

@@ -10,6 +10,7 @@ from test_shell_browser import violations
 
 from moeprof.cli.main import group
 from moeprof.reports.pipeline_page import render
+from moeprof.reports.pipeline_page_view import pipeline_page
 from moeprof.specs.schedule import SCHEDULES
 
 SHAPE = ("--stages", "4", "--microbatches", "8")
@@ -73,6 +74,18 @@ def test_bubbles_by_cause_add_up_to_the_bubble():
         }
         parts = sum(head[f"{cause}_share"] for cause in ("fill", "imbalance", "wait"))
         assert parts == pytest.approx(row["bubble_share"])
+
+
+def test_measured_stands_beside_projected():
+    document = document_of(*SHAPE)
+    document["measured"] = document_of(*SHAPE, "--schedule", "zb-h1")["projected"]
+    page = pipeline_page(document)
+    assert (
+        page.verdict
+        == "Measured, stages idle 11.1 % of 9.000 ms; projected, idle 27.3 % of 11.00 ms."
+    )
+    assert [part.id for part in page.parts] == ["projected", "measured"]
+    assert page.title == "Pipeline: 1f1b, 4 stages, 8 microbatches"
 
 
 def test_a_pipeline_that_is_not_found_is_said(open_html):
