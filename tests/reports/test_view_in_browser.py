@@ -9,10 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from axe_playwright_python.base import AXE_SCRIPT
 from builders.sessions import two_hosts
 from playwright.sync_api import BrowserContext, Page
 
 from moeprof.cli.view_files import Wanted, files_of
+from moeprof.reports.perfetto.hosts import STEPS
 from moeprof.viewer.perfetto_ui import installed_pages
 from moeprof.viewer.served import HTML, Served, Table
 from moeprof.viewer.server import ViewServer
@@ -165,7 +167,7 @@ def test_the_trace_is_handed_to_perfettos_own_pages_when_asked(files, context, o
         assert asked == [f"{VIEWER}/"]  # and with no word of where it came from
         assert viewer.evaluate("document.referrer") == ""
         begin = json.loads(unquote(viewer.url.partition("startupCommands=")[2]))
-        assert [command["args"] for command in begin] == [["^steps$"], ["^rank 0:"]]
+        assert [command["args"] for command in begin] == [["^[Ss]teps$"], ["^rank 0:"]]
         assert seen.page.get_by_role("status").inner_text() == "The viewer has the trace."
 
 
@@ -182,12 +184,14 @@ def test_where_that_is_out_of_reach_what_to_install_is_said(files, context, open
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_timeline_page_is_narrow_enough_for_a_phone(files, browser, scheme):
+def test_the_timeline_page_is_for_everyone_and_fits_a_phone(files, browser, scheme):
     context = browser.new_context(viewport={"width": 420, "height": 800}, color_scheme=scheme)
     with serving(table_of(files.report, files.trace, {})) as address:
         page = context.new_page()
         page.goto(address + "timeline.html")
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        page.evaluate(AXE_SCRIPT)
+        assert page.evaluate("axe.run()")["violations"] == []
     context.close()
 
 
@@ -199,7 +203,7 @@ def test_the_pages_in_viztracers_wheel_show_the_trace_and_reach_nobody_else(file
         for name in ("rank 0: hostA", "rank 1: hostB"):
             seen.page.get_by_text(name).first.wait_for(timeout=60_000)
         # what is pinned or unfolded is there without a click
-        for name in ("steps", "pool"):
+        for name in (STEPS, "pool"):
             seen.page.get_by_text(name, exact=True).first.wait_for(timeout=60_000)
         elsewhere = [url for url in seen.outside if not url.startswith(("blob:", "data:"))]
         # live reload of its developers, below the token no more: refused by the server

@@ -5,7 +5,7 @@ const VIEWER = "https://ui.perfetto.dev";
 const TRACE = "run.pftrace";
 // How it begins: the steps on top, and below them what the first device does, unfolded.
 const COMMANDS = [
-  { id: "dev.perfetto.PinTracksByRegex", args: ["^steps$"] },
+  { id: "dev.perfetto.PinTracksByRegex", args: ["^[Ss]teps$"] },
   { id: "dev.perfetto.ExpandTracksByRegex", args: ["^rank 0:"] },
 ];
 const BEGIN = `startupCommands=${encodeURIComponent(JSON.stringify(COMMANDS))}`;
