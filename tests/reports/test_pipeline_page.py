@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from accessibility import violations
 from click.testing import CliRunner
-from test_shell_browser import violations
 
 from moeprof.cli.main import group
 from moeprof.reports.pipeline_page import render
