@@ -99,3 +99,24 @@ def test_a_damaged_side_is_told_by_the_exit_code(ran, tmp_path, pair):
     code, out, _ = ran(pair[0], damaged)
     assert code == 3
     assert "fail" in out or "warn" in out
+
+
+def test_the_page_carries_what_json_prints(ran, pair, tmp_path):
+    page = tmp_path / "changed.html"
+    gate = ["--fail-on", "step>+50%"]
+    code, out, err = ran(*pair, *gate, "--html", page)
+    assert (code, err) == (0, f"moeprof: page written to {page}\n")
+    assert out.startswith("step 1.000 → 1.300 µs")
+    text = page.read_text(encoding="utf-8")
+    start = text.index('class="document">') + len('class="document">')
+    carried = json.loads(text[start : text.index("</script>", start)])
+    assert carried == json.loads(ran(*pair, *gate, "--json")[1])
+    assert carried["arguments"] == [*map(str, pair), *gate]
+
+
+def test_a_page_does_not_take_the_place_of_a_profile(ran, pair):
+    before = pair[1].read_bytes()
+    code, _, err = ran(*pair, "--html", pair[1])
+    assert code == 2
+    assert "expected a name that ends in .html" in err
+    assert pair[1].read_bytes() == before
