@@ -44,6 +44,7 @@ DRAWN: dict[str, str] = {
     "stage_grid": "pipeline",
     "flame": "ops",
     "heap": "memory",
+    "allocated": "memory",
 }
 """Questions whose answers are pictures, with more rows than anyone reads, each with the question
 of `ALL` that it illustrates. Functions as those of `ALL`, in the folder `drawn`; they are asked

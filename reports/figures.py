@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from moeprof.reports import (
+    allocated_figure,
     flame_figure,
     heap_figures,
     heat_maps,
@@ -117,6 +118,7 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "memory": (
         (heap_figures.OVER_PROGRAM, heap_figures.over_program),
         (heap_figures.AT_PEAK, heap_figures.at_peak),
+        (allocated_figure.ALLOCATED, allocated_figure.allocated),
     ),
     "ops": (
         (flame_figure.BY_SCOPE, flame_figure.by_scope),

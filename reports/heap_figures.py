@@ -38,16 +38,16 @@ def over_program(document: Document) -> Figure | None:
         return None
     told = {m["metric"]: m["value"] for m in document["drawings"]["heap"]["headline"]}
     stretches = list({row.first: row for row in rows}.values())
-    peak_bytes, end = _whole(told["program_peak"]), _whole(told["last_point"]) + 1
-    scale = _Scale(peak_bytes)
-    limit = _limit(told, peak_bytes)
+    peak_bytes, end = whole(told["program_peak"]), whole(told["last_point"]) + 1
+    scale = Scale(peak_bytes)
+    limit = limit_of(told, peak_bytes)
     edges = [*(row.first for row in stretches), end]
     data = [_layer(band, edges, scale) for band in bands(rows, peak_bytes)]
     data += [_total(rows, stretches, end, scale), *_strips(stretches, end)]
     layout = _layout(scale, end, limit or peak_bytes)
     layout["annotations"] = [_peak_note(stretches, told, scale)]
     if limit:
-        layout["shapes"] = [_limit_line(limit, scale)]
+        layout["shapes"] = [limit_shape(limit, scale)]
     return {"data": data, "layout": layout}
 
 
@@ -58,13 +58,13 @@ def at_peak(document: Document) -> Figure | None:
     for row in rows:
         parts = sizes.setdefault(str(row["content"]), {})
         component = str(row["component"])
-        parts[component] = parts.get(component, 0) + _whole(row["size_bytes"])
+        parts[component] = parts.get(component, 0) + whole(row["size_bytes"])
     if not sizes:
         return None
-    whole = sum(sum(parts.values()) for parts in sizes.values())
-    scale = _Scale(whole)
+    whole_bytes = sum(sum(parts.values()) for parts in sizes.values())
+    scale = Scale(whole_bytes)
     largest = sorted(sizes, key=lambda content: -sum(sizes[content].values()))[:_MOST_KINDS]
-    labels = [f"{c}  {format_percent(sum(sizes[c].values()) / whole)}" for c in largest]
+    labels = [f"{c}  {format_percent(sum(sizes[c].values()) / whole_bytes)}" for c in largest]
     pieces = [
         _piece(content, component, size, largest.index(content), scale)
         for content in largest
@@ -73,22 +73,24 @@ def at_peak(document: Document) -> Figure | None:
     return horizontal(pieces, labels, scale.unit, narrow=largest)
 
 
-class _Scale:
-    """Bytes as the unit that the axis has."""
+class Scale:
+    """Bytes as the unit that an axis has."""
 
     def __init__(self, peak_bytes: int) -> None:
         """MiB, and GiB from 1 GiB on."""
         self.bytes, self.unit = (2**30, "GiB") if peak_bytes >= 2**30 else (2**20, "MiB")
 
     def __call__(self, size_bytes: int) -> float:
+        """The size on the axis."""
         return size_bytes / self.bytes
 
 
-def _whole(value: Value) -> int:
+def whole(value: Value) -> int:
+    """A whole number of a document; 0 where it is not known."""
     return int(value) if isinstance(value, int | float) else 0
 
 
-def _layer(band: Band, edges: Sequence[int], scale: _Scale) -> Json:
+def _layer(band: Band, edges: Sequence[int], scale: Scale) -> Json:
     """One layer; it steps at each edge, and is as at the last stretch up to the end."""
     sizes = [band.sizes.get(first, 0) for first in edges[:-1]]
     name = plotly_text(band.name)
@@ -106,7 +108,7 @@ def _layer(band: Band, edges: Sequence[int], scale: _Scale) -> Json:
     }
 
 
-def _total(rows: Sequence[Row], stretches: Sequence[Row], end: int, scale: _Scale) -> Json:
+def _total(rows: Sequence[Row], stretches: Sequence[Row], end: int, scale: Scale) -> Json:
     """The outline of all layers, whose hover text tells what is there."""
     by_stretch = {first: list(part) for first, part in groupby(rows, lambda row: row.first)}
     sums = [sum(row.size_bytes for row in by_stretch[at.first]) for at in stretches]
@@ -201,7 +203,7 @@ def _strip(
     }
 
 
-def _layout(scale: _Scale, end: int, top_bytes: int) -> dict[str, Json]:
+def _layout(scale: Scale, end: int, top_bytes: int) -> dict[str, Json]:
     return {
         "height": 620,
         "barmode": "overlay",
@@ -230,16 +232,16 @@ def _layout(scale: _Scale, end: int, top_bytes: int) -> dict[str, Json]:
     }
 
 
-def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: _Scale) -> Json:
+def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: Scale) -> Json:
     """The peak, where it is, and what runs there."""
-    point, last = _whole(told["peak_point"]), _whole(told["last_point"])
+    point, last = whole(told["peak_point"]), whole(told["last_point"])
     at = next(row for row in stretches if row.point == point)
-    size = _whole(told["program_peak"])
+    size = whole(told["program_peak"])
     limits = (("device_memory", "the device"), ("pool", "the pool"))
     of = [
         f", {format_percent(size / limit)} of {name}"
         for key, name in limits
-        if (limit := _whole(told[key]))
+        if (limit := whole(told[key]))
     ]
     lines = [
         f"<b>peak {format_bytes(size)}</b>{of[-1] if of else ''}",
@@ -264,13 +266,14 @@ def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: _Scal
     }
 
 
-def _limit(told: Mapping[str, Value], peak_bytes: int) -> int | None:
+def limit_of(told: Mapping[str, Value], peak_bytes: int) -> int | None:
     """What the device can hold, the allocator's pool first; None where it is far away."""
-    limit = _whole(told["pool"]) or _whole(told["device_memory"])
+    limit = whole(told.get("pool")) or whole(told.get("device_memory"))
     return limit if limit and peak_bytes >= _NEAR * limit else None
 
 
-def _limit_line(limit_bytes: int, scale: _Scale) -> Json:
+def limit_shape(limit_bytes: int, scale: Scale) -> Json:
+    """A line across the figure with the limit's size."""
     y = scale(limit_bytes)
     return {
         "type": "line",
@@ -289,7 +292,7 @@ def _limit_line(limit_bytes: int, scale: _Scale) -> Json:
     }
 
 
-def _piece(content: str, component: str, size: int, place: int, scale: _Scale) -> Bars:
+def _piece(content: str, component: str, size: int, place: int, scale: Scale) -> Bars:
     part = (colour(component), "") if component else HELD.get(content, HELD_BESIDE)
     fill = Fill(*CONTENTS.get(content, part))
     name = story.label(component) if component else content

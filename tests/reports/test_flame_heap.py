@@ -9,9 +9,10 @@ from plotly.graph_objects import Figure
 from report_cases import HOSTILE, document
 
 from moeprof.analyzers import analyze
+from moeprof.analyzers.drawn.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawn.heap import SCHEMA
 from moeprof.ingest import open_run
-from moeprof.reports import flame_figure, heap_figures
+from moeprof.reports import allocated_figure, flame_figure, heap_figures
 from moeprof.reports.bars import plotly_text
 from moeprof.reports.components import MIXED, colour
 from moeprof.reports.document import build, drawn_column
@@ -216,3 +217,23 @@ def test_bars_at_the_peak_are_the_finding(visit):
     first = [row.size_bytes for row in rows_of(made) if row.first == 0]
     assert round(shown * MIB) == sum(first)
     assert visited.complaints == []
+
+
+def test_memory_in_use_is_a_line_per_rank_up_to_the_end():
+    rows = [
+        {"rank": rank, "start_ns": at * 1_000_000, "in_use_bytes": size * MIB}
+        for rank, at, size in ((0, 1, 10), (0, 4, 30), (1, 2, 20))
+    ]
+    told = (
+        Metric("most_in_use", 30 * MIB, "bytes"), Metric("fullest_rank", 0, ""),
+        Metric("pool", 40 * MIB, "bytes"),
+    )  # fmt: skip
+    drawn = Analysis("allocated", "How much?", told, ALLOCATED, ALLOCATED.frame(rows))
+    figure = allocated_figure.allocated(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
+    Figure(figure)
+    lines = {t["name"]: (t["x"], t["y"]) for t in figure["data"]}
+    assert lines == {"rank 1": ([2, 4], [20, 20]), "rank 0": ([1, 4, 4], [10, 30, 30])}
+    starts = [shape for shape in figure["layout"]["shapes"] if shape.get("yref") == "paper"]
+    assert [shape["x0"] for shape in starts] == [0.0]
+    assert figure["layout"]["shapes"][-1]["y0"] == 40.0
+    assert allocated_figure.allocated(document()) is None

@@ -1,0 +1,87 @@
+"""Question: how much of a device's memory pool was in use, over the time of the capture?
+
+Reads:   allocations, devices.
+Returns: one row per change that is kept, by rank and time.
+
+The pool of a device is the allocator's: XLA takes all temporaries of a program as one block, so a
+program stands there at its peak from its start to its end. Times are on each host's own clock.
+Changes that lie close together are merged: of each stretch the fullest and the last one stay, so
+that the most in use is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.drawn.heap import pool_bytes
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SCHEMA = Schema(
+    "allocated",
+    (
+        Column("rank", "int64", "", "place among all devices, in order of their processes"),
+        Column("start_ns", "int64", "ns", "when, since the capture of its host began"),
+        Column("in_use_bytes", "int64", "bytes", "in use in the device's pool from then on"),
+    ),
+)
+QUESTION = "How much of each device's memory pool is in use over the time of the capture?"
+MOST_RANKS = 16
+MOST_STRETCHES = 300
+"""Of one rank: the fullest and the last change of each stretch are kept."""
+
+
+def allocated(trace: Trace) -> Analysis:
+    """Bytes in use by rank and time; of many ranks those that were fullest."""
+    changes = _changes(trace)
+    if changes.empty:
+        note = "allocator: none in this trace, so memory in use over time is not known"
+        return Analysis("allocated", QUESTION, (), SCHEMA, SCHEMA.frame(), (note,))
+    most = changes.groupby("rank")["in_use_bytes"].max()
+    order = most.sort_values(ascending=False, kind="stable").index
+    kept = changes[changes["rank"].isin(order[:MOST_RANKS])]
+    parts = [_thinned(part) for _, part in kept.groupby("rank")]
+    joined = pd.concat(parts, ignore_index=True)
+    table = SCHEMA.frame({name: joined[name] for name in SCHEMA.names})
+    headline = (
+        Metric("most_in_use", int(most.max()), "bytes"),
+        Metric("fullest_rank", int(order[0]), ""),
+        Metric("pool", pool_bytes(trace), "bytes"),
+    )
+    notes = _notes(trace, len(order), len(changes), len(table))
+    return Analysis("allocated", QUESTION, headline, SCHEMA, table, notes)
+
+
+def _changes(trace: Trace) -> pd.DataFrame:
+    """Rows (rank, start_ns, in_use_bytes) in order of time, of the pools of devices."""
+    events = trace.allocations
+    known = events[events["device"].ge(0) & events["allocated_bytes"].ge(0)]
+    told = known[["host", "device", "start_ns", "allocated_bytes"]].astype({"host": "str"})
+    ranks = trace.devices[["host", "device", "rank"]]
+    joined = told.merge(ranks, on=["host", "device"], how="inner")
+    return joined.rename(columns={"allocated_bytes": "in_use_bytes"}).sort_values(
+        ["rank", "start_ns"], kind="stable"
+    )
+
+
+def _thinned(changes: pd.DataFrame) -> pd.DataFrame:
+    """Of each stretch of one rank's changes the fullest and the last; all where they are few."""
+    if len(changes) <= 2 * MOST_STRETCHES:
+        return changes
+    stretch = np.arange(len(changes)) * MOST_STRETCHES // len(changes)
+    groups = changes.reset_index(drop=True).groupby(stretch)["in_use_bytes"]
+    lasts = np.append(np.flatnonzero(np.diff(stretch)), len(changes) - 1)
+    return changes.iloc[np.union1d(groups.idxmax().to_numpy(), lasts)]
+
+
+def _notes(trace: Trace, ranks: int, changes: int, kept: int) -> tuple[str, ...]:
+    notes = []
+    if ranks > MOST_RANKS:
+        notes.append(f"of {ranks} ranks the {MOST_RANKS} that were fullest are drawn")
+    if kept < changes:
+        notes.append(f"{changes} changes are drawn as {kept}, peaks kept")
+    if len(trace.meta.hosts) > 1:
+        notes.append("times count on the clock of each host")
+    return tuple(notes)
