@@ -66,7 +66,7 @@ def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     parts = {
         "used, mean rank": (BYTES, used),
         "worst case": (BYTES, pd.Series(worst, index=used.index)),
-        "used share": ("share", used / worst),
+        "used, of the worst case": ("%", used / worst * 100),
     }
     return [
         _counter(trace, tracks.counter(group, name, unit), values)

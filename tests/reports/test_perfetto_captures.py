@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,6 @@ from moeprof.tables.trace import Trace
 DATA = Path(__file__).parent.parent / "data"
 CAPTURES = {
     "gpu": DATA / "gpu" / "sparse-gmm-deepep-graphs",
-    "gpu-ragged": DATA / "gpu" / "sparse-ragged-dot",
     "cpu": DATA / "maxtext" / "deepseek3_tiny_fsdp8_ragged_dot.xplane.pb.gz",
 }
 
@@ -55,6 +55,7 @@ select slice.*, process.name as process, track.name as track,
   coalesce(extract_arg(slice.arg_set_id, 'debug.self_ns'), slice.dur) as self_ns
 from slice join process_track track on slice.track_id = track.id join process using (upid)
 """
+DOC = Path(__file__).parents[2] / "docs" / "perfetto.md"
 WORK = "extract_arg(arg_set_id, 'debug.recorded as') is not null"
 
 
@@ -194,7 +195,7 @@ def test_the_planned_memory_peaks_where_the_compiler_says(case):
 
 
 def test_recorded_routing_has_counters(case):
-    load, used = counters(case, "*layer*"), counters(case, "used share")
+    load, used = counters(case, "*layer*"), counters(case, "used, of the worst case")
     if case.trace.routing.empty:
         assert load.empty
         assert used.empty
@@ -212,4 +213,16 @@ def test_recorded_routing_has_counters(case):
     assert worst["value"].max() == ratio.max()
     headline = analyze(case.trace, ["receive_buffers"])["receive_buffers"].headline
     mean = next(metric.value for metric in headline if metric.metric == "utilisation")
-    assert used["value"].iloc[:-1].mean() == pytest.approx(mean)
+    assert used["value"].iloc[:-1].mean() == pytest.approx(100 * mean)
+
+
+@pytest.mark.parametrize("query", re.findall(r"```sql\n(.+?)```", DOC.read_text(), re.DOTALL))
+def test_queries_of_the_page_have_answers(case, query):
+    assert case.engine.rows(query) or (" flow " in query and case.trace.launches.empty)
+
+
+def test_the_page_names_the_tracks(case):
+    text = DOC.read_text()
+    names = [name for (name,) in case.engine.rows("select distinct name from process_track")]
+    own = [name for name in names if name[0].isupper() and "(overlapping" not in name]
+    assert all(f"| {name.split(' #')[0]}" in text for name in own)
