@@ -10,6 +10,7 @@ from shutil import which
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from trace_processor import Engine, started
 
 from moeprof.reports.document import Document
 from moeprof.reports.page import render
@@ -103,3 +104,10 @@ def visit(open_html: Callable[..., Visit]) -> Callable[..., Visit]:
         return open_html(render(documents), width, scheme, is_drawn)
 
     return open_page
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """Perfetto's trace processor; each test loads a trace of its own."""
+    with started() as found:
+        yield found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from builders.sessions import two_hosts
 from builders.work import hlo, kernel, traced
 from builders.xspace import Plane, Ref, event, line, xspace
-from trace_processor import Engine, loaded
+from trace_processor import Engine
 
 from moeprof.errors import MoeprofError
 from moeprof.ingest import open_run
@@ -26,13 +25,18 @@ from slice join process_track track on track_id = track.id join process using (u
 where {} order by 1, 2, ts, dur desc, slice.id"""
 
 
-@contextmanager
-def written(trace: Trace, folder: Path) -> Iterator[tuple[Engine, Written]]:
-    found = write_perfetto(trace, folder / "x.pftrace")
-    assert [p.name for p in folder.glob("*tmp*")] == []
-    with loaded(folder / "x.pftrace") as engine:
+@pytest.fixture
+def written(engine: Engine, tmp_path: Path) -> Callable[[Trace], Written]:
+    """Write a trace, whole and alone in its folder, and load it."""
+
+    def write(trace: Trace) -> Written:
+        found = write_perfetto(trace, tmp_path / "x.pftrace")
+        assert [p.name for p in tmp_path.glob("*tmp*")] == []
+        engine.load(tmp_path / "x.pftrace")
         assert engine.errors() == []
-        yield engine, found
+        return found
+
+    return write
 
 
 def slices(engine: Engine, where: str = "true") -> list[tuple]:
@@ -54,7 +58,7 @@ def gpu(folder: Path, *kernels, stream: str = "Stream #13(Kernel)") -> Trace:
     return open_run(folder / "h.xplane.pb")
 
 
-def test_a17_partly_overlapping_events_of_a_stream_lie_on_tracks_of_their_own(tmp_path):
+def test_a17_partly_overlapping_events_lie_on_tracks_of_their_own(tmp_path, engine, written):
     events = [
         {
             "ph": "X",
@@ -72,70 +76,70 @@ def test_a17_partly_overlapping_events_of_a_stream_lie_on_tracks_of_their_own(tm
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 7, "args": {"name": "Stream #7"}},
     ]
     (tmp_path / "x.trace.json").write_text(json.dumps({"traceEvents": [*names, *events]}))
-    with written(open_run(tmp_path / "x.trace.json"), tmp_path) as (engine, _):
-        assert slices(engine, "track.name glob 'Stream*'") == [
-            ("Stream #7", "first", 10_000, 6000),
-            ("Stream #7 (overlapping, 2)", "second", 13_000, 9000),
-        ]
+    written(open_run(tmp_path / "x.trace.json"))
+    assert slices(engine, "track.name glob 'Stream*'") == [
+        ("Stream #7", "first", 10_000, 6000),
+        ("Stream #7 (overlapping, 2)", "second", 13_000, 9000),
+    ]
 
 
-def test_every_piece_of_work_is_there_with_its_stamps_and_op(tmp_path):
+def test_every_piece_of_work_is_there_with_its_stamps_and_op(tmp_path, engine, written):
     hostile = "<script>\u202e\N{CHERRY BLOSSOM}" + "x" * 10_000
     kernels = [("k1", "dot.1", 100, 50), ("k2", "", 150, 7), ("k3", "add", 160, 0)]
     trace = gpu(tmp_path / "run", *kernels, (hostile, "", 170, 5))
-    with written(trace, tmp_path) as (engine, _):
-        assert slices(engine, "track.name glob 'Stream*'") == [
-            ("Stream #13(Kernel)", "dot.1", 100, 50),
-            ("Stream #13(Kernel)", "k2", 150, 7),
-            ("Stream #13(Kernel)", "add", 160, 0),
-            ("Stream #13(Kernel)", hostile, 170, 5),
-        ]
-        assert engine.rows("select pid, name from process where pid > 0 order by pid") == [
-            (1, "rank 0: h device 3"), (2, "host h"),
-        ]  # fmt: skip
-        assert notes(engine, "dot.1") == {
-            "op": "dot.1", "recorded as": "k1", "kind": "kernel", "component": "unattributed",
-            "phase": "other", "layer": "outside", "evidence": "none", "confidence": 0.0,
-        }  # fmt: skip
+    written(trace)
+    assert slices(engine, "track.name glob 'Stream*'") == [
+        ("Stream #13(Kernel)", "dot.1", 100, 50),
+        ("Stream #13(Kernel)", "k2", 150, 7),
+        ("Stream #13(Kernel)", "add", 160, 0),
+        ("Stream #13(Kernel)", hostile, 170, 5),
+    ]
+    assert engine.rows("select pid, name from process where pid > 0 order by pid") == [
+        (1, "rank 0: h device 3"), (2, "host h"),
+    ]  # fmt: skip
+    assert notes(engine, "dot.1") == {
+        "op": "dot.1", "recorded as": "k1", "kind": "kernel", "component": "unattributed",
+        "phase": "other", "layer": "outside", "evidence": "none", "confidence": 0.0,
+    }  # fmt: skip
 
 
-def test_sums_equal_the_tables_where_work_nests_and_overlaps(tmp_path):
+def test_sums_equal_the_tables_where_work_nests_and_overlaps(tmp_path, engine, written):
     kernels = [(f"k{at}", f"op.{at}", 100 + 7 * at, 5 + (at * 37) % 60) for at in range(200)]
     trace = gpu(tmp_path / "run", *kernels, stream="Stream #1")
-    with written(trace, tmp_path) as (engine, _):
-        found = slices(engine, "track.name glob 'Stream*'")
+    written(trace)
+    found = slices(engine, "track.name glob 'Stream*'")
     assert len(found) == len(trace.events) == 200
     starts = dict(zip(trace.events["op"], trace.events["start_ns"], strict=True))
     assert all(starts[name] == start for _, name, start, _ in found)
     assert sum(length for *_, length in found) == trace.events["duration_ns"].sum()
 
 
-def test_steps_say_why_they_are_left_out_and_hosts_have_clocks_of_their_own(tmp_path):
+def test_steps_say_why_they_are_left_out_and_hosts_whose_clock_it_is(tmp_path, engine, written):
     trace = open_run(two_hosts(tmp_path / "run"))
     steps = trace.steps.assign(used=[True, False, True], reason=["", "late", ""])
-    with written(replace(trace, steps=steps), tmp_path) as (engine, _):
-        names = [name for (name,) in engine.rows("select name from process where pid > 0")]
-        assert names == [
-            f"{what} (its host's own clock)"
-            for what in ("rank 0: hostA device 0", "rank 1: hostB device 0")
-        ] + [f"host {host} (its host's own clock)" for host in ("hostA", "hostB")]
-        assert slices(engine, "track.name = 'Steps'") == 2 * [
-            ("Steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)
-        ]
-        assert notes(engine, "step 0") == {"used": 1}
-        assert notes(engine, "step 1") == {"used": 0, "left out because": "late"}
+    written(replace(trace, steps=steps))
+    names = [name for (name,) in engine.rows("select name from process where pid > 0")]
+    assert names == [
+        f"{what} (its host's own clock)"
+        for what in ("rank 0: hostA device 0", "rank 1: hostB device 0")
+    ] + [f"host {host} (its host's own clock)" for host in ("hostA", "hostB")]
+    assert slices(engine, "track.name = 'Steps'") == 2 * [
+        ("Steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)
+    ]
+    assert notes(engine, "step 0") == {"used": 1}
+    assert notes(engine, "step 1") == {"used": 0, "left out because": "late"}
 
 
-def test_hosts_lie_on_the_common_clock_and_nothing_before_zero(tmp_path):
+def test_hosts_lie_on_the_common_clock_and_nothing_before_zero(engine, written):
     events = [kernel("a", 100, 50), kernel("b", 500, 50, host="b")]
     clocks = (HostClock("a", 0, 0, 0, 0), HostClock("b", 700, 0, 0, 9))
-    with written(traced(events, clocks=clocks), tmp_path) as (engine, _):
-        # b began at 500 - 700 = -200 by the common clock; all is moved by 200
-        found = dict(engine.rows("select name, ts from slice where name in ('a', 'b')"))
-        assert found == {"a": 300, "b": 0}
+    written(traced(events, clocks=clocks))
+    # b began at 500 - 700 = -200 by the common clock; all is moved by 200
+    found = dict(engine.rows("select name, ts from slice where name in ('a', 'b')"))
+    assert found == {"a": 300, "b": 0}
 
 
-def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(tmp_path):
+def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(engine, written):
     """Rank 0 comes at 100 000, rank 1 at 130 000; both leave at 180 000: 30 000 are waiting."""
     ops = [hlo("all-reduce.1", "all-reduce", size_bytes=64), hlo("dot.1", "dot")]
     events = [
@@ -144,29 +148,29 @@ def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(tmp_path):
         kernel("dot.1", 0, 110_000, device=1),
         kernel("all-reduce.1", 130_000, 50_000, device=1),
     ]
-    with written(traced(events, ops), tmp_path) as (engine, found):
-        assert slices(engine, "track.name = 'Collectives'") == [
-            ("Collectives", "all-reduce.1", 100_000, 80_000),
-            ("Collectives", "wait for rank 1", 100_000, 30_000),
-            ("Collectives", "transfer", 130_000, 50_000),
-            ("Collectives", "all-reduce.1", 130_000, 50_000),
-            ("Collectives", "transfer", 130_000, 50_000),
-        ]
-        assert slices(engine, "track.name = 'Gaps'") == [
-            ("Gaps", "short gap", 90_000, 10_000), ("Gaps", "unknown", 110_000, 20_000),
-        ]  # fmt: skip
-        assert notes(engine, "unknown")["ran next"] == "all-reduce.1"
-        assert found.missing[0].startswith("memory: the capture has no events of an allocator")
+    found = written(traced(events, ops))
+    assert slices(engine, "track.name = 'Collectives'") == [
+        ("Collectives", "all-reduce.1", 100_000, 80_000),
+        ("Collectives", "wait for rank 1", 100_000, 30_000),
+        ("Collectives", "transfer", 130_000, 50_000),
+        ("Collectives", "all-reduce.1", 130_000, 50_000),
+        ("Collectives", "transfer", 130_000, 50_000),
+    ]
+    assert slices(engine, "track.name = 'Gaps'") == [
+        ("Gaps", "short gap", 90_000, 10_000), ("Gaps", "unknown", 110_000, 20_000),
+    ]  # fmt: skip
+    assert notes(engine, "unknown")["ran next"] == "all-reduce.1"
+    assert found.missing[0].startswith("memory: the capture has no events of an allocator")
 
 
-def test_a_collective_without_its_peer_has_no_invented_parts(tmp_path):
+def test_a_collective_without_its_peer_has_no_invented_parts(engine, written):
     ops = [hlo("all-reduce.1", "all-reduce", replica_groups="{{0,1}}")]
-    with written(traced([kernel("all-reduce.1", 100, 80)], ops), tmp_path) as (engine, _):
-        names = [name for _, name, *_ in slices(engine, "track.name = 'Collectives'")]
-        assert names == ["all-reduce.1"]
+    written(traced([kernel("all-reduce.1", 100, 80)], ops))
+    names = [name for _, name, *_ in slices(engine, "track.name = 'Collectives'")]
+    assert names == ["all-reduce.1"]
 
 
-def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(tmp_path):
+def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(engine, written):
     events = [
         kernel("a", 500, 50, correlation_id=7),
         kernel("b", 560, 50, correlation_id=7),
@@ -177,18 +181,18 @@ def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(tmp_path):
         {"host": "a", "line": "t", "name": "memset", "correlation_id": 9, "start_ns": 600},
     ]
     launches = [{**row, "duration_ns": 20} for row in launches]
-    with written(traced(events, launches=launches), tmp_path) as (engine, found):
-        assert found.flows == 1
-        assert engine.rows(
-            """select a.name as called, b.name as begun from flow
-            join slice a on slice_out = a.id join slice b on slice_in = b.id"""
-        ) == [("cuGraphLaunch", "a")]
-        assert slices(engine, "track.name = 't'") == [
-            ("t", "cuGraphLaunch", 400, 20), ("t", "memset", 600, 20),
-        ]  # fmt: skip
+    found = written(traced(events, launches=launches))
+    assert found.flows == 1
+    assert engine.rows(
+        """select a.name as called, b.name as begun from flow
+        join slice a on slice_out = a.id join slice b on slice_in = b.id"""
+    ) == [("cuGraphLaunch", "a")]
+    assert slices(engine, "track.name = 't'") == [
+        ("t", "cuGraphLaunch", 400, 20), ("t", "memset", 600, 20),
+    ]  # fmt: skip
 
 
-def test_measured_memory_is_a_counter_of_each_pool(tmp_path):
+def test_measured_memory_is_a_counter_of_each_pool(engine, written):
     names = {"host": "a", "device": 0, "allocator": "GPU_0_bfc"}
     rows = [
         {**names, "start_ns": at, "allocated_bytes": used}
@@ -197,30 +201,30 @@ def test_measured_memory_is_a_counter_of_each_pool(tmp_path):
     columns = {c.name: "" if c.kind in ("text", "label") else -1 for c in ALLOCATIONS.columns}
     told = ALLOCATIONS.frame([{**columns, "is_free": False, **row} for row in rows])
     trace = replace(traced([kernel("k", 0, 100)]), allocations=told)
-    with written(trace, tmp_path) as (engine, _):
-        assert engine.rows(
-            """select name, unit, ts, cast(value as int) as value from counter
-            join process_counter_track track on track_id = track.id"""
-        ) == [
-            ("Memory in use, measured: GPU_0_bfc", "bytes", at, used)
-            for at, used in ((10, 4096), (20, 8192), (40, 2**40))
-        ]
+    written(trace)
+    assert engine.rows(
+        """select name, unit, ts, cast(value as int) as value from counter
+        join process_counter_track track on track_id = track.id"""
+    ) == [
+        ("Memory in use, measured: GPU_0_bfc", "bytes", at, used)
+        for at, used in ((10, 4096), (20, 8192), (40, 2**40))
+    ]
 
 
-def test_what_a_failed_check_would_falsify_is_left_out_and_said(tmp_path):
+def test_what_a_failed_check_would_falsify_is_left_out_and_said(engine, written):
     check = TrustCheck("dropped", "fail", "9 events lost", ("breakdown", "sync_gaps"))
     trace = replace(traced([kernel("a", 0, 5), kernel("b", 50_000, 5)]), trust=(check,))
-    with written(trace, tmp_path) as (engine, found):
-        assert [name for _, name, *_ in slices(engine)] == ["step 0", "a", "b"]
+    found = written(trace)
+    assert [name for _, name, *_ in slices(engine)] == ["step 0", "a", "b"]
     assert found.missing[:2] == (
         "components: withheld: dropped: 9 events lost", "gaps: withheld: dropped: 9 events lost",
     )  # fmt: skip
 
 
-def test_a_trace_without_work_is_written_and_says_so(tmp_path):
+def test_a_trace_without_work_is_written_and_says_so(tmp_path, engine, written):
     (tmp_path / "h.xplane.pb").write_bytes(xspace(Plane("/host:CPU", (line("t"),))))
-    with written(open_run(tmp_path / "h.xplane.pb"), tmp_path) as (engine, found):
-        assert slices(engine) == []
+    found = written(open_run(tmp_path / "h.xplane.pb"))
+    assert slices(engine) == []
     assert found.missing[0] == "no device work in this capture: devices have no track"
 
 

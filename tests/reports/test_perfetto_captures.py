@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from trace_processor import Engine, loaded
+from trace_processor import Engine
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.attribution import work_in_steps
@@ -38,13 +37,13 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=list(CAPTURES))
-def case(request, tmp_path_factory) -> Iterator[Case]:
+def case(request, tmp_path_factory, engine) -> Case:
     file = tmp_path_factory.mktemp("perfetto") / "x.pftrace"
     trace = open_run(CAPTURES[request.param])
     written = write_perfetto(trace, file)
-    with loaded(file) as engine:
-        engine.execute_query(VIEW)
-        yield Case(trace, written, engine)
+    engine.load(file)
+    engine.execute_query(VIEW)
+    return Case(trace, written, engine)
 
 
 VIEW = """

