@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moeprof.reports import story
-from moeprof.reports.components import HATCHED, PHASES, colour, in_order
+from moeprof.reports.components import HATCHED, PHASES, colour, in_order, ink_on
 from moeprof.reports.document import Document, Drawing, Value
 from moeprof.units import format_count, format_ns
 
@@ -76,6 +76,7 @@ def timeline_view(document: Document) -> TimelineView | None:
                 part.component: {
                     "name": part.name,
                     "colour": part.colour,
+                    "ink": ink_on(part.colour),
                     "isHatched": part.is_hatched,
                 }
                 for part in parts

@@ -158,6 +158,17 @@ const timelinePaint = (() => {
       context.fillRect(from, top + 2, to - from, height - 4);
     };
 
+    const label = ({ context, colour }, name, drawn, isLit, from, to, top, height) => {
+      context.globalAlpha = isLit ? 1 : 0.3;
+      context.font = `11px ${colour.font}`;
+      const words = fitted(context, name, to - from - 10);
+      if (!words) return;
+      context.fillStyle = drawn.isHatched ? colour.card : drawn.colour;
+      context.fillRect(from + 3, top + 2, context.measureText(words).width + 4, height - 4);
+      context.fillStyle = drawn.isHatched ? colour.ink : drawn.ink;
+      context.fillText(words, from + 5, top + height / 2 + 0.5);
+    };
+
     // Pieces that no pixel can show alone: of each pixel what fills most of it, as few rectangles
     // as there are changes.
     const raster = (at, ranges, top, height, least) => {
@@ -194,7 +205,12 @@ const timelinePaint = (() => {
         if (run >= 0) {
           const key = Math.floor(run / LEVELS);
           const alpha = (key & 1 ? 1 : FAINT) * (0.4 + (0.6 * ((run % LEVELS) + 1)) / LEVELS);
-          rectangle(at, kinds[key >> 2], (key & 2) > 0, alpha, left + begun, left + pixel, top, height);
+          const [from, to] = [left + begun, left + pixel];
+          const { component } = kinds[key >> 2];
+          rectangle(at, kinds[key >> 2], (key & 2) > 0, alpha, from, to, top, height);
+          if (to - from > 60 && height > 10) {
+            label(at, `${colours[component].name}${key & 2 ? " waits" : ""}`, colours[component], (key & 1) > 0, from, to, top, height);
+          }
         }
       };
       for (let pixel = 0; pixel < pixels; pixel++) {
@@ -219,7 +235,7 @@ const timelinePaint = (() => {
 
     // The pieces of one row that are wide enough to be seen alone, with their names.
     const single = (at, first, last, top, height, least) => {
-      const { context, view, left, width, colour, isLit } = at;
+      const { context, view, left, width, isLit } = at;
       const scale = width / (view.end - view.start);
       for (let piece = model.firstBehind(first, last, view.start); piece < last && model.start[piece] < view.end; piece++) {
         const from = left + (Math.max(model.start[piece], view.start) - view.start) * scale;
@@ -232,14 +248,7 @@ const timelinePaint = (() => {
         const until = left + (Math.min(model.start[piece] + Math.max(model.wait[piece], 0), view.end) - view.start) * scale;
         if (model.count[piece] === 1 && until > from + 1) pale(at, alpha, from, until, top, height);
         if (to - from <= 46 || high < height) continue;
-        context.globalAlpha = isLit(piece) ? 1 : 0.3;
-        context.font = `11px ${colour.font}`;
-        const words = fitted(context, model.op(piece), to - from - 10);
-        if (!words) continue;
-        context.fillStyle = drawn.isHatched ? colour.card : drawn.colour;
-        context.fillRect(from + 3, top + 2, context.measureText(words).width + 4, height - 4);
-        context.fillStyle = drawn.isHatched ? colour.ink : isDark(drawn.colour) ? "#fff" : "#111";
-        context.fillText(words, from + 5, top + height / 2 + 0.5);
+        label(at, model.op(piece), drawn, isLit(piece), from, to, top, height);
       }
       context.globalAlpha = 1;
     };
