@@ -98,7 +98,7 @@ class ComparisonView:
     ops_sentence: str
     ops_table: TableView
     buffers_figure: Figure | None
-    memory_table: TableView
+    memory_table: TableView | None
     buffers_table: TableView
     settings: TableView | None
     has_records: bool
@@ -139,7 +139,7 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
             _OP_COLUMNS,
         ),
         buffers_figure=figures.buffers(document),
-        memory_table=_table(document["memory"], "memory", "Memory of the step's program"),
+        memory_table=_memory(document["memory"]),
         buffers_table=_table(
             {"columns": document["buffers"]["columns"], "rows": words.buffers(document)},
             "buffers",
@@ -159,21 +159,23 @@ def _verdict(step: Row | None) -> tuple[str, str]:
     if step is None:
         return "warn", "Which run is faster cannot be told: the notes say what is missing."
     share = step["change_share"]
-    size = format_percent(abs(words.number(share))) if share is not None else "a time"
     way = "faster" if words.number(step["change_ns"]) < 0 else "slower"
+    told = f"{format_percent(abs(words.number(share)))} {way}"
+    if words.number(share) >= 1:
+        told = f"{words.multiple(words.number(share))} times as long"
     if step["verdict"] == BEYOND:
         return ("ok" if way == "faster" else "fail"), (
-            f"The new run's step is {size} {way}, more than the noise explains."
+            f"The new run's step is {told}, more than the noise explains."
         )
     if step["verdict"] == WITHIN:
         if not step["change_ns"]:
             return "ok", "The step is as long as before."
         return "warn", (
-            f"The new run's step is {size} {way}, but steps of one run differ by as much: "
+            f"The new run's step is {told}, but steps of one run differ by as much: "
             "this may be nothing."
         )
     return "warn", (
-        f"The new run's step is {size} {way}; whether that is more than noise is not known, as "
+        f"The new run's step is {told}; whether that is more than noise is not known, as "
         "it takes at least two steps of each run to tell."
     )
 
@@ -283,8 +285,8 @@ def _ops_sentence(ops: Sequence[Row], total: Row | None) -> str:
     went = sum(row["match"] == "only in base" for row in ops)
     clear = len(words.clear(list(ops), total))
     return (
-        f"{clear} of {len(ops)} operations changed clearly; {went} are only in base, "
-        f"{came} only in new."
+        f"{clear} of {len(ops)} operations changed clearly; only in base: {went}, "
+        f"only in new: {came}."
     )
 
 
@@ -336,6 +338,14 @@ def _parts_table(parts: Sequence[Row], ops: Sequence[Row]) -> TableView:
         for row in parts
     )
     return TableView("parts-table", "Op time of each component", columns, rows)
+
+
+def _memory(changes: Changes) -> TableView | None:
+    """The peak and its parts; None where nothing of them is known."""
+    sizes = [row[side] for row in changes["rows"] for side in ("base_bytes", "new_bytes")]
+    if all(size is None for size in sizes):
+        return None
+    return _table(changes, "memory", "Memory of the step's program")
 
 
 def _settings(changes: Changes) -> TableView | None:

@@ -19,6 +19,8 @@ from moeprof.units import format_bytes, format_ns, format_percent
 WORTH_A_LINE = 0.001
 """Share of base's op time from which on a change is worth a line: of 500 ops 25 seem to be beyond a
 95 % noise by chance, and what is less than this is no reason for a step to be slower."""
+_MANY = 10
+"""From this many times base on, percent say little."""
 BASIS = "times are per device and step; memory is what the compiler plans for the step's program"
 
 
@@ -34,7 +36,9 @@ def noise(row: Row) -> str:
     if not isinstance(half_width, float) or not isinstance(base, float) or not base:
         return "noise not known"
     word = "beyond it" if row["verdict"] == BEYOND else "within it"
-    return f"noise ±{format_percent(half_width / base)}: {word}"
+    share = half_width / base
+    size = format_percent(share) if share < _MANY else format_ns(half_width)
+    return f"noise ±{size}: {word}"
 
 
 def step_row(document: ComparisonDocument) -> Row | None:
@@ -120,9 +124,19 @@ def from_to(write: Callable[[float], str], base: object, new: object) -> str:
 
 
 def signed_share(row: Row) -> str:
-    """The change as a share of base."""
+    """The change as a share of base; ``× 114`` where it is a multiple of it."""
     share = row["change_share"]
-    return "nothing in base" if share is None else signed(number(share), format_percent)
+    if share is None:
+        return "nothing in base"
+    if number(share) >= _MANY:
+        return f"× {multiple(number(share))}"
+    return signed(number(share), format_percent)
+
+
+def multiple(share: float) -> str:
+    """How many times base a figure is that is larger by `share` of it: ``12.5``, ``114,423``."""
+    times = share + 1
+    return f"{times:.3g}" if times < 100 else f"{times:,.0f}"
 
 
 def number(value: object) -> float:

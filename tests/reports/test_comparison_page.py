@@ -133,6 +133,15 @@ def test_equal_runs_have_no_figure_and_say_so():
     assert comparison_view(same).verdict == "The step is as long as before."
 
 
+def test_multiples_are_told_as_multiples():
+    """50 → 1200 µs of attention beside 50 of the optimizer: 100 → 1250, 12.5 times as long."""
+    far = compared(run(50), run(1200))
+    view = comparison_view(far)
+    assert "12.5 times as long" in view.verdict
+    assert view.step_detail.startswith("× 12.5, noise ±0.0 %")  # from 10 times more on
+    assert view.memory_table is None  # nothing of it is known
+
+
 def test_without_steps_the_page_says_what_is_missing(open_html):
     document = compared(run(400, steps=0), run(400))
     page = open_html(render(document), is_drawn=True).page
