@@ -35,7 +35,7 @@ Cells = npt.NDArray[np.float64]
 _MOST_RANKS = 128
 _FEW_RANKS = 4
 _NAMED_RANKS = 8
-_TICKS = 12
+_TICKS = 8
 _SPREAD = 2
 """Colours end at 2**±2: a quarter of the even share, and four times."""
 _NOTICEABLE = 0.01
@@ -102,7 +102,7 @@ def expert_load(document: Document) -> Figure | None:
         hover=f"layer %{{y}}, {named}{owner}<br>%{{customdata[2]:.2f}} × even share, "
         "%{customdata[3]:,.0f} tokens per step<extra></extra>",
     )
-    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "busiest, ×")
+    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "max ×")
     axes = ("expert" if bundle == 1 else f"expert, {bundle} to a cell", "layer")
     return _with_ranks(_loads(found, side, axes), rank)
 
@@ -122,7 +122,7 @@ def rank_load(document: Document) -> Figure | None:
         hover="layer %{y}, rank %{x}<br>%{customdata[0]:.2f} × even share, "
         "%{customdata[1]:,.0f} (token, expert) pairs per step<extra></extra>",
     )
-    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "fullest, ×")
+    side = _Side(_largest(load), "layer %{y}: %{x:.2f} × even share<extra></extra>", "max ×")
     return _loads(found, side, ("rank of the expert axis", "layer"))
 
 
@@ -144,9 +144,7 @@ def waits(document: Document) -> Figure | None:
         "others wait %{customdata[1]:.3f} ms for it<extra></extra>",
     )
     late = [_known(float(np.nanmean(row))) for row in late_ms]
-    side = _Side(
-        late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "waited for, ms"
-    )
+    side = _Side(late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "late, ms")
     key: dict[str, Json] = {"title": {"text": "waiting, ms per step", "side": "top"}}
     colours: dict[str, Json] = {
         "z": _plain(wait_ms),
@@ -260,6 +258,7 @@ def _drawn(
                 **category,
                 "domain": [0, 0.86],
                 "title": _title(x_title),
+                "range": [-0.5, columns - 0.5],
                 "nticks": _TICKS,
                 "tickangle": 0,
             },
@@ -272,7 +271,7 @@ def _drawn(
             },
             "yaxis": {
                 **category,
-                "autorange": "reversed",
+                "range": [rows - 0.5, -0.5],
                 "automargin": True,
                 "title": _title(y_title),
             },

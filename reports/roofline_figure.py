@@ -38,7 +38,7 @@ _AT_ROOF = Fill("#0a6fb5")
 _BEYOND = Fill("#dd6a1f", "/")
 _NO_DEVICE = "No roofs: the device is not known; name it with --hardware"
 _NO_PEAK = "No flat roof: no peak is stated for these element types"
-_FEW_DECADES = 1.5
+_FEW_DECADES = 2
 """Up to so many the axis has ticks between the powers of ten too."""
 _MARGIN = 1.8
 """Room around points on a logarithmic axis, as a factor."""
