@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.reports.perfetto.collectives import collective_slices
 from moeprof.reports.perfetto.components import component_slices
@@ -44,11 +45,10 @@ class Layout:
         ends = (part.flow for part in self.slices if part.flow is not None)
         return sum(int((flow != NONE).sum()) for flow in ends) // 2
 
-    def add(self, parts: Sequence[Part]) -> bool:
-        """Add what is not empty; whether anything was."""
+    def add(self, parts: Sequence[Part]) -> None:
+        """Add what is not empty."""
         self.slices += [part for part in parts if isinstance(part, Slices) and len(part)]
         self.counters += [part for part in parts if isinstance(part, Counter) and len(part)]
-        return any(len(part) for part in parts)
 
 
 def layout(trace: Trace) -> Layout:
@@ -63,13 +63,7 @@ def layout(trace: Trace) -> Layout:
         trace, made, "breakdown", "components", lambda: [component_slices(trace, tracks, devices)]
     )
     _guarded(trace, made, "sync_gaps", "gaps", lambda: [gap_slices(trace, tracks, devices)])
-    _guarded(
-        trace,
-        made,
-        "collectives",
-        "collectives",
-        lambda: [collective_slices(trace, tracks, devices)],
-    )
+    _guarded(trace, made, "collectives", "collectives", lambda: _collectives(trace, made, devices))
     made.add([work_slices(trace, tracks, devices, begun)])
     _guarded(trace, made, "memory", "memory", lambda: _memory(trace, made, devices))
     made.add([step_slices(trace, tracks, hosts), annotation_slices(trace, tracks, hosts)])
@@ -112,6 +106,17 @@ def _hosts(trace: Trace, tracks: Tracks) -> Hosts:
 
 def _clock(trace: Trace) -> str:
     return "" if is_comparable(trace.meta) else " (its host's own clock)"
+
+
+def _collectives(trace: Trace, made: Layout, devices: Devices) -> list[Slices]:
+    waits = waits_in_steps(trace)
+    unknown = int(waits["wait_ns"].isna().sum())
+    if unknown:
+        made.missing.append(
+            f"collectives: of {unknown} of {len(waits)} calls nothing tells wait from transfer: "
+            "two devices alone, a group that is not whole in the capture, clocks not aligned"
+        )
+    return [collective_slices(trace, made.tracks, devices)]
 
 
 def _memory(trace: Trace, made: Layout, devices: Devices) -> list[Counter]:

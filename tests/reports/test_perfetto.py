@@ -17,7 +17,9 @@ from trace_processor import Engine
 from moeprof.errors import MoeprofError
 from moeprof.ingest import open_run
 from moeprof.reports.perfetto import Written, write_perfetto
+from moeprof.tables import trace as tables
 from moeprof.tables.host_side import ALLOCATIONS
+from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import HostClock, Trace, TrustCheck
 
 SLICES = """select process.name as process, track.name as track, slice.name as name, ts, dur
@@ -49,6 +51,22 @@ def notes(engine: Engine, name: str) -> dict[str, object]:
     query = """select key, coalesce(string_value, real_value, int_value) as value
         from args join slice using (arg_set_id) where slice.name = '{}'"""
     return {key.removeprefix("debug."): value for key, value in engine.rows(query.format(name))}
+
+
+def filled(schema, *rows):
+    """A frame of rows that say what they must; the rest is empty."""
+    empty = {"text": "", "label": "", "bool": False}
+    known = {column.name: empty.get(column.kind, -1) for column in schema.columns}
+    return schema.frame([{**known, **row} for row in rows])
+
+
+def counters(engine: Engine, name: str) -> list[tuple]:
+    """(name, unit, stamp, value) of the counters of a name, by name and time."""
+    return engine.rows(
+        f"""select name, unit, ts, value from counter
+        join process_counter_track track on track_id = track.id
+        where name glob '{name}' order by 1, 3"""
+    )
 
 
 def gpu(folder: Path, *kernels, stream: str = "Stream #13(Kernel)") -> Trace:
@@ -165,9 +183,10 @@ def test_a_collective_is_waiting_and_transfer_and_a_gap_has_its_cause(engine, wr
 
 def test_a_collective_without_its_peer_has_no_invented_parts(engine, written):
     ops = [hlo("all-reduce.1", "all-reduce", replica_groups="{{0,1}}")]
-    written(traced([kernel("all-reduce.1", 100, 80)], ops))
+    found = written(traced([kernel("all-reduce.1", 100, 80)], ops))
     names = [name for _, name, *_ in slices(engine, "track.name = 'Collectives'")]
     assert names == ["all-reduce.1"]
+    assert found.missing[0].startswith("collectives: of 1 of 1 calls nothing tells wait")
 
 
 def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(engine, written):
@@ -193,21 +212,61 @@ def test_an_arrow_leads_from_a_launch_to_the_first_piece_of_a_graph(engine, writ
 
 
 def test_measured_memory_is_a_counter_of_each_pool(engine, written):
-    names = {"host": "a", "device": 0, "allocator": "GPU_0_bfc"}
+    pool = {"host": "a", "device": 0, "allocator": "GPU_0_bfc"}
     rows = [
-        {**names, "start_ns": at, "allocated_bytes": used}
+        {**pool, "start_ns": at, "allocated_bytes": used}
         for at, used in ((10, 4096), (20, 8192), (25, 8192), (30, -1), (40, 2**40))
     ]
-    columns = {c.name: "" if c.kind in ("text", "label") else -1 for c in ALLOCATIONS.columns}
-    told = ALLOCATIONS.frame([{**columns, "is_free": False, **row} for row in rows])
-    trace = replace(traced([kernel("k", 0, 100)]), allocations=told)
-    written(trace)
-    assert engine.rows(
-        """select name, unit, ts, cast(value as int) as value from counter
-        join process_counter_track track on track_id = track.id"""
-    ) == [
+    written(replace(traced([kernel("k", 0, 100)]), allocations=filled(ALLOCATIONS, *rows)))
+    assert counters(engine, "*") == [
         ("Memory in use, measured: GPU_0_bfc", "bytes", at, used)
         for at, used in ((10, 4096), (20, 8192), (40, 2**40))
+    ]
+
+
+def test_planned_memory_follows_the_ops_of_the_step(engine, written):
+    """By the plan live bytes are 50, 70, 25 as a, b, c are written; 100 + 40 - 10 are always."""
+    program = {"module": 7, "name": "jit_step", "instructions": 3, "executions": 1}
+    sizes = {"argument_bytes": 100, "output_bytes": 40, "alias_bytes": 10, "temp_bytes": 70}
+    lives = (("a", 50, 0, 2), ("b", 20, 1, 3), ("c", 5, 2, 3))
+    places = [
+        {"module": 7, "op": op, "size_bytes": size, "live_from": born, "live_to": freed}
+        | {"trace": 0, "allocation": 1, "offset_bytes": 64 * born, "kind": "temp"}
+        for op, size, born, freed in lives
+    ]
+    ran = {"host": "a", "device": 0, "module": 7, "run_id": 1, "step": 0, "start_ns": 10}
+    events = [kernel("a", 10, 5), kernel("b", 20, 5), kernel("c", 30, 10)]
+    made = traced(events, [hlo(op, "add") for op in "abc"])
+    trace = replace(
+        made,
+        modules=filled(tables.MODULES, program | sizes),
+        buffers=filled(tables.BUFFERS, *places),
+        executions=filled(tables.EXECUTIONS, ran | {"duration_ns": 30}),
+        steps=made.steps.assign(module=7),
+    )
+    written(trace)
+    assert counters(engine, "Memory*") == [
+        ("Memory, planned by the compiler: jit_step", "bytes", at, value)
+        for at, value in ((10, 180), (20, 200), (30, 155), (40, 0))
+    ]
+
+
+def test_imbalance_is_the_busiest_expert_over_the_mean(engine, written):
+    """Of layer 3 the experts get 6, 2, 0, 0 tokens, so 3 times the mean; of layer 5 2, 2, 2, 2."""
+    tokens = {3: (6, 2, 0, 0), 5: (2, 2, 2, 2)}
+    rows = [
+        {"step": 0, "layer": layer, "expert": expert, "rank": expert // 2, "tokens": count}
+        for layer, counts in tokens.items()
+        for expert, count in enumerate(counts)
+    ]
+    made = traced([kernel("k", 100, 50)])
+    meta = replace(made.meta, are_steps_numbered_by_script=True)
+    none = RECEIVED.frame()
+    written(replace(made, meta=meta, routing=filled(ROUTING, *rows), received=none))
+    assert [(name, at, value) for name, _, at, value in counters(engine, "*layer*")] == [
+        (name, at, value)
+        for name, value in (("layer 3", 3.0), ("layer 5", 1.0), ("worst layer", 3.0))
+        for at in (100, 150)
     ]
 
 
