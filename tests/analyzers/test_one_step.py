@@ -210,6 +210,9 @@ def test_pieces_of_a_real_run_add_up_to_what_its_events_say(run):
         assert work["count"].sum() == inside.sum()
         assert work["busy_ns"].sum() == (end - begin)[inside].sum()
         assert (work["busy_ns"] <= work["duration_ns"]).all()
+    counts = work.groupby("rank")["count"].sum()
+    events = timeline(trace).table.set_index(["rank", "step"])["events"].xs(step, level="step")
+    assert counts.to_dict() == events.to_dict()
     assert len(coarse.table[coarse.table["kind"] != "idle"]) <= 300
     # idle times are what `timeline` calls idle, but for the short ones
     idle = whole.table[whole.table["kind"] == "idle"].groupby("rank")["duration_ns"].sum()
