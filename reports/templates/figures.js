@@ -68,7 +68,11 @@ const figures = (() => {
   plots.forEach((plot) => near.observe(plot));
 
   return {
-    redraw: () => Promise.all(plots.filter((plot) => plot.dataset.drawn).map(draw)),
+    // Those that are drawn, in the colours of the page, and in its width where that has changed.
+    redraw: (isResized = false) => Promise.all(plots.filter((plot) => plot.dataset.drawn).map(async (plot) => {
+      await draw(plot);
+      if (isResized && window.Plotly) await window.Plotly.Plots.resize(plot);
+    })),
     drawAll: () => Promise.all(plots.filter((plot) => !plot.dataset.drawn).map(draw)),
   };
 })();

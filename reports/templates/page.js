@@ -93,19 +93,25 @@ theme.onChange(figures.redraw);
   const root = document.documentElement;
   let before = null;
   const prepare = () => {
-    if (before) return;
     before = { theme: root.dataset.theme, closed: [...document.querySelectorAll("details:not([open])")] };
     before.closed.forEach((details) => { details.open = true; });
     root.dataset.theme = "light";
+    root.classList.add("on-paper");  // as narrow as a sheet, before figures are drawn to fit
   };
   const restore = () => {
     if (!before) return;
     before.closed.forEach((details) => { details.open = false; });
     root.dataset.theme = before.theme;
+    root.classList.remove("on-paper");
     before = null;
-    figures.redraw();
+    figures.redraw(true);
   };
-  const paper = async () => { prepare(); await figures.redraw(); await figures.drawAll(); };
+  const paper = async () => {
+    if (before) return;
+    prepare();
+    await figures.redraw(true);
+    await figures.drawAll();
+  };
   const printed = async () => { await paper(); print(); };
   document.getElementById("print").addEventListener("click", printed);
   document.addEventListener("keydown", (event) => {
