@@ -44,6 +44,11 @@ def captured() -> Document:
     return build(read, analyze(read, is_drawn=True))
 
 
+def wait_until(page, claim: str) -> None:
+    """Wait for a JavaScript expression. Playwright's own way needs `eval`, which pages forbid."""
+    page.evaluate(f"async () => {{ while (!({claim})) await new Promise(requestAnimationFrame); }}")
+
+
 def at_rest(page) -> None:
     """Wait until the page no longer moves."""
     page.evaluate(
@@ -167,7 +172,7 @@ def test_one_search_filters_all_tables_and_counts_in_the_list(visit: Callable):
 def test_a_link_can_carry_a_search(visit: Callable):
     page = visit(document()).page
     page.evaluate("location.hash = '#receive_buffers?find=all-to-all.9'")
-    page.wait_for_function("document.activeElement.classList.contains('scroll')")
+    wait_until(page, "document.activeElement.classList.contains('scroll')")
     shown = page.locator("#receive_buffers-table tbody tr:not([hidden])")
     assert shown.count() == 1
     assert "all-to-all.9" in shown.inner_text()
@@ -214,8 +219,9 @@ def test_paper_has_everything_on_it(visit: Callable):
     page = visit(document(), scheme="dark").page
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function(
-        "[...document.querySelectorAll('figure.plot')].every(one => one.dataset.drawn === 'light')"
+    wait_until(
+        page,
+        "[...document.querySelectorAll('figure.plot')].every(one => one.dataset.drawn === 'light')",
     )
     assert page.locator("details:not([open])").count() == 0
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
