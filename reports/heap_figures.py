@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from moeprof.reports import story
 from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
@@ -25,7 +26,7 @@ AT_PEAK = "At the peak: The largest kinds of tensors, and the components that wr
 _LIMIT = "#c0392b"
 _NEAR = 0.4
 """A limit is drawn where the peak reaches this share of it: else it would flatten all else."""
-_NAME_WIDTH = 34
+_NAME_WIDTH, _LINE_WIDTH = 34, 70
 _MOST_KINDS = 8
 _LEAST_LABELLED = 0.12
 """A phase is named in the strip where it has this share of the program in one piece."""
@@ -45,7 +46,7 @@ def over_program(document: Document) -> Figure | None:
     data = [_layer(band, edges, scale) for band in bands(rows, peak_bytes)]
     data += [_total(rows, stretches, end, scale), *_strips(stretches, end)]
     layout = _layout(scale, end, limit or peak_bytes)
-    layout["annotations"] = [_peak_note(stretches, told, scale)]
+    layout["annotations"] = [_peak_note(rows, told, scale)]
     if limit:
         layout["shapes"] = [limit_shape(limit, scale)]
     return {"data": data, "layout": layout}
@@ -133,7 +134,10 @@ def _there(rows: Sequence[Row], whole: int) -> str:
     lines = [
         f"<b>{format_bytes(whole)}</b> at point {at.point}",
         f"{plotly_text(at.op, _NAME_WIDTH)} ({plotly_text(_running(at))})" if at.op else "",
-        *(f"{format_bytes(row.size_bytes)}  {plotly_text(_tensor(row))}" for row in largest),
+        *(
+            f"{format_bytes(row.size_bytes)}  {plotly_text(_tensor(row), _LINE_WIDTH)}"
+            for row in largest
+        ),
     ]
     return "<br>".join(line for line in lines if line)
 
@@ -147,65 +151,64 @@ def _running(row: Row) -> str:
     return part if row.phase in ("", "other") else f"{row.phase}, {part}"
 
 
+class _Piece(NamedTuple):
+    """Neighbouring stretches in which the same component or phase runs."""
+
+    value: str
+    start: int
+    stop: int
+
+
 def _strips(stretches: Sequence[Row], end: int) -> list[Json]:
-    """What runs: components above, phases below, neighbours that are alike as one piece."""
-    return [
-        _strip("component", stretches, end, 1.05, [row.running for row in stretches]),
-        _strip("phase", stretches, end, 0.0, [row.phase for row in stretches]),
-    ]
+    """What runs: components above, phases below."""
+    edges = [*(row.first for row in stretches), end]
+    components = _pieces([row.running for row in stretches], edges)
+    phases = _pieces([row.phase for row in stretches], edges)
+    colours = [colour(piece.value) for piece in components]
+    marker: dict[str, Json] = {"color": colours, "line": {"width": 0}}
+    strips = [_strip("components that run", components, 1.05, marker)]
+    for phase in dict.fromkeys(piece.value for piece in phases):
+        mine = [piece for piece in phases if piece.value == phase]
+        marker = Fill(MIXED, PHASES.get(phase, ".")).marker()
+        long = (piece.stop - piece.start >= _LEAST_LABELLED * end for piece in mine)
+        texts = [plotly_text(phase) if is_long else "" for is_long in long]
+        strips.append({**_strip(plotly_text(phase), mine, 0.0, marker), "text": texts})
+    return list(strips)
+
+
+def _pieces(values: Sequence[str], edges: Sequence[int]) -> list[_Piece]:
+    found = []
+    for value, group in groupby(range(len(values)), lambda place: values[place]):
+        places = list(group)
+        found.append(_Piece(value, edges[places[0]], edges[places[-1] + 1]))
+    return found
 
 
 def _strip(
-    name: str, stretches: Sequence[Row], end: int, base: float, values: Sequence[str]
-) -> Json:
-    edges = [*(row.first for row in stretches), end]
-    pieces = []
-    for value, group in groupby(range(len(values)), lambda place: values[place]):
-        places = list(group)
-        pieces.append((value, edges[places[0]], edges[places[-1] + 1]))
-    is_phase = name == "phase"
-    wide = [
-        plotly_text(value) if is_phase and stop - start >= _LEAST_LABELLED * end else ""
-        for value, start, stop in pieces
-    ]
-    fills = [
-        Fill(MIXED, PHASES.get(value, ".")) if is_phase else Fill(colour(value))
-        for value, _start, _end in pieces
-    ]
+    name: str, pieces: Sequence[_Piece], base: float, marker: Mapping[str, Json]
+) -> dict[str, Json]:
     return {
         "type": "bar",
-        "name": f"{name} that runs",
+        "name": name,
         "showlegend": False,
-        "x": [(start + stop) / 2 for _value, start, stop in pieces],
-        "width": [stop - start for _value, start, stop in pieces],
+        "x": [(piece.start + piece.stop) / 2 for piece in pieces],
+        "width": [piece.stop - piece.start for piece in pieces],
         "y": [0.95] * len(pieces),
         "base": base,
         "yaxis": "y2",
-        "text": wide,
         "constraintext": "none",
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "insidetextfont": {"color": "#000000", "size": 10},
         "hoverinfo": "skip",
-        "marker": {
-            "color": [fill.colour for fill in fills],
-            "pattern": {
-                "shape": [fill.shape for fill in fills],
-                "bgcolor": [fill.colour for fill in fills],
-                "fgcolor": "#ffffff",
-                "fgopacity": 0.8,
-                "size": 6,
-                "solidity": 0.2,
-            },
-            "line": {"width": 0},
-        },
+        "marker": marker,
     }
 
 
 def _layout(scale: Scale, end: int, top_bytes: int) -> dict[str, Json]:
     return {
-        "height": 620,
+        "height": 650,
         "barmode": "overlay",
         "hovermode": "x",
         "showlegend": True,
@@ -216,7 +219,7 @@ def _layout(scale: Scale, end: int, top_bytes: int) -> dict[str, Json]:
             "yanchor": "top",
             "traceorder": "normal",
         },
-        "margin": {"l": 56, "r": 16, "t": 88, "b": 8},
+        "margin": {"l": 56, "r": 16, "t": 122, "b": 8},
         "xaxis": {
             "range": [0, end],
             "anchor": "y2",
@@ -232,10 +235,11 @@ def _layout(scale: Scale, end: int, top_bytes: int) -> dict[str, Json]:
     }
 
 
-def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: Scale) -> Json:
-    """The peak, where it is, and what runs there."""
+def _peak_note(rows: Sequence[Row], told: Mapping[str, Value], scale: Scale) -> Json:
+    """The peak, where it is, what runs there, and the two kinds of tensors that fill it most."""
     point, last = whole(told["peak_point"]), whole(told["last_point"])
-    at = next(row for row in stretches if row.point == point)
+    there = [row for row in rows if row.point == point]
+    at = there[0]
     size = whole(told["program_peak"])
     limits = (("device_memory", "the device"), ("pool", "the pool"))
     of = [
@@ -249,6 +253,11 @@ def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: Scale
     ]
     if op := str(told["peak_op"] or ""):
         lines += [plotly_text(op, _NAME_WIDTH), plotly_text(_running(at))]
+    sizes: dict[str, int] = {}
+    for row in there:
+        sizes[row.content] = sizes.get(row.content, 0) + row.size_bytes
+    for content in sorted(sizes, key=lambda name: -sizes[name])[:2]:
+        lines.append(f"{format_percent(sizes[content] / size)} {plotly_text(content)}")
     is_right = point > last / 2
     return {
         "x": at.first,
@@ -257,6 +266,7 @@ def _peak_note(stretches: Sequence[Row], told: Mapping[str, Value], scale: Scale
         "showarrow": True,
         "arrowhead": 2,
         "arrowsize": 0.9,
+        "arrowcolor": HELD["weights"][0],
         "ax": -12 if is_right else 12,
         "ay": -14,
         "xanchor": "right" if is_right else "left",

@@ -165,11 +165,20 @@ def test_the_peak_is_marked_and_told():
     assert (note["x"], note["y"]) == (4, 103)
     assert note["text"].split("<br>") == [
         "<b>peak 103.0 MiB</b>, 80.5 % of the pool", "at point 7 of 9", "dot.1",
-        "backward, grouped GEMM",
+        "backward, grouped GEMM", "38.8 % weights", "31.1 % working set",
     ]  # fmt: skip
     (line,) = figure["layout"]["shapes"]
     assert line["y0"] == 128.0
     assert line["label"]["text"] == "limit 128.0 MiB"
+
+
+def test_strips_tell_what_runs():
+    """One component and one phase in all three stretches: each a single piece, the phase named."""
+    figure = heap_figures.over_program(heaped())
+    component, phase = (t for t in figure["data"] if t["type"] == "bar")
+    assert (component["x"], component["width"]) == ([5.0], [10]) == (phase["x"], phase["width"])
+    assert component["marker"]["color"] == [colour("grouped_gemm")]
+    assert (phase["text"], phase["marker"]["pattern"]["shape"]) == (["backward"], "x")
 
 
 def test_a_limit_far_above_is_told_but_not_drawn():
