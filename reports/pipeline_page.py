@@ -1,12 +1,19 @@
-"""Question: how does a pipeline become one HTML file that needs nothing else?"""
+"""Question: how does a pipeline become one HTML file that needs nothing else?
+
+The page carries the document that ``--json`` prints. Pieces of work beyond `MOST_PIECES` it leaves
+to that, and says so: what it draws of them has its own, bounded rows.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from moeprof.reports.document import Finding
 from moeprof.reports.pipeline_page_view import pipeline_page
-from moeprof.reports.pipeline_view import PipelineDocument, to_json
+from moeprof.reports.pipeline_view import PipelineDocument, Shown, to_json
 from moeprof.reports.templating import rendered, write
+
+MOST_PIECES = 50_000
 
 
 def write_page(document: PipelineDocument, out: Path) -> None:
@@ -20,4 +27,25 @@ def write_page(document: PipelineDocument, out: Path) -> None:
 
 def render(document: PipelineDocument) -> str:
     """The page as text: UTF-8 safe, no reference to the network."""
-    return rendered("pipeline.html", [to_json(document)], page=pipeline_page(document))
+    carried = bounded(document)
+    return rendered("pipeline.html", [to_json(carried)], page=pipeline_page(carried))
+
+
+def bounded(document: PipelineDocument) -> PipelineDocument:
+    """`document` without the pieces of work of a pipeline that has too many of them."""
+    return {
+        **document,
+        "projected": _bounded(document["projected"]),
+        "measured": _bounded(document["measured"]),
+    }
+
+
+def _bounded(part: Shown | None) -> Shown | None:
+    if part is None or len(part["work"]) <= MOST_PIECES:
+        return part
+    told = (
+        f"{len(part['work']):,} pieces of work are not in the page's JSON; moeprof pipeline --json "
+        "has them"
+    )
+    finding: Finding = {**part["finding"], "notes": [*part["finding"]["notes"], told]}
+    return {**part, "work": [], "finding": finding}

@@ -9,6 +9,7 @@ from accessibility import violations
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
+from moeprof.reports import pipeline_page as page_file
 from moeprof.reports.pipeline_page import render
 from moeprof.reports.pipeline_page_view import pipeline_page
 from moeprof.specs.schedule import SCHEDULES
@@ -86,6 +87,17 @@ def test_measured_stands_beside_projected():
     )
     assert [part.id for part in page.parts] == ["projected", "measured"]
     assert page.title == "Pipeline: 1f1b, 4 stages, 8 microbatches"
+
+
+def test_pieces_beyond_a_bound_stay_out_of_the_page(monkeypatch):
+    monkeypatch.setattr(page_file, "MOST_PIECES", 63)
+    document = document_of(*SHAPE)  # 4 stages, 8 microbatches, forward and backward
+    carried = page_file.bounded(document)
+    assert (len(document["projected"]["work"]), carried["projected"]["work"]) == (64, [])
+    assert carried["projected"]["finding"]["notes"][-1].startswith("64 pieces of work are not in")
+    assert carried["projected"]["grid"] == document["projected"]["grid"]
+    monkeypatch.setattr(page_file, "MOST_PIECES", 64)
+    assert page_file.bounded(document) == document
 
 
 def test_a_pipeline_that_is_not_found_is_said(open_html):
