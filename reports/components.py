@@ -1,7 +1,8 @@
 """Question: which colour and place has a part of the step, the same in every figure?
 
 The order follows a token through the layer. Hues are told apart by people with red-green or blue
-blindness where two parts touch (tests simulate that); labels carry the meaning in any case.
+blindness, best where two parts of a bar touch (tests simulate that); labels carry the meaning in
+any case.
 Base hues: Okabe and Ito, "Color Universal Design", 2008, and Paul Tol, "Colour Schemes", 2021.
 """
 
@@ -19,19 +20,19 @@ COLOURS = {
     "grouped_gemm": "#dd6a1f",
     "expert_elementwise": "#f3b58a",
     "combine": "#3c4fa8",
-    "unpermute": "#9db4ea",
+    "unpermute": "#9ca6eb",
     "moe_other": "#5d6f9c",
-    "shared_expert": "#f2b134",
+    "shared_expert": "#eba941",
     "dense_mlp": "#a8641c",
-    "convolution": "#7d8f3a",
-    "head": "#d07ab0",
+    "convolution": "#7d7339",
+    "head": "#cf76b3",
     "loss": "#8f3f72",
-    "optimizer": "#b79fd6",
-    "weight_gather": "#57b8b0",
-    "gradient_reduce": "#2f7f86",
-    "collectives": "#3a9c9c",
+    "optimizer": "#b9a0d3",
+    "weight_gather": "#4cb88c",
+    "gradient_reduce": "#2f8688",
+    "collectives": "#3a9eb5",
     "copies": "#8c8c3e",
-    "other": "#6e757c",
+    "other": "#6c7870",
     "loop_gaps": "#c4b7a6",
     "unattributed": "#a9afb5",
     "idle": "#d9dcdf",

@@ -23,8 +23,17 @@ const figures = (() => {
   const labels = (layout, plot) =>
     layout.meta?.narrow && plot.clientWidth < 560 ? { ticktext: layout.meta.narrow, tickfont: { size: 11 } } : {};
 
+  // Keys of the legend stand in columns as wide as the longest; each line past the first needs room.
+  const roomForKeys = (layout, plot, data) => {
+    if (!layout.showlegend || layout.legend?.orientation !== "h") return {};
+    const keys = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length);
+    const columns = Math.max(1, Math.floor(plot.clientWidth / (55 + 7.5 * Math.max(...keys, 0))));
+    const more = 20 * Math.max(0, Math.ceil(keys.length / columns) - 1);
+    return { height: layout.height + more, margin: { ...layout.margin, t: layout.margin.t + more } };
+  };
+
   // Colours of text and lines are the page's own, so a figure follows its theme.
-  const themed = (layout, plot) => {
+  const themed = (layout, plot, data) => {
     const css = getComputedStyle(document.documentElement);
     const [ink, soft, rule, card] = ["--ink", "--soft", "--rule", "--card"].map((name) => css.getPropertyValue(name).trim());
     const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, color: soft, fixedrange: false };
@@ -33,6 +42,7 @@ const figures = (() => {
       { ...axis, ...layout[name], title: { ...layout[name].title, font: { size: 13 } } }]));
     return {
       ...layout,
+      ...roomForKeys(layout, plot, data),
       autosize: true,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -51,7 +61,7 @@ const figures = (() => {
     plotly ??= unpack();
     try {
       const spec = specOf(plot);
-      await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot), config);
+      await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot, spec.data), config);
       plot.dataset.drawn = document.documentElement.dataset.theme;
     } catch (error) {
       plot.classList.add("failed");

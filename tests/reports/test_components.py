@@ -47,6 +47,14 @@ def test_parts_that_touch_are_told_apart(vision):
         assert difference > 10, (left, right, difference)
 
 
+@pytest.mark.parametrize("vision", VISION)
+def test_any_two_that_may_touch_in_a_timeline_or_flame_graph_are_told_apart(vision):
+    # twice what is just noticed
+    for one, other in itertools.combinations(COLOURS, 2):
+        difference = np.linalg.norm(lab(COLOURS[one], vision) - lab(COLOURS[other], vision))
+        assert difference > 2 * 2.3, (one, other, difference)
+
+
 def test_no_two_components_share_a_colour():
     assert len(set(COLOURS.values())) == len(COLOURS)
 
