@@ -5,60 +5,7 @@ const timelinePaint = (() => {
   const ROW = 17;
   const GAP = 8;
   const SEEN = 1.5;  // pixels from which a piece is drawn alone
-  const LIGHT = { ink: "#000", soft: "#444", rule: "#ccc", card: "#fff", wash: "#f4f4f4", link: "#000" };
-
-  const theme = (isPrinted) => {
-    const css = getComputedStyle(document.documentElement);
-    const value = (name) => css.getPropertyValue(`--${name}`).trim();
-    const colours = isPrinted ? LIGHT
-      : Object.fromEntries(Object.keys(LIGHT).map((name) => [name, value(name)]));
-    return { ...colours, font: getComputedStyle(document.body).fontFamily };
-  };
-
-  // Stripes are drawn over a colour, so that neither phase nor component hides the other.
-  const striped = (context, pattern, stroke) => {
-    const tile = document.createElement("canvas");
-    tile.width = tile.height = 8;
-    const pen = tile.getContext("2d");
-    pen.strokeStyle = stroke;
-    pen.lineWidth = 1.2;
-    const line = (...points) => {
-      pen.beginPath();
-      pen.moveTo(points[0], points[1]);
-      pen.lineTo(points[2], points[3]);
-      pen.stroke();
-    };
-    if (pattern === "/" || pattern === "x") for (const shift of [-8, 0, 8]) line(shift, 8, shift + 8, 0);
-    if (pattern === "x") for (const shift of [-8, 0, 8]) line(shift, 0, shift + 8, 8);
-    if (pattern === "-") line(0, 4, 8, 4);
-    return context.createPattern(tile, "repeat");
-  };
-
-  // In the margin a stream is named without the list of what it does; the tooltip has it all.
-  const laneName = (name, isNarrow) => {
-    const brief = name.replace(/\((?!\d+\))[^)]*\)/, "").trim() || name;
-    return isNarrow ? brief.replace(/^Stream\s*/, "") : brief;
-  };
-
-  const isDark = (colour) => {
-    const hex = colour.length === 4 ? [...colour.slice(1)].map((digit) => digit + digit).join("") : colour.slice(1);
-    const [red, green, blue] = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 140;
-  };
-
-  // Round stamps for the axis, at most so many, in one unit.
-  const ticks = (from, to, most) => {
-    const least = (to - from) / Math.max(most, 1);
-    const size = 10 ** Math.floor(Math.log10(least));
-    const step = [1, 2, 5, 10].map((times) => times * size).find((each) => each >= least);
-    const [unit, name] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([each]) => to >= each) ?? [1, "ns"];
-    const decimals = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
-    const found = [];
-    for (let at = Math.ceil(from / step); at * step <= to; at++) {
-      found.push([at * step, `${timeline.grouped((at * step) / unit, decimals)} ${name}`]);
-    }
-    return found;
-  };
+  const { theme, striped, laneName, isDark, ticks, fitted, sized } = timelinePen;
 
   // Bands from top to bottom: a device's own, then its lanes where it is open.
   const laidOut = (devices, isOpen) => {
@@ -77,34 +24,6 @@ const timelinePaint = (() => {
       top += open ? GAP : GAP / 2;
     }
     return { bands, height: top };
-  };
-
-  const fitted = (context, words, width) => {
-    if (context.measureText(words).width <= width) return words;
-    let low = 0;
-    let high = words.length;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (context.measureText(`${words.slice(0, middle)}…`).width <= width) low = middle;
-      else high = middle - 1;
-    }
-    return low > 1 ? `${words.slice(0, low)}…` : "";
-  };
-
-  // A canvas of a size in CSS pixels, sharp on every screen.
-  const sized = (canvas, width, height) => {
-    const ratio = window.devicePixelRatio || 1;
-    const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (canvas.width !== wide || canvas.height !== high) {
-      canvas.width = wide;
-      canvas.height = high;
-      canvas.style.width = `${width}px`;
-      canvas.style.height = `${height}px`;
-    }
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    return context;
   };
 
   const painter = (model, style) => {
@@ -360,66 +279,7 @@ const timelinePaint = (() => {
       }
     };
 
-    // The whole step as a strip: how much of all lanes' time each part fills, pixel by pixel.
-    let strip = null;
-    const filled = (width, height) => {
-      if (strip?.width === width) return strip;
-      const parts = Array.from(colours, () => new Float64Array(width));
-      const scale = width / model.duration;
-      for (const device of model.devices) {
-        for (const row of device.rows) {
-          for (let piece = row.first; piece < row.last; piece++) {
-            const part = parts[model.component[piece]];
-            const from = model.start[piece] * scale;
-            const density = model.busy[piece] / Math.max(model.end[piece] - model.start[piece], 1);
-            const to = Math.min(model.end[piece] * scale, width);
-            for (let pixel = Math.floor(from); pixel < to; pixel++) {
-              part[pixel] += density * (Math.min(to, pixel + 1) - Math.max(from, pixel));
-            }
-          }
-        }
-      }
-      const sums = Float64Array.from({ length: width }, (_, pixel) => parts.reduce((sum, part) => sum + part[pixel], 0));
-      const highest = sums.reduce((most, sum) => Math.max(most, sum), 1e-9);
-      const picture = document.createElement("canvas");
-      const context = sized(picture, width, height);
-      for (let pixel = 0; pixel < width; pixel++) {
-        let bottom = height;
-        for (const [code, part] of parts.entries()) {
-          if (!part[pixel]) continue;
-          const high = (part[pixel] / highest) * (height - 2);
-          context.fillStyle = colours[code].colour;
-          context.fillRect(pixel, bottom - high, 1, high);
-          bottom -= high;
-        }
-      }
-      strip = { width, picture };
-      return strip;
-    };
-
-    const overview = (canvas, state, isPrinted) => {
-      const { width, gutter, view } = state;
-      const height = 36;
-      const context = sized(canvas, width, height);
-      const colour = theme(isPrinted);
-      const wide = Math.max(Math.floor(width - gutter), 1);
-      context.drawImage(filled(wide, height).picture, gutter, 0, wide, height);
-      context.font = `11px ${colour.font}`;
-      context.textBaseline = "middle";
-      context.fillStyle = colour.soft;
-      context.fillText(fitted(context, "whole step", gutter - 10), 4, height / 2);
-      const [from, to] = [view.start, view.end].map((stamp) => gutter + (stamp / model.duration) * wide);
-      context.fillStyle = colour.card;
-      context.globalAlpha = 0.66;
-      context.fillRect(gutter, 0, from - gutter, height);
-      context.fillRect(to, 0, gutter + wide - to, height);
-      context.globalAlpha = 1;
-      context.strokeStyle = colour.ink;
-      context.lineWidth = 1.5;
-      context.strokeRect(from + 0.75, 0.75, Math.max(to - from - 1.5, 2), height - 1.5);
-    };
-
-    return { main, overview };
+    return { main, overview: timelineStrip(model, colours) };
   };
 
   return { painter, laidOut, AXIS, ROW };
