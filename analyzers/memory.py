@@ -38,6 +38,9 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "What fills a device's memory when the step's program is fullest?"
+NO_PROGRAM = "none in this trace: no program of a step is known"
+NO_BUFFERS = "none in this trace: the profile keeps no account of the buffers of the step's program"
+NO_ALLOCATOR = "allocator: none in this trace, so nothing is measured beside the program's plan"
 _KEYS = ["content", "component", "phase", "layer_kind"]
 
 
@@ -46,12 +49,8 @@ def memory(trace: Trace) -> Analysis:
     module = step_module(trace)
     peak = peak_of(trace, module) if module >= 0 else None
     if peak is None:
-        why = (
-            "no program of a step is known"
-            if module < 0
-            else "the profile keeps no account of the buffers of the step's program"
-        )
-        notes = (f"none in this trace: {why}", *_allocator_notes(trace))
+        why = NO_PROGRAM if module < 0 else NO_BUFFERS
+        notes = (why, *_allocator_notes(trace))
         return Analysis("memory", QUESTION, _headline(trace, None), SCHEMA, SCHEMA.frame(), notes)
     table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
     table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
@@ -112,7 +111,7 @@ def _others(trace: Trace, module: int) -> tuple[str, ...]:
 def _allocator_notes(trace: Trace) -> tuple[str, ...]:
     pools = _device_pools(trace)
     if pools.empty:
-        return ("allocator: none in this trace, so nothing is measured beside the program's plan",)
+        return (NO_ALLOCATOR,)
     peaks = pools.groupby(["host", "device"], observed=True)["peak_bytes"].max()
     return (
         f"allocator: most in use since the process began, {format_bytes(int(peaks.min()))} to "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from moeprof.analyzers import DRAWN
 from moeprof.reports import story
 from moeprof.reports.bars import Figure
 from moeprof.reports.components import HATCHED, colour, in_order
@@ -287,7 +288,9 @@ def _section(
     finding = document["analyses"][name]
     answer = sentence(document, name)
     drawn = timeline_view(document) if anchor == "timeline" else None  # not of several runs
-    notes = (*finding["notes"], *(drawn.notes if drawn else ()))
+    pictures = (document["drawings"].get(key) for key, shows in DRAWN.items() if shows == name)
+    more = (note for picture in pictures if picture for note in picture["notes"])
+    notes = dict.fromkeys([*finding["notes"], *more])  # some say the same
     return SectionView(
         id=anchor,
         name=name,

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.drawn.heap import pool_bytes
+from moeprof.analyzers.memory import NO_ALLOCATOR
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -37,8 +38,7 @@ def allocated(trace: Trace) -> Analysis:
     """Bytes in use by rank and time; of many ranks those that were fullest."""
     changes = _changes(trace)
     if changes.empty:
-        note = "allocator: none in this trace, so memory in use over time is not known"
-        return Analysis("allocated", QUESTION, (), SCHEMA, SCHEMA.frame(), (note,))
+        return Analysis("allocated", QUESTION, (), SCHEMA, SCHEMA.frame(), (NO_ALLOCATOR,))
     most = changes.groupby("rank")["in_use_bytes"].max()
     order = most.sort_values(ascending=False, kind="stable").index
     kept = changes[changes["rank"].isin(order[:MOST_RANKS])]

@@ -179,19 +179,16 @@ def _rows(tree: str, root: Branch, view: Window) -> Iterator[dict[str, object]]:
 def _notes(amounts: dict[str, list[Amount]], total_ns: int) -> tuple[str, ...]:
     if not total_ns:
         return ("none in this trace: no device work",)
-    unknown = {
-        "an op without a scope": (NO_SCOPE, "scope"),
-        "an op without a source line": (NO_SOURCE, "source"),
-    }
+    unknown = {"a scope": (NO_SCOPE, "scope"), "a source line": (NO_SOURCE, "source")}
     shares = {
         what: sum(a.ns for a in amounts[tree] if name in a.path[:2]) / total_ns
         for what, (name, tree) in unknown.items()
     }
     return (
-        f"nodes with less than {100 * LEAST_SHARE:.2f} % of the whole are merged "
-        "into one beside their neighbours; sums stay exact",
+        f"in the figures by scope and source line, parts with less than {100 * LEAST_SHARE:.2f} % "
+        "of the whole are merged; sums stay exact",
         *(
-            f"{format_percent(share)} of op time is {what}"
+            f"{format_percent(share)} of op time is of ops without {what}"
             for what, share in shares.items()
             if share
         ),

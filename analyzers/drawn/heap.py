@@ -21,6 +21,7 @@ from moeprof.analyzers.heap.contents import Contents
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.over_program import fullest_points, living, running
 from moeprof.analyzers.heap.places import Heap, Int64s
+from moeprof.analyzers.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -41,6 +42,7 @@ SCHEMA = Schema(
 )
 QUESTION = "How full is a device's memory at each point of the step's program, and of what?"
 OTHER_SPACES = "heaps of other memory spaces"
+_NO_LIVES = "none in this trace: no temporary buffer of the step's program has a life that is told"
 _LATE = ("backward", "recompute")
 _VOTES = {"forward": -1, "recompute": 1, "backward": 1}
 _WINDOWS, _LEAST_REACH = 80, 8
@@ -54,15 +56,8 @@ def heap(trace: Trace) -> Analysis:
     module = step_module(trace)
     peak = peak_of(trace, module) if module >= 0 else None
     if peak is None or not peak.heaps:
-        why = (
-            "no program of a step is known"
-            if module < 0
-            else "the profile keeps no account of the buffers of the step's program"
-            if peak is None
-            else "no temporary buffer of the step's program has a life that the profile tells"
-        )
-        note = f"none in this trace: {why}"
-        return Analysis("heap", QUESTION, (), SCHEMA, SCHEMA.frame(), (note,))
+        why = NO_PROGRAM if module < 0 else NO_BUFFERS if peak is None else _NO_LIVES
+        return Analysis("heap", QUESTION, (), SCHEMA, SCHEMA.frame(), (why,))
     found = peak.heaps[0]
     stays = _staying(peak, found)
     table = SCHEMA.frame(list(_rows(trace, peak, stays)))

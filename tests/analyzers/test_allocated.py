@@ -7,6 +7,7 @@ import dataclasses
 from builders.work import kernel, traced
 
 from moeprof.analyzers.drawn.allocated import MOST_RANKS, MOST_STRETCHES, allocated
+from moeprof.analyzers.memory import NO_ALLOCATOR
 from moeprof.tables.host_side import ALLOCATIONS
 
 EMPTY = {name: -1 for name in ALLOCATIONS.names} | {
@@ -37,9 +38,7 @@ def test_changes_stand_by_rank_and_time():
 def test_without_an_allocator_a_sentence_says_so():
     found = allocated(traced([kernel("k", 0, 9)]))
     assert found.table.empty
-    assert found.notes == (
-        "allocator: none in this trace, so memory in use over time is not known",
-    )
+    assert found.notes == (NO_ALLOCATOR,)
 
 
 def test_close_changes_are_merged_and_the_fullest_and_the_last_stay():

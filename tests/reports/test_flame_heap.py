@@ -17,6 +17,7 @@ from moeprof.reports.bars import plotly_text
 from moeprof.reports.components import MIXED, colour
 from moeprof.reports.document import build, drawn_column
 from moeprof.reports.heap_bands import Row, bands, rows_of
+from moeprof.reports.view import page_view
 from moeprof.tables.analysis import Analysis, Metric
 
 GPU = Path(__file__).parents[1] / "data" / "gpu"
@@ -88,16 +89,25 @@ def test_names_are_no_markup():
     assert not any("<script" in text for texts in trace["customdata"] for text in texts)
 
 
+def test_notes_of_the_figures_stand_in_their_section():
+    made = flamed()
+    (section,) = page_view([made]).runs[0].sections
+    assert any("parts with less than 0.05 %" in note for note in section.notes)
+    assert len(section.notes) == len(set(section.notes))
+
+
 def test_a_document_without_drawings_has_no_figure():
     assert flame_figure.by_scope(document()) is None
     assert flame_figure.by_source(document()) is None
 
 
 def test_a_click_fills_the_width_and_the_path_goes_back(visit):
-    visited = visit(flamed(), is_drawn=True)
+    visited = visit(flamed(names=(HOSTILE[0], "norm")), is_drawn=True)
     figure = visited.page.locator("#ops-figure")
     figure.scroll_into_view_if_needed()
     norm = figure.locator("g.slice", has_text="norm").first
+    assert figure.locator("g.slice", has_text="</script>").count() == 1
+    assert visited.page.evaluate("window.hacked") is None
     assert norm.bounding_box()["width"] < figure.bounding_box()["width"] / 2
     norm.click()
     visited.page.wait_for_function(
