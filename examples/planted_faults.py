@@ -25,7 +25,7 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--steps", type=int, default=10)
 parser.add_argument("--ranks", type=int, default=8, help="devices; virtual ones on CPU")
 parser.add_argument("--late-rank", type=int, default=5, help="-1: none")
-parser.add_argument("--late-passes", type=int, default=100, help="its passes; peers make one")
+parser.add_argument("--late-passes", type=int, default=200, help="its passes; peers make one")
 parser.add_argument("--product", choices=("ragged_dot", "grouped_gemm"), default="ragged_dot")
 parser.add_argument(
     "--capacity",
@@ -94,7 +94,7 @@ def normalised(x):
     return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5)
 
 
-def byte_weights(tokens, passes):
+def loss_weights(tokens, passes):
     """How much each byte of the sequences counts in the loss: rare neighbours count more.
 
     Each pass spreads the table of neighbours by one step, on the late rank again and again.
@@ -172,7 +172,7 @@ def loss_of_rank(params, tokens, passes):
     """Mean loss of all ranks, and what their routers did."""
     x = params["embed"][tokens[:, :-1]] + params["place"]
     # without these weights no rank can go on: they are part of what the others wait for
-    x, weights = jax.lax.optimization_barrier((x, byte_weights(tokens, passes)))
+    x, weights = jax.lax.optimization_barrier((x, loss_weights(tokens, passes)))
     seen = []
     for p in params["blocks"]:
         x = x + attention(normalised(x), p)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from moeprof.analyzers.communication.carried import AXES
+from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
-from moeprof.units import format_ns, format_percent
+from moeprof.units import format_ns
 
 
 def find(trace: Trace) -> Hint | None:
@@ -17,12 +19,20 @@ def find(trace: Trace) -> Hint | None:
     if not named.startswith("rank"):
         return None
     first = found.table.iloc[0]
+    waited_ns, mostly = float(first["waited_for_ns"]), str(first["mostly"])
+    where = f", mostly in collectives that carry {mostly}" if mostly in AXES else ""
     return Hint(
         "late_rank",
-        f"{named} comes last to {format_percent(float(first['last_share']))} of its collectives: "
-        f"others wait {format_ns(float(first['waited_for_ns']))} {window(trace).each} for it",
+        f"others wait {format_ns(waited_ns)} {window(trace).each} for {named}{where}; it is the "
+        f"most waited-for in {first['worst_steps']} of {_steps(trace)} step(s)",
         "look at what this rank does before: its load (expert_load), its gaps (sync_gaps), its "
         "clock and temperature, and where its process runs",
         "stragglers",
-        gain_ns=float(first["waited_for_ns"]),
+        gain_ns=waited_ns,
     )
+
+
+def _steps(trace: Trace) -> int:
+    """Steps in which somebody is waited for or could be."""
+    waits = waits_in_steps(trace)
+    return int(waits["step"][waits["wait_ns"].notna()].nunique())

@@ -241,7 +241,8 @@ def late(by_ns):
 def test_a_rank_that_all_others_wait_for():
     hint = late_rank.find(late(400))
     assert hint.gain_ns == 400
-    assert hint.evidence.startswith("rank 1 comes last to 100.0 % of its collectives")
+    assert hint.evidence.startswith("others wait 400 ns a step for rank 1")
+    assert hint.evidence.endswith("it is the most waited-for in 4 of 4 step(s)")
 
 
 def test_ranks_that_arrive_together():
