@@ -23,7 +23,7 @@ KINDS = {
     "forward": ("forward", Fill("#0a6fb5")),
     "backward": ("backward", Fill("#dd6a1f")),
     "weight_gradient": ("weight gradient", Fill("#009e73")),
-    "several": ("several pieces", Fill("#8f9fc4")),
+    "several": ("several kinds in turn", Fill("#8f9fc4")),
     "ramp": ("idle in the ramp", Fill("#a3a9af", "/")),
     "gap": ("idle in gaps", Fill("#a3a9af", ".")),
 }

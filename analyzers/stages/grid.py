@@ -45,6 +45,7 @@ GRID = Schema(
 QUESTION = "What does each stage do when, and for which microbatch?"
 SEVERAL, RAMP, GAP = "several", "ramp", "gap"
 MOST_PIECES = 4_000
+_LEAST_STREAK = 3
 
 
 def stage_grid(found: PipelineWork, iteration: int) -> Analysis:
@@ -91,12 +92,16 @@ def numbered(found: PipelineWork, work: pd.DataFrame) -> pd.DataFrame:
 
 
 def bundled(work: pd.DataFrame, count: int) -> pd.DataFrame:
-    """`count` pieces of a stage in a row as one, from the first's start to the last end."""
+    """At most `count` pieces of a stage in a row as one, from the first's start to the last end.
+
+    A long row of one kind is not mixed with what comes before or after it: where a pipeline fills
+    and drains stays to be seen.
+    """
     if count == 1:
         return work[GRID.names]
-    run = work.groupby("stage").cumcount() // count
+    run = _runs(work, count)
     ends = work.assign(end_ns=work["start_ns"] + work["duration_ns"])
-    runs = ends.groupby([work["stage"], run.rename("run")])
+    runs = ends.groupby([work["stage"], run])
     table = runs.agg(
         start_ns=("start_ns", "min"),
         end_ns=("end_ns", "max"),
@@ -118,6 +123,17 @@ def bundled(work: pd.DataFrame, count: int) -> pd.DataFrame:
             "next_needs": "",
         }
     )
+
+
+def _runs(work: pd.DataFrame, count: int) -> pd.Series:
+    """Which of `work`, in order of stage and time, are drawn as one: those of one number."""
+    is_new = work[["stage", "kind"]].ne(work[["stage", "kind"]].shift()).any(axis="columns")
+    streak = is_new.cumsum()
+    is_long = streak.groupby(streak).transform("size") >= max(count // 4, _LEAST_STREAK)
+    is_edge = is_long.ne(is_long.shift()) | (is_long & is_new) | work["stage"].diff().ne(0)
+    part = is_edge.cumsum()
+    within = part.groupby(part).cumcount() // count
+    return (part.astype("int64") * len(work) + within).rename("run")
 
 
 def _planned(schedule: Schedule, kinds: set[str], stages: list[int]) -> pd.DataFrame:

@@ -145,6 +145,20 @@ def test_many_pieces_are_drawn_together(monkeypatch):
     assert found.notes == ("2 pieces in a row are drawn as one, gaps between them too",)
 
 
+def test_filling_and_draining_are_not_mixed_with_the_rest(monkeypatch):
+    """Stage 0 of 4 runs 3 forwards ahead, then 5 pairs, then 3 backwards: 16 pieces, by fours."""
+    monkeypatch.setattr(module, "MOST_PIECES", 16)
+    work = projected(Schedule("1f1b", 4, 8), StageWork((3 * MS,), (1, 1, 1)))
+    found = stage_grid(work, 0).table
+    first = found[(found["stage"] == 0) & (found["pieces"] > 0)]
+    assert first[["kind", "pieces"]].to_numpy().tolist() == [
+        ["forward", 4], ["several", 4], ["several", 4], ["backward", 4],
+    ]  # fmt: skip
+    last = found[(found["stage"] == 3) & (found["pieces"] > 0)]
+    assert last["kind"].tolist() == ["several"] * 4
+    assert found["pieces"].sum() == 64
+
+
 def test_a_stage_without_work_is_idle_all_along():
     found = stage_grid(recorded([(0, "forward", 0, 10)], stages=2), 0)
     assert rows(found)[-1] == ("ramp", -1, 0, 10)
