@@ -14,9 +14,10 @@ from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.trace import Trace
 
 TRACK = "MoE components"
+LOOP = "loop"
 ABOUT = (
     "What part of the step each stream works on: pieces of one component and phase that follow "
-    "each other are one slice. self_ns is the self time of its pieces."
+    "each other are one slice, a loop lies around its body. self_ns is the self time of its pieces."
 )
 
 
@@ -37,5 +38,6 @@ def component_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
 
 
 def _look(component: str, phase: str, line: str) -> Look:
-    name = component if phase == "other" else f"{component}, {phase}"
+    what = LOOP if component == "loop_gaps" else component  # it is drawn around its body
+    name = what if phase == "other" else f"{what}, {phase}"
     return Look(name, component, {"component": component, "phase": phase, "stream": line})

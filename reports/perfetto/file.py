@@ -17,6 +17,7 @@ from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard
 
 _BATCH = 4096
+_FAST = 3  # of 9: a tenth more bytes than 6, a seventh less time for all
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _Batches:
         held = self._batch.serialize()
         self._batch, self._count = self._builder(), 0
         packed = self._builder()
-        packed.add_packet().compressed_packets = zlib.compress(held)
+        packed.add_packet().compressed_packets = zlib.compress(held, _FAST)
         self._out.write(packed.serialize())
 
 
