@@ -23,7 +23,7 @@ from moeprof.units import format_ns, format_percent
 _LEADING = 3
 _GATE_KINDS = {"passed": ("ok", "✓"), "failed": ("fail", "✗"), "not known": ("warn", "?")}
 _OP_COLUMNS = (
-    *("component", "phase", "op", "change_ns", "base_ns", "new_ns", "change_share", "noise_ns"),
+    *("op", "change_ns", "component", "phase", "base_ns", "new_ns", "change_share", "noise_ns"),
     *("verdict", "base_calls", "new_calls", "shape", "scope", "match"),
 )
 _CHANGES = ("change_ns", "change_bytes", "change_share")

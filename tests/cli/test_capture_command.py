@@ -58,7 +58,7 @@ def test_a_failing_analysis_leaves_the_scripts_exit_code(script, tmp_path, monke
     meta = {"status": "complete", "processes": [{}], "expected_processes": 1}
     monkeypatch.setattr(launch, "run_script", lambda *arguments: Outcome(7, 0, meta))
 
-    def fail(run: Path) -> None:
+    def fail(run: Path, **asked: object) -> None:
         raise KeyError("no such column")
 
     monkeypatch.setattr(findings, "read_document", fail)

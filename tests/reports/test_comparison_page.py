@@ -98,9 +98,9 @@ def test_bars_of_both_runs_have_one_scale(open_html, slower):
 
 def test_cells_hold_the_numbers_of_the_document(open_html, slower):
     page = open_html(render(slower)).page
-    for table, rows in (("step", slower["step"]["rows"]), ("ops", slower["rows"]["rows"])):
+    tables = (("step", 3, slower["step"]["rows"]), ("ops", 1, slower["rows"]["rows"]))
+    for table, place, rows in tables:
         wanted = [row["change_ns"] for row in rows if row.get("level", "op") == "op"]
-        place = 3  # both tables have the change as their fourth column
         cells = page.eval_on_selector_all(
             f"#{table}-table tbody tr", f"r => r.map(x => x.cells[{place}].dataset.value)"
         )
