@@ -263,6 +263,18 @@ def unexplained(document: Document) -> str:
     )
 
 
+def unknown_parts(document: Document) -> str:
+    """Why nobody can say where the step goes; empty where the parts are known."""
+    if parts(document):
+        return ""
+    if failed := withheld_by(document, "breakdown"):
+        names = " and ".join(map(printable, failed))
+        return f"Where the step goes is withheld: {names} failed, so no share can be trusted."
+    if "breakdown" not in document["analyses"]:
+        return "Where the step goes was not asked for."
+    return "Where the step goes is not known: this trace holds no device work."
+
+
 def count_of(number: int) -> str:
     """``1 row``, ``12 rows``."""
     return f"{format_count(number)} row{'' if number == 1 else 's'}"

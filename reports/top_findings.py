@@ -87,7 +87,7 @@ def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
 
 def plain_title(name: str) -> str:
     """A pattern as a sentence."""
-    return PLAIN.get(name) or story.label(name).capitalize()
+    return PLAIN.get(name) or _sentence(story.label(name))
 
 
 def _weight(hint: Mapping[str, Value], peak_bytes: float) -> float:
@@ -136,7 +136,8 @@ def _saved(hint: Mapping[str, Value], peak_bytes: float) -> tuple[tuple[str, str
             )
         )
     if isinstance(size := hint["gain_bytes"], int | float):
-        of_peak = f", {format_percent(size / peak_bytes)} of its peak" if peak_bytes else ""
+        is_part = 0 < size <= peak_bytes
+        of_peak = f", {format_percent(size / peak_bytes)} of its peak" if is_part else ""
         found.append((format_bytes(size), f"a device{of_peak}"))
     return tuple(found)
 
@@ -162,4 +163,6 @@ def _said(document: Document, count: int) -> str:
     named = next((n.removeprefix(_LOOKED_FOR) for n in notes if n.startswith(_LOOKED_FOR)), "")
     patterns = [plain_title(name) for name in named.split(", ") if name]
     looked = f" Looked for: {'; '.join(patterns)}." if patterns else ""
-    return f"No known pattern shows in this run.{looked}"
+    has_work = bool(story.parts(document)) or "breakdown" not in document["analyses"]
+    shown = "in this run" if has_work else "in this run, of which no device work can be used"
+    return f"No known pattern shows {shown}.{looked}"

@@ -129,6 +129,7 @@ class RunView:
     read: tuple[str, ...]
     parts: str
     unexplained: str
+    unknown_parts: str
     segments: tuple[Segment, ...]
     ranked: tuple[Segment, ...]
     largest: tuple[Segment, ...]
@@ -204,6 +205,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         read=_read(document),
         parts=story.described_parts(document),
         unexplained=story.unexplained(document),
+        unknown_parts=story.unknown_parts(document),
         segments=tuple(segments[name] for name in in_order(segments) if segments[name].share),
         ranked=ranked,
         largest=ranked[:_MOST_PARTS] if len(ranked) > _MOST_PARTS + 1 else ranked,

@@ -87,3 +87,11 @@ def test_the_same_run_twice_is_told_apart_by_its_place():
 
 def test_a_path_is_quoted_for_the_shell():
     assert story.command(document("a run"), "report") == "moeprof report 'a run'"
+
+
+def test_withheld_parts_are_not_called_missing_work():
+    made = build(trace(), {"breakdown": breakdown({})})
+    assert story.unknown_parts(made).endswith("this trace holds no device work.")
+    made["trust"][0] |= {"check": "clocks", "withholds": ["breakdown"]}
+    assert story.unknown_parts(made).startswith("Where the step goes is withheld: clocks failed")
+    assert story.unknown_parts(document()) == ""

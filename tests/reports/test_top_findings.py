@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from report_cases import breakdown, document, trace
+
+from moeprof.analyzers.hints import SCHEMA
+from moeprof.analyzers.patterns import ALL
+from moeprof.reports.document import build
+from moeprof.reports.top_findings import PLAIN, plain_title, top_findings
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Column, Schema
+
+NONE = float("nan")
+GIB = 2**30
+TEXTS = {"evidence": "it shows", "change": "do less", "look": "breakdown", "source": ""}
+PEAK = Schema("memory", (Column("content", "text", "", "what it is"),))
+
+
+def hint(name: str, ns: float = NONE, share: float = NONE, size: float = NONE) -> dict[str, object]:
+    gains = {"gain_ns": ns, "gain_share": share, "gain_bytes": size}
+    return {"hint": name, **gains, **TEXTS}
+
+
+def found(*rows: dict[str, object], peak: int | None = None):
+    """The findings of a run whose program needs `peak` bytes."""
+    notes = ("looked for: late_rank",)
+    hints = Analysis("hints", "What should be changed?", (), SCHEMA, SCHEMA.frame(rows), notes)
+    memory = Analysis(
+        "memory", "What?", (Metric("program_peak", peak, "bytes"),), PEAK, PEAK.frame()
+    )
+    shown = {"hints": hints, "memory": memory, "breakdown": breakdown()}
+    return top_findings(build(trace(), shown))
+
+
+def test_every_pattern_has_a_sentence():
+    assert set(PLAIN) == set(ALL)
+
+
+def test_a_pattern_without_a_sentence_is_told_by_its_name():
+    assert plain_title("grouped_gemm_of_ranks") == "Grouped GEMM of ranks"
+
+
+def test_the_larger_share_of_step_or_memory_ranks():
+    # 3 of 10 GiB, then 41.2 of 412 ms
+    shown = found(
+        hint("late_rank", 41.2e6, 0.1), hint("worst_case_buffers", size=3 * GIB), peak=10 * GIB
+    )
+    assert [one.key for one in shown.first] == ["worst_case_buffers", "late_rank"]
+    assert [one.share for one in shown.first] == [0.3, 0.1]
+    assert shown.first[0].saved == (("3.000 GiB", "a device, 30.0 % of its peak"),)
+    assert shown.first[1].saved == (("41.20 ms", "a step, 10.0 %"),)
+
+
+def test_memory_whose_peak_is_not_known_keeps_its_place_behind_time():
+    shown = found(hint("late_rank", 1e6, 0.01), hint("worst_case_buffers", size=3 * GIB))
+    assert [one.key for one in shown.first] == ["late_rank", "worst_case_buffers"]
+    assert shown.first[1].saved == (("3.000 GiB", "a device"),)
+
+
+def test_a_run_that_hangs_is_told_first():
+    shown = found(hint("late_rank", 400e6, 0.97), hint("unfinished_collective"))
+    assert [one.key for one in shown.first] == ["unfinished_collective", "late_rank"]
+
+
+def test_three_are_first_and_the_others_follow():
+    shown = found(*(hint("late_rank", ms * 1e6, ms / 412) for ms in (4, 3, 2, 1)))
+    assert (len(shown.first), len(shown.others)) == (3, 1)
+    assert shown.said.startswith("The 3 largest of 4 findings.")
+
+
+def test_details_that_the_page_does_not_have_are_not_linked():
+    row = hint("late_rank", 1e6, 0.01) | {"look": "stragglers"}
+    assert found(row).first[0].anchor == ""
+
+
+def test_withheld_hints_are_not_called_absent():
+    made = build(trace(), {"hints": Analysis("hints", "?", (), SCHEMA, SCHEMA.frame(), ())})
+    made["trust"][0] |= {"check": "clocks", "verdict": "fail", "withholds": ["hints"]}
+    assert top_findings(made).said == "Withheld: clocks failed."
+
+
+def test_without_the_question_there_is_no_answer():
+    assert top_findings(document()) is None
+
+
+def test_a_run_without_device_work_says_so_beside_what_was_looked_for():
+    hints = Analysis("hints", "?", (), SCHEMA, SCHEMA.frame(), ("looked for: late_rank",))
+    made = build(trace(), {"hints": hints, "breakdown": breakdown({})})
+    assert top_findings(made).said == (
+        "No known pattern shows in this run, of which no device work can be used. "
+        "Looked for: One rank is late, and the others wait for it."
+    )
