@@ -127,7 +127,7 @@ def _memory(trace: Trace, made: Layout, devices: Devices) -> list[Counter]:
     instead = (
         "the compiler's plan of the step's program stands in its place"
         if found
-        else "nor does it tell when buffers of the step's program live"
+        else "nor is it known which buffers of a step's program live when"
     )
     made.missing.append(f"memory: the capture has no events of an allocator; {instead}")
     return found

@@ -60,6 +60,8 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
     work = trace.events[trace.events["module"].eq(module) & trace.events["instruction"].ge(0)]
     live = of_row[work["instruction"].to_numpy()]
     work, live = work[live >= 0], live[live >= 0]
+    if work.empty:  # the plan cannot be laid over anything
+        return []
     ends = (runs["start_ns"] + runs["duration_ns"]).to_numpy()
     at = np.concatenate([runs["start_ns"].to_numpy(), work["start_ns"].to_numpy(), ends])
     bytes_then = np.concatenate([np.full(len(runs), base), base + live, np.zeros(len(runs))])
