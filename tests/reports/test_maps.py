@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
+import numpy as np
 import pytest
+from colour_vision import VISION, lab
 from plotly.graph_objects import Figure
 from report_cases import HOSTILE, trace
 
@@ -241,6 +244,25 @@ def test_chunks_have_shades_of_their_kind_and_one_entry_of_the_legend():
 def test_without_a_pipeline_there_is_no_grid():
     assert stage_grid_figure.stage_grid(document()) is None
     assert stage_grid_figure.stage_grid(document(made(GRID, []))) is None
+
+
+def told_apart(one, other, vision):
+    """By how much two colours differ; 2.3 is just noticed, 10 seen at a glance."""
+    return float(np.linalg.norm(lab(one, vision) - lab(other, vision)))
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_maps_and_stages_are_told_apart_by_all(vision):
+    cells = heat_maps.expert_load(document(experts()))["data"][0]
+    for scale in (cells["colorscale"], cells["meta"]["dark"]):
+        steps = [colour for _place, colour in scale]
+        for one, other in itertools.combinations(steps, 2):
+            assert told_apart(one, other, vision) > 10, (one, other)
+    fills = [
+        fill.colour for kind, (_name, fill) in stage_grid_figure.KINDS.items() if kind != "gap"
+    ]
+    for one, other in itertools.combinations(fills, 2):
+        assert told_apart(one, other, vision) > 10, (one, other)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
