@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.places import heaps_of
 from moeprof.reports.perfetto.counters import Counter, without_repeats
@@ -57,9 +58,7 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
         return []
     of_row, base = plan
     runs = trace.executions[trace.executions["module"].eq(module)].astype({"host": "str"})
-    work = trace.events[trace.events["module"].eq(module) & trace.events["instruction"].ge(0)]
-    live = of_row[work["instruction"].to_numpy()]
-    work, live = work[live >= 0], live[live >= 0]
+    work, live = _live(trace.events[trace.events["module"].eq(module)], of_row)
     if work.empty:  # the plan cannot be laid over anything
         return []
     ends = (runs["start_ns"] + runs["duration_ns"]).to_numpy()
@@ -83,6 +82,17 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
         track = tracks.counter(devices[place], called, BYTES, PLANNED)
         found.append(without_repeats(track, at[order], bytes_then[order].astype(np.int64)))
     return found
+
+
+def _live(events: pd.DataFrame, of_row: Int64s) -> tuple[pd.DataFrame, Int64s]:
+    """Those of `events` whose op is sure and writes into the heap, and what is live then.
+
+    What takes no time is left out: at the end of an execution it would outlast it.
+    """
+    rows = sure_rows(events)
+    live = np.where(rows >= 0, of_row[rows], _NONE)
+    is_known = (live >= 0) & events["duration_ns"].gt(0).to_numpy()
+    return events[is_known], live[is_known]
 
 
 def _rank(rows: Int64s, runs: int, work: int) -> Int64s:
