@@ -28,7 +28,7 @@ BY_SCOPE = (
     "By scope: A bar is as long as the device time of all that is under it: on top the program, "
     "then the scopes of the model, at last single operations. It has the colour of the component "
     "that is most of it, and is grey where none is. Click a bar to give it the whole width, and "
-    "the path on top to go back."
+    "the path on top to go back; by keyboard the arrows walk, Enter and Escape do the same."
 )
 BY_SOURCE = (
     "By source line: The same time by the calls that led to each operation, the outermost on top. "
@@ -125,10 +125,11 @@ def _hover(node: Mapping[str, object], path: Sequence[str], basis: str) -> list[
     whole_ns, own_ns = _figure(node, "per_step_ns"), _figure(node, "own_ns")
     share, calls = format_percent(_figure(node, "share")), format_count(_figure(node, "calls"))
     own = f", {format_ns(own_ns)} of it in no part below" if 0 < own_ns < whole_ns else ""
+    plural = "" if calls == "1" else "s"
     return [
         plotly_text(path[-1], _LINE_WIDTH),
         plotly_text(
-            f"{format_ns(whole_ns)} {basis}, {share} of op time, {calls} calls{own}",
+            f"{format_ns(whole_ns)} {basis}, {share} of op time, {calls} call{plural}{own}",
             2 * _LINE_WIDTH,
         ),
         plotly_text(_part(node)),

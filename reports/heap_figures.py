@@ -208,7 +208,7 @@ def _strip(
 
 def _layout(scale: Scale, end: int, top_bytes: int) -> dict[str, Json]:
     return {
-        "height": 650,
+        "height": 580,
         "barmode": "overlay",
         "hovermode": "x",
         "showlegend": True,

@@ -26,7 +26,7 @@ _IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 _STYLES = ("page.css", "timeline.css")
 _SCRIPTS = (
-    *("tables.js", "figures.js", "documents.js"),
+    *("tables.js", "figures.js", "flame.js", "documents.js"),
     *("timeline_model.js", "timeline_pen.js", "timeline_strip.js", "timeline_paint.js"),
     *("timeline.js", "page.js"),
 )

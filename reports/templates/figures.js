@@ -29,6 +29,7 @@ const figures = (() => {
     const keys = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length);
     const columns = Math.max(1, Math.floor(plot.clientWidth / (55 + 7.5 * Math.max(...keys, 0))));
     const more = 20 * Math.max(0, Math.ceil(keys.length / columns) - 1);
+    if (layout.legend.y < 0) return { height: layout.height + more }; // plotly.js makes the room below
     return { height: layout.height + more, margin: { ...layout.margin, t: layout.margin.t + more } };
   };
 

@@ -89,6 +89,26 @@ def test_names_are_no_markup():
     assert not any("<script" in text for texts in trace["customdata"] for text in texts)
 
 
+def test_the_keyboard_walks_the_tree_and_zooms(visit):
+    """Root, program, layer, its larger scope, the smaller one beside it."""
+    visited = visit(flamed(), is_drawn=True)
+    page = visited.page
+    page.wait_for_function("document.querySelector('#ops-figure').dataset.drawn")
+    page.locator("#ops-figure").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    told = page.inner_text("#ops-figure + [role=status]")
+    assert told.startswith("norm · 400 ns per device and step, 40.0 % of op time, 1 call · norm")
+    assert told.endswith("no program named, layer")
+    page.keyboard.press("Enter")
+    level = "document.querySelector('#ops-figure').data[0].level"
+    labels = "document.querySelector('#ops-figure').data[0].labels"
+    assert page.evaluate(f"{labels}[Number({level})]") == "norm"
+    page.keyboard.press("Escape")
+    assert page.evaluate(level) == "0"
+    assert visited.complaints == []
+
+
 def test_notes_of_the_figures_stand_in_their_section():
     made = flamed()
     (section,) = page_view([made]).runs[0].sections
