@@ -21,7 +21,9 @@ NAME_WIDTH = 60
 """Where a name stands in a sentence or heading, it is cut to this many characters."""
 
 _NO_FINDING: Finding = {"question": "", "headline": [], "columns": [], "rows": [], "notes": []}
-_SPELLED = {"gemm": "GEMM", "mlp": "MLP", "moe": "MoE"}
+_SPELLED = {
+    "gemm": "GEMM", "mlp": "MLP", "moe": "MoE", "mfu": "MFU", "hfu": "HFU", "flops": "FLOPs",
+}  # fmt: skip
 
 TITLES = {
     "step_time": "Step time",

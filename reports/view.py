@@ -78,7 +78,8 @@ class FigureView:
 class SectionView:
     """One question about one run; `docs` is the file that explains it.
 
-    `metrics` are name, value and whether it is known; `further` are findings past the first screen.
+    `metrics` are names and values, `unknown` the names of those that have none; `further` are the
+    findings past the first screen.
     """
 
     id: str
@@ -86,7 +87,8 @@ class SectionView:
     title: str
     question: str
     sentence: str
-    metrics: tuple[tuple[str, str, bool], ...]
+    metrics: tuple[tuple[str, str], ...]
+    unknown: str
     further: tuple[FindingView, ...]
     figures: tuple[FigureView, ...]
     timeline: TimelineView | None
@@ -293,6 +295,9 @@ def _section(
     pictures = (document["drawings"].get(key) for key, shows in DRAWN.items() if shows == name)
     more = (note for picture in pictures if picture for note in picture["notes"])
     notes = dict.fromkeys([*finding["notes"], *more])  # some say the same
+    # where no sentence is made of them, the headline figures are the sentence
+    shown = finding["headline"] if name in SENTENCES else []
+    told = [metric for metric in shown if metric["metric"] not in _TOLD_ABOVE]
     return SectionView(
         id=anchor,
         name=name,
@@ -300,10 +305,11 @@ def _section(
         question=finding["question"],
         sentence=answer,
         metrics=tuple(
-            (story.metric_name(m), written(m["value"], m["unit"]), m["value"] is not None)
-            for m in finding["headline"]
-            if name in SENTENCES and m["metric"] not in _TOLD_ABOVE  # else they are the sentence
+            (story.metric_name(m), written(m["value"], m["unit"]))
+            for m in told
+            if m["value"] is not None
         ),
+        unknown=", ".join(story.metric_name(m) for m in told if m["value"] is None),
         further=further,
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,

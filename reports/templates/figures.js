@@ -23,9 +23,10 @@ const figures = (() => {
   const labels = (layout, plot) =>
     layout.meta?.narrow && plot.clientWidth < 560 ? { ticktext: layout.meta.narrow, tickfont: { size: 11 } } : {};
 
-  // Keys of the legend stand in columns as wide as the longest; each line past the first needs room.
+  // Keys of a legend above stand in columns as wide as the longest; each line past the first needs room.
   const roomForKeys = (layout, plot, data) => {
-    if (!layout.showlegend || layout.legend?.orientation !== "h") return {};
+    const isAbove = layout.legend?.orientation === "h" && layout.legend.y >= 1;
+    if (!layout.showlegend || !isAbove) return {};
     const keys = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length);
     const columns = Math.max(1, Math.floor(plot.clientWidth / (55 + 7.5 * Math.max(...keys, 0))));
     const more = 20 * Math.max(0, Math.ceil(keys.length / columns) - 1);
