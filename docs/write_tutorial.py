@@ -28,7 +28,7 @@ _EXAMPLE = re.compile(
     r"(?:, before \"(?P<end>[^\"]+)\")? -->\n).*?(<!-- end -->)",
     re.DOTALL,
 )
-_MACHINE = re.compile(r"(<!-- machine -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_MACHINE = re.compile(r"(<!-- machine -->\n).*?(<!-- end -->)", re.DOTALL)
 _PROGRAMS = {"python": [sys.executable], "moeprof": [sys.executable, "-m", "moeprof"]}
 
 
@@ -41,7 +41,7 @@ def written(page: str) -> str:
         shown = "\n".join(line.rstrip() for line in lines[first or 0 : end]).strip("\n")
         return f"{found[1]}```\n{shown}\n```\n{found[5]}"
 
-    told = _MACHINE.sub(lambda found: found[1] + _machine() + found[2], page)
+    told = _MACHINE.sub(lambda found: f"{found[1]}{_machine()}\n{found[2]}", page)
     return _EXAMPLE.sub(with_output, told)
 
 

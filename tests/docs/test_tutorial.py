@@ -35,6 +35,15 @@ def test_the_change_is_beyond_the_noise(printed):
     assert re.match(r"step .+ \(−\d+\.\d %, noise .+: beyond it\)", first)
 
 
+def test_writing_it_keeps_all_that_is_not_written():
+    """The line about the machine has its place, and each command its own."""
+    write = runpy.run_path(str(DOCS / "write_tutorial.py"))
+    page = "a\n<!-- machine -->\n<!-- end -->\nb\n"
+    once = write["written"](page)
+    assert re.fullmatch(r"a\n<!-- machine -->\nMeasured on .+\n<!-- end -->\nb\n", once)
+    assert write["written"](once).startswith("a\n<!-- machine -->\nMeasured")
+
+
 def test_a_command_that_fails_ends_the_writing():
     """Its output is not written into the page."""
     write = runpy.run_path(str(DOCS / "write_tutorial.py"))
