@@ -114,7 +114,7 @@ def _finding(
         saved=_saved(hint, peak_bytes),
         share=_share(hint, peak_bytes),
         evidence=_sentence(str(hint["evidence"])),
-        change=_sentence(str(hint["change"])),
+        change=_with_titles(_sentence(str(hint["change"])), document),
         anchor=(f"{prefix}-{look}" if prefix else look) if is_there else "",
         look=story.title(look) if is_there else "",
         source=printable(str(hint["source"] or "")),
@@ -144,6 +144,13 @@ def _saved(hint: Mapping[str, Value], peak_bytes: float) -> tuple[tuple[str, str
 
 def _sentence(text: str) -> str:
     return printable(text[:1].upper() + text[1:])
+
+
+def _with_titles(text: str, document: Document) -> str:
+    """``(expert_load)`` names a question of the command line; a page knows it by its title."""
+    for name in document["analyses"]:
+        text = text.replace(f"({name})", f"(see “{story.title(name)}”)")
+    return text
 
 
 def _said(document: Document, count: int) -> str:

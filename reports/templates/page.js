@@ -20,7 +20,9 @@ theme.onChange(figures.redraw);
     const line = innerHeight / 3;
     const isAtEnd = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
     const passed = places.filter(([, place]) => isAtEnd || place.getBoundingClientRect().top <= line);
-    const here = (passed.at(-1) ?? places[0])?.[0];
+    const last = (passed.at(-1) ?? places[0])?.[0];
+    // where the entry is folded away, that of its run stands for it
+    const here = last?.closest("details:not([open])")?.parentElement.querySelector("a") ?? last;
     for (const link of links) {
       if (link === here) link.setAttribute("aria-current", "location");
       else link.removeAttribute("aria-current");

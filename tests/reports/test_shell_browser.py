@@ -78,6 +78,12 @@ def test_several_runs_in_the_dark_are_usable_by_all(visit: Callable):
     assert violations(page, rows=1) == []
 
 
+@pytest.mark.parametrize("width", [420, 1100])
+def test_a_captured_run_never_scrolls_sideways(visit: Callable, captured, width):
+    page = visit(captured, width=width, is_drawn=True).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_first_screen_holds_three_findings(visit: Callable, captured):
     page = visit(captured).page
     found = page.locator(".findings li")
@@ -115,6 +121,18 @@ def test_every_entry_of_the_list_leads_to_its_section_and_is_marked(visit: Calla
         assert page.locator(f"#{name}").bounding_box()["y"] < 900
         if name not in ("hints", "pipeline", "launch"):  # a short one may not reach the line
             assert page.get_attribute("#sections a[aria-current]", "href") == f"#{name}"
+
+
+def test_of_several_runs_the_one_being_read_is_marked(visit: Callable):
+    page = visit(document("a"), document("b")).page
+    page.add_style_tag(content="html { scroll-behavior: auto !important }")
+    page.evaluate("location.hash = '#r2-breakdown'")
+    at_rest(page)
+    assert page.get_attribute("#sections a[aria-current]", "href") == "#r2"
+    page.locator("#sections summary").last.click()
+    page.evaluate("location.hash = '#r2-receive_buffers'")
+    at_rest(page)
+    assert page.get_attribute("#sections a[aria-current]", "href") == "#r2-receive_buffers"
 
 
 def test_gains_are_those_of_the_hints(visit: Callable):

@@ -89,3 +89,8 @@ def test_a_run_without_device_work_says_so_beside_what_was_looked_for():
         "No known pattern shows in this run, of which no device work can be used. "
         "Looked for: One rank is late, and the others wait for it."
     )
+
+
+def test_questions_are_named_by_their_titles():
+    row = hint("late_rank", 1e6, 0.01) | {"change": "look at (breakdown) and (nothing_here)"}
+    assert found(row).first[0].change == "Look at (see “Where the step goes”) and (nothing_here)"
