@@ -199,7 +199,7 @@ PICTURES = (
         "memory",
         "memory",
         "What fits",
-        "Bars of memory per strategy and batch against the line of the pool.",
+        "A table of strategies by batch: what fits, what does not, by how much; then what helps.",
         "DeepSeek-V3 on 64 MI355X, before anyone books them: what fits, what breaks first, and "
         "what would help.",
     ),
@@ -236,9 +236,9 @@ def main(names: Sequence[str]) -> None:
 
 
 PERFETTO = """\
-## The same step in Perfetto
+## In Perfetto
 
-`moeprof view` serves report and trace on this machine and opens Perfetto's page on them
+Two steps on two H200. `moeprof view` serves report and trace on this machine and opens Perfetto's page on them
 ([the tracks](perfetto.md)); this picture is taken by `docs/take_perfetto_picture.py`.
 
 ![Perfetto's page with a track per stream and per component of each device.](images/perfetto.png)
