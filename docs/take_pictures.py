@@ -238,8 +238,8 @@ def main(names: Sequence[str]) -> None:
 PERFETTO = """\
 ## In Perfetto
 
-Two steps on two H200. `moeprof view` serves report and trace on this machine and opens Perfetto's page on them
-([the tracks](perfetto.md)); this picture is taken by `docs/take_perfetto_picture.py`.
+Two steps on two H200. `moeprof view` serves report and trace on this machine and opens Perfetto's
+page on them ([the tracks](perfetto.md)); `docs/take_perfetto_picture.py` takes this picture.
 
 ![Perfetto's page with a track per stream and per component of each device.](images/perfetto.png)
 
