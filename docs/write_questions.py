@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from moeprof.cli.findings import read_document
 from moeprof.cli.main import group
-from moeprof.reports import text
 from moeprof.reports.document import Document
+from moeprof.reports.terminal import run as text
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeprof.reports.comparison import Row
+from moeprof.reports.comparison_document import Row
 from moeprof.reports.names import printable
 from moeprof.reports.values import signed
 from moeprof.units import format_ns

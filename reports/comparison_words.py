@@ -10,7 +10,7 @@ from collections.abc import Callable
 from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
 from moeprof.reports import story
-from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row, SideInfo
+from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row, SideInfo
 from moeprof.reports.document import Document
 from moeprof.reports.names import printable
 from moeprof.reports.values import signed

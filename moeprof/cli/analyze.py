@@ -63,7 +63,7 @@ def command(
 def _show(document: Document, only: tuple[str, ...]) -> None:
     from rich.console import Console
 
-    from moeprof.reports import text
+    from moeprof.reports.terminal import run as text
 
     console = Console(highlight=False)
     console.print(text.overview(document), soft_wrap=True)

@@ -172,8 +172,8 @@ def _report(run_dir: Path) -> None:
 
         from moeprof.cli.findings import read_document
         from moeprof.cli.progress import working
-        from moeprof.reports import text
-        from moeprof.reports.page import write_page
+        from moeprof.reports.pages.run import write_page
+        from moeprof.reports.terminal import run as text
 
         document = read_document(run_dir, is_drawn=True)
         summary = text.summary(document)

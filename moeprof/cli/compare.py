@@ -14,7 +14,7 @@ from moeprof.errors import SpecError
 
 if TYPE_CHECKING:
     from moeprof.analyzers.comparison.gates import Gate
-    from moeprof.reports.comparison import ComparisonDocument
+    from moeprof.reports.comparison_document import ComparisonDocument
 
 EXIT_GATE = 4
 """Exit code where a gate failed."""
@@ -84,7 +84,7 @@ def command(
     from moeprof.analyzers.comparison.compare import compare
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
     from moeprof.ingest import open_run
-    from moeprof.reports.comparison import build_comparison, comparison_json
+    from moeprof.reports.comparison_document import build_comparison, comparison_json
     from moeprof.reports.comparison_settings import setting_changes
     from moeprof.reports.document import build
 
@@ -112,7 +112,7 @@ def command(
         ],
     )
     if html is not None:
-        from moeprof.reports.comparison_page import write_page
+        from moeprof.reports.pages.comparison import write_page
 
         with working("writing the page"):
             write_page(document, html)
@@ -132,6 +132,6 @@ def command(
 def _show(document: ComparisonDocument) -> None:
     from rich.console import Console
 
-    from moeprof.reports.comparison_text import comparison_text
+    from moeprof.reports.terminal.comparison import comparison_text
 
     Console(highlight=False).print(comparison_text(document), soft_wrap=True)

@@ -131,7 +131,7 @@ def command(
     with as_usage():  # what cannot be projected was asked for by an option
         document = answer(asked, detail, _arguments(), correcting, compiling)
     if html is not None:
-        from moeprof.reports.memory_page import write_page
+        from moeprof.reports.pages.memory import write_page
 
         with working("writing the page"):
             write_page(document, html)
@@ -141,7 +141,7 @@ def command(
     else:
         from rich.console import Console
 
-        from moeprof.reports.memory_text import drawn
+        from moeprof.reports.terminal.memory import drawn
 
         console = Console(highlight=False)
         console.print(drawn(document, console.width), soft_wrap=True)

@@ -136,7 +136,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
         return
     from rich.console import Console
 
-    from moeprof.reports.search_text import drawn
+    from moeprof.reports.terminal.search import drawn
 
     console = Console(highlight=False)
     console.print(drawn(document, console.width), soft_wrap=True)

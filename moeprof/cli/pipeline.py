@@ -22,7 +22,7 @@ from moeprof.cli.stage_options import (
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
-    from moeprof.reports.pipeline_view import PipelineDocument, Planned, Shown
+    from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
 
 _ALL = "all"
 
@@ -94,9 +94,9 @@ def command(
         raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
     if html is not None:
         refuse_to_overwrite_a_profile(html, "--html")
-    from moeprof.reports import pipeline_view as view
+    from moeprof.reports.pipeline_document import SCHEMA, to_json
 
-    document: PipelineDocument = {"schema": view.SCHEMA, "projected": None, "measured": None}
+    document: PipelineDocument = {"schema": SCHEMA, "projected": None, "measured": None}
     if stages is not None and microbatches is not None:
         shape = stages, microbatches, chunks
         if schedule == _ALL:
@@ -112,17 +112,19 @@ def command(
         document["measured"], is_cut = _measured(path, iteration, session, hosts)
     document["arguments"] = given_words(ctx, ("as_json", "html"))
     if html is not None:
-        from moeprof.reports.pipeline_page import write_page
+        from moeprof.reports.pages.pipeline import write_page
 
         with working("writing the page"):
             write_page(document, html)
         click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
-        click.echo(view.to_json(document))
+        click.echo(to_json(document))
     else:
         from rich.console import Console
 
-        Console(highlight=False).print(view.drawn(document), soft_wrap=True)
+        from moeprof.reports.terminal.pipeline import drawn
+
+        Console(highlight=False).print(drawn(document), soft_wrap=True)
     if is_cut:
         ctx.exit(EXIT_PARTIAL)
 
@@ -135,7 +137,7 @@ def _projected(
     from moeprof.analyzers.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
-    from moeprof.reports.pipeline_view import shown
+    from moeprof.reports.pipeline_document import shown
     from moeprof.specs.schedule import Schedule
 
     stages, microbatches, virtual = shape
@@ -157,7 +159,7 @@ def _projected(
 
 def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
     from moeprof.analyzers.stages.compared import compared
-    from moeprof.reports.pipeline_view import shown
+    from moeprof.reports.pipeline_document import shown
     from moeprof.tables.pipeline import STAGE_WORK
 
     asked = stage_work(given)
@@ -177,7 +179,7 @@ def _planned(
     from moeprof.analyzers.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
-    from moeprof.reports.pipeline_view import planned
+    from moeprof.reports.pipeline_document import planned
     from moeprof.specs.schedule import Schedule
 
     asked, found = stage_work(given), {}
@@ -200,7 +202,7 @@ def _measured(
     from moeprof.ingest import open_run
     from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
     from moeprof.reports.document import build
-    from moeprof.reports.pipeline_view import shown
+    from moeprof.reports.pipeline_document import shown
     from moeprof.tables.pipeline import STAGE_WORK
 
     if is_pp_dump(path):

@@ -43,7 +43,7 @@ def command(
 
         moeprof report runs/dense-cf1.25 runs/sparse-gmm -o strategies.html
     """
-    from moeprof.reports.page import write_page
+    from moeprof.reports.pages.run import write_page
 
     path = out or _default_path(runs)
     refuse_to_overwrite_a_profile(path, "--out")

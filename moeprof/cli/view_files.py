@@ -89,7 +89,7 @@ def _kept(wanted: Wanted, folder: Path, source: str) -> Viewed:
 
 
 def _make(wanted: Wanted, folder: Path) -> Viewed:
-    from moeprof.reports.page import write_page
+    from moeprof.reports.pages.run import write_page
 
     trace, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, is_drawn=True

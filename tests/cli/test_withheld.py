@@ -7,7 +7,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, xspace
 
 from moeprof.cli import main as command_line
-from moeprof.reports.page import render
+from moeprof.reports.pages.run import render
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
 

@@ -11,13 +11,13 @@ from report_cases import HOSTILE
 
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate
-from moeprof.reports.comparison import build_comparison, comparison_json
-from moeprof.reports.comparison_figures import components, step
-from moeprof.reports.comparison_page import render
+from moeprof.reports.comparison_document import build_comparison, comparison_json
 from moeprof.reports.comparison_settings import SETTING_CHANGES, setting_changes
-from moeprof.reports.comparison_view import comparison_view
 from moeprof.reports.document import build
+from moeprof.reports.figures.of_comparison import components, step
 from moeprof.reports.names import encodable
+from moeprof.reports.pages.comparison import render
+from moeprof.reports.pages.comparison_view import comparison_view
 
 US = 1000
 

@@ -4,13 +4,14 @@ import pytest
 from plotly.graph_objects import Figure
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
-from moeprof.reports import figures
-from moeprof.reports.bars import plotly_text
 from moeprof.reports.document import build
+from moeprof.reports.figures import FIGURES
+from moeprof.reports.figures import of_step as figures
+from moeprof.reports.figures.bars import plotly_text
 
 
 def all_figures():
-    return [draw for drawn in figures.FIGURES.values() for _caption, draw in drawn]
+    return [draw for drawn in FIGURES.values() for _caption, draw in drawn]
 
 
 def traces(figure):

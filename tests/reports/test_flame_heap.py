@@ -12,12 +12,14 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.drawn.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawn.heap import SCHEMA
 from moeprof.ingest import open_run
-from moeprof.reports import allocated_figure, flame_figure, heap_figures
-from moeprof.reports.bars import plotly_text
 from moeprof.reports.components import MIXED, colour
 from moeprof.reports.document import build, drawn_column
-from moeprof.reports.heap_bands import Row, bands, rows_of
-from moeprof.reports.view import page_view
+from moeprof.reports.figures import allocated as allocated_figure
+from moeprof.reports.figures import flame as flame_figure
+from moeprof.reports.figures import heap as heap_figures
+from moeprof.reports.figures.bars import plotly_text
+from moeprof.reports.figures.heap_bands import Row, bands, rows_of
+from moeprof.reports.pages.run_view import page_view
 from moeprof.tables.analysis import Analysis, Metric
 
 GPU = Path(__file__).parents[1] / "data" / "gpu"

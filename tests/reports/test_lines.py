@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.reports.lines import wrapped
+from moeprof.reports.terminal.lines import wrapped
 
 
 @pytest.mark.parametrize(

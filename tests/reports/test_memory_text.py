@@ -7,7 +7,7 @@ from builders.memory import GIB, breakdown, cell, document, setting
 
 from moeprof.projector.levers import Lever
 from moeprof.reports.memory_document import row_of, to_json
-from moeprof.reports.memory_text import drawn
+from moeprof.reports.terminal.memory import drawn
 
 
 def three_cells():

@@ -12,9 +12,9 @@ from report_cases import breakdown, document, hostile_document, receive_buffers,
 
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import build
-from moeprof.reports.page import render, write_page
-from moeprof.reports.table_view import MOST_ROWS
-from moeprof.reports.templating import embedded_json
+from moeprof.reports.pages.run import render, write_page
+from moeprof.reports.pages.table_view import MOST_ROWS
+from moeprof.reports.pages.templating import embedded_json
 
 SIX_MB = 6_000_000
 

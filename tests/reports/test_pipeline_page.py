@@ -9,9 +9,9 @@ from accessibility import violations
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
-from moeprof.reports import pipeline_page as page_file
-from moeprof.reports.pipeline_page import render
-from moeprof.reports.pipeline_page_view import pipeline_page
+from moeprof.reports.pages import pipeline as page_file
+from moeprof.reports.pages.pipeline import render
+from moeprof.reports.pages.pipeline_view import pipeline_page
 from moeprof.specs.schedule import SCHEDULES
 
 SHAPE = ("--stages", "4", "--microbatches", "8")

@@ -8,7 +8,7 @@ from report_cases import HOSTILE
 
 from moeprof.analyzers import analyze
 from moeprof.reports.document import build
-from moeprof.reports.page import write_page
+from moeprof.reports.pages.run import write_page
 from moeprof.reports.values import written
 from moeprof.units import format_ns
 

@@ -6,8 +6,8 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.drawn.one_step import drawn_step
 from moeprof.reports.components import COLOURS
 from moeprof.reports.document import build
-from moeprof.reports.page import render
-from moeprof.reports.timeline_view import timeline_view
+from moeprof.reports.pages.run import render
+from moeprof.reports.pages.timeline_view import timeline_view
 from moeprof.tables.trace import Trace, TrustCheck
 
 OPS = (hlo("dot", "dot", op_name="jit(f)/moe/experts/ragged_dot"), hlo("sum", "all-reduce"))

@@ -1,25 +1,16 @@
-"""Question: which figure shows a finding?
+"""Question: how do steps, their parts and the receive buffers look?
 
 Every function is pure: document in, plotly figure out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from moeprof.reports import (
-    allocated_figure,
-    flame_figure,
-    heap_figures,
-    heat_maps,
-    roofline_figure,
-    stage_grid_figure,
-    story,
-)
-from moeprof.reports.bars import Bars, Figure, Fill, columns, horizontal
+from moeprof.reports import story
 from moeprof.reports.components import PHASES, colour, in_order
 from moeprof.reports.document import Document, StepInfo, Value
-from moeprof.reports.figures_devices import collectives, pipeline, stragglers, timeline
+from moeprof.reports.figures.bars import Bars, Figure, Fill, columns, horizontal
 from moeprof.reports.sentences.of_memory import buffer_name
 from moeprof.reports.values import written
 from moeprof.units import format_ns
@@ -93,40 +84,6 @@ def step_time(document: Document) -> Figure | None:
     if not bars:
         return None
     return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
-
-
-Draw = Callable[[Document], Figure | None]
-FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
-    "step_time": (("", step_time),),
-    "breakdown": (("", breakdown),),
-    "receive_buffers": (("", receive_buffers),),
-    "timeline": (("", timeline),),
-    "collectives": (("", collectives),),
-    "stragglers": (("", stragglers), (heat_maps.WAITS, heat_maps.waits)),
-    "expert_load": (
-        (heat_maps.EXPERTS, heat_maps.expert_load),
-        (heat_maps.RANKS, heat_maps.rank_load),
-    ),
-    "roofline": (
-        (roofline_figure.ROOFS, roofline_figure.roofline),
-        (roofline_figure.BEYOND, roofline_figure.roof_time),
-    ),
-    "pipeline": (
-        ("", pipeline),
-        (stage_grid_figure.GRID, stage_grid_figure.stage_grid),
-    ),
-    "memory": (
-        (heap_figures.OVER_PROGRAM, heap_figures.over_program),
-        (heap_figures.AT_PEAK, heap_figures.at_peak),
-        (allocated_figure.ALLOCATED, allocated_figure.allocated),
-    ),
-    "ops": (
-        (flame_figure.BY_SCOPE, flame_figure.by_scope),
-        (flame_figure.BY_SOURCE, flame_figure.by_source),
-    ),
-}
-"""The figures of each section: a caption, empty where the section's answer is one, and what draws
-it from the document, or finds that there is nothing to draw."""
 
 
 def phases(keys: Iterable[tuple[str, str]]) -> list[str]:

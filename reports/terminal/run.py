@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.reports import story
-from moeprof.reports.advice import FEW, advice
 from moeprof.reports.document import Document, Drawing, Finding, drawn_column
-from moeprof.reports.grid import drawn_grid
-from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.sentences import SENTENCES, described_metric, sentence
+from moeprof.reports.terminal.advice import FEW, advice
+from moeprof.reports.terminal.grid import drawn_grid
+from moeprof.reports.terminal.lines import wrapped
 from moeprof.units import format_ns, format_percent
 
 WIDTH = 80

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from moeprof.reports import story
-from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.components import colour, in_order
 from moeprof.reports.document import Document, Value, drawn_column
+from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent

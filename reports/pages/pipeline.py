@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeprof.reports.document import Finding
-from moeprof.reports.pipeline_page_view import pipeline_page
-from moeprof.reports.pipeline_view import PipelineDocument, Shown, to_json
-from moeprof.reports.templating import rendered, write
+from moeprof.reports.pages.pipeline_view import pipeline_page
+from moeprof.reports.pages.templating import rendered, write
+from moeprof.reports.pipeline_document import PipelineDocument, Shown, to_json
 
 MOST_PIECES = 50_000
 

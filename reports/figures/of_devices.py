@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from moeprof.reports import story
-from moeprof.reports.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.components import STEP_PARTS
 from moeprof.reports.document import Document, Value
-from moeprof.reports.stage_grid_figure import KINDS
+from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
+from moeprof.reports.figures.stage_grid import KINDS
 from moeprof.units import format_ns
 
 _MOST = 64

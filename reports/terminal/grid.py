@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from moeprof.reports.document import ColumnInfo, Value
-from moeprof.reports.lines import wrapped
 from moeprof.reports.names import shortened
 from moeprof.reports.story import numbers
+from moeprof.reports.terminal.lines import wrapped
 from moeprof.reports.values import cell_text, column_heading
 
 _GAP = 2

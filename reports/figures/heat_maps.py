@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moeprof.reports import story
-from moeprof.reports.bars import Figure, Json
 from moeprof.reports.document import Document, Value, drawn_column
+from moeprof.reports.figures.bars import Figure, Json
 
 EXPERTS = (
     "Tokens by layer and expert: Orange gets more than an even share, blue less. A column that is "

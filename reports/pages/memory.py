@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeprof.reports.memory_document import MemoryDocument, to_json
-from moeprof.reports.memory_view import memory_view
-from moeprof.reports.templating import rendered, write
+from moeprof.reports.pages.memory_view import memory_view
+from moeprof.reports.pages.templating import rendered, write
 
 
 def write_page(document: MemoryDocument, out: Path) -> None:

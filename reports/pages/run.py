@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moeprof.reports.document import Document, to_json
-from moeprof.reports.templating import rendered, write
-from moeprof.reports.view import page_view
+from moeprof.reports.pages.run_view import page_view
+from moeprof.reports.pages.templating import rendered, write
 
 
 def write_page(documents: Sequence[Document], out: Path) -> None:

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 from moeprof.analyzers import DRAWN
 from moeprof.reports import story
-from moeprof.reports.bars import Figure
 from moeprof.reports.components import HATCHED, colour, in_order
 from moeprof.reports.document import Document, TrustInfo
-from moeprof.reports.figures import FIGURES, comparison
+from moeprof.reports.figures import FIGURES
+from moeprof.reports.figures.bars import Figure
+from moeprof.reports.figures.of_step import comparison
 from moeprof.reports.names import printable
+from moeprof.reports.pages.table_view import TableView, finding_table, parts_table, runs_table
+from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
+from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
 from moeprof.reports.sentences import SENTENCES, sentence
 from moeprof.reports.sentences.of_runs import comparison_sentence
-from moeprof.reports.table_view import TableView, finding_table, parts_table, runs_table
-from moeprof.reports.timeline_view import TimelineView, timeline_view
-from moeprof.reports.top_findings import FindingsView, FindingView, top_findings
 from moeprof.reports.values import written
 from moeprof.units import format_ns, format_percent
 

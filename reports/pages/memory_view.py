@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moeprof.reports import memory_figures as figures
 from moeprof.reports import memory_words as words
-from moeprof.reports.bars import Figure
+from moeprof.reports.figures import of_memory_plan as figures
+from moeprof.reports.figures.bars import Figure
 from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument, MemoryRow
-from moeprof.reports.table_view import Cell, Column, TableView, cell
+from moeprof.reports.pages.table_view import Cell, Column, TableView, cell
 from moeprof.units import format_percent
 
 _LEADING = 3

@@ -1,27 +1,20 @@
-"""Question: how does a pipeline read on a terminal, and as one JSON document?
-
-The text is drawn from the document alone.
-"""
+"""Question: how does a pipeline read on a terminal?"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 from rich.text import Text
 
-from moeprof.reports.document import ColumnInfo, Drawing, Finding, Value, drawing_of, finding_of
-from moeprof.reports.grid import drawn_grid
-from moeprof.reports.lines import wrapped
-from moeprof.reports.names import encodable, printable, shortened
-from moeprof.reports.values import written
-from moeprof.tables.analysis import Analysis
-from moeprof.tables.pipeline import STAGE_WORK
+from moeprof.reports.document import ColumnInfo, Finding, Value
+from moeprof.reports.names import printable, shortened
+from moeprof.reports.pipeline_document import PipelineDocument, Shown
+from moeprof.reports.sentences.of_pipelines import verdict
+from moeprof.reports.terminal.grid import drawn_grid
+from moeprof.reports.terminal.lines import wrapped
 
-SCHEMA = "moeprof.pipeline/1"
 WIDTH = 80
 _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"
 _LEGEND = (
@@ -36,62 +29,6 @@ _SCHEDULES_LEGEND = (
 # what the table shows first; the rest is in the JSON
 _COLUMNS = ("stage", "work_ns", "idle_ns", "bubble_share", "fill_ns", "imbalance_ns", "wait_ns")
 _HELD = ("in_flight", "activation_bytes")  # where known
-
-
-class Shown(TypedDict):
-    """One pipeline: where from, what was found, and the pieces of work of the iteration shown.
-
-    `grid` is there where one is found: what to draw of the work and the time without it.
-    """
-
-    source: str
-    finding: Finding
-    work: list[dict[str, Value]]
-    grid: NotRequired[Drawing]
-
-
-class Planned(TypedDict):
-    """One of the schedules that are compared."""
-
-    finding: Finding
-    grid: Drawing
-
-
-class PipelineDocument(TypedDict):
-    """The whole of `moeprof.pipeline/1`; what was not asked for is None.
-
-    `schedules` is there where they are compared; its `work` is empty, `planned` has each of them by
-    name. `arguments` are the words of the command that made it.
-    """
-
-    schema: str
-    projected: Shown | None
-    measured: Shown | None
-    schedules: NotRequired[Shown]
-    planned: NotRequired[dict[str, Planned]]
-    arguments: NotRequired[list[str]]
-
-
-def shown(
-    source: str, analysis: Analysis, work: pd.DataFrame, grid: Analysis | None = None
-) -> Shown:
-    """`work` is `STAGE_WORK` of the iteration that `analysis` and `grid` are about."""
-    columns = [STAGE_WORK.check(work)[name].tolist() for name in STAGE_WORK.names]
-    rows = [dict(zip(STAGE_WORK.names, row, strict=True)) for row in zip(*columns, strict=True)]
-    found: Shown = {"source": encodable(source), "finding": finding_of(analysis), "work": rows}
-    if grid is not None:
-        found["grid"] = drawing_of(grid)
-    return found
-
-
-def planned(analysis: Analysis, grid: Analysis) -> Planned:
-    """One schedule of those that are compared."""
-    return {"finding": finding_of(analysis), "grid": drawing_of(grid)}
-
-
-def to_json(document: PipelineDocument) -> str:
-    """Strict JSON, ASCII only; refuses NaN and infinities."""
-    return json.dumps(document, allow_nan=False)
 
 
 def drawn(document: PipelineDocument) -> Text:
@@ -176,16 +113,3 @@ def _notes(finding: Finding) -> list[Text]:
 def _whole(row: Mapping[str, Value]) -> int:
     work, idle = row["work_ns"], row["idle_ns"]
     return int(work or 0) + int(idle or 0)
-
-
-def verdict(finding: Finding) -> str:
-    """The pipeline in words: its shape, how long it takes, how much stages idle and why."""
-    figures = {m["metric"]: written(m["value"], m["unit"]) for m in finding["headline"]}
-    return (
-        f"{figures['schedule']}: {figures['stages']} stages, {figures['microbatches']} "
-        f"microbatches, {figures['chunks_per_stage']} chunk(s) per stage. Iteration "
-        f"{figures['iteration']}: {figures['iteration_time']}. Bubble {figures['bubble_share']}, "
-        f"{figures['schedule_share']} by the schedule. Of the iteration, stages idle: "
-        f"{figures['fill_share']} to fill and drain, {figures['imbalance_share']} as stages are "
-        f"unequal, {figures['wait_share']} in transfers and waits."
-    )

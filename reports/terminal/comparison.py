@@ -14,9 +14,9 @@ from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
 from moeprof.reports import comparison_words as words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
-from moeprof.reports.comparison import ComparisonDocument, GateInfo, Row
-from moeprof.reports.lines import wrapped
+from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row
 from moeprof.reports.names import printable, shortened
+from moeprof.reports.terminal.lines import wrapped
 from moeprof.reports.values import signed
 from moeprof.units import format_bytes, format_ns
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from moeprof.reports import story
-from moeprof.reports.bars import Figure, Fill, Json
 from moeprof.reports.components import ink_on
 from moeprof.reports.document import Document, Drawing, Value, drawn_column
+from moeprof.reports.figures.bars import Figure, Fill, Json
 from moeprof.units import format_ns
 
 GRID = (

@@ -5,10 +5,10 @@ Pure: document in, plotly figure out.
 
 from __future__ import annotations
 
-from moeprof.reports.bars import Figure, Json
 from moeprof.reports.components import COLOURS, HELD, MIXED
 from moeprof.reports.document import Document, drawn_column
-from moeprof.reports.heap_figures import Scale, limit_of, limit_shape, whole
+from moeprof.reports.figures.bars import Figure, Json
+from moeprof.reports.figures.heap import Scale, limit_of, limit_shape, whole
 from moeprof.units import format_bytes, format_ns
 
 ALLOCATED = (

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from moeprof.reports import story
-from moeprof.reports.bars import Fill
 from moeprof.reports.components import (
     COLOURS,
     CONTENTS,
@@ -23,6 +22,7 @@ from moeprof.reports.components import (
     in_order,
 )
 from moeprof.reports.document import Document, Value, drawn_column
+from moeprof.reports.figures.bars import Fill
 
 LEAST_SHARE, MOST_PARTS = 0.02, 5
 """A layer of its own reaches this share of the peak somewhere; so many of a kind have one."""

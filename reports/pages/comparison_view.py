@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import comparison_figures as figures
 from moeprof.reports import comparison_words as words
 from moeprof.reports import story
-from moeprof.reports.bars import Figure
 from moeprof.reports.change_reasons import reasons
-from moeprof.reports.comparison import Changes, ComparisonDocument, GateInfo, Row, SideInfo
+from moeprof.reports.comparison_document import Changes, ComparisonDocument, GateInfo, Row, SideInfo
 from moeprof.reports.components import HATCHED, colour, in_order
 from moeprof.reports.document import Finding
+from moeprof.reports.figures import of_comparison as figures
+from moeprof.reports.figures.bars import Figure
 from moeprof.reports.names import printable
-from moeprof.reports.table_view import Cell, Column, TableView, cell, finding_table
+from moeprof.reports.pages.run_view import Check, Segment, check_views
+from moeprof.reports.pages.table_view import Cell, Column, TableView, cell, finding_table
 from moeprof.reports.values import signed
-from moeprof.reports.view import Check, Segment, check_views
 from moeprof.units import format_ns, format_percent
 
 _LEADING = 3

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from moeprof.reports import story
 from moeprof.reports.document import Document, Value
-from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable
+from moeprof.reports.terminal.lines import wrapped
 from moeprof.units import format_bytes, format_ns, format_percent
 
 _INDENT = 4

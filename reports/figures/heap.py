@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from moeprof.reports import story
-from moeprof.reports.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.components import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASES, colour
 from moeprof.reports.document import Document, Value
-from moeprof.reports.heap_bands import Band, Row, bands, rows_of
+from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
+from moeprof.reports.figures.heap_bands import Band, Row, bands, rows_of
 from moeprof.units import format_bytes, format_percent
 
 OVER_PROGRAM = (

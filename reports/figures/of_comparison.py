@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from moeprof.reports import comparison_words as words
 from moeprof.reports import story
-from moeprof.reports.bars import Figure, Fill, Json, plotly_text
-from moeprof.reports.comparison import ComparisonDocument, Row
+from moeprof.reports.comparison_document import ComparisonDocument, Row
 from moeprof.reports.components import HATCHED, STEP_PARTS, colour
+from moeprof.reports.figures.bars import Figure, Fill, Json, plotly_text
 from moeprof.reports.names import printable
 from moeprof.reports.values import signed
 from moeprof.units import format_bytes, format_ns

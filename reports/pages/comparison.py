@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moeprof.reports.comparison import ComparisonDocument, comparison_json
-from moeprof.reports.comparison_view import comparison_view
-from moeprof.reports.templating import rendered, write
+from moeprof.reports.comparison_document import ComparisonDocument, comparison_json
+from moeprof.reports.pages.comparison_view import comparison_view
+from moeprof.reports.pages.templating import rendered, write
 
 
 def write_page(document: ComparisonDocument, out: Path) -> None:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.projector.oom.document import MessageInfo, OomDocument, Row
-from moeprof.reports.lines import wrapped
 from moeprof.reports.names import printable, shortened
+from moeprof.reports.terminal.lines import wrapped
 from moeprof.units import format_bytes, format_percent
 
 WIDTH = 80

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.reports import story
-from moeprof.reports.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.document import Finding, Value
+from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
+from moeprof.reports.figures.stage_grid import GRID, grid_figure
 from moeprof.reports.names import printable, shortened
-from moeprof.reports.pipeline_view import PipelineDocument, Planned, Shown, verdict
-from moeprof.reports.stage_grid_figure import GRID, grid_figure
-from moeprof.reports.table_view import TableView, finding_table
+from moeprof.reports.pages.table_view import TableView, finding_table
+from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
+from moeprof.reports.sentences.of_pipelines import verdict
 from moeprof.reports.values import written
 from moeprof.units import format_percent
 

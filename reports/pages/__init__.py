@@ -1,0 +1,1 @@
+"""Pages: one file per page that is written, beside it the view that its template shows."""
