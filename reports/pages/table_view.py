@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moeprof.reports import story
 from moeprof.reports.components import in_order
-from moeprof.reports.document import Document, Finding, Value
+from moeprof.reports.document import ColumnInfo, Document, Finding, Value
 from moeprof.reports.names import shortened
-from moeprof.reports.values import cell_text, column_heading
+from moeprof.reports.values import cell_text, column_heading, is_number
 from moeprof.units import format_ns
 
 MOST_ROWS = 1000
@@ -18,18 +19,28 @@ _PROSE_WIDTH = 280
 _PROSE = ("evidence", "change", "reason")
 """Columns that hold sentences; the others hold names, of which both ends tell most."""
 
+_LABELLED = ("component", "layer_kind", "cause", "hint")
+"""Columns of names that the rest of the page writes as words."""
+
+_ABSENT = re.compile(r"(?<![\w.])-1\b")
+"""Stands in the meaning of a column in which -1 is no number but says that there is none."""
+
 # The step column of the runs' table says these already.
 _IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: the text shown, the whole text where it was cut, and the value to sort by."""
+    """One cell: the text shown, the whole text where it was cut, and the value to sort by.
+
+    One that is absent has a number in the document which says so; `whole` tells what it says.
+    """
 
     text: str
     value: Value
     whole: str | None = None
     bar: float | None = None
+    is_absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,11 +74,23 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
         )
         for c in finding["columns"]
     )
-    cells = tuple(
-        tuple(cell(row[c["name"]], c["unit"], c["name"]) for c in finding["columns"])
-        for row in rows
-    )
+    cells = tuple(tuple(_named_cell(row[c["name"]], c) for c in finding["columns"]) for row in rows)
     return TableView(f"{anchor}-table", caption, columns, cells, len(finding["rows"]) - len(rows))
+
+
+def _named_cell(value: Value, column: ColumnInfo) -> Cell:
+    """A value of a document's column as the page names it; the value stays as it is."""
+    name = column["name"]
+    if value == -1 and is_number(value) and _ABSENT.search(column["meaning"]):
+        return Cell("–", value, column["meaning"], is_absent=True)
+    made = cell(value, column["unit"], name)
+    if not isinstance(value, str) or not value:
+        return made
+    if name == "look":
+        return replace(made, text=story.title(value))
+    if name in _LABELLED and made.whole is None:
+        return replace(made, text=story.label(value))
+    return made
 
 
 def cell(value: Value, unit: str = "", name: str = "") -> Cell:

@@ -1,7 +1,11 @@
 "use strict";
 // Sorting by any column and filtering by any text, for every table on the page.
 const tables = (() => {
-  const value = (row, column) => JSON.parse(row.cells[column].dataset.value);
+  // What a cell says is not there, as it shows "–", is not known, whatever number stands for it.
+  const value = (row, column) => {
+    const { absent, value: written } = row.cells[column].dataset;
+    return absent === undefined ? JSON.parse(written) : null;
+  };
 
   // Rows whose value is not known go last, whichever way the rest is sorted.
   const compare = (a, b, sign) => {
@@ -26,23 +30,53 @@ const tables = (() => {
 
   const boxes = [...document.querySelectorAll("div.table")];
   const texts = new WeakMap();
-  const textOf = (row) => {
-    if (!texts.has(row)) texts.set(row, [...row.cells].map((cell) => cell.title || cell.textContent).join("\n").toLowerCase());
+  const headingsOf = (table) => [...table.tHead.rows[0].cells].map((heading) => heading.textContent.trim());
+  // What is shown, the id that a label is made of, and each cell behind its heading, as "rank 5".
+  const textsOf = (table, row) => {
+    const headings = headingsOf(table);
+    const cells = [...row.cells].map((cell) => (cell.dataset.absent === undefined && cell.title) || cell.textContent.trim());
+    const ids = [...row.cells].map((cell) => JSON.parse(cell.dataset.value)).filter((id) => typeof id === "string");
+    const named = cells.map((cell, column) => `${headings[column]} ${cell}`);
+    return [[...cells, ...ids].join("\n").toLowerCase(), [...cells, ...named].join("\n").toLowerCase()];
+  };
+  const textOf = (table, row) => {
+    if (!texts.has(row)) texts.set(row, textsOf(table, row));
     return texts.get(row);
   };
 
-  // Keeps the rows that have every word, and returns how many these are.
+  // A number is meant together with what stands before it, a whole heading or else one word:
+  // "rank 5" is not rank 55, nor rank 3 of step 5.
+  const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const phrase = (text) => new RegExp(`(?<![\\p{L}\\p{N}_])${escaped(text)}(?!\\d|[.,]\\d)`, "u");
+  const askedFor = (wanted, headings) => {
+    const words = [];
+    const phrases = [];
+    for (const word of wanted.toLowerCase().split(/\s+/).filter(Boolean)) {
+      if (!/^\d[\d.,]*$/.test(word) || !/^\p{L}/u.test(words.at(-1) ?? "")) {
+        words.push(word);
+        continue;
+      }
+      const starts = words.map((_, at) => at);
+      const start = starts.find((at) => headings.includes(words.slice(at).join(" "))) ?? words.length - 1;
+      phrases.push(phrase([...words.splice(start), word].join(" ")));
+    }
+    return { words, phrases };
+  };
+
+  // Keeps the rows that have every word and phrase, and returns how many these are.
   const filter = (box, wanted) => {
-    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = [...box.querySelector("tbody").rows];
+    const table = box.querySelector("table");
+    const { words, phrases } = askedFor(wanted, headingsOf(table).map((name) => name.toLowerCase()));
+    const rows = [...table.tBodies[0].rows];
     let shown = 0;
     for (const row of rows) {
-      row.hidden = !words.every((word) => textOf(row).includes(word));
+      const [text, named] = textOf(table, row);
+      row.hidden = !words.every((word) => text.includes(word)) || !phrases.every((phrase) => phrase.test(named));
       shown += !row.hidden;
     }
     const total = `${rows.length} row${rows.length === 1 ? "" : "s"}`;
     box.querySelector(".count").textContent = shown === rows.length ? total : `${shown} of ${total}`;
-    return words.length ? shown : 0;
+    return words.length || phrases.length ? shown : 0;
   };
 
   const filterAs = (box, wanted) => {

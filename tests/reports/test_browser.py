@@ -137,7 +137,7 @@ def test_filter_keeps_rows_with_every_word_and_counts_them(visit):
     page = visit(document()).page
     box = page.locator("#breakdown-table")
     box.get_by_role("searchbox").fill("Gemm back")
-    assert first_column(page, "breakdown-table") == ["grouped_gemm"]
+    assert first_column(page, "breakdown-table") == ["grouped GEMM"]
     assert box.get_by_role("status").inner_text() == "1 of 12 rows"
     box.get_by_role("searchbox").fill("")
     assert len(first_column(page, "breakdown-table")) == 12
