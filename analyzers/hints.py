@@ -24,7 +24,7 @@ SCHEMA = Schema(
     (
         Column("hint", "text", "", "name of the pattern"),
         Column("gain_ns", "float64", "ns", f"most that the change saves, {PER_STEP}", "saves"),
-        Column("gain_share", "float64", "share", "that of the step", "of step"),
+        Column("gain_share", "float64", "share", "that of the mean used step", "of step"),
         Column("gain_bytes", "float64", "bytes", "most that it saves on one device", "memory"),
         Column("evidence", "text", "", "what shows it in this trace"),
         Column("change", "text", "", "what to change"),

@@ -4,7 +4,8 @@ Reads:   events, hlo_ops, devices, steps.
 Returns: one row per rank, the most waited-for first.
 
 In each call of a collective the rank that starts last is charged with the mean time that the
-others of its group had waited by then. The figures of a step are sums over its calls.
+others of its group had waited by then. The figures of a step are sums over its calls. Beside that
+stands what the rank does more than the others, as that may be why it is late.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 
 import pandas as pd
 
+from moeprof.analyzers.activity.more_work import more_work
 from moeprof.analyzers.activity.spans import step_spans
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
@@ -40,6 +42,11 @@ SCHEMA = Schema(
         Column("mostly", "text", "", "what those collectives carry in which it is waited for most"),
         Column("host", "text", "", "host of the device"),
         Column("device", "int64", "", "ordinal of the device on its host"),
+        Column("more_op", "text", "", "the op that it runs longest beyond the other ranks' median"),
+        Column("more_ns", "float64", "ns", "by how much, per used step; waits are left out"),
+        Column("more_component", "text", "", "part of the step that op belongs to"),
+        Column("more_source", "text", "", "file:line of that op in the user's program"),
+        Column("all_more_ns", "float64", "ns", "all its ops beyond that median, per used step"),
     ),
 )
 QUESTION = "Which rank do the others wait for?"
@@ -61,7 +68,9 @@ def stragglers(trace: Trace) -> Analysis:
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
     table = _table(trace, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
-    table = SCHEMA.check(table.fillna({"mostly": ""}).astype({"mostly": "str"}))
+    table = table.merge(more_work(trace), how="left", on="rank")
+    texts = dict.fromkeys(("mostly", "more_op", "more_component", "more_source"), "")
+    table = SCHEMA.check(table.fillna(texts).astype(dict.fromkeys(texts, "str")))
     verdict, notes = _verdict(table, known["step"].nunique())
     headline = (
         Metric("straggler", verdict, ""),
@@ -158,7 +167,8 @@ def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:
                 f"them {rank} is waited for longer"
             )
         return "no fixed straggler", (lead,)
-    told = f"{rank}: others wait {format_percent(share)} of the step for it"
+    waited = format_ns(float(first["waited_for_ns"]))
+    told = f"{rank}: others wait {waited} for it, {format_percent(share)} of the step without that"
     if steps == 1:
         return rank, (told, "one step: whether it is always this rank is not known")
     return rank, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)

@@ -46,4 +46,7 @@ def stragglers(document: Document) -> str:
     if not who.startswith("rank"):
         return f"{who.capitalize()}."
     share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
-    return f"{who.capitalize()}: others wait {share} of the step for it ({time})."
+    return (
+        f"{who.capitalize()}: others wait {time} per step for it, {share} of the step without that "
+        "waiting."
+    )

@@ -150,9 +150,14 @@ def test_a_rank_that_is_slow_in_every_step_comes_first():
     assert analysis.table["waited_for_ns"].iloc[0] == 120 * US
     assert analysis.table["waited_for_share"].iloc[0] == pytest.approx(120 / 1001)
     assert analysis.headline[0].value == "rank 5"
-    said = "rank 5: others wait 12.0 % of the step for it; the worst in 6 of 6 steps"
-    assert analysis.notes[0] == said
+    assert analysis.notes[0] == (
+        "rank 5: others wait 120.0 µs for it, 12.0 % of the step without that; the worst in 6 of 6 "
+        "steps"
+    )
     assert analysis.table["waits_ns"].tolist() == [0.0] + [120.0 * US] * 7
+    first = analysis.table.iloc[0]
+    assert (first["more_op"], first["more_ns"]) == ("dot", 120 * US)
+    assert first["all_more_ns"] == 120 * US
 
 
 def test_the_longest_waited_for_rank_is_no_fixed_straggler_where_another_leads_most_steps():

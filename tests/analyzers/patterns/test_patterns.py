@@ -242,7 +242,55 @@ def test_a_rank_that_all_others_wait_for():
     hint = late_rank.find(late(400))
     assert hint.gain_ns == 400
     assert hint.evidence.startswith("others wait 400 ns a step for rank 1")
-    assert hint.evidence.endswith("it is the most waited-for in 4 of 4 step(s)")
+    assert "it is the most waited-for in 4 of 4 step(s)" in hint.evidence
+
+
+def beside(*works):
+    """Each rank works on its own ops (op: ns), then meets the others at 1000; one step, 3 ranks."""
+    events = []
+    for device, mine in enumerate(works):
+        at = 0
+        for op, length in mine.items():
+            at += length if op == "gap" else 0
+            if op != "gap":
+                events.append(kernel(op, at, length, device=device))
+                at += length
+        events.append(kernel("a2a", at, 1100 - at, device=device))
+    ops = [
+        hlo("a2a", "all-to-all", shape="f32[8]", replica_groups="{{0,1,2}}"),
+        *(
+            hlo(op, "multiply", shape="f32[8]", op_name=FORWARD + "gate/mul", frames="f.py:7:g")
+            for op in ("p", "q", "r", "s", "t", "u")
+        ),
+    ]
+    return traced(events, ops, {0: (0, 1100)})
+
+
+def test_a_late_rank_is_told_with_the_op_that_it_runs_longer():
+    """Others wait 1000 − 350 and 1000 − 300, 675 on average; r takes 650 against 50 and 0."""
+    hint = late_rank.find(beside({"p": 300, "r": 50}, {"p": 300}, {"p": 350, "r": 650}))
+    assert hint.gain_ns == 675
+    assert hint.evidence.endswith(
+        "It runs r (router, f.py:7) 625 ns a step longer than the median of the other ranks, "
+        "92.6 % of that waiting"
+    )
+
+
+def test_a_late_rank_whose_ops_all_take_a_little_longer():
+    """Six ops of 100 against 50 each: others wait 300, each op is 50 of it, all are 300."""
+    slow, fast = dict.fromkeys("pqrstu", 100), dict.fromkeys("pqrstu", 50)
+    hint = late_rank.find(beside(fast, fast, slow))
+    assert hint.evidence.endswith(
+        "No single op explains it: all its ops together take 300 ns a step longer than the median "
+        "of the other ranks"
+    )
+    assert "clock" in hint.change
+
+
+def test_a_late_rank_that_idled():
+    hint = late_rank.find(beside({"p": 100}, {"p": 100}, {"gap": 400, "p": 100}))
+    assert hint.evidence.endswith("It idles 400 ns a step longer than the median of the others")
+    assert "host" in hint.change
 
 
 def test_ranks_that_arrive_together():
