@@ -33,6 +33,7 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "What should be changed, and what would it gain at most?"
+HANG = "unfinished_collective"
 WORTH_IT = 0.005
 """A pattern that costs less than this share of a step, and no memory, is passed over."""
 
@@ -53,10 +54,13 @@ def hints(trace: Trace) -> Analysis:
     return Analysis("hints", QUESTION, headline, window(trace).stated(SCHEMA), table, notes)
 
 
-def _order(hint: Hint) -> tuple[float, float]:
-    """About equal gains of time, as one cause makes two patterns, stand in the order of `ALL`."""
+def _order(hint: Hint) -> tuple[bool, float, float]:
+    """A run that hangs is first.
+
+    About equal gains of time, as one cause makes two patterns, stand in the order of `ALL`."""
     is_memory_alone = not hint.gain_ns and hint.gain_bytes
-    return -float(f"{hint.gain_ns or 0.0:.1e}"), -float(is_memory_alone or 0)
+    gain_ns = float(f"{hint.gain_ns or 0.0:.1e}")
+    return hint.name != HANG, -gain_ns, -float(is_memory_alone or 0)
 
 
 def _find(name: str, trace: Trace) -> Hint | None:

@@ -245,6 +245,28 @@ def described_parts(document: Document) -> str:
     return f"of {format_ns(whole_ns)} op time {basis(document)}"
 
 
+def of_cores(document: Document) -> str:
+    """What times of virtual devices are worth; empty where devices are real ones."""
+    run = document["run"]
+    if run["platform"] != "cpu" or run["devices"] <= max(len(run["hosts"]), 1):
+        return ""
+    whose = "the hosts'" if len(run["hosts"]) > 1 else "the host's"
+    return (
+        f"The {run['devices']} devices are virtual ones that share {whose} cores: times say where "
+        "the work is, and nothing of an accelerator's speed."
+    )
+
+
+def overlap(document: Document) -> str:
+    """Why op time is more than the step; empty where it is not."""
+    time = step_time(document)
+    whole_ns = sum(part.duration_ns for part in parts(document))
+    if time is None or basis(document) != "per device and step" or whole_ns <= time.median_ns:
+        return ""
+    where = "threads" if document["run"]["platform"] == "cpu" else "streams"
+    return f"more than the step: operations that run at once on several {where} each count"
+
+
 def basis(*documents: Document) -> str:
     """What the breakdown's times are taken over; of several runs every basis that one has."""
     found = [

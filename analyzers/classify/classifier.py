@@ -64,9 +64,11 @@ CLASSES = Schema(
 )
 
 _LIBRARY = re.compile(
-    r"(site|dist)-packages/(jax|jaxlib|flax|optax|haiku|equinox|chex|numpy|absl|orbax|qwix)/|^<"
+    r"(site|dist)-packages/(jax|jaxlib|flax|optax|haiku|equinox|chex|numpy|absl|orbax|qwix)/|"
+    r"(^|/)moeprof/capture/|^<"
 )
-"""Files that no model is written in: frameworks, and what Python names ``<frozen runpy>``."""
+"""Files that no model is written in: frameworks, what calls it while it is captured, and what
+Python names ``<frozen runpy>``."""
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
 _VAGUE = ("other", "moe_other")

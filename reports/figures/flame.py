@@ -132,7 +132,7 @@ def _hover(node: Mapping[str, object], path: Sequence[str], basis: str) -> list[
             f"{format_ns(whole_ns)} {basis}, {share} of op time, {calls} call{plural}{own}",
             2 * _LINE_WIDTH,
         ),
-        plotly_text(_part(node)),
+        plotly_text(_part(node), 2 * _LINE_WIDTH),
         "<br>".join(plotly_text(name, _LINE_WIDTH) for name in _cut(path[1:-1])),
     ]
 

@@ -144,7 +144,9 @@ def waits(document: Document) -> Figure | None:
         "others wait %{customdata[1]:.3f} ms for it<extra></extra>",
     )
     late = [_known(float(np.nanmean(row))) for row in late_ms]
-    side = _Side(late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "late, ms")
+    side = _Side(
+        late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "waited for, ms"
+    )
     key: dict[str, Json] = {"title": {"text": "waiting, ms per step", "side": "top"}}
     colours: dict[str, Json] = {
         "z": _plain(wait_ms),

@@ -16,6 +16,8 @@ from moeprof.reports.figures.stage_grid import KINDS
 from moeprof.units import format_ns
 
 _MOST = 64
+_MOST_WAITED_FOR = 24
+"""Ranks that are drawn as waited for; the map below has all."""
 _WORK = Fill("#0a6fb5")
 _TRANSFER = Fill("#dd6a1f")
 _WAIT = Fill("#dd6a1f", "/")
@@ -61,15 +63,17 @@ def collectives(document: Document) -> Figure | None:
 
 def stragglers(document: Document) -> Figure | None:
     """Two bars per rank: how long others wait for it, and how long it waits; ms per step."""
-    rows = story.rows(document, "stragglers")[:_MOST]
+    every = story.rows(document, "stragglers")
+    rows = every[:_MOST_WAITED_FOR]  # the document has them in this order
     if not rows:
         return None
+    left = f"; the {len(rows)} most waited for of {len(every)}" if len(every) > len(rows) else ""
     bars = [
         _bars("others wait for it", _TRANSFER, [_figure(row, "waited_for_ns") for row in rows]),
         _bars("it waits for others", _WAIT, [_figure(row, "waits_ns") for row in rows]),
     ]
     labels = [f"rank {row['rank']}" for row in rows]
-    return horizontal(bars, labels, "ms per step", barmode="group")
+    return horizontal(bars, labels, f"ms per step{left}", barmode="group")
 
 
 def pipeline(document: Document) -> Figure | None:

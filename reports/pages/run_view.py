@@ -119,6 +119,7 @@ class RunView:
     id: str
     label: str
     facts: str
+    cores: str
     command: str | None
     problems: tuple[str, ...]
     verdict: str
@@ -131,6 +132,7 @@ class RunView:
     step_detail: str
     read: tuple[str, ...]
     parts: str
+    overlap: str
     unexplained: str
     unknown_parts: str
     segments: tuple[Segment, ...]
@@ -195,6 +197,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         id=prefix or "run",
         label=label,
         facts=story.described_run(document),
+        cores=story.of_cores(document),
         command=printable(record["command"]) if record and record["command"] else None,
         problems=tuple(printable(problem) for problem in story.problems(document)),
         verdict=story.worst_verdict(document),
@@ -207,6 +210,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         step_detail=story.described_spread(document),
         read=_read(document),
         parts=story.described_parts(document),
+        overlap=story.overlap(document),
         unexplained=story.unexplained(document),
         unknown_parts=story.unknown_parts(document),
         segments=tuple(segments[name] for name in in_order(segments) if segments[name].share),

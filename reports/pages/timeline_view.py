@@ -92,7 +92,9 @@ def _names(drawing: Drawing, column: str) -> Sequence[str]:
 
 
 def _title(known: Mapping[str, Value]) -> str:
-    return "The whole capture" if known["step"] is None else f"Step {known['step']}, piece by piece"
+    if known["step"] is None:
+        return "The whole capture"
+    return f"Step {known['step']}, the one nearest to the median, piece by piece"
 
 
 def _sentence(known: Mapping[str, Value]) -> str:

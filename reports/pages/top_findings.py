@@ -1,7 +1,7 @@
 """Question: which findings matter most, and what does a reader do about them?
 
 Drawn from the hints of a document: what each saves is the most that it can save, and two of them
-may save the same time, so they are ranked and never added up.
+may save the same time, so they stand in the order of the document and are never added up.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ PLAIN = {
 }
 """The patterns as a sentence. One that has none is told by its name."""
 
-_HANG = "unfinished_collective"
 _LOOKED_FOR = "looked for: "
 
 
 @dataclass(frozen=True)
 class FindingView:
-    """One finding. `saved` are its gains, each "at most"; `share` is the larger one, 0 to 1.
+    """One finding. `saved` are its gains, each "at most"; `share` is that of the step's time.
 
     `anchor` and `look` are the section with the details; empty where the page has none.
     """
@@ -68,7 +67,7 @@ class FindingsView:
 
 
 def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
-    """The findings of a run by what they save; None where hints were not asked for.
+    """The findings of a run in the order of its hints; None where hints were not asked for.
 
     Args:
         document: the findings.
@@ -80,7 +79,7 @@ def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
         return FindingsView(f"Withheld: {' and '.join(map(printable, failed))} failed.", (), ())
     peak = story.headline(document, "memory").get("program_peak")
     size = float(peak) if isinstance(peak, int | float) else 0.0
-    hints = sorted(story.rows(document, "hints"), key=lambda hint: -_weight(hint, size))
+    hints = story.rows(document, "hints")
     found = tuple(_finding(hint, document, prefix, size) for hint in hints)
     return FindingsView(_said(document, len(found)), found[:MOST], found[MOST:])
 
@@ -90,17 +89,10 @@ def plain_title(name: str) -> str:
     return PLAIN.get(name) or _sentence(story.label(name))
 
 
-def _weight(hint: Mapping[str, Value], peak_bytes: float) -> float:
-    """What is ranked by: a run that hangs, then the larger share of the step or of the memory."""
-    return float("inf") if hint["hint"] == _HANG else _share(hint, peak_bytes)
-
-
-def _share(hint: Mapping[str, Value], peak_bytes: float) -> float:
-    of_step, size = hint["gain_share"], hint["gain_bytes"]
-    shares = [float(of_step)] if isinstance(of_step, int | float) else []
-    if isinstance(size, int | float) and peak_bytes:
-        shares.append(size / peak_bytes)
-    return min(max(shares, default=0.0), 1.0)
+def _share_of_step(hint: Mapping[str, Value]) -> float:
+    """What it saves of the step's time, 0 to 1; 0 where that is not known."""
+    share = hint["gain_share"]
+    return min(float(share), 1.0) if isinstance(share, int | float) else 0.0
 
 
 def _finding(
@@ -112,7 +104,7 @@ def _finding(
         key=str(hint["hint"]),
         title=plain_title(str(hint["hint"])),
         saved=_saved(hint, peak_bytes),
-        share=_share(hint, peak_bytes),
+        share=_share_of_step(hint),
         evidence=_sentence(str(hint["evidence"])),
         change=_with_titles(_sentence(str(hint["change"])), document),
         anchor=(f"{prefix}-{look}" if prefix else look) if is_there else "",
@@ -157,8 +149,8 @@ def _said(document: Document, count: int) -> str:
     """How many findings there are, or what was looked for where there is none."""
     if count > MOST:
         return (
-            f"The {MOST} largest of {count} findings. What each saves is the most it can save; "
-            "they overlap, so do not add them up."
+            f"The first {MOST} of {count} findings, the largest gain of time first. What each "
+            "saves is the most it can save; they overlap, so do not add them up."
         )
     if count:
         are = f"{count} findings are" if count > 1 else "1 finding is"

@@ -8,6 +8,8 @@ const figures = (() => {
     return specs.get(plot);
   };
   const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  // Plotly's buttons do nothing for a flame figure, and would lie over the path on its top.
+  const configOf = (data) => data[0]?.type === "icicle" ? { ...config, displayModeBar: false } : config;
   let plotly = null;
 
   const unpack = async () => {
@@ -63,7 +65,7 @@ const figures = (() => {
     plotly ??= unpack();
     try {
       const spec = specOf(plot);
-      await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot, spec.data), config);
+      await (await plotly).react(plot, coloured(spec.data), themed(spec.layout, plot, spec.data), configOf(spec.data));
       plot.dataset.drawn = document.documentElement.dataset.theme;
     } catch (error) {
       plot.classList.add("failed");

@@ -86,7 +86,24 @@ const timeline = (() => {
       return found;
     };
 
-    // Pieces whose op, kernel, scope or source line holds a text, and the work they name.
+    // Time in which any of the hits runs, added over devices: a loop and its body count once.
+    const timeOf = (hit) => {
+      let sum = 0;
+      for (const device of devices) {
+        const first = device.idle[0];
+        const places = [];
+        for (let at = first; at < (device.rows.at(-1)?.last ?? device.idle[1]); at++) if (hit[at]) places.push(at);
+        places.sort((a, b) => start[a] - start[b] || end[b] - end[a]);
+        let until = -Infinity;
+        for (const at of places) {
+          sum += Math.min(data.shown_ns[at], Math.max(end[at] - Math.max(start[at], until), 0));
+          until = Math.max(until, end[at]);
+        }
+      }
+      return sum;
+    };
+
+    // Pieces whose op, kernel, scope or source line holds a text, and the time they take.
     const search = (wanted) => {
       const words = wanted.trim().toLowerCase();
       if (!words) return null;
@@ -96,14 +113,12 @@ const timeline = (() => {
       });
       const hit = new Uint8Array(pieces);
       let count = 0;
-      let busy = 0;
       for (let at = 0; at < pieces; at++) {
         if (!columns.some((column) => column(at))) continue;
         hit[at] = 1;
         count += 1;
-        busy += data.shown_ns[at];
       }
-      return { hit, count, busy };
+      return { hit, count, busy: timeOf(hit) };
     };
 
     const described = (at) => {

@@ -83,6 +83,20 @@ def test_an_op_of_a_library_alone_keeps_its_innermost_line():
     assert ("sort  sort.py:9",) in paths(traced([kernel("sort", 0, 9)], ops), "source")
 
 
+def test_what_calls_the_program_while_it_is_captured_is_no_line_of_it():
+    """An optimizer in a folder of the same name is the user's."""
+    frames = (
+        "/home/u/moeprof/examples/optimizer.py:7:update\n/src/train.py:3:step\n"
+        "/lib/site-packages/moeprof/capture/jit_proxy.py:90:JitProxy.__call__\n"
+        "/home/u/moeprof/capture/observe.py:40:observed_call"
+    )
+    ops = (hlo("add", "add", shape="f32[8]", op_name="jit(s)/add", frames=frames),)
+    trace = traced([kernel("add", 0, 9)], ops)
+    assert list(paths(trace, "source")) == [
+        (), ("step  train.py:3 › update  optimizer.py:7",),
+    ]  # fmt: skip
+
+
 def test_what_two_merged_ops_share_is_the_scope_of_both():
     name = "jit(s)/jvp()/moe/(dispatch/add:combine/mul)"
     ops = (hlo("both", "add", shape="f32[8]", op_name=name),)

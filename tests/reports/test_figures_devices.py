@@ -59,6 +59,21 @@ def test_a_rank_has_what_others_wait_and_what_it_waits():
     }
 
 
+def test_of_many_ranks_those_are_drawn_that_others_wait_for_most():
+    rows = [
+        {c.name: _EMPTY[c.kind] for c in STRAGGLERS.columns}
+        | {"rank": 63 - place, "waited_for_ns": (64.0 - place) * MS}
+        for place in range(64)
+    ]
+    analysis = Analysis("stragglers", "?", (), STRAGGLERS, STRAGGLERS.frame(rows))
+    figure = figures_devices.stragglers(build(trace(), {"stragglers": analysis}))
+    assert figure is not None
+    assert figure["data"][0]["x"] == [float(64 - place) for place in range(24)]
+    assert figure["layout"]["xaxis"]["title"]["text"] == (
+        "ms per step; the 24 most waited for of 64"
+    )
+
+
 def test_a_stage_has_its_work_and_both_kinds_of_idle():
     row = {"forward_ns": 4 * MS, "backward_ns": 8 * MS, "ramp_ns": 2 * MS, "gaps_ns": MS}
     assert drawn(STAGES, "pipeline", row) == {

@@ -17,6 +17,32 @@ def test_step_time_is_the_median_of_the_used_steps():
     assert time == story.StepTime(11 * MS, 10 * MS, 14 * MS, used=3, found=4)
 
 
+def test_op_time_that_is_more_than_the_step_is_explained():
+    long = {"breakdown": breakdown({("attention", "forward"): 413})}
+    short = {"breakdown": breakdown({("attention", "forward"): 412})}
+    # the median step is (410 + 414) / 2 = 412 ms
+    assert story.overlap(build(trace(), long)) == (
+        "more than the step: operations that run at once on several streams each count"
+    )
+    assert story.overlap(build(trace(), short)) == ""
+    assert story.overlap(build(trace(steps=()), long)) == ""
+
+
+@pytest.mark.parametrize(
+    ("platform", "hosts", "devices", "words"),
+    [
+        ("cpu", ["a"], 8, "The 8 devices are virtual ones that share the host's cores"),
+        ("cpu", ["a", "b"], 8, "The 8 devices are virtual ones that share the hosts' cores"),
+        ("cpu", ["a"], 1, ""),
+        ("gpu", ["a"], 8, ""),
+    ],
+)
+def test_times_of_virtual_devices_are_those_of_cores(platform, hosts, devices, words):
+    made = document()
+    made["run"] |= {"platform": platform, "hosts": hosts, "devices": devices}
+    assert story.of_cores(made).partition(":")[0] == words
+
+
 @pytest.mark.parametrize(
     ("steps", "words"),
     [

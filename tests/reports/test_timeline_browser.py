@@ -235,6 +235,33 @@ def test_searching_counts_what_it_finds_and_makes_the_rest_faint(page):
     assert page.inner_text(".timeline-found") == "nothing found"
 
 
+def test_a_loop_and_its_body_are_found_as_the_time_of_the_loop(browser, tmp_path):
+    # per device a loop of 300 us with 100 us of its body inside, and 50 us of it behind
+    ops = (
+        hlo("loop", "while", op_name="jit(f)/layers"),
+        hlo("dot", "dot", op_name="jit(f)/layers/dot"),
+    )
+    work = [
+        kernel(name, at, length, device=device, line="Stream #7(Compute)")
+        for device in (0, 1)
+        for name, at, length in (
+            ("loop", 0, 300_000),
+            ("dot", 90_000, 100_000),
+            ("dot", 320_000, 50_000),
+        )
+    ]
+    trace = traced(tuple(work), ops)
+    file = tmp_path / "report.html"
+    write_page([build(trace, analyze(trace, is_drawn=True))], file)
+    context = browser.new_context(offline=True)
+    opened = context.new_page()
+    opened.goto(file.as_uri())
+    opened.evaluate("timelines.drawAll()")
+    opened.locator(".timeline-tools").get_by_role("searchbox").fill("layers")
+    assert opened.inner_text(".timeline-found") == f"6 pieces, {format_ns(700_000)} on all devices"
+    context.close()
+
+
 def test_the_legend_highlights_one_component(page):
     button = page.locator(".timeline-legend").get_by_role("button", name="grouped GEMM")
     button.click()

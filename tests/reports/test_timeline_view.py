@@ -26,7 +26,7 @@ def document(trace=None):
 def test_the_sentence_says_how_much_there_is():
     view = timeline_view(document())
     assert view is not None
-    assert view.title == "Step 0, piece by piece"
+    assert view.title == "Step 0, the one nearest to the median, piece by piece"
     assert view.sentence == "41.00 µs on 2 devices: 52 pieces of work, each drawn."
 
 

@@ -39,32 +39,25 @@ def test_a_pattern_without_a_sentence_is_told_by_its_name():
     assert plain_title("grouped_gemm_of_ranks") == "Grouped GEMM of ranks"
 
 
-def test_the_larger_share_of_step_or_memory_ranks():
-    # 3 of 10 GiB, then 41.2 of 412 ms
+def test_they_stand_in_the_order_of_the_hints_and_show_shares_of_time():
     shown = found(
         hint("late_rank", 41.2e6, 0.1), hint("worst_case_buffers", size=3 * GIB), peak=10 * GIB
     )
-    assert [one.key for one in shown.first] == ["worst_case_buffers", "late_rank"]
-    assert [one.share for one in shown.first] == [0.3, 0.1]
-    assert shown.first[0].saved == (("3.000 GiB", "a device, 30.0 % of its peak"),)
-    assert shown.first[1].saved == (("41.20 ms", "a step, 10.0 %"),)
-
-
-def test_memory_whose_peak_is_not_known_keeps_its_place_behind_time():
-    shown = found(hint("late_rank", 1e6, 0.01), hint("worst_case_buffers", size=3 * GIB))
     assert [one.key for one in shown.first] == ["late_rank", "worst_case_buffers"]
-    assert shown.first[1].saved == (("3.000 GiB", "a device"),)
+    assert [one.share for one in shown.first] == [0.1, 0.0]  # 3 of 10 GiB are no time
+    assert shown.first[0].saved == (("41.20 ms", "a step, 10.0 %"),)
+    assert shown.first[1].saved == (("3.000 GiB", "a device, 30.0 % of its peak"),)
 
 
-def test_a_run_that_hangs_is_told_first():
-    shown = found(hint("late_rank", 400e6, 0.97), hint("unfinished_collective"))
-    assert [one.key for one in shown.first] == ["unfinished_collective", "late_rank"]
+def test_memory_whose_peak_is_not_known_is_told_without_a_share():
+    shown = found(hint("worst_case_buffers", size=3 * GIB))
+    assert shown.first[0].saved == (("3.000 GiB", "a device"),)
 
 
 def test_three_are_first_and_the_others_follow():
     shown = found(*(hint("late_rank", ms * 1e6, ms / 412) for ms in (4, 3, 2, 1)))
     assert (len(shown.first), len(shown.others)) == (3, 1)
-    assert shown.said.startswith("The 3 largest of 4 findings.")
+    assert shown.said.startswith("The first 3 of 4 findings, the largest gain of time")
 
 
 def test_details_that_the_page_does_not_have_are_not_linked():
