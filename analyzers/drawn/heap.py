@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.heap.at_peak import Peak, described, peak_of
@@ -25,6 +26,8 @@ from moeprof.analyzers.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+
+Bools = npt.NDArray[np.bool_]
 
 SCHEMA = Schema(
     "heap",
@@ -85,12 +88,9 @@ def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[s
     found = peak.heaps[0]
     firsts, points = fullest_points(found.live_bytes, MOST_STRETCHES)
     named, ops = _Kinds(trace, peak), running(found, points)
-    late = _are_late(named.classes, found, points)
-    for first, point, there, op, is_late in zip(
-        firsts, points, living(found, points), ops, late, strict=True
-    ):
-        of_peak = point == found.peak and peak.op
-        is_back = named.is_late(peak.op) if of_peak else is_late
+    reach_back = _reach_back(found, points[_are_late(named.classes, found, points)])
+    for first, point, there, op in zip(firsts, points, living(found, points), ops, strict=True):
+        of_peak = point == found.peak and peak.op  # there it is what `memory` says
         label = named.classes.get(op, {})
         at = {
             "first_point": int(first),
@@ -101,6 +101,7 @@ def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[s
         }
         sizes: Counter[tuple[str, str]] = Counter()
         for row in there:
+            is_back = named.is_late(peak.op) if of_peak else bool(reach_back[row])
             content, component, size = named.kind_of(int(row), is_back=is_back)
             sizes[content, component] += size
         for content, size in stays.items():
@@ -112,8 +113,8 @@ def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[s
 class _Kinds:
     """What the buffers of a heap are, as the program runs.
 
-    What the forward pass wrote is saved for the backward pass from where that begins; before that
-    it is what the forward pass works on. So `Contents` says it of the peak alone.
+    What the forward pass writes is saved for the backward pass, from where it is written, if it is
+    still there when that runs; else it is what the forward pass works on.
     """
 
     def __init__(self, trace: Trace, peak: Peak) -> None:
@@ -133,7 +134,7 @@ class _Kinds:
         return self.classes.get(op, {}).get("phase") in _LATE
 
     def kind_of(self, row: int, *, is_back: bool) -> tuple[str, str, int]:
-        """Content, component and bytes of a buffer, in the backward pass or before."""
+        """Content, component and bytes of a buffer, of one that the backward pass finds or not."""
         key = (row, is_back)
         if key not in self._known:
             kind = described(self._contents[is_back], self._rows[row])
@@ -142,7 +143,16 @@ class _Kinds:
         return self._known[key]
 
 
-def _are_late(classes: Mapping[str, Mapping[str, str]], found: Heap, points: Int64s) -> list[bool]:
+def _reach_back(found: Heap, late: Int64s) -> Bools:
+    """Whether each buffer of a heap is there at one of the points of the backward pass."""
+    buffers = found.buffers
+    born = buffers["live_from"].to_numpy(dtype=np.int64)
+    freed = np.maximum(buffers["live_to"].to_numpy(dtype=np.int64), born + 1)
+    reached: Bools = np.searchsorted(late, freed) > np.searchsorted(late, born)
+    return reached
+
+
+def _are_late(classes: Mapping[str, Mapping[str, str]], found: Heap, points: Int64s) -> Bools:
     """Whether the backward pass runs at each point: most ops around it are of it.
 
     One op does not tell: compilers move some of the other pass ahead. Where none tells, it goes on.
@@ -158,7 +168,7 @@ def _are_late(classes: Mapping[str, Mapping[str, str]], found: Heap, points: Int
     for balance in sums[high] - sums[low]:
         is_late = balance > 0 or (is_late and balance == 0)
         found_late.append(bool(is_late))
-    return found_late
+    return np.asarray(found_late, dtype=np.bool_)
 
 
 def _group(content: str, component: str, size_bytes: int) -> dict[str, object]:

@@ -19,8 +19,8 @@ from moeprof.units import format_bytes, format_percent
 OVER_PROGRAM = (
     "Over the program: What the compiler plans for one device, from the first operation of the "
     "step to the last, each loop once; the axis counts places taken and given back, not time. "
-    "Grey stays throughout, stripes are what the forward pass keeps for the backward pass. The "
-    "strips below say which component runs, and in which phase."
+    "Grey stays throughout, stripes are what the forward pass makes and the backward pass still "
+    "finds. The strips below say which component runs, and in which phase."
 )
 AT_PEAK = "At the peak: The largest kinds of tensors, and the components that wrote them."
 _LIMIT = "#c0392b"

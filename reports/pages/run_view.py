@@ -22,7 +22,7 @@ from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
 from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
 from moeprof.reports.sentences import SENTENCES, sentence
 from moeprof.reports.sentences.of_runs import comparison_sentence
-from moeprof.reports.values import written
+from moeprof.reports.values import NONE, written
 from moeprof.units import format_ns, format_percent
 
 _MOST_PARTS = 7
@@ -295,14 +295,16 @@ def _section(
     document: Document, name: str, anchor: str, further: tuple[FindingView, ...] = ()
 ) -> SectionView:
     finding = document["analyses"][name]
-    answer = sentence(document, name)
+    answer, said = _answer(document, name)
     drawn = timeline_view(document) if anchor == "timeline" else None  # not of several runs
     pictures = (document["drawings"].get(key) for key, shows in DRAWN.items() if shows == name)
     more = (note for picture in pictures if picture for note in picture["notes"])
-    notes = dict.fromkeys([*finding["notes"], *more])  # some say the same
+    told = finding["notes"][: len(finding["notes"]) - len(said)]
+    notes = dict.fromkeys([*said, *(note for note in more if note not in told)])
     # where no sentence is made of them, the headline figures are the sentence
-    shown = finding["headline"] if name in SENTENCES else []
-    told = [metric for metric in shown if metric["metric"] not in _TOLD_ABOVE]
+    has_figures = name in SENTENCES and not answer.startswith(NONE[:-1])
+    shown = finding["headline"] if has_figures else []
+    figures = [metric for metric in shown if metric["metric"] not in _TOLD_ABOVE]
     return SectionView(
         id=anchor,
         name=name,
@@ -311,10 +313,10 @@ def _section(
         sentence=answer,
         metrics=tuple(
             (story.metric_name(m), written(m["value"], m["unit"]))
-            for m in told
+            for m in figures
             if m["value"] is not None
         ),
-        unknown=", ".join(story.metric_name(m) for m in told if m["value"] is None),
+        unknown=", ".join(story.metric_name(m) for m in figures if m["value"] is None),
         further=further,
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,
@@ -324,6 +326,15 @@ def _section(
         docs=f"docs/questions/{name}.md",
         is_empty=not finding["rows"],
     )
+
+
+def _answer(document: Document, name: str) -> tuple[str, list[str]]:
+    """The sentence of a section, and its notes; where there is nothing, the first says why."""
+    answer, notes = sentence(document, name), document["analyses"][name]["notes"]
+    reason = notes[0].lower() if notes else ""
+    if answer != NONE or not reason.startswith(f"{NONE[:-1].lower()}: "):
+        return answer, notes
+    return printable(f"{notes[0][:1].upper()}{notes[0][1:]}."), notes[1:]
 
 
 def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[FigureView, ...]:

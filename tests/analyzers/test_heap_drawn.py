@@ -74,8 +74,8 @@ def at(trace, point):
 def test_layers_are_what_lives_at_each_point():
     stays = {("weights", ""): 1000, ("gaps and rounding", ""): 12}
     work, kept = ("working set", "dense_mlp"), ("saved activations", "dense_mlp")
-    assert at(STEP, 1) == {**stays, work: 300}  # act and tmp: nothing is kept as yet
-    assert at(STEP, 3) == {**stays, work: 200}
+    assert at(STEP, 1) == {**stays, kept: 200, work: 100}  # act is read at 40, tmp never again
+    assert at(STEP, 3) == {**stays, kept: 200}
     assert at(STEP, 36) == {**stays, kept: 200, work: 300}  # two in one place count once
     assert at(STEP, 45) == {**stays, work: 300}
     assert at(STEP, 50) == stays

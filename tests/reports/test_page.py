@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
+from moeprof.analyzers.launch import SCHEMA as LAUNCH
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render, write_page
 from moeprof.reports.pages.table_view import MOST_ROWS
 from moeprof.reports.pages.templating import embedded_json
+from moeprof.tables.analysis import Analysis, Metric
 
 SIX_MB = 6_000_000
 
@@ -126,3 +128,15 @@ def test_the_first_screen_says_which_session_was_read_and_what_is_unexplained():
     hero = page[page.index('<section class="hero"') : page.index("</section>")]
     assert "session read: s1" in hero
     assert "unattributed 2.0 % · other 0.0 %" in hero
+
+
+def test_a_section_of_nothing_says_once_why():
+    launch = Analysis(
+        "launch", "Does launching keep up?", (Metric("queue_depth_median", None, ""),), LAUNCH,
+        LAUNCH.frame(), ("none in this trace: no kernels of a GPU, so no launches",),
+    )  # fmt: skip
+    page = render([build(trace(), {"launch": launch})])
+    shown = page[page.index('<section class="question" id="launch"') : page.index("<footer>")]
+    assert "None in this trace: no kernels of a GPU, so no launches." in shown
+    assert shown.lower().count("none in this trace") == 1
+    assert "Not known" not in shown
