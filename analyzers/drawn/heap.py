@@ -62,23 +62,20 @@ def heap(trace: Trace) -> Analysis:
         why = NO_PROGRAM if module < 0 else NO_BUFFERS if peak is None else _NO_LIVES
         return Analysis("heap", QUESTION, (), SCHEMA, SCHEMA.frame(), (why,))
     found = peak.heaps[0]
-    stays = _staying(peak, found)
+    stays = _staying(peak)
     table = SCHEMA.frame(list(_rows(trace, peak, stays)))
     return Analysis(
         "heap", QUESTION, _headline(trace, peak, found), SCHEMA, table, _notes(trace, peak, found)
     )
 
 
-def _staying(peak: Peak, found: Heap) -> dict[str, int]:
-    """Bytes that are there throughout, by content: all of the peak but the heap's own buffers.
-
-    What lies in another heap counts as the compiler allocates it, for the whole program.
-    """
+def _staying(peak: Peak) -> dict[str, int]:
+    """Bytes that are there throughout, by content."""
     table = peak.table
     is_temporary = table["component"].ne("") | table["content"].eq("temporary")
     stays = table[~is_temporary].groupby("content", sort=False)["size_bytes"].sum().to_dict()
     total = sum(int(size) for size in stays.values())
-    rest = peak.total_bytes - int(found.live_bytes.max()) - total
+    rest = peak.staying_bytes - total
     if rest:
         stays[OTHER_SPACES] = rest
     return {str(content): int(size) for content, size in stays.items()}

@@ -48,6 +48,14 @@ class Peak:
     op: str
     total_bytes: int
 
+    @property
+    def staying_bytes(self) -> int:
+        """What is there throughout: all of the peak but the largest heap's own buffers.
+
+        What lies in another heap counts as the compiler allocates it, for the whole program.
+        """
+        return self.total_bytes - int(self.heaps[0].live_bytes.max() if self.heaps else 0)
+
 
 @functools.lru_cache(maxsize=2)
 def peak_of(trace: Trace, module: int) -> Peak | None:

@@ -14,8 +14,6 @@ from trace_processor import Engine
 from moeprof.analyzers import analyze
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.heap.places import heaps_of
 from moeprof.analyzers.launches.queue import queued
 from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
@@ -182,14 +180,9 @@ def counters(case: Case, name: str) -> pd.DataFrame:
 def test_the_planned_memory_peaks_where_the_compiler_says(case):
     found = counters(case, "Memory, planned by the compiler: *")
     assert found["process"].nunique() == len(case.trace.devices)
-    memory = analyze(case.trace, ["memory"])["memory"]
-    table = memory.table
-    gaps = int(table["size_bytes"][table["content"].eq("gaps and rounding")].sum())
-    module = step_module(case.trace)
-    heaps = heaps_of(case.trace.buffers[case.trace.buffers["module"].eq(module)])
-    others = sum(int(heap.live_bytes.max()) for heap in heaps[1:])
+    table = analyze(case.trace, ["memory"])["memory"].table
     peaks = found.groupby("process")["value"].max()
-    assert peaks.tolist() == [table["size_bytes"].sum() - gaps - others] * len(peaks)
+    assert peaks.tolist() == [table["size_bytes"].sum()] * len(peaks)
     assert found.groupby("process")["value"].last().eq(0).all()
 
 
