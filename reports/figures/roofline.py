@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from moeprof.reports import story
 from moeprof.reports.components import colour, in_order
@@ -19,8 +20,8 @@ from moeprof.units import format_ns, format_percent
 
 ROOFS = (
     "Ops below the roofs of the device: Under the slope memory bounds an op, under a flat roof the "
-    "matrix units. Larger marks take more time; the gap up to the roof is what an ideal kernel "
-    "would gain."
+    "matrix units. The larger a mark the more time it takes, against the largest one here; the gap "
+    "up to the roof is what an ideal kernel would gain."
 )
 BEYOND = (
     "Time lost against the roof: The ops that lose most. Exchanges are not here, as links bound "
@@ -29,9 +30,20 @@ BEYOND = (
 
 Row = Mapping[str, Value]
 
+
+@dataclass(frozen=True)
+class _Scale:
+    """The time of all ops, that of the largest mark, and what times are taken over."""
+
+    whole_ns: float
+    largest_ns: float
+    basis: str
+
+
 _DRAWING = "roofline_points"
 _LINE = "#7d858d"
 _LEAST_PX, _LARGEST_PX = 7, 44
+_FILLED, _HOLLOW = "circle", "circle-open"
 _MOST_BARS = 20
 _OP_WIDTH = 20
 _AT_ROOF = Fill("#0a6fb5")
@@ -51,11 +63,15 @@ def roofline(document: Document) -> Figure | None:
     if not points:
         return None
     peaks, bandwidth = _peaks(points), _bandwidth(ops)
-    whole_ns = _number(_headline(document)["op_time"])
     x_range, y_range = _ranges(points, peaks, bandwidth)
     components = in_order(str(row["component"]) for row in points)
+    scale = _Scale(
+        whole_ns=_number(_headline(document)["op_time"]),
+        largest_ns=max(_number(row["per_step_ns"]) for row in points),
+        basis=story.basis(document),
+    )
     traces = [
-        _points(name, [row for row in points if row["component"] == name], whole_ns)
+        _points(name, [row for row in points if row["component"] == name], scale, peaks)
         for name in components
     ]
     x_title = "FLOP per byte of memory traffic" + _left_out(document, points)
@@ -70,7 +86,7 @@ def roofline(document: Document) -> Figure | None:
         "margin": {"l": 8, "r": 16, "t": 48, "b": 88},
         "xaxis": _axis(x_title, x_range),
         "yaxis": {**_axis("TFLOP/s achieved", y_range), "automargin": True},
-        "annotations": _names(peaks, bandwidth, x_range, y_range),
+        "annotations": _names(peaks, bandwidth, x_range, y_range, _without_peak(points, peaks)),
     }  # fmt: skip
     return {"data": [*_roofs(peaks, bandwidth, x_range), *traces], "layout": layout}
 
@@ -127,6 +143,12 @@ def _peaks(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
+def _without_peak(rows: Sequence[Row], peaks: Mapping[str, float]) -> list[str]:
+    """Element types that have no flat roof, where others have one."""
+    found = {str(row["dtype"]) for row in rows if row["dtype"]}
+    return sorted(found - set(peaks)) if peaks else []
+
+
 def _bandwidth(rows: Sequence[Row]) -> float | None:
     """TB/s of the device's memory; None where it is not stated."""
     return next(
@@ -178,6 +200,7 @@ def _names(
     bandwidth: float | None,
     x_range: tuple[float, float],
     y_range: tuple[float, float],
+    without: Sequence[str],
 ) -> list[Json]:
     """What each roof is; where there is none, why."""
     by_peak: dict[float, list[str]] = {}
@@ -193,6 +216,9 @@ def _names(
     if not peaks:
         why = _NO_PEAK if bandwidth else _NO_DEVICE
         named.append(_note(why, x_range[0], y_range[1], "left", "top"))
+    if without:
+        why = f"hollow: no peak is stated for {', '.join(without)}"
+        named.append(_note(why, x_range[0], y_range[1], "left", "top"))
     return named
 
 
@@ -204,10 +230,14 @@ def _note(text: str, x: float, y: float, xanchor: str, yanchor: str) -> Json:
     }  # fmt: skip
 
 
-def _points(component: str, rows: Sequence[Row], whole_ns: float) -> Json:
-    """Marks of one component, as large as their share of the time, the larger ones below."""
+def _points(component: str, rows: Sequence[Row], scale: _Scale, peaks: Mapping[str, float]) -> Json:
+    """Marks of one component, their areas as their times, the larger ones below.
+
+    Hollow are those whose element type has no flat roof where others have one.
+    """
     ordered = sorted(rows, key=lambda row: -_number(row["per_step_ns"]))
-    shares = [_number(row["per_step_ns"]) / whole_ns if whole_ns else 0.0 for row in ordered]
+    without = _without_peak(rows, peaks)
+    is_hollow = [str(row["dtype"]) in without for row in ordered]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -215,34 +245,49 @@ def _points(component: str, rows: Sequence[Row], whole_ns: float) -> Json:
         "x": [row["intensity"] for row in ordered],
         "y": [row["tflop_per_s"] for row in ordered],
         "text": [plotly_text(str(row["op"])) for row in ordered],
-        "customdata": [_told(row, share) for row, share in zip(ordered, shares, strict=True)],
+        "customdata": [_told(row, scale) for row in ordered],
         "hovertemplate": "<b>%{text}</b><br>%{customdata}<extra></extra>",
         "marker": {
             "color": colour(component),
-            "size": [_LEAST_PX + (_LARGEST_PX - _LEAST_PX) * math.sqrt(share) for share in shares],
+            "size": [_size(row, scale) for row in ordered],
+            "symbol": [_HOLLOW if hollow else _FILLED for hollow in is_hollow],
             "opacity": 0.85,
-            "line": {"color": "#ffffff", "width": 1},
+            "line": {"color": "#ffffff", "width": [2 if hollow else 1 for hollow in is_hollow]},
         },
     }
 
 
-def _told(row: Row, share: float) -> str:
+def _size(row: Row, scale: _Scale) -> float:
+    share = _number(row["per_step_ns"]) / scale.largest_ns if scale.largest_ns else 0.0
+    return _LEAST_PX + (_LARGEST_PX - _LEAST_PX) * math.sqrt(share)
+
+
+def _told(row: Row, scale: _Scale) -> str:
     """What an op is, how long it takes and how close it comes to its roof."""
     what = ", ".join(
         plotly_text(text)
         for text in (story.label(str(row["component"])), str(row["phase"]), str(row["dtype"]))
         if text
     )
-    time, roof = _number(row["per_step_ns"]), _number(row["roofline_ns"])
-    near = (
-        f"{format_percent(roof / time)} of its roof" if roof and time else "its roof is not known"
-    )
-    bound = f", bound by {row['bound']}" if row["bound"] else ""
+    time = _number(row["per_step_ns"])
+    share = time / scale.whole_ns if scale.whole_ns else 0.0
     return (
-        f"{what}<br>{format_ns(time)} per step, {format_percent(share)} of op time<br>"
+        f"{what}<br>{format_ns(time)} {scale.basis}, {format_percent(share)} of op time<br>"
         f"{written(row['tflop_per_s'], 'TFLOP/s')} at {written(row['intensity'], 'FLOP/byte')}<br>"
-        f"{near}{bound}"
+        f"{_nearness(row)}"
     )
+
+
+def _nearness(row: Row) -> str:
+    """How close an op comes to its roof: beyond it a share would promise what no kernel has."""
+    time, roof = _number(row["per_step_ns"]), _number(row["roofline_ns"])
+    if not (roof and time):
+        return "its roof is not known"
+    if time < roof:
+        why = ": caches hold part of what it reads" if row["bound"] == "memory" else ""
+        return f"above its {row['bound']} roof{why}"
+    bound = f", bound by {row['bound']}" if row["bound"] else ""
+    return f"{format_percent(roof / time)} of its roof{bound}"
 
 
 def _left_out(document: Document, points: Sequence[Row]) -> str:

@@ -160,9 +160,11 @@ def test_roofs_are_what_the_shares_are_of():
     assert slope["y"][0] == pytest.approx(4 * slope["x"][0])
     assert (flat["x"][0], flat["y"]) == (250.0, [1000.0, 1000.0])
     assert (attention["x"], attention["y"]) == ([10.0], [20.0])
-    assert attention["marker"]["size"] == [pytest.approx(7 + 37 * 0.1**0.5)]  # 1 of 10 ms
+    assert attention["marker"]["size"] == [pytest.approx(7 + 37 * 0.5)]  # 1 ms; the largest has 4
+    assert gemm["marker"]["size"] == [7 + 37]
+    assert gemm["marker"]["symbol"] == ["circle"]
     assert gemm["customdata"] == [
-        "grouped GEMM, bf16<br>4.000 ms per step, 40.0 % of op time<br>"
+        "grouped GEMM, bf16<br>4.000 ms per device and step, 40.0 % of op time<br>"
         "500 TFLOP/s at 200 FLOP/byte<br>50.0 % of its roof, bound by compute"
     ]
     texts = [note["text"] for note in figure["layout"]["annotations"]]
@@ -180,6 +182,41 @@ def test_a_device_that_is_not_known_has_no_roof():
     assert roofline_figure.roof_time(roofs(bare)) is None
     known = roofline_figure.roofline(roofs(op("up", 4.0, 2.0, 5.0, memory_share=0.5, tb_per_s=2.0)))
     assert "no peak is stated" in known["layout"]["annotations"][1]["text"]
+
+
+def test_ops_whose_type_has_no_peak_are_hollow_below_the_roof_of_another():
+    plain = op("sum", 2.0, 100.0, 50.0, dtype="f32", tb_per_s=0.5, memory_share=0.125)
+    figure = roofline_figure.roofline(roofs(*OPS, plain))
+    gemm = figure["data"][-1]
+    assert gemm["text"] == ["up", "sum"]
+    assert gemm["marker"]["symbol"] == ["circle", "circle-open"]
+    texts = [note["text"] for note in figure["layout"]["annotations"]]
+    assert texts[-1] == "hollow: no peak is stated for f32"
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ("memory", "above its memory roof: caches hold part of what it reads"),
+        ("compute", "above its compute roof"),
+    ],
+)
+def test_an_op_beyond_its_roof_has_no_share_of_it(bound, told):
+    """2 ms where the roof says 2.5."""
+    fast = op("fast", 2.0, 10.0, 20.0, dtype="bf16", bound=bound, roofline_ns=2.5 * MS)
+    (marks,) = roofline_figure.roofline(roofs(fast))["data"]
+    assert marks["customdata"][0].split("<br>")[-1] == told
+
+
+def test_without_steps_times_are_of_the_whole_capture():
+    breakdown = Analysis(
+        "breakdown", "?", (Metric("basis", "per device over the whole capture", ""),),
+        STRAGGLERS, STRAGGLERS.frame(),
+    )  # fmt: skip
+    points = Analysis("roofline_points", "?", (Metric("op_time", 10.0 * MS, "ns"),
+                      Metric("ops", 4, "count")), POINTS, POINTS.frame([OPS[0]]))  # fmt: skip
+    told = roofline_figure.roofline(document(breakdown, points))["data"][-1]["customdata"][0]
+    assert "4.000 ms per device over the whole capture, 40.0 % of op time" in told
 
 
 def test_ops_that_multiply_nothing_have_no_point():
