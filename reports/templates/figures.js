@@ -25,14 +25,15 @@ const figures = (() => {
   const labels = (layout, plot) =>
     layout.meta?.narrow && plot.clientWidth < 560 ? { ticktext: layout.meta.narrow, tickfont: { size: 11 } } : {};
 
-  // Keys of a legend above stand in columns as wide as the longest; each line past the first needs room.
+  // Keys above or below stand in columns as wide as the longest; each line past the first needs room.
   const roomForKeys = (layout, plot, data) => {
-    const isAbove = layout.legend?.orientation === "h" && layout.legend.y >= 1;
-    if (!layout.showlegend || !isAbove) return {};
+    const { orientation, y = 1 } = layout.legend ?? {};
+    const [isAbove, isBelow] = [y >= 1, y < 0];
+    if (!layout.showlegend || orientation !== "h" || !(isAbove || isBelow)) return {};
     const keys = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => trace.name.length);
     const columns = Math.max(1, Math.floor(plot.clientWidth / (55 + 7.5 * Math.max(...keys, 0))));
     const more = 20 * Math.max(0, Math.ceil(keys.length / columns) - 1);
-    if (layout.legend.y < 0) return { height: layout.height + more }; // plotly.js makes the room below
+    if (isBelow) return { height: layout.height + more }; // plotly.js makes the room below
     return { height: layout.height + more, margin: { ...layout.margin, t: layout.margin.t + more } };
   };
 

@@ -78,8 +78,10 @@ theme.onChange(figures.redraw);
 
 // `#ops?find=all-to-all` leads to a section and filters its table.
 (() => {
+  // An address that somebody typed may hold a bare %: it is taken as it stands.
+  const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
   const follow = () => {
-    const [name, query] = decodeURIComponent(location.hash.slice(1)).split("?find=");
+    const [name, query] = location.hash.slice(1).split("?find=").map(decoded);
     const place = query === undefined ? null : document.getElementById(name);
     if (!place) return;
     tables.filterWithin(place, query);

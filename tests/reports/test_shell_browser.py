@@ -81,6 +81,12 @@ def test_several_runs_in_the_dark_are_usable_by_all(visit: Callable):
 def test_a_captured_run_never_scrolls_sideways(visit: Callable, captured):
     page = visit(captured, width=420, is_drawn=True).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    svg, legend, bar = (
+        page.locator(f"#memory-figure .{name}").first.bounding_box()
+        for name in ("main-svg", "legend", "scrollbar")
+    )
+    assert legend["y"] + legend["height"] <= svg["y"] + svg["height"]
+    assert bar["width"] == 0
 
 
 def test_the_first_screen_holds_three_findings(visit: Callable, captured):
@@ -194,6 +200,17 @@ def test_a_link_can_carry_a_search(visit: Callable):
     shown = page.locator("#receive_buffers-table tbody tr:not([hidden])")
     assert shown.count() == 1
     assert "all-to-all.9" in shown.inner_text()
+
+
+def test_an_address_with_a_bare_percent_sign_breaks_nothing(visit: Callable):
+    visited = visit(document())
+    visited.page.evaluate("location.hash = '#receive_buffers?find=50%'")
+    visited.page.reload()
+    assert visited.page.input_value("#receive_buffers-table input") == "50%"
+    visited.page.evaluate("window.print = () => { window.isPrinted = true; }")
+    visited.page.click("#print")
+    wait_until(visited.page, "window.isPrinted")
+    assert visited.complaints == []
 
 
 def test_the_list_is_a_menu_where_the_screen_is_narrow(visit: Callable):
