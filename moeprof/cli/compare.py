@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
-from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SpecError
 
@@ -89,7 +89,7 @@ def command(
     from moeprof.reports.document import build
 
     if html is not None:
-        refuse_to_overwrite_a_profile(html, "--html")
+        refuse_other_than_a_page(html, "--html")
 
     with working("reading the base run") as work:
         before = open_run(base, base_session, tell=work.counting("reading the base run"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.memory_options import OptionsOfMany, RunOptions, describes_a_run
-from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
@@ -120,7 +120,7 @@ def command(
     from moeprof.reports.memory_document import to_json
 
     if html is not None:
-        refuse_to_overwrite_a_profile(html, "--html")
+        refuse_other_than_a_page(html, "--html")
     described = RunOptions(**options)  # type: ignore[arg-type]
     asked = wanted(of_bundled(described) if is_compiled else described)
     if run is not None:

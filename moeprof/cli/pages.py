@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-def refuse_to_overwrite_a_profile(path: Path, option: str) -> None:
+def refuse_other_than_a_page(path: Path, option: str) -> None:
     """A slip of the hand must not replace a profile or a run's record by a page.
 
     Raises:

@@ -9,7 +9,7 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.given import given_words
-from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 from moeprof.cli.stage_options import (
@@ -93,7 +93,7 @@ def command(
     if stages is None and path is None:
         raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
     if html is not None:
-        refuse_to_overwrite_a_profile(html, "--html")
+        refuse_other_than_a_page(html, "--html")
     from moeprof.reports.pipeline_document import SCHEMA, to_json
 
     document: PipelineDocument = {"schema": SCHEMA, "projected": None, "measured": None}

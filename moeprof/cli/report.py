@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
-from moeprof.cli.pages import refuse_to_overwrite_a_profile
+from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
@@ -46,7 +46,7 @@ def command(
     from moeprof.reports.pages.run import write_page
 
     path = out or _default_path(runs)
-    refuse_to_overwrite_a_profile(path, "--out")
+    refuse_other_than_a_page(path, "--out")
     documents = [
         read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
     ]

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     help="Port of 127.0.0.1 to serve on. Default: a free one.",
 )
-@click.option("--no-browser", is_flag=True, help="Print the addresses and open nothing.")
+@click.option(
+    "--no-browser",
+    is_flag=True,
+    help="Print the addresses and open nothing: on a machine with other users, who can list the "
+    "arguments that a browser is started with.",
+)
 @names_hardware
 @selects
 @click.pass_context

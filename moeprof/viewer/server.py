@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hmac
 import secrets
-import shutil
 import sys
 from http import HTTPStatus
 from http.client import HTTP_PORT
@@ -25,6 +24,7 @@ from moeprof.viewer.served import Served, Table, open_file
 LOOPBACK = "127.0.0.1"
 _NAMES = (LOOPBACK, "localhost")
 _PATIENCE_S = 30  # for the next request on a connection that is kept open
+_PIECE_BYTES = 1 << 20
 _EVERYWHERE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",  # a link out of a page does not tell the token
@@ -161,9 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, file: BinaryIO, size_bytes: int) -> None:
-        """The file as long as it was said to be: one that shrinks ends the connection."""
-        shutil.copyfileobj(file, self.wfile)
-        if file.tell() != size_bytes:
+        """The file as long as it was said to be: one that shrank meanwhile ends the connection."""
+        left = size_bytes
+        while left and (piece := file.read(min(left, _PIECE_BYTES))):
+            self.wfile.write(piece)
+            left -= len(piece)
+        if left:
             self.close_connection = True
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:

@@ -29,13 +29,13 @@ def table_of(report: Path, trace: Path | None, viewer: Table) -> Table:
     served = {REPORT: Served(report, HTML, REPORT_RIGHTS)}
     if trace is None:
         return served
-    page = _page("timeline.html")
+    page = _page("perfetto.html")
     return {
         **served,
         TRACE: Served(trace, BYTES),
         TIMELINE: Served(page.replace(_NOWHERE, _BESIDE) if viewer else page, HTML, PAGE_RIGHTS),
-        "timeline.css": Served(_page("timeline.css"), STYLE, PAGE_RIGHTS),
-        "timeline.js": Served(_page("timeline.js"), SCRIPT, PAGE_RIGHTS),
+        "perfetto.css": Served(_page("perfetto.css"), STYLE, PAGE_RIGHTS),
+        "perfetto.js": Served(_page("perfetto.js"), SCRIPT, PAGE_RIGHTS),
         **viewer,
     }
 

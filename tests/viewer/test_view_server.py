@@ -1,6 +1,7 @@
 """The server of `moeprof view`, asked over real sockets as a browser and as an attacker would."""
 
 import http.client
+import io
 import os
 import socket
 import threading
@@ -241,6 +242,20 @@ def test_one_connection_carries_several_requests(server):
         for method, length in (("GET", 13), ("HEAD", 0), ("GET", 13)):
             connection.request(method, f"/{server.token}/report.html")
             assert len(connection.getresponse().read()) == length
+
+
+@pytest.mark.parametrize(("meanwhile", "kept"), [(b"longer", b"long"), (b"lo", b"lo")])
+def test_a_file_that_changes_as_it_is_sent_is_as_long_as_was_said(
+    server, monkeypatch, meanwhile, kept
+):
+    """Four bytes were promised: more would be read as the next answer, fewer end the connection."""
+
+    def opened(path):
+        return io.BytesIO(meanwhile), 4
+
+    monkeypatch.setattr("moeprof.viewer.server.open_file", opened)
+    answer = ask(server, f"/{server.token}/report.html")
+    assert (answer.headers["content-length"], answer.body) == ("4", kept)
 
 
 def test_the_network_is_not_asked_for_a_name_of_this_machine(monkeypatch):
