@@ -190,7 +190,7 @@ def _groups_in_k(program: Program, op: Op, product: Product) -> int:
 
 def _split_k(program: Program, name: str, product: Product) -> int:
     for _ in range(_DEEPEST):
-        source = program.ops.get(name)
+        source = _passed(program, program.ops.get(name))
         if source is None:
             return -1
         for array in arrays_of(source.shape)[:1]:
@@ -207,6 +207,16 @@ def _split_k(program: Program, name: str, product: Product) -> int:
             return -1
         name = source.operands[0]
     return -1
+
+
+def _passed(program: Program, op: Op | None) -> Op | None:
+    """What a fusion is passed for a parameter of its own; any other op is itself."""
+    if op is None or op.opcode != "parameter":
+        return op
+    caller = program.ops.get(program.callers.get(op.computation, ""))
+    if caller is None or caller.opcode != "fusion" or op.parameter >= len(caller.operands):
+        return op
+    return program.ops.get(caller.operands[op.parameter])
 
 
 def _row_counts(seen: Sequence[_Seen], module: int) -> frozenset[int]:

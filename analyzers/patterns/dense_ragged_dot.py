@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
 from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.heap.at_peak import peak_of
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.patterns.op_times import ran
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
@@ -24,21 +26,43 @@ def find(trace: Trace) -> Hint | None:
     dense = table[table["form"].eq(FALLBACK) & table["groups"].gt(1)]
     if dense.empty:
         return None
-    time_ns = float(dense["per_step_ns"].sum())
-    groups, wasted_ns = int(dense["groups"].max()), float(dense["wasted_ns"].sum())
+    groups, time_ns = int(dense["groups"].max()), float(dense["per_step_ns"].sum())
+    wasted_ns = float(dense["wasted_ns"].sum())
+    empty_ns = float((dense["per_step_ns"] - dense["wasted_ns"]).mul(dense["padding"]).sum())
+    unread = table[table["form"].eq(FALLBACK) & table["groups"].lt(0)]
+    unread_ns, copies_ns = float(unread["per_step_ns"].sum()), _copies_ns(trace)
     size = _held_bytes(trace)
-    held = f"; at the memory peak {format_bytes(size)} are its dense arrays" if size else ""
-    return Hint(
-        "dense_ragged_dot",
+    told = [
         f"{len(dense)} product(s) of the experts are dense fallbacks of ragged_dot over "
         f"{groups} experts: {format_ns(time_ns)} a step, of which "
-        f"{format_ns(wasted_ns)} multiply zeros{held}",
+        f"{format_ns(wasted_ns)} multiply zeros in place of other experts' rows",
+        f"{format_ns(empty_ns)} rows without tokens" if empty_ns else "",
+        f"the masked copies that they read take {format_ns(copies_ns)} more" if copies_ns else "",
+        f"{len(unread)} more fallback(s), {format_ns(unread_ns)}, whose number of experts the "
+        "program does not show, may be saved whole"
+        if len(unread)
+        else "",
+        f"at the memory peak {format_bytes(size)} are its dense arrays" if size else "",
+    ]
+    return Hint(
+        "dense_ragged_dot",
+        "; ".join(text for text in told if text),
         "use a grouped GEMM (moeprof.kernels, Primus-Turbo, Megablox, tokamax), or a version and "
         "flags of JAX with a native ragged_dot",
         "grouped_gemm",
-        gain_ns=wasted_ns,
+        gain_ns=wasted_ns + empty_ns + copies_ns + unread_ns,
         gain_bytes=size or None,
         source="marin-community/marin#5394",
+    )
+
+
+def _copies_ns(trace: Trace) -> float:
+    """Time of the ops that only write rows repeated and masked for each expert."""
+    return sum(
+        run.per_step_ns
+        for run in ran(trace)
+        if run.op.name in dense_fallback(run.program).arrays
+        and run.op.name not in dense_fallback(run.program).products
     )
 
 

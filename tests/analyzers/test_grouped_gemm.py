@@ -115,6 +115,25 @@ def test_a_dense_fallback_runs_each_row_for_each_group():
     assert figures(roofline(trace))["model_flops"] is None
 
 
+def test_groups_are_shown_by_what_a_fusion_is_passed():
+    """XLA for CPUs puts the product alone into a fusion; the views [M, G·K] are made outside."""
+    _, analysis = only(
+        hlo("up", "fusion", "xv wv", shape=f"f32[{ROWS},{N}]", called="inside",
+            op_name=AHEAD + "ragged_dot_general"),
+        parameter("x", f"f32[{ROWS},{G},{K}]"),
+        parameter("w", f"f32[{G},{K},{N}]"),
+        hlo("xv", "bitcast", "x", shape=f"f32[{ROWS},{G * K}]"),
+        hlo("wv", "bitcast", "w", shape=f"f32[{G * K},{N}]"),
+        hlo("a", "parameter", computation="inside", shape=f"f32[{ROWS},{G * K}]", parameter=0),
+        hlo("b", "parameter", computation="inside", shape=f"f32[{G * K},{N}]", parameter=1),
+        hlo("product", "dot", "a b", computation="inside", shape=f"f32[{ROWS},{N}]", is_root=True,
+            details="lhs_contracting=1 rhs_contracting=0"),
+    )  # fmt: skip
+    found = analysis.table.iloc[0]
+    assert found[["groups", "rows", "k", "n"]].tolist() == [G, ROWS, K, N]
+    assert found["wasted_ns"] == 7_500
+
+
 def test_groups_that_the_program_does_not_show_are_not_guessed():
     _, analysis = only(
         experts(

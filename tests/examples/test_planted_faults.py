@@ -48,11 +48,12 @@ def test_the_late_rank_is_the_one_that_was_made_late(findings, trace):
 
 def test_each_row_meets_the_matrices_of_all_local_experts(findings):
     table = findings["grouped_gemm"].table
-    dense = table[table["form"].eq("dense fallback") & table["groups"].gt(1)]
+    dense = table[table["form"].eq("dense fallback")]
     assert set(dense["groups"]) == {EXPERTS // RANKS}
     assert dense["excess"].to_numpy() == pytest.approx(EXPERTS // RANKS)
     (gain_ns,) = _hint(findings, "dense_ragged_dot")["gain_ns"]
-    assert gain_ns == pytest.approx(dense["per_step_ns"].sum() * (1 - RANKS / EXPERTS))
+    # rows without tokens and the masked copies may be saved beside other experts' matrices
+    assert gain_ns > dense["per_step_ns"].sum() * (1 - RANKS / EXPERTS)
 
 
 def test_receive_buffers_have_room_for_all_tokens_and_hold_an_even_share(findings):
