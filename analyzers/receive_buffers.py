@@ -57,7 +57,8 @@ SCHEMA = Schema(
             "cap_saves_bytes",
             "float64",
             "bytes",
-            "at most saved by a cap at what the fullest rank used in the recorded steps",
+            "at most saved by a cap at what the fullest rank used in the recorded steps; none if "
+            "that or the copies alive are not known",
         ),
         Column("allocation", "int64", "", "compiler's allocation it lies in; -1 where not stated"),
         Column("source", "text", "", "file:line of the user's program"),
