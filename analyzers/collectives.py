@@ -20,7 +20,7 @@ from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.notes import notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
-from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
+from moeprof.analyzers.communication.waits import moved_ns, transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -31,7 +31,11 @@ SCHEMA = Schema(
     (
         Column("op", "text", "", "HLO instruction; a kernel's name where that is not known"),
         Column(
-            "bus_gb_per_s", "float64", "GB/s", "bus bandwidth of the median transfer", "bus GB/s"
+            "bus_gb_per_s",
+            "float64",
+            "GB/s",
+            "bus bandwidth of the median transfer, of all bytes sent, empty rows of buffers too",
+            "bus GB/s",
         ),
         Column("per_step_ns", "float64", "ns", f"self time, waits included, {PER_STEP}"),
         Column("wait_ns", "float64", "ns", f"of it, until the last device came, {PER_STEP}"),
@@ -50,6 +54,13 @@ SCHEMA = Schema(
         ),
         Column("bound_bytes", "float64", "bytes", "the most that S can be"),
         Column("module", "int64", "", "program id; -1 where unknown"),
+        Column(
+            "moved_ns",
+            "float64",
+            "ns",
+            f"of it, transfer: what the call's quickest device needed, {PER_STEP}",
+            "transfer per step",
+        ),
     ),
 )
 QUESTION = "What do collectives send, how fast, and how much of it is waiting?"
@@ -57,7 +68,16 @@ _KNOWN = ["module", "op", "opcode", "group_size", "groups", "bytes", "bound_byte
 _KINDS = dict.fromkeys(("op", "opcode", "groups", "component"), "str") | dict.fromkeys(
     ("module", "group_size"), "int64"
 )
-_FLOATS = ("per_step_ns", "wait_ns", "calls", "transfer_ns", "bytes", "bound_bytes", "factor")
+_FLOATS = (
+    "per_step_ns",
+    "wait_ns",
+    "calls",
+    "transfer_ns",
+    "moved_ns",
+    "bytes",
+    "bound_bytes",
+    "factor",
+)
 
 
 @functools.lru_cache(maxsize=2)  # hints ask again
@@ -86,6 +106,10 @@ def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.
     by_site = waits.groupby("site")
     sites["per_step_ns"] = by_site["busy_ns"].sum() / view.shares
     sites["wait_ns"] = by_site["wait_ns"].sum(min_count=1) / view.shares
+    sites["moved_ns"] = (
+        moved_ns(waits, calls.sites, trace.meta).groupby(waits["site"]).sum(min_count=1)
+        / view.shares
+    )
     sites["calls"] = by_site.size() / view.shares
     known = transfers_of(waits, calls.sites, trace.meta)
     sites["transfer_ns"] = known.groupby("site")["transfer_ns"].median()

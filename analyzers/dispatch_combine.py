@@ -42,12 +42,21 @@ SCHEMA = Schema(
     (
         Column("direction", "text", "", "dispatch or combine; not known without a program"),
         Column("phase", "text", "", "forward, recompute, backward or other"),
-        Column("form", "text", "", "how tokens, or their counts, are exchanged"),
+        Column(
+            "form",
+            "text",
+            "",
+            "how tokens, or integers that tell of them (counts, ids), are exchanged",
+        ),
         Column("per_step_ns", "float64", "ns", f"self time, waits included, {PER_STEP}"),
         Column("exposed_ns", "float64", "ns", f"not hidden by compute, {PER_STEP}", "exposed"),
         Column("wait_ns", "float64", "ns", f"of it, until the last rank came, {PER_STEP}"),
         Column(
-            "bus_gb_per_s", "float64", "GB/s", "bus bandwidth of the median transfer", "bus GB/s"
+            "bus_gb_per_s",
+            "float64",
+            "GB/s",
+            "bus bandwidth of the median transfer: of used bytes where recorded, else of all sent",
+            "token bus GB/s",
         ),
         Column("transfer_ns", "float64", "ns", "median call, once the last rank has come"),
         Column("calls", "float64", "count", f"calls, {PER_STEP}"),
@@ -55,7 +64,11 @@ SCHEMA = Schema(
         Column("used_bytes", "float64", "bytes", "of it tokens, mean of the recorded routing"),
         Column("bound_bytes", "float64", "bytes", "the most that a device can send or receive"),
         Column(
-            "algorithm_gb_per_s", "float64", "GB/s", "S by the median transfer", "algorithm GB/s"
+            "algorithm_gb_per_s",
+            "float64",
+            "GB/s",
+            "S by the median transfer; S is used bytes where recorded, else all that is sent",
+            "token algorithm GB/s",
         ),
         Column("link_share", "float64", "share", "bus bandwidth of what the link can do"),
         Column("skew_ns", "float64", "ns", "mean call, first to last rank's start"),
@@ -112,7 +125,14 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
     schema = view.stated(SCHEMA)
     table = schema.frame({name: table[name].to_numpy() for name in schema.names})
-    said = (*_bounds(table), *clock_notes(trace, waits), *notes, *_platform(trace), *view.notes)
+    said = (
+        *_bounds(table),
+        *_of_tokens(table),
+        *clock_notes(trace, waits),
+        *notes,
+        *_platform(trace),
+        *view.notes,
+    )
     return Analysis("dispatch_combine", QUESTION, _headline(table), schema, table, said)
 
 
@@ -166,7 +186,7 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
 
 def _form(site: Site, *, carries: bool) -> str:
     form = "kernel only" if site.row < 0 else _FORMS.get(site.opcode, site.opcode)
-    return form if carries else f"{form} of counts"
+    return form if carries else f"{form} of integers"
 
 
 def _timed(
@@ -228,7 +248,7 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     if table.empty:
         return (Metric("exchange_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
-    is_tokens = ~table["form"].str.endswith("of counts")
+    is_tokens = ~table["form"].str.endswith("of integers")
     speeds = table["bus_gb_per_s"][is_tokens].dropna()
     by_direction = table.groupby("direction")["per_step_ns"].sum()
     are_told = _NO_DIRECTION not in by_direction  # else each way may take more than is known
@@ -267,6 +287,16 @@ def _bounds(table: pd.DataFrame) -> list[str]:
     if len(unknown) > _MOST_NAMED:
         said.append(f"the same holds for {len(unknown) - _MOST_NAMED} more exchanges")
     return said
+
+
+def _of_tokens(table: pd.DataFrame) -> tuple[str, ...]:
+    """Why the bandwidth of an exchange differs from that of the same op among the collectives."""
+    if not (table["used_bytes"] < table["bytes"]).any():
+        return ()
+    return (
+        "bandwidths count the rows that held tokens; those of collectives count all that is sent, "
+        "empty rows too",
+    )
 
 
 def _platform(trace: Trace) -> tuple[str, ...]:

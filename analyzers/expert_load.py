@@ -247,7 +247,7 @@ def _story(table: pd.DataFrame) -> list[str]:
     if int(worst["ranks"]) > 1:
         said.append(
             f"layer {worst['layer']}: rank {worst['busiest_rank']} gets "
-            f"{worst['rank_imbalance']:.2f} × the mean rank, expert {worst['busiest_expert']} "
+            f"{worst['rank_imbalance']:.2f} × the mean rank, expert {worst['busiest_expert']} gets "
             f"{worst['expert_imbalance']:.2f} × the mean expert"
         )
     else:

@@ -40,7 +40,7 @@ def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
             "rows really used are not known: the run recorded no routing (moeprof.routing)",
         )
     known = recorded(trace)
-    note = "used rows are means over layers and ranks; the program's loops hide which layer"
+    note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
     if known.routing.empty:
         pairs = pd.Series(dtype="float64")
     else:

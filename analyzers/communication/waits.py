@@ -79,13 +79,32 @@ def transfers_of(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) 
     clock or the script's numbers of the steps pair them; else each host has its own shortest, and
     the last device's is not above any of these.
     """
+    known, keys = _transferred(waits, sites, meta)
+    return known.groupby(keys)["transfer_ns"].min().reset_index()[["site", "transfer_ns"]]
+
+
+def moved_ns(waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta) -> pd.Series:
+    """Of each row's self time the part that is transfer, in ns: that of `transfers_of` its call.
+
+    A device that leaves later than the quickest of its group may have been slower, or short of a
+    core: that rest is neither waiting nor transfer. NaN where the transfer is not known.
+    """
+    known, keys = _transferred(waits, sites, meta)
+    shortest = known.groupby(keys)["transfer_ns"].transform("min")
+    left = (waits["busy_ns"] - waits["wait_ns"].fillna(0)).clip(lower=0)
+    return shortest.reindex(waits.index).where(waits["wait_ns"].notna()).clip(upper=left)
+
+
+def _transferred(
+    waits: pd.DataFrame, sites: tuple[Site, ...], meta: TraceMeta
+) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that say something about their call's transfer, and what makes rows one call."""
     is_pair = np.array([site.row >= 0 and not site.is_grouped for site in sites], dtype=bool)
     is_known = waits["is_whole"] | is_pair[waits["site"]]
     bound = waits["transfer_ns"].fillna(waits["duration_ns"])
     known = waits.assign(transfer_ns=bound)[is_known]
     are_paired = is_comparable(meta) or meta.are_steps_numbered_by_script
-    keys = _GROUP if are_paired else ["host", *_GROUP]
-    return known.groupby(keys)["transfer_ns"].min().reset_index()[["site", "transfer_ns"]]
+    return known, _GROUP if are_paired else ["host", *_GROUP]
 
 
 def _common_ns(table: pd.DataFrame, meta: TraceMeta) -> pd.Series:

@@ -22,6 +22,7 @@ _WORK = Fill("#0a6fb5")
 _TRANSFER = Fill("#dd6a1f")
 _WAIT = Fill("#dd6a1f", "/")
 _IDLE = Fill("#a3a9af", ".")
+_UNTOLD = Fill("#a3a9af", "x")
 
 
 def timeline(document: Document) -> Figure | None:
@@ -46,17 +47,27 @@ def timeline(document: Document) -> Figure | None:
 
 
 def collectives(document: Document) -> Figure | None:
-    """One bar per call site: transfer, then waiting for the last device; milliseconds."""
+    """One bar per call site: transfer, waiting for the last device, what is neither; ms.
+
+    The transfer is that of the quickest device of each call. What another takes beyond that may be
+    a slower link, or its start on a busy core: it is not told apart.
+    """
     rows = story.rows(document, "collectives")[:_MOST]
     if not rows:
         return None
     whole = dict(enumerate(_figure(row, "per_step_ns") for row in rows))
     waits = {n: _figure(row, "wait_ns") for n, row in enumerate(rows) if row["wait_ns"] is not None}
-    moves = {n: max(whole[n] - wait_ns, 0.0) for n, wait_ns in waits.items()}
+    moves = {n: _figure(rows[n], "moved_ns") for n in waits}
+    beyond = {n: whole[n] - waits[n] - moves[n] for n in waits}
+    beyond = {n: beyond_ns for n, beyond_ns in beyond.items() if beyond_ns > 0}
     rest = {n: length_ns for n, length_ns in whole.items() if n not in waits}
-    kinds = (("transfer", _WORK, moves), ("waiting", _WAIT, waits))
+    kinds = (
+        ("transfer", _WORK, moves),
+        ("waiting", _WAIT, waits),
+        ("beyond the quickest device's transfer", _IDLE, beyond),
+        ("transfer or waiting", _UNTOLD, rest),
+    )
     bars = [_placed(name, fill, lengths) for name, fill, lengths in kinds if lengths]
-    bars += [_placed("transfer or waiting", _IDLE, rest)] if rest else []
     labels = [str(row["op"]) for row in rows]
     return horizontal(bars, labels, f"ms {story.basis(document)}")
 

@@ -88,6 +88,13 @@ def test_devices_of_one_host_need_no_alignment():
     assert found["last_rank"].tolist() == [1, 1]
 
 
+def test_what_is_no_waiting_is_transfer_as_long_as_the_quickest_device_needs_it():
+    """Of 100 + 90 ns are 30 waiting and 2 × 70 transfer; 20 of the last device are neither."""
+    work = [kernel("sent", 0, 100, device=0), kernel("sent", 30, 90, device=1)]
+    row = collectives(traced(work, OPS)).table.iloc[0]
+    assert row[["per_step_ns", "wait_ns", "moved_ns"]].tolist() == [95, 15, 70]
+
+
 def test_groups_wait_among_themselves():
     ops = (OPS[0], hlo("sent", "all-to-all", "x", replica_groups="{{0,2},{1,3}}"))
     starts = {0: 0, 2: 10, 1: 50, 3: 20}

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers.activity.exposed import exposed_ns
 from moeprof.analyzers.communication.sites import groups_of_call
 from moeprof.analyzers.dispatch_combine import dispatch_combine
 from moeprof.analyzers.timeline import timeline
@@ -112,6 +113,14 @@ def test_groups_of_a_call_are_believed_where_they_name_each_device_once():
     assert groups_of_call("{timeout_ms = 3 : i64}", 4) == ()
 
 
+def test_where_steps_overlap_exposed_time_counts_once():
+    """The exchange lasts 6 µs, 2 of them in both steps: it cannot be exposed for 8."""
+    work = [kernel("sent", 8 * US, 6 * US, step=1), kernel("dot", 14 * US, US, step=1)]
+    ops = (hlo("x", "parameter"), hlo("sent", "all-to-all", "x"), hlo("dot", "dot", "x x"))
+    steps = {0: (0, 10 * US), 1: (8 * US, 10 * US)}
+    assert exposed_ns(traced(work, ops, steps)).tolist() == [6 * US]
+
+
 def test_exposed_time_of_all_exchanges_is_that_of_the_timeline():
     """Dot [2, 5) and [8, 12) µs: of the exchange [0, 10), 5 µs are exposed; of [4, 10), 5."""
     work = [
@@ -128,7 +137,7 @@ def test_exposed_time_of_all_exchanges_is_that_of_the_timeline():
 
 def test_an_exchange_of_counts_is_told_from_one_of_tokens():
     analysis = dispatch_combine(exchange(shape="s32[2]"))
-    assert analysis.table["form"].tolist() == ["all-to-all of counts"]
+    assert analysis.table["form"].tolist() == ["all-to-all of integers"]
     assert values(analysis)["best_bus_bandwidth"] is None
 
 

@@ -41,12 +41,13 @@ def test_a_device_has_one_bar_of_the_mean_over_its_steps():
     }
 
 
-def test_a_collective_is_divided_into_transfer_and_waiting():
-    known = {"op": "sum", "per_step_ns": 5.0 * MS, "wait_ns": 2.0 * MS}
+def test_a_collective_is_divided_into_transfer_waiting_and_what_is_neither():
+    known = {"op": "sum", "per_step_ns": 5.0 * MS, "wait_ns": 2.0 * MS, "moved_ns": 2.5 * MS}
     unknown = {"op": "sent", "per_step_ns": 1.0 * MS}
     assert drawn(COLLECTIVES, "collectives", known, unknown) == {
-        "transfer": {0: 3.0},
+        "transfer": {0: 2.5},
         "waiting": {0: 2.0},
+        "beyond the quickest device's transfer": {0: 0.5},
         "transfer or waiting": {1: 1.0},
     }
 
