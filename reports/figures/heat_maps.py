@@ -143,11 +143,10 @@ def waits(document: Document) -> Figure | None:
         hover="rank %{y}, step %{x}<br>waits %{customdata[0]:.3f} ms, "
         "others wait %{customdata[1]:.3f} ms for it<extra></extra>",
     )
-    late = [_known(float(np.nanmean(row))) for row in late_ms]
-    side = _Side(
-        late, "others wait %{x:.3f} ms per step for rank %{y}<extra></extra>", "waited for, ms"
-    )
-    key: dict[str, Json] = {"title": {"text": "waiting, ms per step", "side": "top"}}
+    basis = story.basis(document)
+    told = f"others wait %{{x:.3f}} ms {basis} for rank %{{y}}<extra></extra>"
+    side = _Side(_waited_for(document, ranks), told, "waited for, ms")
+    key: dict[str, Json] = {"title": {"text": f"waiting, ms {basis}", "side": "top"}}
     colours: dict[str, Json] = {
         "z": _plain(wait_ms),
         "zmin": 0,
@@ -161,10 +160,22 @@ def waits(document: Document) -> Figure | None:
     return {**figure, "data": [*_list(figure["data"]), marks]} if marks else figure
 
 
+def _waited_for(document: Document, ranks: Cells) -> list[float | None]:
+    """Milliseconds that others wait for each rank: the figures of the table, None without them."""
+    found = {row["rank"]: row["waited_for_ns"] for row in story.rows(document, "stragglers")}
+    waited = [found.get(int(rank)) for rank in ranks]
+    return [round(ns / 1e6, 6) if isinstance(ns, int | float) else None for ns in waited]
+
+
 def _marks(document: Document, found: _Map, late_ms: Cells) -> Json:
-    """A cross on the rank that others wait for most in a step, where it is a noticeable time."""
+    """A cross on the rank that others wait for most in a step, where it is a noticeable time.
+
+    Without the time of a step none is known to be.
+    """
     time = story.step_time(document)
-    least_ms = time.median_ns * _NOTICEABLE / 1e6 if time else 0.0
+    if time is None:
+        return None
+    least_ms = time.median_ns * _NOTICEABLE / 1e6
     known = np.nan_to_num(late_ms, nan=0.0)
     worst = known.argmax(axis=0)
     places = [(row, n) for n, row in enumerate(worst) if known[row, n] > least_ms]
@@ -365,10 +376,6 @@ def _whole(value: float) -> str:
 def _largest(cells: Cells) -> list[float | None]:
     known = np.where(np.isnan(cells), -1.0, cells).max(axis=1)
     return [value if value >= 0 else None for value in known.round(4).tolist()]
-
-
-def _known(value: float) -> float | None:
-    return round(value, 6) if np.isfinite(value) else None
 
 
 def _plain(cells: Cells) -> Json:

@@ -59,6 +59,14 @@ def waiting():
     return made(WAITS, rows + late, ranks=2, steps=2, steps_per_cell=1)
 
 
+def late(*waited_ms):
+    """The table beside it: how long others wait for each rank."""
+    empty = {"int64": 0, "float64": float("nan"), "text": ""}
+    row = {c.name: empty[c.kind] for c in STRAGGLERS.columns}
+    rows = [row | {"rank": n, "waited_for_ns": ms * MS} for n, ms in enumerate(waited_ms)]
+    return Analysis("stragglers", "?", (), STRAGGLERS, STRAGGLERS.frame(rows))
+
+
 def sections(*drawings):
     """A document with a section for each drawing."""
     findings = [Analysis(s.name, "?", (), s, s.frame()) for s in (EXPERT_LOAD, STRAGGLERS)]
@@ -107,13 +115,29 @@ def test_ranks_are_drawn_by_layer():
 
 
 def test_the_late_rank_is_marked_where_it_costs_something():
-    figure = heat_maps.waits(document(waiting()))
+    figure = heat_maps.waits(document(late(0.0, 16.5), waiting()))
     Figure(figure)
     cells, bars, marks = figure["data"]
     assert (cells["x"], cells["y"]) == (["3", "4"], ["0", "1"])
     assert cells["z"] == [[30, 3], [0, 0]]
     assert bars["x"] == [0.0, 16.5]
     assert (marks["x"], marks["y"]) == (["3"], ["1"])
+    assert cells["colorbar"]["title"]["text"] == "waiting, ms per device and step"
+
+
+def test_bars_beside_the_waiting_are_the_figures_of_the_table():
+    """Of 3 steps rank 1 made calls in the first alone: 30 ms of 3 steps are 10, not 30."""
+    unknown = float("nan")
+    rows = [(0, n, 1.0 * MS, 0.0) for n in range(3)]
+    rows += [(1, 0, 0.0, 30.0 * MS), *((1, n, unknown, unknown) for n in (1, 2))]
+    drawing = made(WAITS, rows, ranks=2, steps=3, steps_per_cell=1)
+    assert heat_maps.waits(document(late(0.0, 10.0), drawing))["data"][1]["x"] == [0.0, 10.0]
+    assert heat_maps.waits(document(drawing))["data"][1]["x"] == [None, None]
+
+
+def test_nobody_is_marked_where_the_time_of_a_step_is_not_known():
+    without = build(trace(steps=[]), {"wait_map": waiting()})
+    assert len(heat_maps.waits(without)["data"]) == 2
 
 
 @pytest.mark.parametrize(
