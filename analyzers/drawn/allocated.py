@@ -1,9 +1,10 @@
 """Question: how much of a device's memory pool was in use, over the time of the capture?
 
 Reads:   allocations, devices.
-Returns: one row per change that is kept, by rank and time.
+Returns: one row per change that is kept, by rank, pool and time.
 
-The pool of a device is the allocator's: XLA takes all temporaries of a program as one block, so a
+A pool is an allocator's; a device may have several (one more for buffers of collectives), which do
+not share their bytes. XLA takes all temporaries of a program as one block, so a
 program stands there at its peak from its start to its end. Times are on each host's own clock.
 Changes that lie close together are merged: of each stretch the fullest and the last one stay, so
 that the most in use is exact.
@@ -25,29 +26,32 @@ SCHEMA = Schema(
     (
         Column("rank", "int64", "", "place among all devices, in order of their processes"),
         Column("start_ns", "int64", "ns", "when, since the capture of its host began"),
-        Column("in_use_bytes", "int64", "bytes", "in use in the device's pool from then on"),
+        Column("in_use_bytes", "int64", "bytes", "in use in that pool from then on"),
+        Column("pool", "text", "", "allocator that gives its memory out"),
     ),
 )
-QUESTION = "How much of each device's memory pool is in use over the time of the capture?"
+QUESTION = "How much of each device's memory pools is in use over the time of the capture?"
 MOST_RANKS = 16
 MOST_STRETCHES = 300
-"""Of one rank: the fullest and the last change of each stretch are kept."""
+"""Of one pool: the fullest and the last change of each stretch are kept."""
 
 
 def allocated(trace: Trace) -> Analysis:
-    """Bytes in use by rank and time; of many ranks those that were fullest."""
+    """Bytes in use by rank, pool and time; of many ranks those that were fullest."""
     changes = _changes(trace)
     if changes.empty:
         return Analysis("allocated", QUESTION, (), SCHEMA, SCHEMA.frame(), (NO_ALLOCATOR,))
     most = changes.groupby("rank")["in_use_bytes"].max()
     order = most.sort_values(ascending=False, kind="stable").index
     kept = changes[changes["rank"].isin(order[:MOST_RANKS])]
-    parts = [_thinned(part) for _, part in kept.groupby("rank")]
+    parts = [_thinned(part) for _, part in kept.groupby(["rank", "pool"])]
     joined = pd.concat(parts, ignore_index=True)
     table = SCHEMA.frame({name: joined[name] for name in SCHEMA.names})
+    fullest = changes.iloc[int(changes["in_use_bytes"].argmax())]
     headline = (
-        Metric("most_in_use", int(most.max()), "bytes"),
-        Metric("fullest_rank", int(order[0]), ""),
+        Metric("most_in_use", int(fullest["in_use_bytes"]), "bytes"),
+        Metric("fullest_rank", int(fullest["rank"]), ""),
+        Metric("fullest_pool", str(fullest["pool"]), ""),
         Metric("pool", pool_bytes(trace), "bytes"),
     )
     notes = _notes(trace, len(order), len(changes), len(table))
@@ -55,19 +59,19 @@ def allocated(trace: Trace) -> Analysis:
 
 
 def _changes(trace: Trace) -> pd.DataFrame:
-    """Rows (rank, start_ns, in_use_bytes) in order of time, of the pools of devices."""
+    """Rows (rank, pool, start_ns, in_use_bytes) in order of these, of the pools of devices."""
     events = trace.allocations
     known = events[events["device"].ge(0) & events["allocated_bytes"].ge(0)]
-    told = known[["host", "device", "start_ns", "allocated_bytes"]].astype({"host": "str"})
+    names = ["host", "device", "allocator", "start_ns", "allocated_bytes"]
+    told = known[names].astype({"host": "str", "allocator": "str"})
     ranks = trace.devices[["host", "device", "rank"]]
     joined = told.merge(ranks, on=["host", "device"], how="inner")
-    return joined.rename(columns={"allocated_bytes": "in_use_bytes"}).sort_values(
-        ["rank", "start_ns"], kind="stable"
-    )
+    named = joined.rename(columns={"allocated_bytes": "in_use_bytes", "allocator": "pool"})
+    return named.sort_values(["rank", "pool", "start_ns"], kind="stable", ignore_index=True)
 
 
 def _thinned(changes: pd.DataFrame) -> pd.DataFrame:
-    """Of each stretch of one rank's changes the fullest and the last; all where they are few."""
+    """Of each stretch of one pool's changes the fullest and the last; all where they are few."""
     if len(changes) <= 2 * MOST_STRETCHES:
         return changes
     stretch = np.arange(len(changes)) * MOST_STRETCHES // len(changes)

@@ -7,34 +7,40 @@ from __future__ import annotations
 
 from moeprof.reports.components import COLOURS, HELD, MIXED
 from moeprof.reports.document import Document, drawn_column
-from moeprof.reports.figures.bars import Figure, Json
+from moeprof.reports.figures.bars import Figure, Json, plotly_text
 from moeprof.reports.figures.heap import Scale, limit_of, limit_shape, whole
 from moeprof.units import format_bytes, format_ns
 
 ALLOCATED = (
     "In use over time: What the allocator of each device had given out, as measured. The fullest "
-    "rank is orange, the others grey; dotted lines are the starts of steps. A program holds all "
+    "one is orange, the others grey; dotted lines are the starts of steps. A program holds all "
     "its temporary memory from its start to its end."
 )
+Pool = tuple[int, str]
+"""A rank and the name of one of its pools."""
+
 _MOST_STEPS = 40
 
 
 def allocated(document: Document) -> Figure | None:
-    """One line per rank, the fullest last; the pool's size where it is near."""
+    """One line per pool of a rank, the fullest last; the pool's size where it is near."""
     drawing = document["drawings"].get("allocated")
     if drawing is None or not drawing["headline"]:
         return None
     told = {m["metric"]: m["value"] for m in drawing["headline"]}
-    columns = (drawn_column(drawing, name) for name in ("rank", "start_ns", "in_use_bytes"))
-    lines: dict[int, list[tuple[int, int]]] = {}
-    for rank, start, size in zip(*columns, strict=True):
-        lines.setdefault(whole(rank), []).append((whole(start), whole(size)))
-    most, fullest = whole(told["most_in_use"]), whole(told["fullest_rank"])
+    names = ("rank", "pool", "start_ns", "in_use_bytes")
+    columns = (drawn_column(drawing, name) for name in names)
+    lines: dict[Pool, list[tuple[int, int]]] = {}
+    for rank, pool, start, size in zip(*columns, strict=True):
+        lines.setdefault((whole(rank), str(pool)), []).append((whole(start), whole(size)))
+    most = whole(told["most_in_use"])
+    fullest = whole(told["fullest_rank"]), str(told["fullest_pool"])
+    has_several = len({rank for rank, _pool in lines}) < len(lines)
     scale, limit = Scale(most), limit_of(told, most)
     end = max(changes[-1][0] for changes in lines.values())
-    for changes in lines.values():  # what is in use at the last change of a rank stays so
+    for changes in lines.values():  # what is in use at the last change of a pool stays so
         changes.append((end, changes[-1][1]))
-    shown = sorted(lines, key=lambda rank: (rank == fullest, rank))
+    shown = sorted(lines, key=lambda line: (line == fullest, line))
     layout: dict[str, Json] = {
         "height": 300,
         "showlegend": len(lines) > 1,
@@ -46,16 +52,29 @@ def allocated(document: Document) -> Figure | None:
         "shapes": [*_steps(document), *([limit_shape(limit, scale)] if limit else [])],
     }
     return {
-        "data": [_line(r, lines[r], scale, is_fullest=r == fullest) for r in shown],
+        "data": [
+            _line(
+                _name(*pool, has_several=has_several),
+                lines[pool],
+                scale,
+                is_fullest=pool == fullest,
+            )
+            for pool in shown
+        ],
         "layout": layout,
     }
 
 
-def _line(rank: int, changes: list[tuple[int, int]], scale: Scale, *, is_fullest: bool) -> Json:
+def _name(rank: int, pool: str, *, has_several: bool) -> str:
+    """The rank; where one has several pools, the pool too."""
+    return f"rank {rank}, {plotly_text(pool)}" if has_several else f"rank {rank}"
+
+
+def _line(name: str, changes: list[tuple[int, int]], scale: Scale, *, is_fullest: bool) -> Json:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"rank {rank}",
+        "name": name,
         "x": [start / 1e6 for start, _size in changes],
         "y": [scale(size) for _start, size in changes],
         "line": {
@@ -64,7 +83,7 @@ def _line(rank: int, changes: list[tuple[int, int]], scale: Scale, *, is_fullest
             "color": COLOURS["grouped_gemm"] if is_fullest else HELD["weights"][0],
         },
         "customdata": [f"{format_bytes(size)} from {format_ns(start)}" for start, size in changes],
-        "hovertemplate": "rank " + str(rank) + ": %{customdata}<extra></extra>",
+        "hovertemplate": name + ": %{customdata}<extra></extra>",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pandas as pd
 from builders.work import kernel, traced
 
 from moeprof.analyzers.drawn.allocated import MOST_RANKS, MOST_STRETCHES, allocated
@@ -29,10 +30,25 @@ def pools(*changes, free=1000):
 
 def test_changes_stand_by_rank_and_time():
     found = allocated(pools((1, 5, 70), (0, 3, 50), (0, 1, 40), (-1, 2, 999)))
-    assert found.table.to_numpy().tolist() == [[0, 1, 40], [0, 3, 50], [1, 5, 70]]
+    assert found.table.to_numpy().tolist() == [
+        [0, 1, 40, "GPU_0_bfc"], [0, 3, 50, "GPU_0_bfc"], [1, 5, 70, "GPU_1_bfc"],
+    ]  # fmt: skip
     told = {metric.metric: metric.value for metric in found.headline}
-    assert told == {"most_in_use": 70, "fullest_rank": 1, "pool": 1050}
+    assert told == {
+        "most_in_use": 70, "fullest_rank": 1, "fullest_pool": "GPU_1_bfc", "pool": 1050,
+    }  # fmt: skip
     assert found.notes == ()
+
+
+def test_pools_of_one_device_are_told_apart():
+    """Of one device a pool goes from 500 to 510 while another holds 10."""
+    trace = pools((0, 1, 500), (0, 2, 10), (0, 3, 510))
+    names = trace.allocations["allocator"].astype("str").tolist()
+    told = trace.allocations.assign(allocator=pd.Categorical([names[0], "collectives", names[2]]))
+    found = allocated(dataclasses.replace(trace, allocations=told))
+    assert found.table[["pool", "start_ns", "in_use_bytes"]].to_numpy().tolist() == [
+        ["GPU_0_bfc", 1, 500], ["GPU_0_bfc", 3, 510], ["collectives", 2, 10],
+    ]  # fmt: skip
 
 
 def test_without_an_allocator_a_sentence_says_so():
@@ -49,7 +65,7 @@ def test_close_changes_are_merged_and_the_fullest_and_the_last_stay():
     assert len(table) <= 2 * MOST_STRETCHES
     assert table["in_use_bytes"].max() == 5000
     assert table["start_ns"].iloc[table["in_use_bytes"].argmax()] == 7213
-    assert table.iloc[-1].tolist() == [0, 9999, sizes[-1]]
+    assert table.iloc[-1].tolist() == [0, 9999, sizes[-1], "GPU_0_bfc"]
     assert all(
         sizes[at] == size for at, size in zip(table["start_ns"], table["in_use_bytes"], strict=True)
     )

@@ -260,18 +260,33 @@ def test_bars_at_the_peak_are_the_finding(visit):
     assert visited.complaints == []
 
 
-def test_memory_in_use_is_a_line_per_rank_up_to_the_end():
+def in_use(*changes):
+    """The figure of changes (rank, pool, ms, MiB); the fullest is pool 0 of rank 0."""
     rows = [
-        {"rank": rank, "start_ns": at * 1_000_000, "in_use_bytes": size * MIB}
-        for rank, at, size in ((0, 1, 10), (0, 4, 30), (1, 2, 20))
+        {"rank": rank, "pool": pool, "start_ns": at * 1_000_000, "in_use_bytes": size * MIB}
+        for rank, pool, at, size in changes
     ]
     told = (
         Metric("most_in_use", 30 * MIB, "bytes"), Metric("fullest_rank", 0, ""),
-        Metric("pool", 40 * MIB, "bytes"),
+        Metric("fullest_pool", "bfc", ""), Metric("pool", 40 * MIB, "bytes"),
     )  # fmt: skip
     drawn = Analysis("allocated", "How much?", told, ALLOCATED, ALLOCATED.frame(rows))
     figure = allocated_figure.allocated(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
     Figure(figure)
+    return figure
+
+
+def test_pools_of_one_rank_are_lines_of_their_own():
+    figure = in_use((0, "bfc", 1, 10), (0, "bfc", 4, 30), (0, "<b>other</b>", 2, 1))
+    lines = {t["name"]: t["y"] for t in figure["data"]}
+    assert lines == {
+        "rank 0, &lt;b&gt;other&lt;/b&gt;": [1, 1], "rank 0, bfc": [10, 30, 30],
+    }  # fmt: skip
+    assert figure["data"][-1]["line"]["width"] == 2
+
+
+def test_memory_in_use_is_a_line_per_rank_up_to_the_end():
+    figure = in_use((0, "bfc", 1, 10), (0, "bfc", 4, 30), (1, "bfc", 2, 20))
     lines = {t["name"]: (t["x"], t["y"]) for t in figure["data"]}
     assert lines == {"rank 1": ([2, 4], [20, 20]), "rank 0": ([1, 4, 4], [10, 30, 30])}
     starts = [shape for shape in figure["layout"]["shapes"] if shape.get("yref") == "paper"]
