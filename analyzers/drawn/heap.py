@@ -14,20 +14,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.heap.at_peak import Peak, described, peak_of
 from moeprof.analyzers.heap.contents import Contents
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.over_program import fullest_points, living, running
-from moeprof.analyzers.heap.places import Heap, Int64s
+from moeprof.analyzers.heap.places import Heap
 from moeprof.analyzers.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-
-Bools = npt.NDArray[np.bool_]
 
 SCHEMA = Schema(
     "heap",
@@ -47,9 +44,6 @@ QUESTION = "How full is a device's memory at each point of the step's program, a
 OTHER_SPACES = "heaps of other memory spaces"
 _NO_LIVES = "none in this trace: no temporary buffer of the step's program has a life that is told"
 _LATE = ("backward", "recompute")
-_VOTES = {"forward": -1, "recompute": 1, "backward": 1}
-_WINDOWS, _LEAST_REACH = 80, 8
-"""Points to either side that tell the pass: this part of the program, and at least so many."""
 MOST_STRETCHES = 400
 """What a figure can show side by side, three pixels each."""
 
@@ -85,7 +79,7 @@ def _rows(trace: Trace, peak: Peak, stays: Mapping[str, int]) -> Iterator[dict[s
     found = peak.heaps[0]
     firsts, points = fullest_points(found.live_bytes, MOST_STRETCHES)
     named, ops = _Kinds(trace, peak), running(found, points)
-    reach_back = _reach_back(found, points[_are_late(named.classes, found, points)])
+    reach_back = found.buffers["live_to"].to_numpy() > _turn(named.classes, found)
     for first, point, there, op in zip(firsts, points, living(found, points), ops, strict=True):
         of_peak = point == found.peak and peak.op  # there it is what `memory` says
         label = named.classes.get(op, {})
@@ -140,32 +134,20 @@ class _Kinds:
         return self._known[key]
 
 
-def _reach_back(found: Heap, late: Int64s) -> Bools:
-    """Whether each buffer of a heap is there at one of the points of the backward pass."""
-    buffers = found.buffers
-    born = buffers["live_from"].to_numpy(dtype=np.int64)
-    freed = np.maximum(buffers["live_to"].to_numpy(dtype=np.int64), born + 1)
-    reached: Bools = np.searchsorted(late, freed) > np.searchsorted(late, born)
-    return reached
+def _turn(classes: Mapping[str, Mapping[str, str]], found: Heap) -> int:
+    """The point where the backward pass begins; one past the last where it does not run.
 
-
-def _are_late(classes: Mapping[str, Mapping[str, str]], found: Heap, points: Int64s) -> Bools:
-    """Whether the backward pass runs at each point: most ops around it are of it.
-
-    One op does not tell: compilers move some of the other pass ahead. Where none tells, it goes on.
+    Compilers move some ops of it ahead: so it is the point with the fewest ops on the wrong side.
     """
     born = found.buffers[["live_from", "op"]].sort_values("live_from", kind="stable")
-    votes = [_VOTES.get(classes.get(str(op), {}).get("phase", ""), 0) for op in born["op"]]
-    sums = np.concatenate([[0], np.cumsum(votes)])
-    reach = max(len(found.live_bytes) // _WINDOWS, _LEAST_REACH)
-    places = born["live_from"].to_numpy()
-    low = np.searchsorted(places, points - reach, side="left")
-    high = np.searchsorted(places, points + reach, side="right")
-    found_late, is_late = [], False
-    for balance in sums[high] - sums[low]:
-        is_late = balance > 0 or (is_late and balance == 0)
-        found_late.append(bool(is_late))
-    return np.asarray(found_late, dtype=np.bool_)
+    phases = [classes.get(str(op), {}).get("phase", "") for op in born["op"]]
+    is_late = np.isin(phases, _LATE)
+    is_early = np.equal(phases, "forward")
+    late_before = np.concatenate([[0], np.cumsum(is_late)])
+    early_behind = is_early.sum() - np.concatenate([[0], np.cumsum(is_early)])
+    wrong = (late_before + early_behind)[::-1]
+    place = len(born) - int(wrong.argmin())  # of several the last
+    return int(born["live_from"].iloc[place]) if place < len(born) else len(found.live_bytes)
 
 
 def _group(content: str, component: str, size_bytes: int) -> dict[str, object]:

@@ -19,7 +19,7 @@ _PROSE_WIDTH = 280
 _PROSE = ("evidence", "change", "reason")
 """Columns that hold sentences; the others hold names, of which both ends tell most."""
 
-_LABELLED = ("component", "layer_kind", "cause", "hint")
+_LABELLED = ("component", "layer_kind", "op_kind", "cause", "hint")
 """Columns of names that the rest of the page writes as words."""
 
 _ABSENT = re.compile(r"(?<![\w.])-1\b")

@@ -81,6 +81,22 @@ def test_layers_are_what_lives_at_each_point():
     assert at(STEP, 50) == stays
 
 
+def test_an_op_that_the_compiler_moved_ahead_is_no_backward_pass():
+    """Its gradient is there from 2 on; what the forward pass frees at 20 is not kept for it."""
+    moved = planned(
+        [
+            temporary("act", 200, 0, (1, 40)),
+            temporary("back", 300, 200, (2, 50)),
+            temporary("tmp", 100, 500, (3, 20)),
+            temporary("again", 300, 600, (35, 38)),
+        ],
+        temp_bytes=900,
+    )
+    there = at(moved, 3)
+    assert there["saved activations", "dense_mlp"] == 200
+    assert there["working set", "dense_mlp"] == 400
+
+
 def test_the_largest_stretch_is_the_peak_of_the_finding():
     found = heap(STEP)
     told = {metric.metric: metric.value for metric in found.headline}
