@@ -91,6 +91,12 @@ def is_guess(events: pd.DataFrame) -> pd.Series:
     return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
 
 
+def sure_names(events: pd.DataFrame) -> pd.Series:
+    """What each piece is called: its op; its kernel where it has none, or a guessed one."""
+    names = events["name"].astype("str")
+    return events["op"].astype("str").where((events["op"] != "") & ~is_guess(events), names)
+
+
 def is_of_graph(events: pd.DataFrame) -> pd.Series:
     """Whether each piece was launched by a command buffer, as a node of a GPU graph."""
     return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.attribution import is_guess, sums_in_steps
+from moeprof.analyzers.attribution import is_guess, sums_in_steps, sure_names
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -43,8 +43,7 @@ def ops(trace: Trace) -> Analysis:
     view = window(trace)
     work = sums_in_steps(trace)
     is_known = (work["op"] != "") & ~is_guess(work)
-    named = work["op"].astype("str").where(is_known, work["name"].astype("str"))
-    work = work.assign(op=named, is_known=is_known)
+    work = work.assign(op=sure_names(work), is_known=is_known)
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
     groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
     sums = groups.agg(sum=("self_ns", "sum"), size=("pieces", "sum")).reset_index()

@@ -22,7 +22,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.bounds import capped_bytes
 from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, uses_of
+from moeprof.analyzers.buffers.roles import BufferUse, roles_of_pairs, uses_of
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.costs.executions import runs_of
 from moeprof.analyzers.window import PER_STEP, window
@@ -76,11 +76,11 @@ def receive_buffers(trace: Trace) -> Analysis:
     kept = _without_small(uses)
     counts, told = filled(trace)
     notes = [*told, *view.notes]
-    has_tokens = any(use.role == "dispatch" for use in uses)
+    of_pairs = roles_of_pairs(uses)
     rows = [
         {
             **_size(use),
-            **_use(use, counts.pairs if use.role == "fan_out" and has_tokens else counts.rows),
+            **_use(use, counts.pairs if use.role in of_pairs else counts.rows),
             "calls": float(calls.get((use.module, use.op), 0.0)),
             "allocation": _allocation(trace.buffers, use),
             "copies_alive": np.nan if copies is None else float(copies),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import attribute, sure_names
 from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE, with_causes
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.gaps.sync_level import (
@@ -117,10 +117,9 @@ def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
 
 
 def _names(trace: Trace, rows: pd.Series) -> np.ndarray:
-    """Op of each row of `events`, else its name; empty for row -1."""
-    events = trace.events.iloc[np.maximum(rows.to_numpy(), 0)]
-    ops, names = events["op"].astype("str").to_numpy(), events["name"].astype("str").to_numpy()
-    found: np.ndarray = np.where(rows < 0, "", np.where(ops != "", ops, names))
+    """What each row of `events` is called; empty for row -1."""
+    names = sure_names(trace.events.iloc[np.maximum(rows.to_numpy(), 0)])
+    found: np.ndarray = np.where(rows < 0, "", names)
     return found
 
 

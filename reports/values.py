@@ -16,7 +16,8 @@ def written(value: Value, unit: str) -> str:
     """`value` with its unit; ``not known`` for None, yes or no for a bool.
 
     Units that change the figure: ns (as ns, µs, ms or s), bytes (binary units), share (percent),
-    count (thousands separated). Any other unit is put behind the figure.
+    count (thousands separated); a small rate takes a smaller unit. Any other unit is put behind the
+    figure.
     """
     if value is None:
         return NOT_KNOWN
@@ -31,6 +32,14 @@ SCALED_UNITS = ("ns", "bytes", "FLOP")
 """Units that `written` turns into larger ones: they stand in the cells, never in the heading."""
 
 _FRACTIONS = ("share", "ratio")
+_SMALLER_RATES = {
+    "TFLOP/s": "GFLOP/s",
+    "GFLOP/s": "MFLOP/s",
+    "TB/s": "GB/s",
+    "GB/s": "MB/s",
+    "MB/s": "kB/s",
+}
+"""The next smaller unit of a rate, each a thousandth: 0.0059 GB/s read better as 5.9 MB/s."""
 
 
 def heading(name: str, unit: str) -> str:
@@ -74,6 +83,8 @@ def _figure(value: float, unit: str) -> str:
     }
     if unit in formats:
         return formats[unit](value)
+    while unit in _SMALLER_RATES and 0 < abs(value) < 0.1:
+        value, unit = value * 1000, _SMALLER_RATES[unit]
     text = _plain_figure(value)
     return f"{text} {unit}" if unit and unit != "ratio" else text
 

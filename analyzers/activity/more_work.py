@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
-from moeprof.analyzers.attribution import is_guess, sums_in_steps
+from moeprof.analyzers.attribution import sums_in_steps, sure_names
 from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -63,10 +63,9 @@ def _work(trace: Trace) -> pd.DataFrame:
     work = sums_in_steps(trace)
     work = work[work_classes(trace, work) != COMMUNICATION]
     work = work.astype({"host": "str"}).merge(trace.devices[["host", "device", "rank"]])
-    is_known = (work["op"] != "") & ~is_guess(work)
-    named = work["op"].astype("str").where(is_known, work["name"].astype("str"))
-    named_work: pd.DataFrame = work.assign(op=named).astype({"component": "str", "source": "str"})
-    return named_work
+    text = {"component": "str", "source": "str"}
+    named: pd.DataFrame = work.assign(op=sure_names(work)).astype(text)
+    return named
 
 
 def beyond_others(times: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -44,6 +44,15 @@ class BufferUse:
 def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
     return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
+
+
+def roles_of_pairs(uses: Iterable[BufferUse]) -> frozenset[str]:
+    """Roles of buffers whose rows are (token, expert) pairs while the others' are tokens.
+
+    Behind a dispatch of tokens the fan-out makes pairs of them.
+    """
+    has_tokens = any(use.role == "dispatch" for use in uses)
+    return frozenset({"fan_out"} if has_tokens else ())
 
 
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:

@@ -84,10 +84,9 @@ def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
     """Of each piece the part that lies in its call's wait for the last of its group."""
     found = np.full(len(pieces), UNKNOWN, np.int64)
     calls = calls_of(trace)
-    known = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"])
-    known = known[known["wait_ns"].notna()]
+    made = calls.table.assign(wait_ns=waits_in_steps(trace)["wait_ns"])
     site = calls.site_of.reindex(pieces["row"], fill_value=UNKNOWN).to_numpy()
-    if known.empty or not (site >= 0).any():
+    if made.empty or not (site >= 0).any():
         return found
     ranks = device_steps(trace).spans["rank"].to_numpy()[pieces["segment"]]
     events = trace.events
@@ -102,9 +101,10 @@ def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:
         }
     )[site >= 0].sort_values("at_ns", kind="stable")
     keys = ["site", "rank", "host", "step"]
-    calls_by_start = known.assign(at_ns=known["start_ns"]).sort_values("at_ns", kind="stable")
+    # calls of unknown wait take part: a piece of theirs is not one of the call before
+    calls_by_start = made.assign(at_ns=made["start_ns"]).sort_values("at_ns", kind="stable")
     met = pd.merge_asof(mine, calls_by_start[[*keys, "at_ns", "wait_ns", "start_ns"]],
-                        on="at_ns", by=keys).dropna(subset=["start_ns"])  # fmt: skip
+                        on="at_ns", by=keys).dropna(subset=["start_ns", "wait_ns"])  # fmt: skip
     place = met["place"].to_numpy()
     until = (met["start_ns"] + met["wait_ns"]).to_numpy().astype(np.int64)
     start, end = pieces["start_ns"].to_numpy()[place], pieces["end_ns"].to_numpy()[place]

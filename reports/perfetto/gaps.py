@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute
+from moeprof.analyzers.attribution import attribute, sure_names
 from moeprof.analyzers.gaps.causes import with_causes
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.sync_gaps import SHORT_NS
@@ -61,12 +61,10 @@ def _caused(trace: Trace, gaps: pd.DataFrame, length: Int64s) -> pd.DataFrame:
 
 
 def _names(trace: Trace, rows: Int64s) -> np.ndarray:
-    """Op of each row of `events`, else its name; empty for row -1."""
+    """What each row of `events` is called; empty for row -1."""
     if trace.events.empty:
         return np.full(len(rows), "", dtype=object)
-    events = trace.events.iloc[np.maximum(rows, 0)]
-    ops, names = events["op"].astype("str").to_numpy(), events["name"].astype("str").to_numpy()
-    found: np.ndarray = np.where(rows < 0, "", np.where(ops != "", ops, names))
+    found: np.ndarray = np.where(rows < 0, "", sure_names(trace.events.iloc[np.maximum(rows, 0)]))
     return found
 
 

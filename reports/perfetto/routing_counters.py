@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.buffers.filled import filled
+from moeprof.analyzers.buffers.roles import roles_of_pairs, uses_of
 from moeprof.analyzers.load.balance import imbalance
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.receive_buffers import receive_buffers
@@ -57,9 +58,8 @@ def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
     rows = rows.groupby(trace.received["step"][rows.index]).mean()
     pairs = counts.pairs.values
     pairs = pairs.groupby("step").mean() if len(pairs) else rows
-    has_tokens = bool(table["role"].eq("dispatch").any())
     row_bytes = table["worst_bytes"] / table["worst_rows"]
-    is_pairs = table["role"].eq("fan_out") & has_tokens
+    is_pairs = table["role"].isin(roles_of_pairs(uses_of(trace)))
     used = rows * float(row_bytes[~is_pairs].sum()) + pairs * float(row_bytes[is_pairs].sum())
     worst = int(table["worst_bytes"].sum())
     group = tracks.track(host, RECEIVED, FILLED)

@@ -13,12 +13,16 @@ const timeline = (() => {
   const grouped = (value, decimals) =>
     value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 
-  // As the rest of the page writes times: the largest unit at or above 1, four digits.
+  // Digits behind the point that make four in all.
+  const decimals = (magnitude) =>
+    [[3, 10], [2, 100], [1, 1000]].find(([digits, bound]) => Number(magnitude.toFixed(digits)) < bound)?.[0] ?? 0;
+
+  // As the rest of the page writes times: the largest unit that the rounded figure reaches, four digits.
   const time = (ns) => {
-    for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]]) {
-      if (Math.abs(ns) >= size) {
-        const value = ns / size;
-        return `${grouped(value, Math.abs(value) < 10 ? 3 : Math.abs(value) < 100 ? 2 : Math.abs(value) < 1000 ? 1 : 0)} ${unit}`;
+    for (const [size, unit, below] of [[1e9, "s", 1e6], [1e6, "ms", 1e3], [1e3, "µs", 1]]) {
+      const part = Math.abs(ns) / below;
+      if (Number(part.toFixed(below > 1 ? decimals(part) : 0)) * below >= size) {
+        return `${grouped(ns / size, decimals(Math.abs(ns) / size))} ${unit}`;
       }
     }
     return `${ns.toFixed(0)} ns`;

@@ -16,7 +16,7 @@ from moeprof.analyzers.buffers.bounds import (
     worst_token_rows,
 )
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
+from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses, roles_of_pairs, uses_of
 from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import BUFFERS
@@ -136,6 +136,16 @@ def test_tokens_fill_the_dispatch_and_pairs_the_fan_out(tmp_path):
     assert table["utilisation"]["dispatch"] == 0.5  # 32 of 64
     assert table["utilisation"]["fan_out"] == 0.25  # 32 of 128
     assert table["used_bytes"]["dispatch"] == 512.0
+
+
+def test_the_fan_out_holds_pairs_also_where_the_use_of_the_dispatch_is_not_known(tmp_path):
+    """100 rows were recorded, and the dispatch has room for 64: those are not its own."""
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 100), (10, 10, 40, 4))
+    table = receive_buffers(trace).table.set_index("role")
+    assert table["used_rows"].isna().to_dict() == {
+        "fan_out": False, "dispatch": True, "combine": True,
+    }  # fmt: skip
+    assert roles_of_pairs(uses_of(trace)) == {"fan_out"}
 
 
 def test_parts_of_a_tuple_all_to_all_are_one_buffer(tmp_path):

@@ -54,6 +54,11 @@ def between(launch_us, *host_events, duration_us=1, correlation=(1, 2), **more):
     return traced([first, {**second, **more}], OPS, launches=calls, host_events=host_events)
 
 
+def test_a_guessed_op_is_not_named_as_what_ran_next():
+    trace = between(80, confidence=0.3, name="kernel_7")
+    assert sync_gaps(trace).table[["before", "after"]].iloc[0].tolist() == ["norm", "kernel_7"]
+
+
 def test_a_launch_after_the_device_ran_dry_is_late():
     trace = between(80)
     assert causes(trace) == {"host launch late": 100}

@@ -294,7 +294,7 @@ def test_devices_fold_and_stand_in_the_order_of_their_compute(page):
 
 
 def test_times_are_written_as_everywhere(page):
-    for value in (0, 7, 999, 1_000, 12_345, 999_960, 123_456_789, 1_234_567_890_123):
+    for value in (0, 7, 999, 1_000, 12_345, 999_949, 999_960, 123_456_789, 1_234_567_890_123):
         assert page.evaluate(f"timeline.time({value})") == written(value, "ns")
 
 
