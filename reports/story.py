@@ -264,7 +264,7 @@ def overlap(document: Document) -> str:
     if time is None or basis(document) != "per device and step" or whole_ns <= time.median_ns:
         return ""
     where = "threads" if document["run"]["platform"] == "cpu" else "streams"
-    return f"more than the step: operations that run at once on several {where} each count"
+    return f"more than the step, as several {where} run at once"
 
 
 def basis(*documents: Document) -> str:

@@ -22,7 +22,7 @@ def test_op_time_that_is_more_than_the_step_is_explained():
     short = {"breakdown": breakdown({("attention", "forward"): 412})}
     # the median step is (410 + 414) / 2 = 412 ms
     assert story.overlap(build(trace(), long)) == (
-        "more than the step: operations that run at once on several streams each count"
+        "more than the step, as several streams run at once"
     )
     assert story.overlap(build(trace(), short)) == ""
     assert story.overlap(build(trace(steps=()), long)) == ""
