@@ -12,7 +12,7 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.bounds import capped_bytes
 from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, roles_of_pairs, uses_of
+from moeprof.analyzers.buffers.roles import BufferUse, of_tokens, uses_of
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.costs.executions import runs_of
 from moeprof.analyzers.window import PER_STEP, window
@@ -73,25 +73,24 @@ def receive_buffers(trace: Trace) -> Analysis:
     view = window(trace)
     uses = uses_of(trace)
     calls = _calls(trace) / view.shares
-    kept = _without_small(uses)
-    counts, told = filled(trace)
+    found, told = filled(trace)
     notes = [*told, *view.notes]
-    of_pairs = roles_of_pairs(uses)
-    rows = [
-        {
-            **_size(use),
-            **_use(use, counts.pairs if use.role in of_pairs else counts.rows),
-            "calls": float(calls.get((use.module, use.op), 0.0)),
-            "allocation": _allocation(trace.buffers, use),
-            "copies_alive": np.nan if copies is None else float(copies),
-        }
-        for use, copies in ((use, copies_alive(trace.buffers, use)) for use in kept)
-    ]
-    rows = [{**row, **_kept(row)} for row in rows]
+    rows = []
+    for use, counts, is_kept in zip(uses, found.of(uses), of_tokens(uses), strict=True):
+        if is_kept:
+            copies = copies_alive(trace.buffers, use)
+            row = {
+                **_size(use),
+                **_use(use, counts),
+                "calls": float(calls.get((use.module, use.op), 0.0)),
+                "allocation": _allocation(trace.buffers, use),
+                "copies_alive": np.nan if copies is None else float(copies),
+            }
+            rows.append({**row, **_kept(row)})
     table = SCHEMA.frame(rows).sort_values(["worst_bytes", "op"], ascending=[False, True])
     table = table.reset_index(drop=True)
-    if len(kept) < len(uses):
-        notes.append(f"{len(uses) - len(kept)} small exchange(s) (counts, weights) left out")
+    if len(rows) < len(uses):
+        notes.append(f"{len(uses) - len(rows)} small exchange(s) (counts, weights) left out")
     notes += _caps(table)
     schema = view.stated(SCHEMA)
     return Analysis("receive_buffers", QUESTION, _headline(table), schema, table, tuple(notes))
@@ -115,16 +114,6 @@ def _calls(trace: Trace) -> pd.Series:
     ]
     others = runs.assign(op=wholes).groupby(["module", "op"])["runs"].sum()
     return made.combine_first(others)
-
-
-def _without_small(uses: Sequence[BufferUse]) -> list[BufferUse]:
-    """Exchanges of counts and routing weights are no receive buffers of tokens."""
-    largest = max((use.size_bytes for use in uses), default=0)
-    return [
-        use
-        for use in uses
-        if use.role not in ("exchange", "gather") or use.size_bytes * 20 >= largest
-    ]
 
 
 def _size(use: BufferUse) -> dict[str, object]:

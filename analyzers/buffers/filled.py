@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,7 +14,10 @@ from moeprof.tables.trace import Trace
 
 @dataclass(frozen=True)
 class Counts:
-    """One count per step, layer and rank; ``is_mean`` where each is a mean over several groups."""
+    """One count per step, layer and rank, of which the index has the step.
+
+    ``is_mean`` says that each is a mean over several exchange groups.
+    """
 
     values: pd.Series
     is_mean: bool = False
@@ -31,6 +35,14 @@ class Filled:
     rows: Counts
     pairs: Counts
 
+    def of(self, uses: Sequence[BufferUse]) -> list[Counts]:
+        """What fills each of all uses of the programs that ran.
+
+        Where one of them receives tokens, the fan-out behind it makes pairs of these.
+        """
+        has_tokens = any(use.role == "dispatch" for use in uses)
+        return [self.pairs if use.role == "fan_out" and has_tokens else self.rows for use in uses]
+
 
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
@@ -45,5 +57,6 @@ def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
         pairs = pd.Series(dtype="float64")
     else:
         pairs = known.routing.groupby(["step", "layer", "rank"])["tokens"].sum() / known.groups
-    counts = Filled(Counts(known.received["rows"]), Counts(pairs, is_mean=known.groups > 1))
+    rows = known.received.set_index(["step", "layer", "rank"])["rows"]
+    counts = Filled(Counts(rows), Counts(pairs, is_mean=known.groups > 1))
     return counts, (note, *known.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -46,15 +46,6 @@ def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     return tuple(buffer_uses(programs_of(trace), classes_of(trace)))
 
 
-def roles_of_pairs(uses: Iterable[BufferUse]) -> frozenset[str]:
-    """Roles of buffers whose rows are (token, expert) pairs while the others' are tokens.
-
-    Behind a dispatch of tokens the fan-out makes pairs of them.
-    """
-    has_tokens = any(use.role == "dispatch" for use in uses)
-    return frozenset({"fan_out"} if has_tokens else ())
-
-
 def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[BufferUse]:
     """Receive buffers of the classified programs, in order of the instructions.
 
@@ -78,6 +69,14 @@ def buffer_uses(programs: Mapping[int, Program], classes: pd.DataFrame) -> list[
                 if use is not None:  # several products may read one buffer: it is one row
                     found.setdefault((str(module), use.buffer_op, role), use)
     return list(found.values())
+
+
+def of_tokens(uses: Sequence[BufferUse]) -> list[bool]:
+    """Whether each is a receive buffer of tokens: exchanges of counts and weights are none."""
+    largest = max((use.size_bytes for use in uses), default=0)
+    return [
+        use.role not in ("exchange", "gather") or use.size_bytes * 20 >= largest for use in uses
+    ]
 
 
 def _roles(program: Program, op: Op, component: str) -> Iterator[tuple[str, Op]]:

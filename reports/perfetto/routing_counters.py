@@ -8,11 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.buffers.filled import filled
-from moeprof.analyzers.buffers.roles import roles_of_pairs, uses_of
-from moeprof.analyzers.load.balance import imbalance
-from moeprof.analyzers.load.recorded import recorded
-from moeprof.analyzers.receive_buffers import receive_buffers
+from moeprof.analyzers.buffers.by_step import filled_by_step
+from moeprof.analyzers.load.by_step import WORST, imbalance_by_step
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.counters import Counter
 from moeprof.reports.perfetto.memory_counters import BYTES
@@ -30,43 +27,29 @@ FILLED = (
 
 
 def imbalances(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
-    """Tokens of the busiest expert over the mean, by layer, and of the worst layer."""
-    known = recorded(trace)
-    if known.routing.empty or not known.is_of_window:
+    """Tokens of the busiest expert over the mean, of the worst layer, and by layer."""
+    table = imbalance_by_step(trace)
+    if table.empty:
         return []
-    loads = known.routing.pivot_table(
-        index=["layer", "step"], columns="expert", values="tokens", aggfunc="sum", fill_value=0
-    )
-    ratio = pd.Series(imbalance(loads.to_numpy(dtype=np.float64)), index=loads.index).dropna()
     group = tracks.track(host, IMBALANCE, UNEVEN)
-    worst = ratio.groupby("step").max()
-    found = [_counter(trace, tracks.counter(group, "worst layer", "× the mean expert"), worst)]
-    for layer, mine in ratio.groupby("layer"):
-        track = tracks.counter(group, f"layer {layer}", "× the mean expert")
-        found.append(_counter(trace, track, mine.droplevel("layer")))
+    found = []
+    for layer, mine in table.groupby("layer"):
+        name = "worst layer" if layer == WORST else f"layer {layer}"
+        track = tracks.counter(group, name, "× the mean expert")
+        found.append(_counter(trace, track, mine.set_index("step")["imbalance"]))
     return found
 
 
 def fillings(trace: Trace, tracks: Tracks, host: int) -> list[Counter]:
-    """Bytes of all receive buffers whose use was recorded: the worst case, and what held data."""
-    table = receive_buffers(trace).table
-    table = table[table["used_bytes"].notna()]
-    if table.empty or not recorded(trace).is_of_window:
+    """Bytes of all receive buffers whose use was recorded: what held data, and the worst case."""
+    table = filled_by_step(trace).set_index("step")
+    if table.empty:
         return []
-    counts, _ = filled(trace)
-    rows = counts.rows.values
-    rows = rows.groupby(trace.received["step"][rows.index]).mean()
-    pairs = counts.pairs.values
-    pairs = pairs.groupby("step").mean() if len(pairs) else rows
-    row_bytes = table["worst_bytes"] / table["worst_rows"]
-    is_pairs = table["role"].isin(roles_of_pairs(uses_of(trace)))
-    used = rows * float(row_bytes[~is_pairs].sum()) + pairs * float(row_bytes[is_pairs].sum())
-    worst = int(table["worst_bytes"].sum())
     group = tracks.track(host, RECEIVED, FILLED)
     parts = {
-        "used, mean rank": (BYTES, used),
-        "worst case": (BYTES, pd.Series(worst, index=used.index)),
-        "used, of the worst case": ("%", used / worst * 100),
+        "used, mean rank": (BYTES, table["used_bytes"]),
+        "worst case": (BYTES, table["worst_bytes"]),
+        "used, of the worst case": ("%", table["utilisation"] * 100),
     }
     return [
         _counter(trace, tracks.counter(group, name, unit), values)

@@ -6,6 +6,7 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.expert_load import expert_load
 from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
+from moeprof.analyzers.load.by_step import imbalance_by_step
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import TrustCheck
 
@@ -166,6 +167,16 @@ def test_a_layer_without_tokens_has_no_ratio():
     none = expert_load(routed([[0, 0]], ranks=2))
     assert "no token was routed in these steps" in none.notes
     assert values(none)["cumulative_overload"] is None
+
+
+def test_imbalance_of_each_step_and_of_its_worst_layer():
+    """6 of 8 tokens are 3 times the mean of four experts; a layer without tokens has no row."""
+    step_0, step_1 = [[6, 2, 0, 0], [2, 2, 2, 2]], [[1, 1, 1, 1], [0, 0, 0, 0]]
+    work = [kernel("up", 0, 100), kernel("up", 1000, 100, step=1)]
+    trace = routed([step_0, step_1], ranks=2, steps=(0, 1), work=work, first_layer=3)
+    rows = imbalance_by_step(trace).to_numpy().tolist()
+    assert rows == [[-1, 0, 3], [-1, 1, 1], [3, 0, 3], [3, 1, 1], [4, 0, 1]]
+    assert imbalance_by_step(traced(work, (GEMM,))).empty
 
 
 def test_a_run_without_recorded_routing_says_how_to_record_it():

@@ -15,8 +15,9 @@ from moeprof.analyzers.buffers.bounds import (
     worst_pair_rows,
     worst_token_rows,
 )
+from moeprof.analyzers.buffers.by_step import filled_by_step
 from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses, roles_of_pairs, uses_of
+from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
 from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import BUFFERS
@@ -145,7 +146,35 @@ def test_the_fan_out_holds_pairs_also_where_the_use_of_the_dispatch_is_not_known
     assert table["used_rows"].isna().to_dict() == {
         "fan_out": False, "dispatch": True, "combine": True,
     }  # fmt: skip
-    assert roles_of_pairs(uses_of(trace)) == {"fan_out"}
+
+
+def test_bytes_by_step_are_of_the_counts_that_fit_each_buffer(tmp_path):
+    """Rows of 16 bytes: 32 tokens are dispatched and combined, 32 pairs stand in the fan-out.
+
+    In step 1 no token comes: the fan-out, of which the counts are pairs, still has its 32.
+    """
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 48), (10, 10, 40, 4))
+    rows = trace.received["rows"].where(trace.received["step"] != 1, 0)
+    table = filled_by_step(dataclasses.replace(trace, received=trace.received.assign(rows=rows)))
+    assert table["used_bytes"].to_dict() == {0: 3 * 512.0, 1: 512.0, 2: 3 * 512.0}
+    assert set(table["worst_bytes"]) == {2048 + 1024 + 1024}
+    assert table["utilisation"].tolist() == [0.375, 0.125, 0.375]
+
+
+def test_a_fan_out_behind_a_dispatch_whose_use_is_not_known_holds_pairs(tmp_path):
+    """65 rows fit into no buffer of tokens; the 32 pairs of a rank fit into the fan-out of 128."""
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 65), (10, 10, 40, 4))
+    table = filled_by_step(trace)
+    assert table["used_bytes"].tolist() == [32 * 16.0] * 3
+    assert set(table["worst_bytes"]) == {2048}
+    headline = {m.metric: m.value for m in receive_buffers(trace).headline}
+    assert table["utilisation"].mean() == headline["utilisation"] == 0.25
+
+
+def test_bytes_by_step_need_the_steps_that_are_shown(tmp_path):
+    given = run(tmp_path, DEEPEP, "recv"), (16, 48), (10, 10, 40, 4)
+    assert filled_by_step(given[0]).empty
+    assert filled_by_step(with_routing(*given, is_numbered=False)).empty
 
 
 def test_parts_of_a_tuple_all_to_all_are_one_buffer(tmp_path):
