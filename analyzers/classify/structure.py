@@ -66,10 +66,14 @@ class Structure:
         return None
 
     def by_vocabulary(self, program: Program, op: Op) -> str | None:
-        """Embedding, head or loss: what is as wide as the table that token ids look up."""
+        """Embedding, head or loss: what is as wide as the table that token ids look up.
+
+        Such work has an array with tokens or features on its other side: where all that are as
+        wide are so on two sides, as a table of pairs of tokens is, it is none of these.
+        """
         opcodes = program.opcodes(op)
         shapes = [op.dims, *(program.ops[n].dims for n in op.operands if n in program.ops)]
-        if self.vocabulary and any(self.vocabulary in dims for dims in shapes):
+        if self.vocabulary and any(dims.count(self.vocabulary) == 1 for dims in shapes):
             if opcodes & {"gather", "scatter"}:
                 return "embedding"
             if "dot" in opcodes:

@@ -1,10 +1,13 @@
 """A program whose names say nothing: what it computes must tell."""
 
 from builders.hlo import computation, dot, hlo_proto, op
+from builders.programs import program
 from builders.trace import trace_of
+from builders.work import hlo
 
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.program import programs_in
+from moeprof.analyzers.classify.structure import Structure
 
 FILE = "prog.py"
 
@@ -113,6 +116,21 @@ def test_the_vocabulary_tells_embedding_head_and_loss(tmp_path):
     assert component["x"] == "embedding"
     assert component["logits"] == "head"
     assert component["p"] == component["lse"] == "loss"
+
+
+def test_a_product_of_tables_of_token_pairs_is_no_head():
+    """[50, 50] × [50, 50] for a vocabulary of 50; logits [16, 50] have tokens on one side."""
+    made = program(
+        hlo("pairs", "parameter", shape="f32[50,50]"),
+        hlo("x", "parameter", shape="f32[16,50]"),
+        hlo("spread", "dot", "pairs pairs", shape="f32[50,50]"),
+        hlo("logits", "dot", "x pairs", shape="f32[16,50]"),
+        hlo("rare", "gather", "pairs", shape="f32[16,1]"),
+    )
+    structure = Structure(0, {}, {}, 50, frozenset())
+    assert {
+        name: structure.by_vocabulary(made, made.ops[name]) for name in ("spread", "logits", "rare")
+    } == {"spread": None, "logits": "head", "rare": None}
 
 
 def test_what_replaces_a_parameter_outside_the_derivative_is_the_optimizer(tmp_path):
