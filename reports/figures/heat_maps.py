@@ -145,7 +145,7 @@ def waits(document: Document) -> Figure | None:
     )
     basis = story.basis(document)
     told = f"others wait %{{x:.3f}} ms {basis} for rank %{{y}}<extra></extra>"
-    side = _Side(_waited_for(document, ranks), told, "waited for, ms")
+    side = _Side(_waited_for(document, ranks), told, "waited<br>for, ms")
     key: dict[str, Json] = {"title": {"text": f"waiting, ms {basis}", "side": "top"}}
     colours: dict[str, Json] = {
         "z": _plain(wait_ms),
