@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moeprof.reports.comparison_document import Row
 from moeprof.reports.names import printable
-from moeprof.reports.values import signed
+from moeprof.reports.values import number, signed
 from moeprof.units import format_ns
 
 _WORTH = 0.2
@@ -15,9 +15,9 @@ _WORTH = 0.2
 
 def reasons(row: Row, ops: Sequence[Row]) -> str:
     """The parts of a component's change that matter, the largest first, each with its time."""
-    parts = {name: _number(row[name]) for name in ("wait_change_ns", "per_call_change_ns")}
-    parts["calls_change_ns"] = _number(row["calls_change_ns"])
-    parts["ops"] = _number(row["only_base_ns"]) + _number(row["only_new_ns"])
+    parts = {name: number(row[name]) for name in ("wait_change_ns", "per_call_change_ns")}
+    parts["calls_change_ns"] = number(row["calls_change_ns"])
+    parts["ops"] = number(row["only_base_ns"]) + number(row["only_new_ns"])
     largest = max(map(abs, parts.values()), default=0.0)
     named = sorted(parts.items(), key=lambda item: -abs(item[1]))
     told = [
@@ -37,14 +37,14 @@ def _cause(name: str, change: float, row: Row, ops: Sequence[Row]) -> str:
         return f"{_calls(row)}{_phase(row, ops, ('calls_change_ns',), change)}"
     if row["replaced"]:
         return f"{printable(str(row['replaced']))} (op changed)"
-    side = "new" if _number(row["only_new_ns"]) > -_number(row["only_base_ns"]) else "base"
+    side = "new" if number(row["only_new_ns"]) > -number(row["only_base_ns"]) else "base"
     columns = ("only_base_ns", "only_new_ns")
     return f"ops that only {side} has{_phase(row, ops, columns, change)}"
 
 
 def _calls(row: Row) -> str:
     """``64 more calls``: of the component as a whole, per device and step."""
-    more = _number(row["new_calls"]) - _number(row["base_calls"])
+    more = number(row["new_calls"]) - number(row["base_calls"])
     if not more:
         return "other ops are called"
     return f"{abs(more):,.4g} {'more' if more > 0 else 'fewer'} calls"
@@ -56,11 +56,7 @@ def _phase(row: Row, ops: Sequence[Row], columns: Sequence[str], change: float) 
     for op in ops:
         if op["component"] == row["component"]:
             phase = str(op["phase"])
-            sums[phase] = sums.get(phase, 0.0) + sum(_number(op[name]) for name in columns)
+            sums[phase] = sums.get(phase, 0.0) + sum(number(op[name]) for name in columns)
     found = max(sums, key=lambda phase: sums[phase] / change, default="other")
     is_most = found != "other" and sums[found] / change >= 1 - _WORTH
     return f" in {found}" if is_most else ""
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

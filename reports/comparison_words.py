@@ -13,7 +13,7 @@ from moeprof.reports import story
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row, SideInfo
 from moeprof.reports.document import Document
 from moeprof.reports.names import printable
-from moeprof.reports.values import signed
+from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns, format_percent
 
 WORTH_A_LINE = 0.001
@@ -137,8 +137,3 @@ def multiple(share: float) -> str:
     """How many times base a figure is that is larger by `share` of it: ``12.5``, ``114,423``."""
     times = share + 1
     return f"{times:.3g}" if times < 100 else f"{times:,.0f}"
-
-
-def number(value: object) -> float:
-    """A figure of a row; 0 where it is not known."""
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -253,6 +253,18 @@ def drawn_column(drawing: Drawing, name: str) -> list[Value]:
     return [data["names"][code] for code in data["codes"]]
 
 
+def drawn_rows(drawing: Drawing) -> list[dict[str, Value]]:
+    """A drawing row by row, as a finding has its rows."""
+    names = list(drawing["data"])
+    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def figures_of(answer: Finding | Drawing) -> dict[str, Value]:
+    """The headline figures of an answer by metric."""
+    return {metric["metric"]: metric["value"] for metric in answer["headline"]}
+
+
 def _headline(analysis: Analysis) -> list[MetricInfo]:
     return [
         {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}

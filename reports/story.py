@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from moeprof.reports.document import Document, Finding, MetricInfo, TrustInfo, Value
+from moeprof.reports.document import Document, Finding, MetricInfo, TrustInfo, Value, figures_of
 from moeprof.reports.names import printable
 from moeprof.reports.values import is_number
 from moeprof.units import format_count, format_ns, format_percent
@@ -116,7 +116,7 @@ def rows(document: Document, name: str) -> list[dict[str, Value]]:
 def headline(document: Document, name: str) -> dict[str, Value]:
     """The headline figures of one analysis by metric; empty where it was not run."""
     finding = document["analyses"].get(name, _NO_FINDING)
-    return {metric["metric"]: metric["value"] for metric in finding["headline"]}
+    return figures_of(finding)
 
 
 def title(name: str) -> str:

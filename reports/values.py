@@ -73,6 +73,16 @@ def is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def number(value: object) -> float:
+    """A figure of a document; 0 where it is not known, as nothing is drawn or added up then."""
+    return value if isinstance(value, int | float) else 0.0
+
+
+def whole(value: object) -> int:
+    """The same of a count or a size."""
+    return int(number(value))
+
+
 def _figure(value: float, unit: str) -> str:
     formats = {
         "ns": format_ns,

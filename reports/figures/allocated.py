@@ -6,9 +6,10 @@ Pure: document in, plotly figure out.
 from __future__ import annotations
 
 from moeprof.reports.components import COLOURS, HELD, MIXED
-from moeprof.reports.document import Document, drawn_column
+from moeprof.reports.document import Document, drawn_column, figures_of
 from moeprof.reports.figures.bars import Figure, Json, plotly_text
-from moeprof.reports.figures.heap import Scale, limit_of, limit_shape, whole
+from moeprof.reports.figures.heap import Scale, limit_of, limit_shape
+from moeprof.reports.values import whole
 from moeprof.units import format_bytes, format_ns
 
 ALLOCATED = (
@@ -27,7 +28,7 @@ def allocated(document: Document) -> Figure | None:
     drawing = document["drawings"].get("allocated")
     if drawing is None or not drawing["headline"]:
         return None
-    told = {m["metric"]: m["value"] for m in drawing["headline"]}
+    told = figures_of(drawing)
     names = ("rank", "pool", "start_ns", "in_use_bytes")
     columns = (drawn_column(drawing, name) for name in names)
     lines: dict[Pool, list[tuple[int, int]]] = {}

@@ -11,6 +11,7 @@ from moeprof.reports import story
 from moeprof.reports.components import MIXED, colour, ink_on
 from moeprof.reports.document import Document, drawn_column
 from moeprof.reports.figures.bars import Figure, Json, plotly_text
+from moeprof.reports.values import number
 from moeprof.units import format_count, format_ns, format_percent
 
 _HEIGHT_PX, _ROW_PX, _MOST_PX = 120, 24, 760
@@ -107,14 +108,14 @@ def _paths(nodes: Sequence[Mapping[str, object]]) -> list[list[str]]:
 
 def _colour(node: Mapping[str, object]) -> str:
     """That of the component which most of a node's time is; grey where none is."""
-    return colour(str(node["component"])) if _figure(node, "component_share") > 0.5 else MIXED
+    return colour(str(node["component"])) if number(node["component_share"]) > 0.5 else MIXED
 
 
 def _label(node: Mapping[str, object]) -> str:
     """The name; of a call in a narrow box without the file, which the hover text has."""
     name = str(node["name"])
     function, is_call, place = name.partition("  ")
-    room = int(_CHARACTERS * _figure(node, "share"))
+    room = int(_CHARACTERS * number(node["share"]))
     if is_call and TRUNK not in name and len(name) > room:
         name = f"{function} :{place.rpartition(':')[2]}"
     return plotly_text(name, max(room, _LABEL_WIDTH))
@@ -122,8 +123,8 @@ def _label(node: Mapping[str, object]) -> str:
 
 def _hover(node: Mapping[str, object], path: Sequence[str], basis: str) -> list[Json]:
     """Name, figures, what it is, and where it lies, each as text without markup."""
-    whole_ns, own_ns = _figure(node, "per_step_ns"), _figure(node, "own_ns")
-    share, calls = format_percent(_figure(node, "share")), format_count(_figure(node, "calls"))
+    whole_ns, own_ns = number(node["per_step_ns"]), number(node["own_ns"])
+    share, calls = format_percent(number(node["share"])), format_count(number(node["calls"]))
     own = f", {format_ns(own_ns)} of it in no part below" if 0 < own_ns < whole_ns else ""
     plural = "" if calls == "1" else "s"
     return [
@@ -140,9 +141,9 @@ def _hover(node: Mapping[str, object], path: Sequence[str], basis: str) -> list[
 def _part(node: Mapping[str, object]) -> str:
     """Component and phase, with their shares where there are others."""
     component, phase = story.label(str(node["component"])), str(node["phase"])
-    if (share := _figure(node, "component_share")) < 1:
+    if (share := number(node["component_share"])) < 1:
         component = f"{format_percent(share)} of it {component}"
-    if (share := _figure(node, "phase_share")) < 1:
+    if (share := number(node["phase_share"])) < 1:
         phase = f"{format_percent(share)} of that {phase}"
     return component if phase == "other" else f"{component}, {phase}"
 
@@ -152,8 +153,3 @@ def _cut(path: Sequence[str]) -> list[str]:
     if len(path) <= _MOST_LINES:
         return list(path)
     return [*path[:2], f"… {len(path) - _MOST_LINES + 1} more", *path[3 - _MOST_LINES :]]
-
-
-def _figure(node: Mapping[str, object], name: str) -> float:
-    value = node[name]
-    return value if isinstance(value, int | float) else 0.0

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from moeprof.reports import story
 from moeprof.reports.components import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASES, colour
-from moeprof.reports.document import Document, Value
+from moeprof.reports.document import Document, Value, figures_of
 from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.figures.heap_bands import Band, Row, bands, rows_of
+from moeprof.reports.values import whole
 from moeprof.units import format_bytes, format_percent
 
 OVER_PROGRAM = (
@@ -37,7 +38,7 @@ def over_program(document: Document) -> Figure | None:
     rows = rows_of(document)
     if not rows:
         return None
-    told = {m["metric"]: m["value"] for m in document["drawings"]["heap"]["headline"]}
+    told = figures_of(document["drawings"]["heap"])
     stretches = list({row.first: row for row in rows}.values())
     peak_bytes, end = whole(told["program_peak"]), whole(told["last_point"]) + 1
     scale = Scale(peak_bytes)
@@ -86,11 +87,6 @@ class Scale:
         return size_bytes / self.bytes
 
 
-def whole(value: Value) -> int:
-    """A whole number of a document; 0 where it is not known."""
-    return int(value) if isinstance(value, int | float) else 0
-
-
 def _layer(band: Band, edges: Sequence[int], scale: Scale) -> Json:
     """One layer; it steps at each edge, and is as at the last stretch up to the end."""
     sizes = [band.sizes.get(first, 0) for first in edges[:-1]]
@@ -127,12 +123,12 @@ def _total(rows: Sequence[Row], stretches: Sequence[Row], end: int, scale: Scale
     }
 
 
-def _there(rows: Sequence[Row], whole: int) -> str:
+def _there(rows: Sequence[Row], in_all: int) -> str:
     """Bytes and op at a stretch, and its largest tensors, one a line."""
     at = rows[0]
     largest = sorted(rows, key=lambda row: -row.size_bytes)[:_MOST_KINDS]
     lines = [
-        f"<b>{format_bytes(whole)}</b> at point {at.point}",
+        f"<b>{format_bytes(in_all)}</b> at point {at.point}",
         f"{plotly_text(at.op, _NAME_WIDTH)} ({plotly_text(_running(at))})" if at.op else "",
         *(
             f"{format_bytes(row.size_bytes)}  {plotly_text(_tensor(row), _LINE_WIDTH)}"

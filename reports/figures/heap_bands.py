@@ -21,8 +21,9 @@ from moeprof.reports.components import (
     colour,
     in_order,
 )
-from moeprof.reports.document import Document, Value, drawn_column
+from moeprof.reports.document import Document, drawn_rows
 from moeprof.reports.figures.bars import Fill
+from moeprof.reports.values import whole
 
 LEAST_SHARE, MOST_PARTS = 0.02, 5
 """A layer of its own reaches this share of the peak somewhere; so many of a kind have one."""
@@ -63,18 +64,20 @@ def rows_of(document: Document) -> list[Row]:
     drawing = document["drawings"].get("heap")
     if drawing is None:
         return []
-    names = ("first_point", "point", "op", "running", "phase", "content", "component")
-    texts = zip(
-        *(drawn_column(drawing, name) for name in (*names, "size_bytes", "stays")), strict=True
-    )
-    return [_row(values) for values in texts]
-
-
-def _row(values: tuple[Value, ...]) -> Row:
-    first, point, *texts, size, stays = values
-    op, running, phase, content, component = map(str, texts)
-    places = int(first or 0), int(point or 0)
-    return Row(*places, op, running, phase, content, component, int(size or 0), bool(stays))
+    return [
+        Row(
+            first=whole(row["first_point"]),
+            point=whole(row["point"]),
+            op=str(row["op"]),
+            running=str(row["running"]),
+            phase=str(row["phase"]),
+            content=str(row["content"]),
+            component=str(row["component"]),
+            size_bytes=whole(row["size_bytes"]),
+            stays=bool(row["stays"]),
+        )
+        for row in drawn_rows(drawing)
+    ]
 
 
 def bands(rows: Iterable[Row], peak_bytes: int) -> list[Band]:

@@ -15,7 +15,7 @@ from moeprof.reports.comparison_document import ComparisonDocument, Row
 from moeprof.reports.components import HATCHED, STEP_PARTS, colour
 from moeprof.reports.figures.bars import Figure, Fill, Json, plotly_text
 from moeprof.reports.names import printable
-from moeprof.reports.values import signed
+from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns
 
 _MOST = 16
@@ -71,9 +71,9 @@ def buffers(document: ComparisonDocument) -> Figure | None:
         Change(
             name=f"{words.buffer_kind(row)} {printable(str(row['shape']))}".strip(),
             fill=_fill(str(row["component"]) or "other"),
-            change=words.number(row["change_bytes"]) / 2**20,
+            change=number(row["change_bytes"]) / 2**20,
             noise=None,
-            told=f"{signed(words.number(row['change_bytes']), format_bytes)}, "
+            told=f"{signed(number(row['change_bytes']), format_bytes)}, "
             f"{row['base_buffers']} → {row['new_buffers']} buffers",
         )
         for row in words.buffers(document)[:_MOST]
@@ -91,9 +91,9 @@ def _time(row: Row, name: str, fill: Fill) -> Change:
     return Change(
         name=name,
         fill=fill,
-        change=words.number(row["change_ns"]) / 1e6,
+        change=number(row["change_ns"]) / 1e6,
         noise=noise / 1e6 if isinstance(noise, int | float) else None,
-        told=f"{signed(words.number(row['change_ns']), format_ns)} ({times}), {row['verdict']}",
+        told=f"{signed(number(row['change_ns']), format_ns)} ({times}), {row['verdict']}",
         is_clear=row["verdict"] != "within noise",
     )
 

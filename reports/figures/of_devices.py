@@ -13,6 +13,7 @@ from moeprof.reports.components import STEP_PARTS
 from moeprof.reports.document import Document, Value
 from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.figures.stage_grid import KINDS
+from moeprof.reports.values import number
 from moeprof.units import format_ns
 
 _MOST = 64
@@ -29,7 +30,7 @@ def timeline(document: Document) -> Figure | None:
     """One bar per device: compute, exposed communication, exposed copies, idle; ms per step."""
     by_rank: dict[int, list[Mapping[str, Value]]] = {}
     for row in story.rows(document, "timeline"):
-        by_rank.setdefault(int(_figure(row, "rank")), []).append(row)
+        by_rank.setdefault(int(number(row["rank"])), []).append(row)
     ranks = sorted(by_rank)[:_MOST]
     parts = {
         "compute": "compute",
@@ -55,9 +56,9 @@ def collectives(document: Document) -> Figure | None:
     rows = story.rows(document, "collectives")[:_MOST]
     if not rows:
         return None
-    whole = dict(enumerate(_figure(row, "per_step_ns") for row in rows))
-    waits = {n: _figure(row, "wait_ns") for n, row in enumerate(rows) if row["wait_ns"] is not None}
-    moves = {n: _figure(rows[n], "moved_ns") for n in waits}
+    whole = dict(enumerate(number(row["per_step_ns"]) for row in rows))
+    waits = {n: number(row["wait_ns"]) for n, row in enumerate(rows) if row["wait_ns"] is not None}
+    moves = {n: number(rows[n]["moved_ns"]) for n in waits}
     beyond = {n: whole[n] - waits[n] - moves[n] for n in waits}
     beyond = {n: beyond_ns for n, beyond_ns in beyond.items() if beyond_ns > 0}
     rest = {n: length_ns for n, length_ns in whole.items() if n not in waits}
@@ -80,8 +81,8 @@ def stragglers(document: Document) -> Figure | None:
         return None
     left = f"; the {len(rows)} most waited for of {len(every)}" if len(every) > len(rows) else ""
     bars = [
-        _bars("others wait for it", _TRANSFER, [_figure(row, "waited_for_ns") for row in rows]),
-        _bars("it waits for others", _WAIT, [_figure(row, "waits_ns") for row in rows]),
+        _bars("others wait for it", _TRANSFER, [number(row["waited_for_ns"]) for row in rows]),
+        _bars("it waits for others", _WAIT, [number(row["waits_ns"]) for row in rows]),
     ]
     labels = [f"rank {row['rank']}" for row in rows]
     return horizontal(bars, labels, f"ms per step{left}", barmode="group")
@@ -100,21 +101,15 @@ def pipeline(document: Document) -> Figure | None:
         "gap": "gaps_ns",
     }
     bars = [
-        _bars(*KINDS[kind], [_figure(row, column) for row in rows])
+        _bars(*KINDS[kind], [number(row[column]) for row in rows])
         for kind, column in columns.items()
-        if any(_figure(row, column) for row in rows)
+        if any(number(row[column]) for row in rows)
     ]
     return horizontal(bars, [f"stage {row['stage']}" for row in rows], "ms per iteration")
 
 
 def _mean(rows: Sequence[Mapping[str, Value]], name: str) -> float:
-    return statistics.fmean(_figure(row, name) for row in rows)
-
-
-def _figure(row: Mapping[str, Value], name: str) -> float:
-    """A figure of a row; 0 where it is not known, as there is no bar then."""
-    value = row[name]
-    return value if isinstance(value, int | float) else 0.0
+    return statistics.fmean(number(row[name]) for row in rows)
 
 
 def _bars(name: str, fill: Fill, durations_ns: Sequence[float]) -> Bars:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from moeprof.reports import story
 from moeprof.reports.components import colour, in_order
-from moeprof.reports.document import Document, Value, drawn_column
+from moeprof.reports.document import Document, Value, drawn_rows, figures_of
 from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.names import printable, shortened
-from moeprof.reports.values import written
+from moeprof.reports.values import number, written
 from moeprof.units import format_ns, format_percent
 
 ROOFS = (
@@ -66,8 +66,8 @@ def roofline(document: Document) -> Figure | None:
     x_range, y_range = _ranges(points, peaks, bandwidth)
     components = in_order(str(row["component"]) for row in points)
     scale = _Scale(
-        whole_ns=_number(_headline(document)["op_time"]),
-        largest_ns=max(_number(row["per_step_ns"]) for row in points),
+        whole_ns=number(figures_of(document["drawings"][_DRAWING])["op_time"]),
+        largest_ns=max(number(row["per_step_ns"]) for row in points),
         basis=story.basis(document),
     )
     traces = [
@@ -100,7 +100,7 @@ def roof_time(document: Document) -> Figure | None:
     if not ops:
         return None
     ops = sorted(ops, key=_beyond_ns, reverse=True)[:_MOST_BARS]
-    best = [min(_number(row["roofline_ns"]), _number(row["per_step_ns"])) for row in ops]
+    best = [min(number(row["roofline_ns"]), number(row["per_step_ns"])) for row in ops]
     bars = [
         _bars("at the roof", _AT_ROOF, best),
         _bars("beyond it", _BEYOND, [_beyond_ns(row) for row in ops]),
@@ -111,35 +111,27 @@ def roof_time(document: Document) -> Figure | None:
     return horizontal(bars, labels, f"ms {story.basis(document)}", narrow=names)
 
 
-def _ops(document: Document) -> list[Row]:
+def _ops(document: Document) -> Sequence[Row]:
     """The rows of the drawing."""
     drawing = document["drawings"].get(_DRAWING)
-    if drawing is None:
-        return []
-    names = list(drawing["data"])
-    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _headline(document: Document) -> dict[str, Value]:
-    return {m["metric"]: m["value"] for m in document["drawings"][_DRAWING]["headline"]}
+    return drawn_rows(drawing) if drawing else []
 
 
 def _beyond_ns(row: Row) -> float:
-    return max(_number(row["per_step_ns"]) - _number(row["roofline_ns"]), 0.0)
+    return max(number(row["per_step_ns"]) - number(row["roofline_ns"]), 0.0)
 
 
 def _is_placed(row: Row) -> bool:
     """Whether both axes have a place for it: logarithms have none for nothing."""
-    return all(_number(row[name]) > 0 for name in ("intensity", "tflop_per_s"))
+    return all(number(row[name]) > 0 for name in ("intensity", "tflop_per_s"))
 
 
 def _peaks(rows: Sequence[Row]) -> dict[str, float]:
     """TFLOP/s by element type, of those whose peak is stated."""
     return {
-        str(row["dtype"]): _number(row["tflop_per_s"]) / _number(row["compute_share"])
+        str(row["dtype"]): number(row["tflop_per_s"]) / number(row["compute_share"])
         for row in rows
-        if _number(row["compute_share"]) > 0
+        if number(row["compute_share"]) > 0
     }
 
 
@@ -153,9 +145,9 @@ def _bandwidth(rows: Sequence[Row]) -> float | None:
     """TB/s of the device's memory; None where it is not stated."""
     return next(
         (
-            _number(row["tb_per_s"]) / _number(row["memory_share"])
+            number(row["tb_per_s"]) / number(row["memory_share"])
             for row in rows
-            if _number(row["memory_share"]) > 0
+            if number(row["memory_share"]) > 0
         ),
         None,
     )
@@ -165,8 +157,8 @@ def _ranges(
     points: Sequence[Row], peaks: Mapping[str, float], bandwidth: float | None
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Both axes, wide enough for all points and for the corners of the roofs."""
-    x = [_number(row["intensity"]) for row in points]
-    y = [_number(row["tflop_per_s"]) for row in points]
+    x = [number(row["intensity"]) for row in points]
+    y = [number(row["tflop_per_s"]) for row in points]
     if bandwidth:
         x += [4 * peak / bandwidth for peak in peaks.values()]
     y += list(peaks.values())
@@ -235,7 +227,7 @@ def _points(component: str, rows: Sequence[Row], scale: _Scale, peaks: Mapping[s
 
     Hollow are those whose element type has no flat roof where others have one.
     """
-    ordered = sorted(rows, key=lambda row: -_number(row["per_step_ns"]))
+    ordered = sorted(rows, key=lambda row: -number(row["per_step_ns"]))
     without = _without_peak(rows, peaks)
     is_hollow = [str(row["dtype"]) in without for row in ordered]
     return {
@@ -258,7 +250,7 @@ def _points(component: str, rows: Sequence[Row], scale: _Scale, peaks: Mapping[s
 
 
 def _size(row: Row, scale: _Scale) -> float:
-    share = _number(row["per_step_ns"]) / scale.largest_ns if scale.largest_ns else 0.0
+    share = number(row["per_step_ns"]) / scale.largest_ns if scale.largest_ns else 0.0
     return _LEAST_PX + (_LARGEST_PX - _LEAST_PX) * math.sqrt(share)
 
 
@@ -269,7 +261,7 @@ def _told(row: Row, scale: _Scale) -> str:
         for text in (story.label(str(row["component"])), str(row["phase"]), str(row["dtype"]))
         if text
     )
-    time = _number(row["per_step_ns"])
+    time = number(row["per_step_ns"])
     share = time / scale.whole_ns if scale.whole_ns else 0.0
     return (
         f"{what}<br>{format_ns(time)} {scale.basis}, {format_percent(share)} of op time<br>"
@@ -280,7 +272,7 @@ def _told(row: Row, scale: _Scale) -> str:
 
 def _nearness(row: Row) -> str:
     """How close an op comes to its roof: beyond it a share would promise what no kernel has."""
-    time, roof = _number(row["per_step_ns"]), _number(row["roofline_ns"])
+    time, roof = number(row["per_step_ns"]), number(row["roofline_ns"])
     if not (roof and time):
         return "its roof is not known"
     if time < roof:
@@ -292,9 +284,9 @@ def _nearness(row: Row) -> str:
 
 def _left_out(document: Document, points: Sequence[Row]) -> str:
     """How much of the ops' time has no place, as it multiplies nothing or is not known."""
-    figures = _headline(document)
-    whole_ns, ops = _number(figures["op_time"]), int(_number(figures["ops"]))
-    rest_ns = whole_ns - sum(_number(row["per_step_ns"]) for row in points)
+    figures = figures_of(document["drawings"][_DRAWING])
+    whole_ns, ops = number(figures["op_time"]), int(number(figures["ops"]))
+    rest_ns = whole_ns - sum(number(row["per_step_ns"]) for row in points)
     if ops == len(points) or not whole_ns:
         return ""
     is_cut = bool(document["drawings"][_DRAWING]["notes"])
@@ -319,8 +311,3 @@ def _bars(name: str, fill: Fill, lengths_ns: Sequence[float]) -> Bars:
     lengths = [ns / 1e6 for ns in lengths_ns]
     texts = [format_ns(ns) for ns in lengths_ns]
     return Bars(name, fill, range(len(lengths)), lengths, texts, name, True)
-
-
-def _number(value: Value) -> float:
-    """A figure of a row; 0 where it is not known."""
-    return value if isinstance(value, int | float) else 0.0

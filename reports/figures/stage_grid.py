@@ -7,12 +7,13 @@ its microbatch in it; time without work is grey, and says why the stage is idle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from moeprof.reports import story
 from moeprof.reports.components import ink_on
-from moeprof.reports.document import Document, Drawing, Value, drawn_column
+from moeprof.reports.document import Document, Drawing, Value, drawn_rows
 from moeprof.reports.figures.bars import Figure, Fill, Json
+from moeprof.reports.values import number
 from moeprof.units import format_ns
 
 GRID = (
@@ -72,7 +73,7 @@ def grid_figure(
         return None
     numbers = sorted({piece["stage"] for piece in pieces})
     chunks = max(piece["chunk"] for piece in pieces) + 1
-    why = {int(_number(row["stage"])): _causes(row) for row in stages}
+    why = {int(number(row["stage"])): _causes(row) for row in stages}
     keys = [(kind, chunk) for kind in KINDS for chunk in range(-1, chunks)]
     traces = [
         _bars(kind, chunk, chunks, mine, why)
@@ -114,9 +115,7 @@ def grid_figure(
 
 
 def _pieces(drawing: Drawing) -> list[_Piece]:
-    names = _Piece.__annotations__
-    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
-    return [_Piece(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[typeddict-item]
+    return cast(list[_Piece], drawn_rows(drawing))
 
 
 def _end_ns(piece: _Piece) -> int:
@@ -172,19 +171,15 @@ def _told(name: str, piece: _Piece, chunks: int, why: Mapping[int, str]) -> str:
 def _causes(row: Mapping[str, Value]) -> str:
     """Why a stage is idle in all of the iteration."""
     parts = [
-        f"{format_ns(_number(row[column]))} {words}"
+        f"{format_ns(number(row[column]))} {words}"
         for column, words in _CAUSES.items()
-        if _number(row[column])
+        if number(row[column])
     ]
     if not parts:
         return ""
-    return f"<br>in all idle {format_ns(_number(row['idle_ns']))}:<br>{'<br>'.join(parts)}"
+    return f"<br>in all idle {format_ns(number(row['idle_ns']))}:<br>{'<br>'.join(parts)}"
 
 
 def _faded(colour: str, white: float) -> str:
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
-
-
-def _number(value: Value) -> float:
-    return value if isinstance(value, int | float) else 0.0

@@ -17,7 +17,7 @@ from moeprof.reports.figures.bars import Figure
 from moeprof.reports.names import printable
 from moeprof.reports.pages.run_view import Check, Segment, check_views
 from moeprof.reports.pages.table_view import Cell, Column, TableView, cell, finding_table
-from moeprof.reports.values import signed
+from moeprof.reports.values import number, signed
 from moeprof.units import format_ns, format_percent
 
 _LEADING = 3
@@ -159,10 +159,10 @@ def _verdict(step: Row | None) -> tuple[str, str]:
     if step is None:
         return "warn", "Which run is faster cannot be told: the notes say what is missing."
     share = step["change_share"]
-    way = "faster" if words.number(step["change_ns"]) < 0 else "slower"
-    told = f"{format_percent(abs(words.number(share)))} {way}"
-    if words.number(share) >= 1:
-        told = f"{words.multiple(words.number(share))} times as long"
+    way = "faster" if number(step["change_ns"]) < 0 else "slower"
+    told = f"{format_percent(abs(number(share)))} {way}"
+    if number(share) >= 1:
+        told = f"{words.multiple(number(share))} times as long"
     if step["verdict"] == BEYOND:
         return ("ok" if way == "faster" else "fail"), (
             f"The new run's step is {told}, more than the noise explains."
@@ -186,12 +186,12 @@ def _sides(document: ComparisonDocument) -> tuple[SideView, ...]:
     step = words.step_row(document)
     columns = ("base_ns", "new_ns")
     parts = words.components(document)
-    sums = [sum(words.number(row[column]) for row in parts) for column in columns]
+    sums = [sum(number(row[column]) for row in parts) for column in columns]
     return tuple(
         _side(
             found[role],
             (role, label),
-            format_ns(words.number(step[column])) if step else "not known",
+            format_ns(number(step[column])) if step else "not known",
             _segments(parts, column, whole, max(sums)),
         )
         for role, label, column, whole in zip(found, labels, columns, sums, strict=True)
@@ -223,7 +223,7 @@ def _side(
 
 def _segments(parts: Sequence[Row], column: str, whole: float, longest: float) -> list[Segment]:
     """The parts of one run, on the scale of the longer one."""
-    times = {str(row["component"]): words.number(row[column]) for row in parts}
+    times = {str(row["component"]): number(row[column]) for row in parts}
     return [
         Segment(
             component=name,
@@ -257,7 +257,7 @@ def _leading(row: Row, ops: Sequence[Row]) -> Leading:
         story.label(name),
         colour(name),
         name in HATCHED,
-        signed(words.number(row["change_ns"]), format_ns),
+        signed(number(row["change_ns"]), format_ns),
         reasons(row, ops),
     )
 
@@ -327,7 +327,7 @@ def _parts_table(parts: Sequence[Row], ops: Sequence[Row]) -> TableView:
     rows = tuple(
         (
             cell(story.label(str(row["component"]))),
-            Cell(signed(words.number(row["change_ns"]), format_ns), row["change_ns"]),
+            Cell(signed(number(row["change_ns"]), format_ns), row["change_ns"]),
             cell(row["base_ns"], "ns"),
             cell(row["new_ns"], "ns"),
             Cell(words.signed_share(row), row["change_share"]),

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.reports import story
-from moeprof.reports.document import Finding, Value
+from moeprof.reports.document import Finding, Value, figures_of
 from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.figures.stage_grid import GRID, grid_figure
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.pages.table_view import TableView, finding_table
 from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
 from moeprof.reports.sentences.of_pipelines import verdict
-from moeprof.reports.values import written
+from moeprof.reports.values import number, written
 from moeprof.units import format_percent
 
 _CAUSES = {
@@ -91,7 +91,7 @@ def _both(document: PipelineDocument) -> str:
     told = [
         f"idle {written(head['bubble_share'], 'share')} of {written(head['iteration_time'], 'ns')}"
         for part in (document["measured"], document["projected"])
-        if part is not None and (head := _headline(part["finding"]))
+        if part is not None and (head := figures_of(part["finding"]))
     ]
     return f"Measured, stages {told[0]}; projected, {told[1]}." if len(told) == 2 else ""
 
@@ -102,14 +102,14 @@ def _title(document: PipelineDocument) -> str:
         shape = f", {_shape(first['finding'])}" if first else ""
         return f"Pipeline schedules{shape}"
     part = document["projected"] or document["measured"]
-    figures = _headline(part["finding"]) if part else {}
+    figures = figures_of(part["finding"]) if part else {}
     if part is None or not figures:
         return "Pipeline"
     return f"Pipeline: {written(figures['schedule'], '')}, {_shape(part['finding'])}"
 
 
 def _shape(finding: Finding) -> str:
-    figures = _headline(finding)
+    figures = figures_of(finding)
     return f"{figures['stages']} stages, {figures['microbatches']} microbatches"
 
 
@@ -134,7 +134,7 @@ def _schedules(part: Shown, planned: Mapping[str, Planned]) -> list[Part]:
     """The table and the bubbles of all schedules, then each of them over time."""
     finding = part["finding"]
     rows = {str(row["schedule"]): row for row in finding["rows"]}
-    longest_ns = max((_number(row["iteration_ns"]) for row in rows.values()), default=0.0)
+    longest_ns = max((number(row["iteration_ns"]) for row in rows.values()), default=0.0)
     whole = Part(
         id="schedules",
         title="Schedules side by side",
@@ -170,7 +170,7 @@ def _schedule(name: str, found: Planned, row: Mapping[str, Value], longest_ns: f
 
 
 def _comparison(finding: Finding) -> str:
-    figures = _headline(finding)
+    figures = figures_of(finding)
     text = (
         f"{written(figures['shortest'], '')} has the shortest iteration: "
         f"{written(figures['iteration_time'], 'ns')}."
@@ -187,10 +187,10 @@ def _bubbles(planned: Mapping[str, Planned]) -> Figure | None:
     """One bar per schedule: idle of the iteration by cause, percent."""
     if not planned:
         return None
-    heads = [_headline(found["finding"]) for found in planned.values()]
+    heads = [figures_of(found["finding"]) for found in planned.values()]
     bars = []
     for cause, (name, fill) in _CAUSES.items():
-        shares = [_number(head[cause]) for head in heads]
+        shares = [number(head[cause]) for head in heads]
         if max(shares) >= _LEAST_SHOWN:
             texts = [format_percent(share) for share in shares]
             lengths = [100 * share for share in shares]
@@ -200,18 +200,10 @@ def _bubbles(planned: Mapping[str, Planned]) -> Figure | None:
 
 def _metrics(finding: Finding) -> tuple[tuple[str, str], ...]:
     units = {m["metric"]: m["unit"] for m in finding["headline"]}
-    figures = _headline(finding)
+    figures = figures_of(finding)
     return tuple((label, written(figures[n], units[n])) for n, label in _METRICS.items())
 
 
 def _notes(finding: Finding | None, more: Sequence[str] = ()) -> tuple[str, ...]:
     said = [*(finding["notes"] if finding else ()), *more]
     return tuple(printable(note) for note in said)
-
-
-def _headline(finding: Finding) -> dict[str, Value]:
-    return {m["metric"]: m["value"] for m in finding["headline"]}
-
-
-def _number(value: Value) -> float:
-    return value if isinstance(value, int | float) else 0.0

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from moeprof.reports import story
 from moeprof.reports.components import HATCHED, PHASES, colour, in_order, ink_on
-from moeprof.reports.document import Document, Drawing, Value
+from moeprof.reports.document import Document, Drawing, Value, figures_of
+from moeprof.reports.values import number
 from moeprof.units import format_count, format_ns
 
 DRAWING = "one_step"
@@ -52,7 +53,7 @@ def timeline_view(document: Document) -> TimelineView | None:
     drawing = document["drawings"].get(DRAWING)
     if drawing is None or not drawing["data"]["start_ns"]:
         return None
-    known = {metric["metric"]: metric["value"] for metric in drawing["headline"]}
+    known = figures_of(drawing)
     parts = tuple(
         Part(name, story.label(name), colour(name), name in HATCHED)
         for name in in_order(_names(drawing, "component"))
@@ -67,7 +68,7 @@ def timeline_view(document: Document) -> TimelineView | None:
         label=f"Timeline. {_title(known)}: {_sentence(known)}",
         parts=parts,
         phases=tuple(phase for phase in PHASES if phase in found),
-        has_order=int(_figure(known, "devices")) > 1,
+        has_order=int(number(known["devices"])) > 1,
         notes=tuple(drawing["notes"]),
         has_waits=isinstance(waits, list) and any(_is_positive(value) for value in waits),
         style={
@@ -100,23 +101,18 @@ def _title(known: Mapping[str, Value]) -> str:
 def _sentence(known: Mapping[str, Value]) -> str:
     """How much there is to see, and what was merged to show it."""
     devices, pieces, drawn = (
-        int(_figure(known, name)) for name in ("devices", "pieces_of_work", "pieces_drawn")
+        int(number(known[name])) for name in ("devices", "pieces_of_work", "pieces_drawn")
     )
     where = f"{format_count(devices)} device{'s' if devices != 1 else ''}"
     work = f"{format_count(pieces)} piece{'s' if pieces != 1 else ''} of work"
-    said = f"{format_ns(_figure(known, 'duration'))} on {where}: {work}"
+    said = f"{format_ns(number(known['duration']))} on {where}: {work}"
     if drawn == pieces:
         return f"{said}, each drawn."
     return (
         f"{said}, drawn as {format_count(drawn)}. Pieces shorter than "
-        f"{format_ns(_figure(known, 'resolution'))} are merged with their "
+        f"{format_ns(number(known['resolution']))} are merged with their "
         "neighbours; the height of what is merged is the part of its time in which work runs."
     )
-
-
-def _figure(known: Mapping[str, Value], name: str) -> float:
-    value = known[name]
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _is_positive(value: object) -> bool:

@@ -17,7 +17,7 @@ from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import signed
+from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns
 
 WIDTH = 80
@@ -63,7 +63,7 @@ def _buffers(document: ComparisonDocument) -> list[Text]:
         return []
     lines = [Text("In memory at the peak", style="bold")]
     for row in rows[:_MOST_BUFFERS]:
-        change = signed(words.number(row["change_bytes"]), format_bytes)
+        change = signed(number(row["change_bytes"]), format_bytes)
         counts = f"{row['base_buffers']} → {row['new_buffers']} × {row['shape'] or 'all'}"
         told = f"{words.buffer_kind(row)}: {printable(counts)}"
         first, *rest = wrapped(told, WIDTH - 13)
@@ -96,10 +96,10 @@ def _components(document: ComparisonDocument) -> list[Text]:
     lines = _wrapped(words.sentence("op time", total), "", "bold")
     if not parts:
         return lines + _wrapped("components are not compared: see the notes", "  ")
-    dearest = max(shown, key=lambda row: words.number(row["change_ns"]), default=None)
+    dearest = max(shown, key=lambda row: number(row["change_ns"]), default=None)
     for row in shown:
         told = reasons(row, ops)
-        if row is dearest and row["verdict"] == BEYOND and words.number(row["change_ns"]) > 0:
+        if row is dearest and row["verdict"] == BEYOND and number(row["change_ns"]) > 0:
             told += "  ← look here"
         lines += _lines(row, str(row["component"]), told)
     if not shown:
@@ -114,7 +114,7 @@ def _rest(name: str, rows: Sequence[Row]) -> list[Text]:
     if not rows:
         return []
     named = ", ".join(
-        f"{story.label(str(row['component']))} {signed(words.number(row['change_ns']), format_ns)}"
+        f"{story.label(str(row['component']))} {signed(number(row['change_ns']), format_ns)}"
         for row in rows[:_FEW_WITHIN]
     )
     left = len(rows) - _FEW_WITHIN
@@ -189,7 +189,7 @@ def _lines(row: Row, name: str, text: str) -> list[Text]:
 
 
 def _change(row: Row) -> str:
-    return f"{signed(words.number(row['change_ns']), format_ns):>{_CHANGE_WIDTH}}  "
+    return f"{signed(number(row['change_ns']), format_ns):>{_CHANGE_WIDTH}}  "
 
 
 def _hanging(head: str, text: str) -> list[Text]:
