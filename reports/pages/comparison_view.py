@@ -10,12 +10,12 @@ from moeprof.reports import comparison_words as words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import Changes, ComparisonDocument, GateInfo, Row, SideInfo
-from moeprof.reports.components import HATCHED, colour, in_order
+from moeprof.reports.components import HATCHED, colour
 from moeprof.reports.document import Finding
 from moeprof.reports.figures import of_comparison as figures
 from moeprof.reports.figures.bars import Figure
 from moeprof.reports.names import printable
-from moeprof.reports.pages.run_view import Check, Segment, check_views
+from moeprof.reports.pages.parts import Check, Segment, check_views, segments, stacked
 from moeprof.reports.pages.table_view import Cell, Column, TableView, cell, finding_table
 from moeprof.reports.values import number, signed
 from moeprof.units import format_ns, format_percent
@@ -122,7 +122,7 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
         step_detail=f"{words.signed_share(step)}, {words.noise(step)}" if step else "see the notes",
         memory=words.memory_sentence(document),
         sides=sides,
-        legend=_legend(sides),
+        legend=stacked(segment for side in sides for segment in side.segments),
         gates=tuple(map(_gate, document["gates"])),
         leading=tuple(_leading(row, ops) for row in clear[:_LEADING]),
         rest=_rest(parts, clear),
@@ -192,17 +192,14 @@ def _sides(document: ComparisonDocument) -> tuple[SideView, ...]:
             found[role],
             (role, label),
             format_ns(number(step[column])) if step else "not known",
-            _segments(parts, column, whole, max(sums)),
+            segments(_parts(parts, column, whole), max(sums)),
         )
         for role, label, column, whole in zip(found, labels, columns, sums, strict=True)
     )
 
 
-def _side(
-    side: SideInfo, names: tuple[str, str], step: str, segments: Sequence[Segment]
-) -> SideView:
+def _side(side: SideInfo, names: tuple[str, str], step: str, found: Sequence[Segment]) -> SideView:
     run, record = words.as_document(side), side["run"].get("record")
-    by_name = {segment.component: segment for segment in segments}
     return SideView(
         role=names[0],
         label=names[1],
@@ -216,33 +213,15 @@ def _side(
         troubles=check_views(story.troubles(run)),
         passed=check_views(story.passed(run)),
         step=step,
-        segments=tuple(by_name[name] for name in in_order(by_name) if by_name[name].share),
-        ranked=tuple(sorted(segments, key=lambda segment: -segment.share)),
+        segments=stacked(segment for segment in found if segment.share),
+        ranked=tuple(sorted(found, key=lambda segment: -segment.share)),
     )
 
 
-def _segments(parts: Sequence[Row], column: str, whole: float, longest: float) -> list[Segment]:
-    """The parts of one run, on the scale of the longer one."""
-    times = {str(row["component"]): number(row[column]) for row in parts}
-    return [
-        Segment(
-            component=name,
-            name=story.label(name),
-            colour=colour(name),
-            is_hatched=name in HATCHED,
-            width=ns / longest,
-            share=ns / whole,
-            share_text=format_percent(ns / whole),
-            time_text=format_ns(ns),
-        )
-        for name, ns in times.items()
-        if ns
-    ]
-
-
-def _legend(sides: Sequence[SideView]) -> tuple[Segment, ...]:
-    known = {segment.component: segment for side in sides for segment in side.segments}
-    return tuple(known[name] for name in in_order(known))
+def _parts(rows: Sequence[Row], column: str, whole_ns: float) -> list[story.Part]:
+    """The parts of one run that it has any of."""
+    times = {str(row["component"]): number(row[column]) for row in rows}
+    return [story.Part(name, ns, ns / whole_ns) for name, ns in times.items() if ns]
 
 
 def _gate(gate: GateInfo) -> GateView:

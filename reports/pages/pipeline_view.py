@@ -7,13 +7,14 @@ are drawn on one scale of time, the shortest first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moeprof.reports import story
 from moeprof.reports.document import Finding, Value, figures_of
 from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
 from moeprof.reports.figures.stage_grid import GRID, grid_figure
 from moeprof.reports.names import printable, shortened
+from moeprof.reports.pages.parts import FigureView, captioned
 from moeprof.reports.pages.table_view import TableView, finding_table
 from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
 from moeprof.reports.sentences.of_pipelines import verdict
@@ -46,8 +47,7 @@ class Part:
     asked: str
     sentence: str
     metrics: tuple[tuple[str, str], ...]
-    figure: Figure | None
-    caption: str
+    figure: FigureView | None
     table: TableView | None
     notes: tuple[str, ...]
 
@@ -117,14 +117,16 @@ def _pipeline(name: str, part: Shown) -> Part:
     finding = part["finding"]
     rows = finding["rows"]
     grid = part.get("grid")
+    said = verdict(finding) if rows else "None found: the notes say why."
     return Part(
         id=name,
         title=name.capitalize(),
         asked=finding["question"],
-        sentence=verdict(finding) if rows else "None found: the notes say why.",
+        sentence=said,
         metrics=_metrics(finding) if rows else (),
-        figure=grid_figure(grid, rows) if grid else None,
-        caption=GRID,
+        figure=_figure(
+            name, f"{name.capitalize()}: {said}", GRID, grid_figure(grid, rows) if grid else None
+        ),
         table=finding_table(finding, name, f"Stages of the {name} pipeline") if rows else None,
         notes=_notes(finding, grid["notes"] if grid else ()),
     )
@@ -135,38 +137,50 @@ def _schedules(part: Shown, planned: Mapping[str, Planned]) -> list[Part]:
     finding = part["finding"]
     rows = {str(row["schedule"]): row for row in finding["rows"]}
     longest_ns = max((number(row["iteration_ns"]) for row in rows.values()), default=0.0)
+    title, said = "Schedules side by side", _comparison(finding)
+    caption = "Idle by cause: Share of the iteration, mean over the stages."
     whole = Part(
         id="schedules",
-        title="Schedules side by side",
+        title=title,
         asked=finding["question"],
-        sentence=_comparison(finding),
+        sentence=said,
         metrics=(),
-        figure=_bubbles(planned),
-        caption="Idle by cause: Share of the iteration, mean over the stages.",
+        figure=_figure("schedules", f"{title}: {said}", caption, _bubbles(planned)),
         table=finding_table(finding, "schedules", "Schedules"),
         notes=_notes(finding),
     )
-    drawn = {name: row for name, row in rows.items() if name in planned}
-    parts = [_schedule(name, planned[name], row, longest_ns) for name, row in drawn.items()]
-    return [whole, *(replace(part, caption=GRID) for part in parts[:1]), *parts[1:]]
+    drawn = [name for name in rows if name in planned]
+    parts = [
+        _schedule(name, planned[name], rows[name], longest_ns, "" if place else GRID)
+        for place, name in enumerate(drawn)  # how to read it stands above the first alone
+    ]
+    return [whole, *parts]
 
 
-def _schedule(name: str, found: Planned, row: Mapping[str, Value], longest_ns: float) -> Part:
+def _schedule(
+    name: str, found: Planned, row: Mapping[str, Value], longest_ns: float, caption: str
+) -> Part:
     """One of the schedules, on the scale of time of all."""
     held = row["in_flight"]
     holds = f" Its worst stage holds {written(held, '')} microbatches." if held is not None else ""
+    anchor = f"schedule-{name}"
+    idle = written(row["bubble_share"], "share")
+    said = f"{written(row['iteration_ns'], 'ns')}, of which stages idle {idle}.{holds}"
+    spec = grid_figure(found["grid"], found["finding"]["rows"], longest_ns)
     return Part(
-        id=f"schedule-{name}",
+        id=anchor,
         title=name,
         asked="",
-        sentence=f"{written(row['iteration_ns'], 'ns')}, of which stages idle "
-        f"{written(row['bubble_share'], 'share')}.{holds}",
+        sentence=said,
         metrics=(),
-        figure=grid_figure(found["grid"], found["finding"]["rows"], longest_ns),
-        caption="",
+        figure=_figure(anchor, f"{name}: {said}", caption, spec),
         table=None,
         notes=_notes(None, found["grid"]["notes"]),
     )
+
+
+def _figure(anchor: str, label: str, caption: str, spec: Figure | None) -> FigureView | None:
+    return captioned(anchor, label, caption, spec) if spec else None
 
 
 def _comparison(finding: Finding) -> str:

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 
 from moeprof.analyzers import DRAWN
 from moeprof.reports import story
-from moeprof.reports.components import HATCHED, colour, in_order
-from moeprof.reports.document import Document, TrustInfo
+from moeprof.reports.document import Document
 from moeprof.reports.figures import FIGURES
 from moeprof.reports.figures.bars import Figure
 from moeprof.reports.figures.of_step import comparison
 from moeprof.reports.names import printable
+from moeprof.reports.pages.parts import (
+    Check,
+    FigureView,
+    Segment,
+    captioned,
+    check_views,
+    segments,
+    stacked,
+)
 from moeprof.reports.pages.table_view import TableView, finding_table, parts_table, runs_table
 from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
 from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
@@ -33,46 +41,6 @@ _MOST_TROUBLES = 2
 
 _TOLD_ABOVE = ("basis", "steps_used", "steps_dropped", "hints", "largest_gain")
 """Headline figures that stand on the first screen, and in sentences."""
-
-_MARKS = {"ok": "✓", "warn": "!", "fail": "✗", "unchecked": "?"}
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One component in a stacked bar. Widths are shares of the longest bar on the page."""
-
-    component: str
-    name: str
-    colour: str
-    is_hatched: bool
-    width: float
-    share: float
-    share_text: str
-    time_text: str
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the trust record; the mark repeats the verdict for those who see no colour."""
-
-    name: str
-    verdict: str
-    mark: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class FigureView:
-    """One figure: `label` says what it shows to those who do not see it, `caption` to all.
-
-    `reading` is how to read it, what a caption has behind a colon.
-    """
-
-    id: str
-    label: str
-    caption: str
-    reading: str
-    spec: Figure
 
 
 @dataclass(frozen=True)
@@ -177,7 +145,7 @@ def page_view(documents: Sequence[Document]) -> PageView:
         title=f"{len(documents)} runs compared" if several else labels[0],
         lead=comparison_sentence(documents),
         runs=runs,
-        legend=_legend(runs),
+        legend=stacked(segment for run in runs for segment in run.segments),
         basis=story.basis(*documents),
         comparison=comparison(documents) if several else None,
         tables=(runs_table(documents, labels), parts_table(documents, labels)) if several else (),
@@ -188,8 +156,7 @@ def page_view(documents: Sequence[Document]) -> PageView:
 def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunView:
     record = document["run"].get("record")
     time = story.step_time(document)
-    segments = {segment.component: segment for segment in _segments(document, longest_ns)}
-    ranked = tuple(segments.values())
+    ranked = tuple(segments(story.parts(document), longest_ns))
     troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
     findings = top_findings(document, prefix)
     shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))
@@ -213,7 +180,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         overlap=story.overlap(document),
         unexplained=story.unexplained(document),
         unknown_parts=story.unknown_parts(document),
-        segments=tuple(segments[name] for name in in_order(segments) if segments[name].share),
+        segments=stacked(segment for segment in ranked if segment.share),
         ranked=ranked,
         largest=ranked[:_MOST_PARTS] if len(ranked) > _MOST_PARTS + 1 else ranked,
         smaller=_smaller(ranked[_MOST_PARTS:]) if len(ranked) > _MOST_PARTS + 1 else "",
@@ -257,38 +224,8 @@ def _smaller(parts: Sequence[Segment]) -> str:
     return f"and {len(parts)} smaller: {share}"
 
 
-def check_views(found: Sequence[TrustInfo]) -> tuple[Check, ...]:
-    """Checks as the page shows them."""
-    return tuple(
-        Check(printable(t["check"]), t["verdict"], _MARKS[t["verdict"]], printable(t["detail"]))
-        for t in found
-    )
-
-
-def _segments(document: Document, longest_ns: float) -> list[Segment]:
-    return [
-        Segment(
-            component=part.component,
-            name=story.label(part.component),
-            colour=colour(part.component),
-            is_hatched=part.component in HATCHED,
-            width=part.duration_ns / longest_ns if longest_ns else 0.0,
-            share=part.share,
-            share_text=format_percent(part.share),
-            time_text=format_ns(part.duration_ns),
-        )
-        for part in story.parts(document)
-    ]
-
-
 def _whole_ns(document: Document) -> float:
     return sum(part.duration_ns for part in story.parts(document))
-
-
-def _legend(runs: Sequence[RunView]) -> tuple[Segment, ...]:
-    """Every component of any run once, in the order of the bars."""
-    known = {segment.component: segment for run in runs for segment in run.segments}
-    return tuple(known[name] for name in in_order(known))
 
 
 def _section(
@@ -343,12 +280,8 @@ def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[F
         return ()
     drawn = [(caption, draw(document)) for caption, draw in FIGURES.get(name, ())]
     return tuple(
-        FigureView(
-            id=f"{anchor}-{place}" if place else anchor,
-            label=caption if place else answer,
-            caption=caption.partition(": ")[0],
-            reading=caption.partition(": ")[2],
-            spec=spec,
+        captioned(
+            f"{anchor}-{place}" if place else anchor, caption if place else answer, caption, spec
         )
         for place, (caption, spec) in enumerate(drawn)
         if spec is not None
