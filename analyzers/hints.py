@@ -18,6 +18,7 @@ from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
 
 SCHEMA = Schema(
     "hints",
@@ -50,7 +51,13 @@ def hints(trace: Trace) -> Analysis:
         Metric("hints", len(found), "count"),
         Metric("largest_gain", float(most) if most == most else None, "ns"),
     )
-    notes = (f"looked for: {', '.join(ALL)}", *window(trace).notes)
+    basis = f"shares are of the mean used step, {format_ns(step_ns)}"
+    has_shares = bool(table["gain_share"].notna().any())
+    notes = (
+        f"looked for: {', '.join(ALL)}",
+        *([basis] if has_shares else []),
+        *window(trace).notes,
+    )
     return Analysis("hints", QUESTION, headline, window(trace).stated(SCHEMA), table, notes)
 
 

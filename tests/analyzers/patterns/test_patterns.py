@@ -324,6 +324,12 @@ def test_a_late_rank_that_idled():
     assert "host" in hint.change
 
 
+def test_what_shares_of_gains_are_of_is_said():
+    analysis = hints(late(400))
+    assert analysis.table["gain_share"].iloc[0] == pytest.approx(400 / 2000)
+    assert "shares are of the mean used step, 2.000 µs" in analysis.notes
+
+
 def test_ranks_that_arrive_together():
     assert late_rank.find(late(0)) is None
 
