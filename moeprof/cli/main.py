@@ -66,8 +66,15 @@ def group() -> None:
 def main() -> None:
     """Run the command line; a `MoeprofError` becomes one line and exit code 1, or 2 for usage.
 
-    So does an output that has no room for what is printed.
+    So does an output that has no room for what is printed, or that is closed.
     """
+    if sys.stdout is None:  # `moeprof … >&-`
+        click.echo(
+            "moeprof: standard output: expected one that can be written, found it closed. "
+            "Send it to a file or to /dev/null",
+            err=True,
+        )
+        sys.exit(1)
     try:
         try:
             group(prog_name="moeprof")
