@@ -57,8 +57,19 @@ def hostile():
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 420])
+@pytest.fixture(scope="module")
+def page(browser, slower, tmp_path_factory):
+    """The page of the slower run, opened once for all that only read it."""
+    file = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    file.write_text(render(slower), encoding="utf-8")
+    context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
+    opened = context.new_page()
+    opened.goto(file.as_uri())
+    yield opened
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_complains_and_nothing_is_wider_than_the_screen(
     open_html, slower, hostile, scheme, width
 ):
@@ -71,8 +82,7 @@ def test_nothing_complains_and_nothing_is_wider_than_the_screen(
     assert violations(visited.page) == []
 
 
-def test_the_first_screen_says_what_changed_and_by_what(open_html, slower):
-    page = open_html(render(slower)).page
+def test_the_first_screen_says_what_changed_and_by_what(page):
     verdict = page.inner_text(".trust >> nth=0")
     assert verdict == "Verdict The new run's step is 22.2 % slower, more than the noise explains."
     assert page.inner_text(".step-figure") == "450.0 → 550.0 µs"
@@ -86,8 +96,7 @@ def test_the_first_screen_says_what_changed_and_by_what(open_html, slower):
     assert box["y"] < 900
 
 
-def test_bars_of_both_runs_have_one_scale(open_html, slower):
-    page = open_html(render(slower)).page
+def test_bars_of_both_runs_have_one_scale(page):
     base, new = page.eval_on_selector_all(
         ".bars .stack",
         "bars => bars.map(bar => [...bar.children].reduce((sum, part) => sum + "
@@ -96,8 +105,7 @@ def test_bars_of_both_runs_have_one_scale(open_html, slower):
     assert base / new == pytest.approx(450 / 550, abs=0.01)
 
 
-def test_cells_hold_the_numbers_of_the_document(open_html, slower):
-    page = open_html(render(slower)).page
+def test_cells_hold_the_numbers_of_the_document(page, slower):
     tables = (("step", 3, slower["step"]["rows"]), ("ops", 1, slower["rows"]["rows"]))
     for table, place, rows in tables:
         wanted = [row["change_ns"] for row in rows if row.get("level", "op") == "op"]

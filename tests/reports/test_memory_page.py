@@ -40,8 +40,7 @@ def open_page(open_html):
     return opened
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_complains_and_nothing_is_wider_than_the_screen(open_page, scheme, width):
     page, heard = open_page(made(), width, scheme)
     assert heard == []

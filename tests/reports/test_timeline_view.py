@@ -1,5 +1,6 @@
 """What the page says of the timeline of one step, and when it has none."""
 
+import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
@@ -18,13 +19,17 @@ WORK = (
 )
 
 
-def document(trace=None):
-    trace = trace or traced(WORK, OPS)
+def document(trace):
     return build(trace, analyze(trace, is_drawn=True))
 
 
-def test_the_sentence_says_how_much_there_is():
-    view = timeline_view(document())
+@pytest.fixture(scope="module")
+def made():
+    return document(traced(WORK, OPS))
+
+
+def test_the_sentence_says_how_much_there_is(made):
+    view = timeline_view(made)
     assert view is not None
     assert view.title == "Step 0, the one nearest to the median, piece by piece"
     assert view.sentence == "41.00 µs on 2 devices: 52 pieces of work, each drawn."
@@ -39,8 +44,8 @@ def test_the_sentence_says_what_was_merged():
     assert any("52 pieces of work are drawn as" in note for note in view.notes)
 
 
-def test_the_legend_has_the_components_of_the_step_in_their_colours():
-    view = timeline_view(document())
+def test_the_legend_has_the_components_of_the_step_in_their_colours(made):
+    view = timeline_view(made)
     assert view is not None
     assert [(part.component, part.colour) for part in view.parts] == [
         (name, COLOURS[name]) for name in ("grouped_gemm", "collectives", "idle")
@@ -62,13 +67,12 @@ def test_a_check_that_withholds_the_timeline_withholds_its_picture():
     assert timeline_view(document(trace)) is None
 
 
-def test_the_page_of_several_runs_has_none():
-    assert 'class="timeline"' in render([document()])
-    assert 'class="timeline"' not in render([document(), document()])
+def test_the_page_of_several_runs_has_none(made):
+    assert 'class="timeline"' in render([made])
+    assert 'class="timeline"' not in render([made, made])
 
 
-def test_no_drawing_no_timeline():
-    made = document()
+def test_no_drawing_no_timeline(made):
     assert timeline_view({**made, "drawings": {}}) is None
 
 
