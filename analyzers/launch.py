@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.short import SHORT_NS
 from moeprof.analyzers.attribution import is_of_graph
 from moeprof.analyzers.launches.queue import empty_ns, queued
 from moeprof.analyzers.window import PER_STEP, Window, window
@@ -23,7 +24,6 @@ from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_count, format_ns, format_percent
 
-SHORT_NS = 10_000
 _BOUNDS_NS = (0, 2_000, 5_000, SHORT_NS, 50_000, 100_000, 1_000_000)
 _CLASSES = ("< 2 us", "2 to 5 us", "5 to 10 us", "10 to 50 us", "50 to 100 us", "0.1 to 1 ms")
 _LONGEST = ">= 1 ms"

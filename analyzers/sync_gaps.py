@@ -10,11 +10,9 @@ what is shorter cannot be told from the cost of a launch.
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute, sure_names
-from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE, with_causes
+from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.gaps.sync_level import (
     has_library_exchange,
@@ -22,6 +20,7 @@ from moeprof.analyzers.gaps.sync_level import (
     host_syncs,
     level_of,
 )
+from moeprof.analyzers.gaps.told import names_of, told
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.host_side import GARBAGE
@@ -29,7 +28,6 @@ from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_count
 
-SHORT_NS = 10_000
 SHORT = "short gaps"
 
 SCHEMA = Schema(
@@ -70,24 +68,17 @@ def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
 
     ``total_ns`` and ``count`` are what a row stands for.
     """
-    length = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    is_long = length > SHORT_NS
-    caused = with_causes(trace, gaps[is_long])
-    after = caused["after"].to_numpy()
-    named = caused.assign(length_ns=length[is_long], total_ns=length[is_long], count=1)
-    if len(named):
-        parts = attribute(trace, trace.events.iloc[np.maximum(after, 0)])["component"]
-        named["component"] = np.where(after >= 0, parts.astype("str"), "")
+    known = told(trace, gaps)
+    is_long = known["is_long"]
+    long = known[is_long]
+    named = long.assign(total_ns=long["length_ns"], count=1)
     if not is_long.all():
-        short = length[~is_long]
-        longest = gaps[~is_long].iloc[[int(short.argmax())]]
-        told = {"length_ns": short.max(), "total_ns": short.sum(), "count": len(short)}
-        row = longest.assign(cause=SHORT, component="", late_ns=np.nan, **told)
+        short = known[~is_long]
+        longest = short.iloc[[int(short["length_ns"].argmax())]]
+        whole = {"total_ns": int(short["length_ns"].sum()), "count": len(short)}
+        row = longest.assign(cause=SHORT, **whole)
         named = pd.concat([named, row]) if len(named) else row
-    named = named.reset_index(drop=True)
-    return named.assign(component=named.get("component", "")).astype(
-        {"cause": "str", "component": "str", "late_ns": "float64"}
-    )
+    return named.reset_index(drop=True)
 
 
 def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -104,8 +95,8 @@ def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
             "gaps": groups["count"].sum() / view.shares,
             "late_ns": groups["late_ns"].median(),
             "longest_ns": longest["length_ns"],
-            "before": _names(trace, longest["before"]),
-            "after": _names(trace, longest["after"]),
+            "before": names_of(trace, longest["before"].to_numpy()),
+            "after": names_of(trace, longest["after"].to_numpy()),
             "rank": longest["rank"],
             "step": longest["step"],
             "start_ns": longest["start_ns"],
@@ -114,13 +105,6 @@ def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
     table = table.astype({"before": "str", "after": "str"})
     order = ["per_step_ns", *keys]
     return SCHEMA.check(table.sort_values(order, ascending=[False, True, True], ignore_index=True))
-
-
-def _names(trace: Trace, rows: pd.Series) -> np.ndarray:
-    """What each row of `events` is called; empty for row -1."""
-    names = sure_names(trace.events.iloc[np.maximum(rows.to_numpy(), 0)])
-    found: np.ndarray = np.where(rows < 0, "", names)
-    return found
 
 
 def _headline(

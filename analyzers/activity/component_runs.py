@@ -1,8 +1,8 @@
 """Question: from when to when does a stream work on one component of the step?
 
 Pieces of one stream that follow each other, of one step, component and phase, are one run; so it
-ends where another begins, or where the stream stands still for longer than `sync_gaps` calls
-short. A loop or call around other pieces is a run of its own, as long as it lasts.
+ends where another begins, or where the stream stands still for longer than a short gap. A loop or
+call around other pieces is a run of its own, as long as it lasts.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.short import SHORT_NS
 from moeprof.analyzers.attribution import attribute
 from moeprof.tables.intervals import Int64s, apart
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
-
-STANDSTILL_NS = 10_000
 
 RUNS = Schema(
     "component_runs",
@@ -71,7 +70,7 @@ def _numbers(work: pd.DataFrame, place: Int64s, start: Int64s, end: Int64s) -> I
     begins, ends = (start + shift)[inner], (end + shift)[inner]
     reached = np.maximum.accumulate(ends)
     is_new = np.ones(len(inner), bool)
-    is_new[1:] = begins[1:] > reached[:-1] + STANDSTILL_NS
+    is_new[1:] = begins[1:] > reached[:-1] + SHORT_NS
     for name in _ALIKE:
         codes = pd.factorize(work[name].iloc[inner])[0]
         is_new[1:] |= codes[1:] != codes[:-1]

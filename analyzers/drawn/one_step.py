@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.short import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
 from moeprof.analyzers.drawn.merging import Merged, merged, resolution_for
 from moeprof.analyzers.drawn.rows import rows_within
@@ -25,7 +26,6 @@ from moeprof.analyzers.drawn.step_pieces import (
 )
 from moeprof.analyzers.gaps.causes import with_causes
 from moeprof.analyzers.gaps.found import gaps_of
-from moeprof.analyzers.sync_gaps import SHORT_NS
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.intervals import Int64s

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from builders.work import kernel, traced
 
-from moeprof.analyzers.activity.component_runs import STANDSTILL_NS, component_runs
+from moeprof.analyzers.activity.component_runs import component_runs
+from moeprof.analyzers.activity.short import SHORT_NS
 
 
 def runs(*events) -> list[tuple]:
@@ -31,7 +32,7 @@ def test_pieces_of_one_component_are_one_run_until_another_begins():
     ]
 
 
-@pytest.mark.parametrize(("pause", "count"), [(STANDSTILL_NS, 1), (STANDSTILL_NS + 1, 2)])
+@pytest.mark.parametrize(("pause", "count"), [(SHORT_NS, 1), (SHORT_NS + 1, 2)])
 def test_a_standstill_ends_a_run(pause, count):
     assert len(runs(work(0, 10), work(10 + pause, 10))) == count
 
