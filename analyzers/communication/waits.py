@@ -14,7 +14,7 @@ import pandas as pd
 
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
-from moeprof.tables.clock import is_comparable, to_common
+from moeprof.tables.clock import comparable_stamps, is_comparable
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
@@ -56,7 +56,8 @@ def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
     table = calls.table.copy()
     table["group"] = _group_places(table, calls.sites)
     table["duration_ns"] = table["end_ns"] - table["start_ns"]
-    table["common_ns"] = _common_ns(table, meta)
+    starts = table["start_ns"].to_numpy()
+    table["common_ns"] = comparable_stamps(meta, table["host"], starts)
     groups = table.groupby(_GROUP)
     table["is_whole"] = _is_whole(table, calls.sites)
     is_known = table["is_whole"] & _is_comparable(table, has_one_clock=is_comparable(meta))
@@ -105,15 +106,6 @@ def _transferred(
     known = waits.assign(transfer_ns=bound)[is_known]
     are_paired = is_comparable(meta) or meta.are_steps_numbered_by_script
     return known, _GROUP if are_paired else ["host", *_GROUP]
-
-
-def _common_ns(table: pd.DataFrame, meta: TraceMeta) -> pd.Series:
-    """Starts on the common clock; on each host's own where there is none, int64 ns."""
-    common = table["start_ns"].copy()
-    if is_comparable(meta):
-        for host, starts in table["start_ns"].groupby(table["host"]):
-            common[starts.index] = to_common(meta, str(host), starts.to_numpy())
-    return common
 
 
 def _group_places(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:

@@ -8,7 +8,7 @@ import pandas as pd
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.tables.clock import is_comparable, to_common
+from moeprof.tables.clock import comparable_stamps, is_comparable
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import is_work
@@ -65,19 +65,13 @@ def on_one_axis(trace: Trace, spans: pd.DataFrame, hosts: pd.Series, stamps_ns: 
     On the common clock since it began anywhere; where clocks are not aligned, on each host since
     it began there.
     """
-    one_clock = is_comparable(trace.meta)
-    begins = {
-        str(host): int(mine["start_ns"].min()) for host, mine in spans.groupby("host", sort=False)
-    }
-    if one_clock:
-        common = {h: to_common(trace.meta, h, np.array([at])) for h, at in begins.items()}
-        begins = dict.fromkeys(begins, min((int(at[0]) for at in common.values()), default=0))
-    shifted = stamps_ns.copy()
-    for host, begin in begins.items():
-        mine = (hosts == host).to_numpy()
-        own = to_common(trace.meta, host, stamps_ns[mine]) if one_clock else stamps_ns[mine]
-        shifted[mine] = own - begin
-    return shifted
+    first_ns = spans["start_ns"].to_numpy()
+    begins = pd.Series(comparable_stamps(trace.meta, spans["host"], first_ns), index=spans["host"])
+    by_host = begins.groupby(level=0).min()
+    if is_comparable(trace.meta):
+        by_host[:] = by_host.min()
+    origin: Int64s = hosts.astype("str").map(by_host).fillna(0).to_numpy(dtype=np.int64)
+    return comparable_stamps(trace.meta, hosts, stamps_ns) - origin
 
 
 def _waits(trace: Trace, pieces: pd.DataFrame) -> Int64s:

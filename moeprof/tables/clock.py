@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from moeprof.errors import TableError
 from moeprof.tables.trace import TraceMeta
@@ -34,4 +35,18 @@ def to_common(meta: TraceMeta, host: str, stamps_ns: Int64s) -> Int64s:
         return stamps_ns
     drift_ns = np.rint(clock.drift_ppb * 1e-9 * stamps_ns.astype(np.float64)).astype(np.int64)
     common: Int64s = stamps_ns - clock.offset_ns - drift_ns
+    return common
+
+
+def comparable_stamps(meta: TraceMeta, hosts: pd.Series, stamps_ns: Int64s) -> Int64s:
+    """Stamps of `hosts` on the common clock; each on its host's own where clocks are not aligned.
+
+    The latter may be compared within a host alone: `is_comparable` tells.
+    """
+    if not meta.clocks or not is_comparable(meta):
+        return stamps_ns
+    common = stamps_ns.copy()
+    for host in meta.hosts:
+        mine = (hosts == host).to_numpy()
+        common[mine] = to_common(meta, host, stamps_ns[mine])
     return common

@@ -16,9 +16,9 @@ from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.reports.perfetto.slices import NONE, Look, Slices
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
@@ -36,7 +36,7 @@ def collective_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     waits = waits_in_steps(trace)
     waits = waits[waits["rank"].ge(0)]
     table = waits.assign(start_ns=calls.table["start_ns"][waits.index]).reset_index(drop=True)
-    start = shown(trace.meta, table["host"], table["start_ns"].to_numpy())
+    start = comparable_stamps(trace.meta, table["host"], table["start_ns"].to_numpy())
     end = start + table["duration_ns"].to_numpy()
     track = _tracks(trace, table, start, end, tracks, devices)
     looks = _looks_of_calls(trace, calls.sites)

@@ -8,9 +8,9 @@ import numpy as np
 
 from moeprof.analyzers.activity.component_runs import component_runs
 from moeprof.reports.perfetto.slices import Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.trace import Trace
 
 TRACK = "MoE components"
@@ -24,7 +24,7 @@ ABOUT = (
 def component_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     """A slice for each of `component_runs`; of several streams at once they lie on more tracks."""
     runs = component_runs(trace)
-    start = shown(trace.meta, runs["host"], runs["start_ns"].to_numpy())
+    start = comparable_stamps(trace.meta, runs["host"], runs["start_ns"].to_numpy())
     end = start + (runs["end_ns"] - runs["start_ns"]).to_numpy()
     track = np.zeros(len(runs), np.int64)
     places = runs.groupby(["host", "device"], observed=True).indices

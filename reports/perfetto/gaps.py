@@ -10,9 +10,9 @@ from moeprof.analyzers.activity.short import SHORT_NS
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.gaps.told import names_of, told
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.trace import Trace
 
 TRACK = "Gaps"
@@ -26,7 +26,7 @@ SHORT = "short gap"
 def gap_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     """A slice for each gap that `sync_gaps` counts, named after its cause where it is long."""
     gaps = told(trace, gaps_of(trace))
-    start = shown(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
+    start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
     length = gaps["length_ns"].to_numpy()
     track = np.zeros(len(gaps), np.int64)
     places = gaps.groupby(["host", "device"]).indices

@@ -10,8 +10,8 @@ import pandas as pd
 
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
@@ -67,7 +67,7 @@ def _on_tracks(
     trace: Trace, tracks: Tracks, hosts: Hosts, table: pd.DataFrame, looks: list[Look]
 ) -> Slices:
     """A slice for each row (host, line, start_ns, duration_ns), each with a look of its own."""
-    start = shown(trace.meta, table["host"], table["start_ns"].to_numpy(dtype=np.int64))
+    start = comparable_stamps(trace.meta, table["host"], table["start_ns"].to_numpy(dtype=np.int64))
     end = start + table["duration_ns"].to_numpy(dtype=np.int64)
     track = np.zeros(len(table), np.int64)
     lines = cast("dict[tuple[str, str], Any]", table.groupby(["host", "line"]).indices)

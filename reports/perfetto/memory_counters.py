@@ -11,9 +11,9 @@ from typing import Any, cast
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.over_time import planned_over_time
 from moeprof.reports.perfetto.counters import Counter, without_repeats
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.trace import Trace
 
 BYTES = "bytes"
@@ -30,7 +30,7 @@ def measured(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
     told = trace.allocations[trace.allocations["allocated_bytes"].ge(0)]
     told = told[told["device"].ge(0)].astype({"host": "str", "allocator": "str"})
     told = told.sort_values("start_ns", kind="stable")
-    at = shown(trace.meta, told["host"], told["start_ns"].to_numpy())
+    at = comparable_stamps(trace.meta, told["host"], told["start_ns"].to_numpy())
     used = told["allocated_bytes"].to_numpy()
     pools = told.groupby(["host", "device", "allocator"]).indices
     found = []
@@ -48,7 +48,7 @@ def planned(trace: Trace, tracks: Tracks, devices: Devices) -> list[Counter]:
     if module < 0:
         return []
     held = planned_over_time(trace, module)
-    at = shown(trace.meta, held["host"], held["at_ns"].to_numpy())
+    at = comparable_stamps(trace.meta, held["host"], held["at_ns"].to_numpy())
     name = str(trace.modules[trace.modules["module"].eq(module)]["name"].iloc[0])
     places = held.groupby(["host", "device"]).indices
     found = []

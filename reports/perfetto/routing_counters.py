@@ -13,8 +13,8 @@ from moeprof.analyzers.load.by_step import WORST, imbalance_by_step
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.counters import Counter
 from moeprof.reports.perfetto.memory_counters import BYTES
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.trace import Trace
 
 IMBALANCE = "Expert imbalance"
@@ -65,5 +65,5 @@ def _counter(trace: Trace, track: int, values: pd.Series) -> Counter:
     last = mine.iloc[-1:]
     steps = np.concatenate([mine["step"], last["step"]])
     hosts = pd.concat([mine["host"], last["host"]])
-    at = shown(trace.meta, hosts, np.concatenate([mine["start_ns"], last["end_ns"]]))
+    at = comparable_stamps(trace.meta, hosts, np.concatenate([mine["start_ns"], last["end_ns"]]))
     return Counter(track, at, values.loc[steps].to_numpy())

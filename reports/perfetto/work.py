@@ -16,8 +16,8 @@ import pandas as pd
 from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.stamps import shown
 from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
 
@@ -33,7 +33,7 @@ _SHARED = (
 def work_slices(trace: Trace, tracks: Tracks, devices: Devices, flow: Int64s) -> Slices:
     """A slice for each row of `trace.events`, in their order; `flow` has its arrow, or `NONE`."""
     events = attribute(trace, trace.events)
-    start = shown(trace.meta, events["host"], events["start_ns"].to_numpy())
+    start = comparable_stamps(trace.meta, events["host"], events["start_ns"].to_numpy())
     length = events["duration_ns"].to_numpy()
     track = np.zeros(len(events), np.int64)
     streams = events.groupby(["host", "device", "line"], observed=True).indices

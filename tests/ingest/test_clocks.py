@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
@@ -9,7 +10,7 @@ from moeprof.analyzers import analyze
 from moeprof.errors import TableError
 from moeprof.ingest import open_run
 from moeprof.ingest.joining.clock_fit import fit_clock
-from moeprof.tables.clock import is_comparable, to_common
+from moeprof.tables.clock import comparable_stamps, is_comparable, to_common
 from moeprof.tables.trace import HostClock, TraceMeta
 
 US, S = 1000, 10**9
@@ -276,6 +277,13 @@ def test_stamps_are_put_on_the_common_clock():
     at = np.array([1_000_000_000], np.int64)
     assert to_common(aligned, "a", at).tolist() == [1_000_000_000]
     assert to_common(aligned, "b", at).tolist() == [1_000_000_000 - 500 - 2000]
+
+
+def test_stamps_of_several_hosts_are_each_put_on_it_or_left_as_they_are():
+    aligned = meta(HostClock("a", 0, 0.0, 0, 0), HostClock("b", 500, 2000.0, 0, 2))
+    at, hosts = np.array([10, 1_000_000_000, 30], np.int64), pd.Series(["a", "b", "a"])
+    assert comparable_stamps(aligned, hosts, at).tolist() == [10, 1_000_000_000 - 2500, 30]
+    assert comparable_stamps(meta(), hosts, at).tolist() == at.tolist()
 
 
 def test_clocks_that_are_not_aligned_give_no_common_time():
