@@ -20,6 +20,7 @@ from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
+from moeprof.tables.lanes import lanes_apart
 from moeprof.tables.trace import Trace
 
 TRACK = "Collectives"
@@ -58,24 +59,14 @@ def _tracks(
     known = trace.devices
     names = zip(known["host"].tolist(), known["device"].tolist(), strict=True)
     place_of = dict(zip(known["rank"].tolist(), names, strict=True))
+    lanes = lanes_apart(table["rank"].to_numpy(), start, end)
     track = np.zeros(len(table), np.int64)
     for rank, rows in cast("dict[int, Any]", table.groupby("rank").indices).items():
-        lane = _free_lanes(start[rows], end[rows])
+        lane = lanes[rows]
         parent = devices[place_of[rank]]
         uuids = tracks.lanes(parent, TRACK, int(lane.max()) + 1, ABOUT)
         track[rows] = np.array(uuids)[lane]
     return track
-
-
-def _free_lanes(start: Int64s, end: Int64s) -> Int64s:
-    """For each call the first lane that is free: calls hold parts, so none may lie in another."""
-    free_from: list[int] = []
-    lane = np.zeros(len(start), np.int64)
-    for row in np.lexsort((end, start)).tolist():
-        at = next((n for n, free in enumerate(free_from) if free <= start[row]), len(free_from))
-        free_from[at : at + 1] = [end[row]]
-        lane[row] = at
-    return lane
 
 
 def _looks_of_calls(trace: Trace, sites: tuple[Site, ...]) -> list[Look]:

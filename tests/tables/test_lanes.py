@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.tables.lanes import lanes
+from moeprof.tables.lanes import lanes, lanes_apart
 
 INTERVAL = st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12))
 
@@ -61,3 +61,26 @@ def test_a_track_without_partial_overlap_has_one_lane(rows):
     assert {lane for lane, span in zip(lanes_of(spans), spans, strict=True) if span[0] in calm} <= {
         0
     }
+
+
+def apart_of(rows: list[tuple[int, int, int]]) -> list[int]:
+    track, start, end = np.array(rows, np.int64).reshape(-1, 3).T
+    return lanes_apart(track, start, end).tolist()
+
+
+def test_what_holds_others_shares_its_lane_with_none_inside_it():
+    assert apart_of([]) == []
+    assert apart_of([(0, 0, 9), (0, 2, 5), (0, 3, 4), (0, 5, 7), (1, 2, 5)]) == [0, 1, 2, 1, 0]
+    assert apart_of([(0, 5, 9), (0, 0, 5), (0, 9, 9)]) == [0, 0, 0]
+
+
+@given(st.lists(INTERVAL, max_size=25))
+def test_each_takes_the_lowest_lane_that_is_free(rows):
+    spans = [(track, start, start + length) for track, start, length in rows]
+    found = apart_of(spans)
+    taken: dict[tuple[int, int], int] = {}
+    for at in sorted(range(len(spans)), key=lambda n: (spans[n], n)):
+        track, start, end = spans[at]
+        lane = next(n for n in range(len(spans)) if taken.get((track, n), 0) <= start)
+        assert found[at] == lane
+        taken[track, lane] = end
