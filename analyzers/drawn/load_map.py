@@ -4,7 +4,7 @@ Reads:   routing.
 Returns: one row per cell, layer by layer: an expert, or the busiest of some neighbours.
 
 Loads are those of `expert_load`: (token, expert) pairs of the global batch, mean over the used
-steps. Where there would be more than `MOST_CELLS` cells, neighbouring experts share one, which
+steps. Where there would be more than `MOST_CELLS`, neighbouring experts share one, which
 shows the busiest of them: a hot expert is never averaged away.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.drawn.cells import per_cell
 from moeprof.analyzers.expert_load import NONE, loads
 from moeprof.analyzers.load.balance import Loads, overload
 from moeprof.analyzers.load.recorded import recorded
@@ -31,7 +32,6 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "Which expert of which layer gets how many tokens?"
-MOST_CELLS = 40_000
 
 
 def load_map(trace: Trace) -> Analysis:
@@ -40,7 +40,7 @@ def load_map(trace: Trace) -> Analysis:
     if known.routing.empty:
         return Analysis("load_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (NONE,))
     layers, by_expert, by_rank = loads(known.routing)
-    bundle = experts_per_cell(*by_expert.shape)
+    bundle = per_cell(*by_expert.shape)
     busiest = busiest_of_cells(by_expert, bundle)
     at = np.arange(len(layers))[:, None], busiest
     owners = _owners(known.routing, layers, by_expert.shape[1])
@@ -66,12 +66,6 @@ def load_map(trace: Trace) -> Analysis:
         else ()
     )
     return Analysis("load_map", QUESTION, headline, SCHEMA, table, (*said, *known.notes))
-
-
-def experts_per_cell(layers: int, experts: int) -> int:
-    """How many neighbours share a cell so that there are at most `MOST_CELLS`."""
-    columns = max(MOST_CELLS // layers, 1)
-    return -(-experts // columns)
 
 
 def busiest_of_cells(by_expert: Loads, bundle: int) -> np.ndarray:

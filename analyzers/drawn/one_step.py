@@ -51,7 +51,12 @@ SCHEMA = Schema(
         Column("busy_ns", "int64", "ns", "work in it; all of it unless pieces were merged"),
         Column("count", "int64", "count", "pieces of work that are drawn as this one"),
         Column("shown_ns", "int64", "ns", "of the busy time, that of the op that is named"),
-        Column("wait_ns", "int64", "ns", "of a collective, waiting for its peers; -1 not known"),
+        Column(
+            "wait_ns",
+            "int64",
+            "ns",
+            "waiting for peers, of merged pieces as known; -1 not known",
+        ),
         Column("op", "label", "", "op; where none is known the kernel; of idle time the cause"),
         Column("kernel", "label", "", "kernel or thunk name"),
         Column("kind", "label", "", "kernel, copy, memset, op or idle"),

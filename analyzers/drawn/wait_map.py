@@ -13,6 +13,7 @@ import pandas as pd
 
 from moeprof.analyzers.communication.notes import NONE, clock_notes
 from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.drawn.cells import per_cell
 from moeprof.analyzers.stragglers import waited_for_by_step
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -28,7 +29,6 @@ SCHEMA = Schema(
     ),
 )
 QUESTION = "Which rank waits in which step, and for whom?"
-MOST_CELLS = 40_000
 
 
 def wait_map(trace: Trace) -> Analysis:
@@ -41,7 +41,7 @@ def wait_map(trace: Trace) -> Analysis:
     late = waited_for_by_step(known)
     waiting = known.groupby(["rank", "step"])["wait_ns"].sum().unstack("step")
     waiting = waiting.reindex(index=late.index, columns=late.columns)
-    bundle = steps_per_cell(*late.shape)
+    bundle = per_cell(*late.shape)
     table = _cells(waiting, late, bundle)
     headline = (
         Metric("ranks", len(late), "count"),
@@ -52,12 +52,6 @@ def wait_map(trace: Trace) -> Analysis:
     return Analysis(
         "wait_map", QUESTION, headline, SCHEMA, table, (*shared, *clock_notes(trace, waits))
     )
-
-
-def steps_per_cell(ranks: int, steps: int) -> int:
-    """How many steps share a cell so that there are at most `MOST_CELLS`."""
-    columns = max(MOST_CELLS // ranks, 1)
-    return -(-steps // columns)
 
 
 def _cells(waiting: pd.DataFrame, late: pd.DataFrame, bundle: int) -> pd.DataFrame:

@@ -41,6 +41,8 @@ class TimelineView:
     phases: tuple[str, ...]
     has_order: bool
     has_waits: bool
+    span: str
+    held: str
     notes: tuple[str, ...]
     style: Mapping[str, object]
 
@@ -69,10 +71,13 @@ def timeline_view(document: Document) -> TimelineView | None:
         parts=parts,
         phases=tuple(phase for phase in PHASES if phase in found),
         has_order=int(number(known["devices"])) > 1,
+        span=_span(known),
+        held=_held(known),
         notes=tuple(drawing["notes"]),
         has_waits=isinstance(waits, list) and any(_is_positive(value) for value in waits),
         style={
             "section": SECTION,
+            "span": _span(known),
             "components": {
                 part.component: {
                     "name": part.name,
@@ -96,6 +101,21 @@ def _title(known: Mapping[str, Value]) -> str:
     if known["step"] is None:
         return "The whole capture"
     return f"Step {known['step']}, the one nearest to the median, piece by piece"
+
+
+def _span(known: Mapping[str, Value]) -> str:
+    """What all of the picture is called."""
+    return "capture" if known["step"] is None else "step"
+
+
+def _held(known: Mapping[str, Value]) -> str:
+    """What the document holds of the pieces, and how those that were merged are found."""
+    if known["pieces_drawn"] == known["pieces_of_work"]:
+        return "Every piece is in the embedded JSON."
+    return (
+        "The embedded JSON holds the pieces as they are drawn: what was merged is found by the op "
+        "that it is named after, and by no other."
+    )
 
 
 def _sentence(known: Mapping[str, Value]) -> str:

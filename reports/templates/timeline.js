@@ -98,7 +98,7 @@ const timelines = [];
       if (is.count > 1) {
         rows.push(["merged", `${timeline.grouped(is.count, 0)} pieces, busy ${timeline.time(is.busy_ns)}, of it ${timeline.time(is.shown_ns)} this op`]);
       }
-      if (is.wait_ns >= 0) rows.push(["waits for peers", timeline.time(is.wait_ns)]);
+      if (is.wait_ns >= 0) rows.push([`waits for peers${is.count > 1 ? ", where known" : ""}`, timeline.time(is.wait_ns)]);
       if (is.kernel && is.kernel !== is.op) rows.push(["kernel", is.kernel]);
       if (is.scope) rows.push(["scope", is.scope]);
       if (is.source) rows.push(["source", is.source]);

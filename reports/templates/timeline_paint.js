@@ -279,7 +279,7 @@ const timelinePaint = (() => {
       }
     };
 
-    return { main, overview: timelineStrip(model, colours) };
+    return { main, overview: timelineStrip(model, colours, style.span) };
   };
 
   return { painter, laidOut, AXIS, ROW };

@@ -1,6 +1,6 @@
-// The whole step as a strip: how much of all lanes' time each part fills, pixel by pixel, and which
+// All of the picture as a strip: how much of all lanes' time each part fills, pixel by pixel, and which
 // stretch of it is in sight.
-const timelineStrip = (model, colours) => {
+const timelineStrip = (model, colours, span) => {
   const { theme, fitted, sized } = timelinePen;
   let strip = null;
   const filled = (width, height) => {
@@ -48,7 +48,7 @@ const timelineStrip = (model, colours) => {
     context.font = `11px ${colour.font}`;
     context.textBaseline = "middle";
     context.fillStyle = colour.soft;
-    context.fillText(fitted(context, "whole step", gutter - 10), 4, height / 2);
+    context.fillText(fitted(context, `whole ${span}`, gutter - 10), 4, height / 2);
     const [from, to] = [view.start, view.end].map((stamp) => gutter + (stamp / model.duration) * wide);
     context.fillStyle = colour.card;
     context.globalAlpha = 0.66;

@@ -5,8 +5,9 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.drawn import load_map as module
-from moeprof.analyzers.drawn.load_map import experts_per_cell, load_map
+from moeprof.analyzers.drawn import cells as module
+from moeprof.analyzers.drawn.cells import per_cell
+from moeprof.analyzers.drawn.load_map import load_map
 from moeprof.analyzers.drawn.rank_map import ONE_RANK, rank_map
 from moeprof.analyzers.expert_load import NONE, expert_load
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -97,7 +98,7 @@ def test_neighbours_that_share_a_cell_show_the_busiest(monkeypatch):
     [(61, 256, 1), (100, 512, 2), (61, 100_000, 153), (50_000, 8, 8)],
 )
 def test_cells_are_few_enough_to_draw(layers, experts, bundle):
-    assert experts_per_cell(layers, experts) == bundle
+    assert per_cell(layers, experts) == bundle
 
 
 def test_what_is_missing_is_said():

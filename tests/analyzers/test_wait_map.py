@@ -2,8 +2,9 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.communication.notes import NONE
-from moeprof.analyzers.drawn import wait_map as module
-from moeprof.analyzers.drawn.wait_map import steps_per_cell, wait_map
+from moeprof.analyzers.drawn import cells as module
+from moeprof.analyzers.drawn.cells import per_cell
+from moeprof.analyzers.drawn.wait_map import wait_map
 from moeprof.analyzers.stragglers import stragglers
 
 OPS = (hlo("x", "parameter", size_bytes=8, shape="f32[2]"), hlo("sent", "all-to-all", "x"))
@@ -52,7 +53,7 @@ def test_steps_that_share_a_cell_are_averaged(monkeypatch):
 
 @pytest.mark.parametrize(("ranks", "steps", "bundle"), [(8, 10, 1), (512, 100, 2), (99_999, 3, 3)])
 def test_cells_are_few_enough(ranks, steps, bundle):
-    assert steps_per_cell(ranks, steps) == bundle
+    assert per_cell(ranks, steps) == bundle
 
 
 def test_of_hosts_without_a_common_clock_nothing_is_said():

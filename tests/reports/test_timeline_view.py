@@ -41,6 +41,10 @@ def test_the_sentence_says_what_was_merged():
     assert view is not None
     assert view.sentence.startswith("41.00 µs on 2 devices: 52 pieces of work, drawn as ")
     assert "are merged with their neighbours" in view.sentence
+    assert (view.span, view.held.split(":")[0]) == (
+        "step",
+        "The embedded JSON holds the pieces as they are drawn",
+    )
     assert any("52 pieces of work are drawn as" in note for note in view.notes)
 
 
@@ -58,6 +62,7 @@ def test_without_steps_it_is_of_the_whole_capture():
     view = timeline_view(document(traced(WORK, OPS, steps={})))
     assert view is not None
     assert view.title == "The whole capture"
+    assert (view.span, view.held) == ("capture", "Every piece is in the embedded JSON.")
 
 
 def test_a_check_that_withholds_the_timeline_withholds_its_picture():
