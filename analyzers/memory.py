@@ -12,10 +12,9 @@ neither.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from moeprof.analyzers.heap.at_peak import Peak, grouped, peak_of
 from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.pools import device_pools
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -72,15 +71,9 @@ def _headline(trace: Trace, peak: Peak | None) -> tuple[Metric, ...]:
     return (*parts, Metric("allocator_peak", _allocator_peak(trace), "bytes"))
 
 
-def _device_pools(trace: Trace) -> pd.DataFrame:
-    """Allocator events of device memory that tell a peak."""
-    events = trace.allocations
-    return events[events["device"].ge(0) & events["peak_bytes"].gt(0)]
-
-
 def _allocator_peak(trace: Trace) -> int | None:
     """Most bytes in use on any device since its process began; None where no event tells."""
-    pools = _device_pools(trace)
+    pools = device_pools(trace)
     return int(pools["peak_bytes"].max()) if len(pools) else None
 
 
@@ -109,7 +102,7 @@ def _others(trace: Trace, module: int) -> tuple[str, ...]:
 
 
 def _allocator_notes(trace: Trace) -> tuple[str, ...]:
-    pools = _device_pools(trace)
+    pools = device_pools(trace)
     if pools.empty:
         return (NO_ALLOCATOR,)
     peaks = pools.groupby(["host", "device"], observed=True)["peak_bytes"].max()

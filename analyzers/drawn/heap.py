@@ -21,6 +21,7 @@ from moeprof.analyzers.heap.contents import Contents
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.over_program import fullest_points, living, running
 from moeprof.analyzers.heap.places import Heap
+from moeprof.analyzers.heap.pools import pool_bytes
 from moeprof.analyzers.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -164,17 +165,6 @@ def _headline(trace: Trace, peak: Peak, found: Heap) -> tuple[Metric, ...]:
         Metric("pool", pool_bytes(trace), "bytes"),
         Metric("device_memory", spec.hbm_bytes if spec else None, "bytes"),
     )
-
-
-def pool_bytes(trace: Trace) -> int | None:
-    """What the allocator may give out on the device where that is least; None where none tells."""
-    pools = trace.allocations
-    told = pools[pools["device"].ge(0) & pools["allocated_bytes"].ge(0)]
-    told = told[told["available_bytes"].ge(0)]
-    sizes = (told["allocated_bytes"] + told["available_bytes"]).groupby(
-        [told["host"], told["device"]], observed=True
-    )
-    return int(sizes.max().min()) if len(told) else None
 
 
 def _notes(trace: Trace, peak: Peak, found: Heap) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from moeprof.reports.components import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASE
 from moeprof.reports.document import Document, Value, figures_of
 from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
 from moeprof.reports.figures.heap_bands import Band, Row, bands, rows_of
+from moeprof.reports.figures.memory_axis import Scale, limit_of, limit_shape
 from moeprof.reports.values import whole
 from moeprof.units import format_bytes, format_percent
 
@@ -24,9 +25,6 @@ OVER_PROGRAM = (
     "finds. The strips below say which component runs, and in which phase."
 )
 AT_PEAK = "At the peak: The largest kinds of tensors, and the components that wrote them."
-_LIMIT = "#c0392b"
-_NEAR = 0.4
-"""A limit is drawn where the peak reaches this share of it: else it would flatten all else."""
 _NAME_WIDTH, _LINE_WIDTH = 34, 70
 _MOST_KINDS = 8
 _LEAST_LABELLED = 0.12
@@ -73,18 +71,6 @@ def at_peak(document: Document) -> Figure | None:
         for component, size in sorted(sizes[content].items(), key=lambda item: -item[1])
     ]
     return horizontal(pieces, labels, scale.unit, narrow=largest)
-
-
-class Scale:
-    """Bytes as the unit that an axis has."""
-
-    def __init__(self, peak_bytes: int) -> None:
-        """MiB, and GiB from 1 GiB on."""
-        self.bytes, self.unit = (2**30, "GiB") if peak_bytes >= 2**30 else (2**20, "MiB")
-
-    def __call__(self, size_bytes: int) -> float:
-        """The size on the axis."""
-        return size_bytes / self.bytes
 
 
 def _layer(band: Band, edges: Sequence[int], scale: Scale) -> Json:
@@ -269,32 +255,6 @@ def _peak_note(rows: Sequence[Row], told: Mapping[str, Value], scale: Scale) -> 
         "yanchor": "bottom",
         "align": "left",
         "font": {"size": 12},
-    }
-
-
-def limit_of(told: Mapping[str, Value], peak_bytes: int) -> int | None:
-    """What the device can hold, the allocator's pool first; None where it is far away."""
-    limit = whole(told.get("pool")) or whole(told.get("device_memory"))
-    return limit if limit and peak_bytes >= _NEAR * limit else None
-
-
-def limit_shape(limit_bytes: int, scale: Scale) -> Json:
-    """A line across the figure with the limit's size."""
-    y = scale(limit_bytes)
-    return {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": y,
-        "y1": y,
-        "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
-        "label": {
-            "text": f"limit {format_bytes(limit_bytes)}",
-            "textposition": "start",
-            "yanchor": "bottom",
-            "font": {"color": _LIMIT, "size": 12},
-        },
     }
 
 
