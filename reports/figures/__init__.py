@@ -12,11 +12,12 @@ from moeprof.reports.figures import (
     allocated,
     flame,
     heap,
-    heat_maps,
+    load_maps,
     of_devices,
     of_step,
     roofline,
     stage_grid,
+    wait_map,
 )
 from moeprof.reports.figures.bars import Figure
 
@@ -27,10 +28,10 @@ FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {
     "receive_buffers": (("", of_step.receive_buffers),),
     "timeline": (("", of_devices.timeline),),
     "collectives": (("", of_devices.collectives),),
-    "stragglers": (("", of_devices.stragglers), (heat_maps.WAITS, heat_maps.waits)),
+    "stragglers": (("", of_devices.stragglers), (wait_map.WAITS, wait_map.waits)),
     "expert_load": (
-        (heat_maps.EXPERTS, heat_maps.expert_load),
-        (heat_maps.RANKS, heat_maps.rank_load),
+        (load_maps.EXPERTS, load_maps.expert_load),
+        (load_maps.RANKS, load_maps.rank_load),
     ),
     "roofline": (
         (roofline.ROOFS, roofline.roofline),

@@ -21,7 +21,7 @@ from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
 from moeprof.reports.document import build
-from moeprof.reports.figures import heat_maps
+from moeprof.reports.figures import load_maps, wait_map
 from moeprof.reports.figures import roofline as roofline_figure
 from moeprof.reports.figures import stage_grid as stage_grid_figure
 from moeprof.specs.schedule import Schedule
@@ -74,7 +74,7 @@ def sections(*drawings):
 
 
 def test_a_cell_is_coloured_by_the_logarithm_of_its_load():
-    figure = heat_maps.expert_load(document(experts()))
+    figure = load_maps.expert_load(document(experts()))
     Figure(figure)
     cells, bars = figure["data"]
     # log2 of 3; none at all and a quarter look alike; 1/2 is one step below even
@@ -86,7 +86,7 @@ def test_a_cell_is_coloured_by_the_logarithm_of_its_load():
 
 
 def test_ranks_are_told_apart_where_all_layers_agree():
-    layout = heat_maps.expert_load(document(experts()))["layout"]
+    layout = load_maps.expert_load(document(experts()))["layout"]
     assert [line["x0"] for line in layout["shapes"]] == [1.5]
     assert [(note["x"], note["text"]) for note in layout["annotations"]] == [
         (0.5, "rank 0"),
@@ -94,28 +94,28 @@ def test_ranks_are_told_apart_where_all_layers_agree():
     ]
     moved = experts()
     moved.table.loc[0, "rank"] = -1
-    assert "shapes" not in heat_maps.expert_load(document(moved))["layout"]
+    assert "shapes" not in load_maps.expert_load(document(moved))["layout"]
 
 
 def test_cells_of_several_experts_say_which_they_hold():
-    figure = heat_maps.expert_load(document(experts(per_cell=3, experts=11)))
+    figure = load_maps.expert_load(document(experts(per_cell=3, experts=11)))
     cells = figure["data"][0]
     assert cells["x"] == ["0–2", "3–5", "6–8", "9–10"]
     assert "experts %{x}, of them %{customdata[0]} (rank" in cells["hovertemplate"]
-    alone = heat_maps.expert_load(document(experts(ranks=1)))["data"][0]
+    alone = load_maps.expert_load(document(experts(ranks=1)))["data"][0]
     assert "rank" not in alone["hovertemplate"]
 
 
 def test_ranks_are_drawn_by_layer():
     rows = [(0, 0, 5.0, 0.5), (0, 1, 15.0, 1.5)]
-    cells, bars = heat_maps.rank_load(document(made(RANKS, rows, layers=1, ranks=2)))["data"]
+    cells, bars = load_maps.rank_load(document(made(RANKS, rows, layers=1, ranks=2)))["data"]
     assert cells["z"] == [[-1, 0.585]]
     assert cells["customdata"] == [[[0.5, 5], [1.5, 15]]]
     assert bars["x"] == [1.5]
 
 
 def test_the_late_rank_is_marked_where_it_costs_something():
-    figure = heat_maps.waits(document(late(0.0, 16.5), waiting()))
+    figure = wait_map.waits(document(late(0.0, 16.5), waiting()))
     Figure(figure)
     cells, bars, marks = figure["data"]
     assert (cells["x"], cells["y"]) == (["3", "4"], ["0", "1"])
@@ -131,18 +131,18 @@ def test_bars_beside_the_waiting_are_the_figures_of_the_table():
     rows = [(0, n, 1.0 * MS, 0.0) for n in range(3)]
     rows += [(1, 0, 0.0, 30.0 * MS), *((1, n, unknown, unknown) for n in (1, 2))]
     drawing = made(WAITS, rows, ranks=2, steps=3, steps_per_cell=1)
-    assert heat_maps.waits(document(late(0.0, 10.0), drawing))["data"][1]["x"] == [0.0, 10.0]
-    assert heat_maps.waits(document(drawing))["data"][1]["x"] == [None, None]
+    assert wait_map.waits(document(late(0.0, 10.0), drawing))["data"][1]["x"] == [0.0, 10.0]
+    assert wait_map.waits(document(drawing))["data"][1]["x"] == [None, None]
 
 
 def test_nobody_is_marked_where_the_time_of_a_step_is_not_known():
     without = build(trace(steps=[]), {"wait_map": waiting()})
-    assert len(heat_maps.waits(without)["data"]) == 2
+    assert len(wait_map.waits(without)["data"]) == 2
 
 
 @pytest.mark.parametrize(
     ("draw", "schema"),
-    [(heat_maps.expert_load, LOAD), (heat_maps.rank_load, RANKS), (heat_maps.waits, WAITS)],
+    [(load_maps.expert_load, LOAD), (load_maps.rank_load, RANKS), (wait_map.waits, WAITS)],
 )
 def test_without_cells_there_is_no_figure(draw, schema):
     assert draw(document()) is None
@@ -316,7 +316,7 @@ def told_apart(one, other, vision):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_colours_of_maps_and_stages_are_told_apart_by_all(vision):
-    cells = heat_maps.expert_load(document(experts()))["data"][0]
+    cells = load_maps.expert_load(document(experts()))["data"][0]
     for scale in (cells["colorscale"], cells["meta"]["dark"]):
         steps = [colour for _place, colour in scale]
         for one, other in itertools.combinations(steps, 2):
