@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.launches.pairs import pairs_of, places_of
 from moeprof.tables.intervals import cover
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 
 QUEUED = Schema(
     "queued",
@@ -33,29 +33,19 @@ QUEUED = Schema(
 
 def queued(trace: Trace) -> pd.DataFrame:
     """`QUEUED`: one row per launch whose device work is in the trace, by device and launch."""
-    work = work_of(trace.events)
-    hosts = trace.meta.hosts
-    pieces = pd.DataFrame(
+    pairs = pairs_of(trace)
+    calls = trace.launches.iloc[pairs["launch"].to_numpy()]
+    work = trace.events.iloc[pairs["event"].to_numpy()]
+    found = pd.DataFrame(
         {
-            "host": _places(work["host"], hosts),
-            "correlation": work["correlation_id"].to_numpy(),
+            "host": places_of(work["host"], trace.meta.hosts),
             "device": work["device"].to_numpy(),
             "step": work["step"].to_numpy(),
+            "launch_ns": calls["start_ns"].to_numpy(),
+            "call_ns": calls["duration_ns"].to_numpy(),
             "start_ns": work["start_ns"].to_numpy(),
         }
     )
-    # events are in order of start on each device, so the first row of a launch is its start
-    pieces = pieces[pieces["correlation"] >= 0].drop_duplicates(["host", "correlation"])
-    calls = trace.launches
-    called = pd.DataFrame(
-        {
-            "host": _places(calls["host"], hosts),
-            "correlation": calls["correlation_id"].to_numpy(),
-            "launch_ns": calls["start_ns"].to_numpy(),
-            "call_ns": calls["duration_ns"].to_numpy(),
-        }
-    ).drop_duplicates(["host", "correlation"])
-    found = pieces.merge(called, on=["host", "correlation"])
     found = found.sort_values(["host", "device", "launch_ns"], ignore_index=True)
     depth = np.zeros(len(found), np.int64)
     for rows in found.groupby(["host", "device"]).indices.values():
@@ -83,10 +73,3 @@ def empty_ns(queue: pd.DataFrame, segments: pd.DataFrame, hosts: Sequence[str]) 
         first, last = (segments[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
         empty[rows] -= waiting.until(last) - waiting.until(first)
     return empty
-
-
-def _places(hosts: pd.Series, names: Sequence[str]) -> np.ndarray:
-    """Place among `names` of each of `hosts`, which are labels."""
-    known = pd.Index(names).get_indexer(hosts.cat.categories.astype("str"))
-    places: np.ndarray = np.append(known, -1)[hosts.cat.codes.to_numpy()].astype(np.int64)
-    return places

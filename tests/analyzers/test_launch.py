@@ -2,6 +2,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.launch import launch
+from moeprof.analyzers.launches.pairs import pairs_of
 
 OPS = (hlo("dot", "dot"),)
 US = 1000
@@ -48,6 +49,13 @@ def test_latency_is_from_the_call_to_the_first_piece_that_it_brought():
     assert told["launch_latency_p90"] == pytest.approx((10 + 0.8 * 16) * US)
     assert told["launch_calls_per_step"] == 3
     assert told["launch_call_time"] == 4 * US
+
+
+def test_a_launch_is_paired_with_the_first_piece_that_it_brought():
+    """Of a graph the first; not what nothing launched, nor a launch without work here."""
+    events = [work(10, 1, 2), work(20, 1, 1), work(30, 1, 1), work(40, 1)]
+    pairs = pairs_of(traced(events, OPS, launches=[call(1, 0), call(2, 4), call(9, 51)]))
+    assert pairs[["launch", "event"]].to_numpy().tolist() == [[1, 0], [0, 1]]
 
 
 def test_the_queue_holds_what_is_launched_and_has_not_started():
