@@ -28,7 +28,8 @@ _STYLES = ("page.css", "timeline.css")
 _SCRIPTS = (
     *("tables.js", "figures.js", "flame.js", "documents.js"),
     *("timeline_model.js", "timeline_pen.js", "timeline_strip.js", "timeline_paint.js"),
-    *("timeline.js", "page.js"),
+    *("timeline_view.js", "timeline_tip.js", "timeline_walk.js", "timeline_keys.js"),
+    *("timeline_pointer.js", "timeline.js", "page.js"),
 )
 
 
