@@ -89,7 +89,7 @@ def command(
     from moeprof.reports.document import build
 
     if html is not None:
-        refuse_other_than_a_page(html, "--html")
+        refuse_other_than_a_page(html, "--html", [base, new])
 
     with working("reading the base run") as work:
         before = open_run(base, base_session, tell=work.counting("reading the base run"))

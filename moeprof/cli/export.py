@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.pages import refuse_an_input
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 
@@ -69,6 +70,8 @@ def command(
         raise click.BadParameter(
             f"expected a name that ends in {_SUFFIX}, found {perfetto}.", param_hint="--perfetto"
         )
+    if perfetto is not None:
+        refuse_an_input(perfetto, "--perfetto", [run])
     from moeprof.ingest import open_run
     from moeprof.reports.document import build
     from moeprof.reports.perfetto import write_perfetto

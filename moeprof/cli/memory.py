@@ -120,7 +120,8 @@ def command(
     from moeprof.reports.memory_document import to_json
 
     if html is not None:
-        refuse_other_than_a_page(html, "--html")
+        inputs = [Path(str(read)) for read in (run, options["model"]) if read]
+        refuse_other_than_a_page(html, "--html", inputs)
     described = RunOptions(**options)  # type: ignore[arg-type]
     asked = wanted(of_bundled(described) if is_compiled else described)
     if run is not None:

@@ -93,7 +93,7 @@ def command(
     if stages is None and path is None:
         raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
     if html is not None:
-        refuse_other_than_a_page(html, "--html")
+        refuse_other_than_a_page(html, "--html", [path] if path is not None else [])
     from moeprof.reports.pipeline_document import SCHEMA, to_json
 
     document: PipelineDocument = {"schema": SCHEMA, "projected": None, "measured": None}

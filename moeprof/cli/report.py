@@ -46,7 +46,7 @@ def command(
     from moeprof.reports.pages.run import write_page
 
     path = out or _default_path(runs)
-    refuse_other_than_a_page(path, "--out")
+    refuse_other_than_a_page(path, "--out", runs)
     documents = [
         read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
     ]

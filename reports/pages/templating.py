@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from moeprof.errors import MoeprofError
 from moeprof.reports.names import shortened
 from moeprof.reports.story import NAME_WIDTH
+from moeprof.reports.whole_file import whole_file
 
 # What would end a script element or open a comment in one, and the two line ends that are not
 # line ends to JSON but were to JavaScript.
@@ -59,13 +60,14 @@ def rendered(template: str, documents: list[str], **values: object) -> str:
 
 
 def write(page: str, out: Path, option: str) -> None:
-    """Write a page to `out`, which ``option`` named.
+    """Write a page to `out`, which ``option`` named; whole, or not at all.
 
     Raises:
         MoeprofError: `out` cannot be written.
     """
     try:
-        out.write_text(page, encoding="utf-8")
+        with whole_file(out) as file:
+            file.write(page.encode())
     except OSError as error:
         raise MoeprofError(
             f"report {out}: expected a place that can be written, found: {error.strerror}. "

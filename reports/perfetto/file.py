@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import IO, Any
 from moeprof.errors import MoeprofError
 from moeprof.reports.perfetto.layout import Layout, layout
 from moeprof.reports.perfetto.packets import Packets
+from moeprof.reports.whole_file import whole_file
 from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard
 
@@ -45,15 +44,8 @@ def write_perfetto(trace: Trace, file: Path, tell: Tell = unheard) -> Written:
         ) from error
     made = layout(trace)
     try:
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as out:
-            try:
-                _write(made, _Batches(TraceProtoBuilder, out), tell)
-                out.close()
-                os.chmod(out.name, 0o644)
-                os.replace(out.name, file)
-            except BaseException:
-                os.unlink(out.name)
-                raise
+        with whole_file(file) as out:
+            _write(made, _Batches(TraceProtoBuilder, out), tell)
     except OSError as error:
         raise MoeprofError(f"{file}: cannot be written ({error.strerror})") from error
     values = sum(map(len, made.counters))

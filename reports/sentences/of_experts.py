@@ -13,13 +13,13 @@ def expert_load(document: Document) -> str:
     if found.get("worst_expert_imbalance") is None:
         return "Not known: the run recorded no routing."
     told = (
-        f"In its worst layer an expert gets {_times(found['worst_expert_imbalance'])} the tokens "
-        "of the mean expert"
+        f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
+        "of the mean one"
     )
     if found["worst_rank_imbalance"] is not None:
         told += (
-            f", and rank {found['worst_rank']} {_times(found['worst_rank_imbalance'])} those of "
-            f"the mean rank (layer {found['worst_layer']})"
+            f"; ranks differ most in layer {found['worst_layer']}, where rank "
+            f"{found['worst_rank']} gets {_times(found['worst_rank_imbalance'])} the mean"
         )
     dead = found["dead_experts"]
     return f"{told}; experts without a token: {written(dead, 'count') if dead else 'none'}."

@@ -56,13 +56,13 @@ def test_expert_load():
         "dead_experts": 0,
     }
     assert told("expert_load", **known) == (
-        "In its worst layer an expert gets 3.95 × the tokens of the mean expert, and rank 1 "
-        "1.33 × those of the mean rank (layer 2); experts without a token: none."
+        "The busiest expert of a layer gets 3.95 × the tokens of the mean one; ranks differ most "
+        "in layer 2, where rank 1 gets 1.33 × the mean; experts without a token: none."
     )
     ranks = told("expert_load", **{**known, "worst_rank_imbalance": None, "dead_experts": 3})
     assert ranks == (
-        "In its worst layer an expert gets 3.95 × the tokens of the mean expert; experts without "
-        "a token: 3."
+        "The busiest expert of a layer gets 3.95 × the tokens of the mean one; experts without a "
+        "token: 3."
     )
     assert told("expert_load", worst_rank_imbalance=None, layers=0).startswith("Not known")
 
