@@ -120,7 +120,8 @@ PICTURES = (
         "One step on all devices",
         "A row of coloured pieces per device; rank 5 works while the others wait.",
         "One typical step: colours are the parts of the model, pale pieces wait for their peers. "
-        "Zoom, search and hover for op, scope and source line. Rank 5 works alone at the begin.",
+        "Zoom, search and hover for op, scope and source line. "
+        "Rank 5 works alone at the beginning.",
         ("#timeline .timeline-title", "#timeline .timeline-frame"),
     ),
     Picture(

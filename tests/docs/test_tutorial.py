@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
+from typing import cast
 
 import pytest
+
+from moeprof.reports.document import Document
+from moeprof.reports.sentences import sentence
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"\$ ([^`]+?)\n```\n<!-- written by [^>]+-->\n```\n(.*?)\n```\n", re.DOTALL)
@@ -27,7 +32,36 @@ def test_the_fallback_is_found_and_gone_after_the_change(printed):
     assert "Dense ragged dot: saves at most" in before
     assert "Dense ragged dot" not in after
     sites = printed["moeprof analyze runs/tutorial/before --only grouped_gemm"]
-    assert re.search(r"dense \S+back +8 ", sites)
+    assert re.search(r"dense \S+back .+ 8  ", sites)
+
+
+def test_sections_are_counted():
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)]
+    assert numbers == list(range(1, page.count("\n## ") + 1))
+
+
+_UNITS = {"": 1, "ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@pytest.mark.parametrize(
+    ("run", "name"), [("before", "hints"), ("after", "hints"), ("before", "memory")]
+)
+def test_what_is_shown_reads_as_it_does_today(printed, run, name):
+    """The question, and the sentence that these figures make today."""
+    head = printed[f"moeprof analyze runs/tutorial/{run} --only {name}"].partition("\n\n")[0]
+    question = importlib.import_module(f"moeprof.analyzers.{name}").QUESTION
+    _, asked, told = head.partition(f"{question}\n")
+    assert asked
+    said, _, figures = " ".join(told.splitlines()).rpartition(". ")
+    known: dict[str, float] = {}
+    for figure in figures.split(" · "):
+        metric, value, unit = re.fullmatch(r"(\D+) ([\d.]+) ?(\S*)", figure).groups()
+        known[metric.replace(" ", "_")] = float(value) * _UNITS[unit]
+    headline = [{"metric": metric, "value": value, "unit": ""} for metric, value in known.items()]
+    finding = {"question": question, "headline": headline, "columns": [], "rows": [], "notes": []}
+    made = cast(Document, {"analyses": {name: finding}, "trust": []})
+    assert sentence(made, name) == f"{said}.", "run: python docs/write_tutorial.py"
 
 
 def test_the_change_is_beyond_the_noise(printed):

@@ -64,6 +64,27 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+@pytest.fixture(scope="module")
+def open_once(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Page]]:
+    """Open the text of a page for all tests of a file: it takes as long as most of them."""
+    contexts = []
+
+    def opened(html: str) -> Page:
+        out = tmp_path_factory.mktemp("page") / "page.html"
+        out.write_text(html, encoding="utf-8")
+        context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.goto(out.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
 @pytest.fixture
 def open_html(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
     """Open the text of a page from disk, offline."""

@@ -58,15 +58,9 @@ def hostile():
 
 
 @pytest.fixture(scope="module")
-def page(browser, slower, tmp_path_factory):
+def page(open_once, slower):
     """The page of the slower run, opened once for all that only read it."""
-    file = tmp_path_factory.mktemp("comparison") / "comparison.html"
-    file.write_text(render(slower), encoding="utf-8")
-    context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
-    opened = context.new_page()
-    opened.goto(file.as_uri())
-    yield opened
-    context.close()
+    return open_once(render(slower))
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])

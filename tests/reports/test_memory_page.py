@@ -40,6 +40,12 @@ def open_page(open_html):
     return opened
 
 
+@pytest.fixture(scope="module")
+def page(open_once):
+    """The page, opened once for all that only read it."""
+    return open_once(render(made()))
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_complains_and_nothing_is_wider_than_the_screen(open_page, scheme, width):
     page, heard = open_page(made(), width, scheme)
@@ -50,8 +56,7 @@ def test_nothing_complains_and_nothing_is_wider_than_the_screen(open_page, schem
     assert violations(page) == []
 
 
-def test_the_grid_says_in_marks_what_fits(open_page):
-    page, _ = open_page(made())
+def test_the_grid_says_in_marks_what_fits(page):
     rows = page.eval_on_selector_all(
         "#grid tbody tr", "rows => rows.map(row => [...row.cells].map(c => c.textContent.trim()))"
     )
@@ -61,8 +66,7 @@ def test_the_grid_says_in_marks_what_fits(open_page):
     assert "sparse-gmm at pdbs 1 needs 71.0 of the pool's 72.0 GiB: borderline" in verdict
 
 
-def test_what_would_help_most_is_on_the_first_screen(open_page):
-    page, _ = open_page(made())
+def test_what_would_help_most_is_on_the_first_screen(page):
     assert page.inner_text(".changes li").split("\n") == [
         "−6.0 GiB",
         "vocab tiling 4",
@@ -73,8 +77,7 @@ def test_what_would_help_most_is_on_the_first_screen(open_page):
     assert box["y"] < 900
 
 
-def test_every_component_stands_in_the_account(open_page):
-    page, _ = open_page(made())
+def test_every_component_stands_in_the_account(page):
     names = page.eval_on_selector_all(
         "#account-table tbody tr, #account tbody tr", "r => r.map(x => x.cells[0].textContent)"
     )

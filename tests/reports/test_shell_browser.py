@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.hints import SCHEMA as HINTS
 from moeprof.ingest import open_run
 from moeprof.reports.document import Document, build
-from moeprof.reports.pages.run import write_page
+from moeprof.reports.pages.run import render
 from moeprof.tables.analysis import Analysis
 
 GPU_RUN = Path(__file__).parent.parent / "data" / "gpu" / "sparse-ragged-dot"
@@ -47,16 +47,11 @@ def captured() -> Document:
 
 
 @pytest.fixture(scope="module")
-def opened(browser, captured, tmp_path_factory) -> Iterator[Page]:
+def opened(open_once, captured) -> Page:
     """Its page, opened once, which scrolls at once."""
-    file = tmp_path_factory.mktemp("captured") / "report.html"
-    write_page([captured], file)
-    context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
-    page = context.new_page()
-    page.goto(file.as_uri())
+    page = open_once(render([captured]))
     page.add_style_tag(content="html { scroll-behavior: auto !important }")
-    yield page
-    context.close()
+    return page
 
 
 @pytest.fixture
