@@ -14,6 +14,7 @@ from moeprof.analyzers import ALL, DRAWN
 from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
+from moeprof.analyzers.comparison.settings import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.analyzers.stages.compared import SCHEMA as SCHEDULES
 from moeprof.tables import host_side, routing, trace
@@ -76,6 +77,7 @@ COMPARED = (
     (STEP_CHANGES, "The step, then the four times that add up to it."),
     (CHANGES, "One row for all op time, one per component, one per op that both runs have or one."),
     (MEMORY_CHANGES, "The peak of the step's program, then its parts."),
+    (SETTING_CHANGES, "One row per setting that differs, where capture made both runs."),
 )
 
 

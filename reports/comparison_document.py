@@ -16,9 +16,9 @@ from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.compare import Comparison
 from moeprof.analyzers.comparison.gates import Outcome
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
+from moeprof.analyzers.comparison.settings import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES
-from moeprof.reports.comparison_settings import SETTING_CHANGES
 from moeprof.reports.document import (
     ColumnInfo,
     Document,

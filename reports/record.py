@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -30,15 +31,22 @@ def is_run_folder(path: Path) -> bool:
     return read_meta(path) is not None
 
 
+def read_whole(run: str) -> Mapping[str, object] | None:
+    """All that ``meta.json`` in the folder `run` holds; None as of `read_record`.
+
+    Raises:
+        TraceError: there is a ``meta.json`` that cannot be read.
+    """
+    return read_meta(Path(run)) if run else None
+
+
 def read_record(run: str) -> RunRecord | None:
     """The record in the folder `run`; None where capture did not make it, or `run` is empty.
 
     Raises:
         TraceError: there is a ``meta.json`` that cannot be read.
     """
-    if not run:
-        return None
-    meta = read_meta(Path(run))
+    meta = read_whole(run)
     if meta is None:
         return None
     return {

@@ -83,10 +83,11 @@ def command(
     """
     from moeprof.analyzers.comparison.compare import compare
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
+    from moeprof.analyzers.comparison.settings import setting_changes
     from moeprof.ingest import open_run
     from moeprof.reports.comparison_document import build_comparison, comparison_json
-    from moeprof.reports.comparison_settings import setting_changes
     from moeprof.reports.document import build
+    from moeprof.reports.record import read_whole
 
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
@@ -98,18 +99,13 @@ def command(
         comparison = compare(before, after)
     outcomes = [outcome(gate, comparison) for gate in gates]
     sides = [build(trace, {}) for trace in (before, after)]
-    given = {"--base-session": base_session, "--new-session": new_session}
     document = build_comparison(
         sides[0],
         sides[1],
         comparison,
         outcomes,
-        settings=setting_changes(before.meta.run_folder, after.meta.run_folder),
-        arguments=[
-            *(str(base), str(new)),
-            *(word for gate in gates for word in ("--fail-on", gate.expression)),
-            *(word for name, value in given.items() if value for word in (name, value)),
-        ],
+        settings=setting_changes(*(read_whole(t.meta.run_folder) for t in (before, after))),
+        arguments=_asked((base, new), gates, (base_session, new_session)),
     )
     if html is not None:
         from moeprof.reports.pages.comparison import write_page
@@ -127,6 +123,18 @@ def command(
     is_partly = not comparison.is_whole or any(is_partial(side) for side in sides)
     if NOT_KNOWN in verdicts or is_partly:
         ctx.exit(EXIT_PARTIAL)
+
+
+def _asked(
+    runs: tuple[Path, Path], gates: tuple[Gate, ...], sessions: tuple[str | None, str | None]
+) -> list[str]:
+    """The command's words, without those that only say how the answer is shown."""
+    named = zip(("--base-session", "--new-session"), sessions, strict=True)
+    return [
+        *map(str, runs),
+        *(word for gate in gates for word in ("--fail-on", gate.expression)),
+        *(word for name, session in named if session for word in (name, session)),
+    ]
 
 
 def _show(document: ComparisonDocument) -> None:

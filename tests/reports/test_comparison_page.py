@@ -11,8 +11,8 @@ from report_cases import HOSTILE
 
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate
+from moeprof.analyzers.comparison.settings import SETTING_CHANGES, setting_changes
 from moeprof.reports.comparison_document import build_comparison, comparison_json
-from moeprof.reports.comparison_settings import SETTING_CHANGES, setting_changes
 from moeprof.reports.document import build
 from moeprof.reports.figures.of_comparison import components, step
 from moeprof.reports.names import encodable
@@ -151,22 +151,17 @@ def test_without_steps_the_page_says_what_is_missing(open_html):
     assert "no whole step to measure in base" in page.inner_text(".notes")
 
 
-def record(folder, argv, flags="", mesh=None):
-    folder.mkdir()
-    meta = {"schema": "moeprof.run/1", "argv": argv, "xla_flags": flags, "mesh": mesh or {}}
-    (folder / "meta.json").write_text(json.dumps(meta))
-    return str(folder)
+def record(argv, flags="", mesh=None):
+    return {"schema": "moeprof.run/1", "argv": argv, "xla_flags": flags, "mesh": mesh or {}}
 
 
-def test_what_was_set_differently_is_told_option_by_option(tmp_path):
+def test_what_was_set_differently_is_told_option_by_option():
     base = record(
-        tmp_path / "base",
         ["python", "train.py", "--lr", "1e-3", "--ep=8", "--fast", "--shift", "-1", "data"],
         "--xla_a=1 --xla_b=2",
         {"expert": 4},
     )
     new = record(
-        tmp_path / "new",
         ["python", "train.py", "--lr", "1e-3", "--ep", "4", "--shift", "-2", "other"],
         "--xla_a=1",
         {"expert": 8},
@@ -179,5 +174,5 @@ def test_what_was_set_differently_is_told_option_by_option(tmp_path):
         ["XLA_FLAGS --xla_b", "2", ""],
         ["mesh expert", "4", "8"],
     ]
-    assert setting_changes(base, "").empty
+    assert setting_changes(base, None).empty
     assert setting_changes(base, base).empty

@@ -1,6 +1,6 @@
 """Question: what was set differently in two runs, as far as `moeprof capture` wrote it down?
 
-Reads:   ``meta.json`` of both run folders: the command, XLA flags, the mesh, versions.
+Reads:   what ``meta.json`` of both run folders holds: the command, XLA flags, the mesh, versions.
 Returns: one row per setting that differs.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pandas as pd
 
-from moeprof.ingest.sources.run_record import read_meta
-from moeprof.reports.names import encodable
 from moeprof.tables.schema import Column, Schema
 
 SETTING_CHANGES = Schema(
@@ -27,16 +24,13 @@ SETTING_CHANGES = Schema(
 )
 
 
-def setting_changes(base: str, new: str) -> pd.DataFrame:
-    """`SETTING_CHANGES` of two run folders; empty where capture made one of them not.
-
-    Raises:
-        TraceError: there is a ``meta.json`` that cannot be read.
-    """
-    records = [read_meta(Path(run)) if run else None for run in (base, new)]
-    if records[0] is None or records[1] is None:
+def setting_changes(
+    base: Mapping[str, object] | None, new: Mapping[str, object] | None
+) -> pd.DataFrame:
+    """`SETTING_CHANGES` of two records; empty where capture made one of the runs not."""
+    if base is None or new is None:
         return SETTING_CHANGES.frame()
-    before, after = (dict(_settings(record)) for record in records if record is not None)
+    before, after = dict(_settings(base)), dict(_settings(new))
     rows = [
         {"setting": name, "base": before.get(name, ""), "new": after.get(name, "")}
         for name in dict.fromkeys([*before, *after])
@@ -50,11 +44,11 @@ def _settings(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     argv = record.get("argv")
     words = [str(word) for word in argv] if isinstance(argv, list) else []
     for name, value in (*_options(words[1:]), *_flags(record.get("xla_flags"))):
-        yield encodable(name), encodable(value)
+        yield name, value
     for kind in ("mesh", "versions"):
         found = record.get(kind)
         for name, value in found.items() if isinstance(found, dict) else ():
-            yield encodable(f"{kind.removesuffix('s')} {name}"), encodable(str(value))
+            yield f"{kind.removesuffix('s')} {name}", str(value)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
