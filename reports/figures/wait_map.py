@@ -53,7 +53,7 @@ def waits(document: Document) -> Figure | None:
     basis = story.basis(document)
     told = f"others wait %{{x:.3f}} ms {basis} for rank %{{y}}<extra></extra>"
     side = Side(_waited_for(document, ranks), told, "waited<br>for, ms")
-    key: dict[str, Json] = {"title": {"text": f"waiting, ms {basis}", "side": "top"}}
+    key: dict[str, Json] = {"title": {"text": "waiting, ms", "side": "top"}}
     colours: dict[str, Json] = {
         "z": plain(wait_ms),
         "zmin": 0,

@@ -122,7 +122,8 @@ def test_the_late_rank_is_marked_where_it_costs_something():
     assert cells["z"] == [[30, 3], [0, 0]]
     assert bars["x"] == [0.0, 16.5]
     assert (marks["x"], marks["y"]) == (["3"], ["1"])
-    assert cells["colorbar"]["title"]["text"] == "waiting, ms per device and step"
+    assert cells["colorbar"]["title"]["text"] == "waiting, ms"
+    assert "ms per device and step for rank" in bars["hovertemplate"]
 
 
 def test_bars_beside_the_waiting_are_the_figures_of_the_table():
