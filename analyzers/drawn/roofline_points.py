@@ -32,10 +32,11 @@ def roofline_points(trace: Trace) -> Analysis:
     schema = window(trace).stated(SCHEMA)
     rows = ops[is_placed].head(MOST_POINTS)
     table = schema.frame({name: rows[name] for name in schema.names})
+    rest = int(is_placed.sum()) - len(table)
     headline = (
         Metric("op_time", float(ops["per_step_ns"].sum()), "ns"),
         Metric("ops", len(ops), "count"),
+        Metric("cheaper_ops", rest, "count"),
     )
-    rest = int(is_placed.sum()) - len(table)
     told = (f"{rest} more ops, each cheaper than these, are not drawn",) if rest else ()
     return Analysis("roofline_points", QUESTION, headline, schema, table, told)

@@ -289,7 +289,7 @@ def _left_out(document: Document, points: Sequence[Row]) -> str:
     rest_ns = whole_ns - sum(number(row["per_step_ns"]) for row in points)
     if ops == len(points) or not whole_ns:
         return ""
-    is_cut = bool(document["drawings"][_DRAWING]["notes"])
+    is_cut = number(figures["cheaper_ops"]) > 0
     return (
         f"<br>not here: {ops - len(points)} of {ops} ops, {format_percent(rest_ns / whole_ns)} of "
         f"op time:<br>without matrix FLOPs, {'cheaper, ' if is_cut else ''}or not known"

@@ -35,11 +35,13 @@ def test_an_unknown_device_leaves_what_multiplies():
     # 2 · 64 · 32 · 16 FLOP; 64 · 32 + 32 · 16 + 64 · 16 numbers of two bytes; in 1 µs
     assert up["intensity"] == pytest.approx(65_536 / 7168)
     assert up["tflop_per_s"] == pytest.approx(0.065536)
-    assert {m.metric: m.value for m in found.headline} == {"op_time": 4000.0, "ops": 2}
+    told = {m.metric: m.value for m in found.headline}
+    assert told == {"op_time": 4000.0, "ops": 2, "cheaper_ops": 0}
 
 
 def test_what_is_not_drawn_is_counted(monkeypatch):
     monkeypatch.setattr(module, "MOST_POINTS", 1)
     found = roofline_points(work(a="NVIDIA H200"))
     assert found.table["op"].tolist() == ["sum"]
+    assert found.headline[-1].value == 1
     assert found.notes == ("1 more ops, each cheaper than these, are not drawn",)

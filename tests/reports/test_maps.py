@@ -172,7 +172,8 @@ OPS = (
 
 def roofs(*ops):
     """Of four ops with 10 ms in all."""
-    head = (Metric("op_time", 10.0 * MS, "ns"), Metric("ops", 4, "count"))
+    counts = (Metric(name, n, "count") for name, n in (("ops", 4), ("cheaper_ops", 0)))
+    head = (Metric("op_time", 10.0 * MS, "ns"), *counts)
     return document(Analysis("roofline_points", "?", head, POINTS, POINTS.frame(list(ops))))
 
 
@@ -238,10 +239,13 @@ def test_without_steps_times_are_of_the_whole_capture():
         "breakdown", "?", (Metric("basis", "per device over the whole capture", ""),),
         STRAGGLERS, STRAGGLERS.frame(),
     )  # fmt: skip
-    points = Analysis("roofline_points", "?", (Metric("op_time", 10.0 * MS, "ns"),
-                      Metric("ops", 4, "count")), POINTS, POINTS.frame([OPS[0]]))  # fmt: skip
-    told = roofline_figure.roofline(document(breakdown, points))["data"][-1]["customdata"][0]
+    counts = (Metric(name, n, "count") for name, n in (("ops", 4), ("cheaper_ops", 3)))
+    head = (Metric("op_time", 10.0 * MS, "ns"), *counts)
+    points = Analysis("roofline_points", "?", head, POINTS, POINTS.frame([OPS[0]]))
+    figure = roofline_figure.roofline(document(breakdown, points))
+    told = figure["data"][-1]["customdata"][0]
     assert "4.000 ms per device over the whole capture, 40.0 % of op time" in told
+    assert "without matrix FLOPs, cheaper, or not known" in str(figure["layout"]["xaxis"])
 
 
 def test_ops_that_multiply_nothing_have_no_point():
