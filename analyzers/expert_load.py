@@ -215,7 +215,7 @@ def _headline(
     table: pd.DataFrame, factors: tuple[Loads, Loads] | None, bounds: tuple[float, float] | None
 ) -> tuple[Metric, ...]:
     if factors is None:
-        return (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", 0, "count"))
+        return (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count"))
     whole = factors[1]
     worst = table.iloc[int(table["rank_imbalance"].fillna(0).argmax())]
     rank = int(np.nanargmax(whole)) if not np.isnan(whole).all() else None

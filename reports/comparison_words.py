@@ -5,7 +5,8 @@ What is shared by the text and the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
@@ -15,6 +16,10 @@ from moeprof.reports.document import Document
 from moeprof.reports.names import printable
 from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns, format_percent
+
+Side = Literal["base", "new"]
+SIDES: tuple[Side, ...] = ("base", "new")
+_PEAK = {"base": "base_bytes", "new": "new_bytes"}
 
 WORTH_A_LINE = 0.001
 """Share of base's op time from which on a change is worth a line: of 500 ops 25 seem to be beyond a
@@ -87,13 +92,38 @@ def buffers(document: ComparisonDocument) -> list[Row]:
 def memory_sentence(document: ComparisonDocument) -> str:
     """The change of the memory peak, or that it is not known."""
     row = next(iter(document["memory"]["rows"]), None)
-    if row is None or row["change_bytes"] is None:
-        return "memory peak is not known for both runs"
+    if row is None:
+        return f"memory peak is not known of {_sides(_withheld(document, ('memory',)))}"
+    if row["change_bytes"] is None:
+        return f"memory peak is not known of {_sides([s for s in SIDES if row[_PEAK[s]] is None])}"
     if row["change_bytes"] == 0:
         return f"memory peak {format_bytes(number(row['base_bytes']))}, unchanged"
     sizes = from_to(format_bytes, row["base_bytes"], row["new_bytes"])
     change = signed(number(row["change_bytes"]), format_bytes)
     return f"memory peak {sizes}  ({change}, {signed_share(row)})"
+
+
+def step_unknown(document: ComparisonDocument) -> str:
+    """Of which run the step time is not known: ``step time is not known of base``."""
+    without = [s for s in SIDES if not any(step["used"] for step in document[s]["steps"])]
+    missing = {*without, *_withheld(document, ("step_time", "timeline"))}
+    return f"step time is not known of {_sides([s for s in SIDES if s in missing])}"
+
+
+def _withheld(document: ComparisonDocument, names: Sequence[str]) -> list[Side]:
+    """The runs a failed check of which falsifies one of these analyses."""
+    return [
+        side
+        for side in SIDES
+        if any(set(check["withholds"]) & set(names) for check in document[side]["trust"])
+    ]
+
+
+def _sides(names: Sequence[Side]) -> str:
+    """``base``, ``new``, or ``either run``; where no fault names one, one of them."""
+    if len(names) == 1:
+        return names[0]
+    return "either run" if names else "one of the runs"
 
 
 def gate_sentence(gate: GateInfo) -> str:

@@ -112,7 +112,7 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
     step, total = words.step_row(document), words.total(document)
     parts, ops = words.components(document), words.ops(document)
     sides = _sides(document)
-    kind, verdict = _verdict(step)
+    kind, verdict = _verdict(document)
     clear = words.clear(parts, total) if total else []
     return ComparisonView(
         title=" → ".join(side.label for side in sides),
@@ -154,10 +154,12 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
     )
 
 
-def _verdict(step: Row | None) -> tuple[str, str]:
+def _verdict(document: ComparisonDocument) -> tuple[str, str]:
     """Which kind of news it is, and the news in a sentence."""
+    step = words.step_row(document)
     if step is None:
-        return "warn", "Which run is faster cannot be told: the notes say what is missing."
+        told = words.step_unknown(document)
+        return "warn", f"Which run is faster cannot be told: {told}. The notes say why."
     share = step["change_share"]
     way = "faster" if number(step["change_ns"]) < 0 else "slower"
     told = f"{format_percent(abs(number(share)))} {way}"
@@ -246,8 +248,14 @@ def _rest(parts: Sequence[Row], clear: Sequence[Row]) -> str:
     if not parts:
         return "Parts of the step are not compared: the notes say why."
     within = sum(row["verdict"] == WITHIN and bool(row["change_ns"]) for row in parts)
+    same = sum(not row["change_ns"] for row in parts)
+    small = len(parts) - len(clear) - within - same
     told = [f"{len(clear)} of {len(parts)} components changed clearly"]
     told += [f"{within} by no more than the noise"] if within else []
+    told += (
+        [f"{small} by less than {format_percent(words.WORTH_A_LINE)} of op time"] if small else []
+    )
+    told += [f"{same} not at all"] if same else []
     return f"{'; '.join(told)}."
 
 

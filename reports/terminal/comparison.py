@@ -51,7 +51,7 @@ def _verdict(document: ComparisonDocument) -> list[Text]:
     step = words.step_row(document)
     memory = Text(words.memory_sentence(document))
     if step is None:
-        told = "step time is not known for both runs: see the notes"
+        told = f"{words.step_unknown(document)}: see the notes"
         return [*_wrapped(told, "", "bold"), memory]
     return [Text(words.sentence("step", step), style="bold"), memory]
 

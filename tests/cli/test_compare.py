@@ -120,3 +120,12 @@ def test_a_page_does_not_take_the_place_of_a_profile(ran, pair):
     assert code == 2
     assert "expected a name that ends in .html" in err
     assert pair[1].read_bytes() == before
+
+
+def test_of_which_run_a_figure_is_not_known_is_told(ran, tmp_path, pair):
+    damaged = profile(tmp_path, "damaged", 1000, cut=0.7)
+    told = " ".join(ran(damaged, pair[1])[1].split())
+    assert told.startswith("step time is not known of base: see the notes memory peak is not known")
+    told = " ".join(ran(pair[0], damaged)[1].split())
+    assert told.startswith("step time is not known of new: see the notes memory peak is not known")
+    assert "known of either run: see the notes" in " ".join(ran(damaged, damaged)[1].split())

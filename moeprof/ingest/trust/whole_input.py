@@ -55,10 +55,13 @@ def device_work(evidence: Evidence) -> TrustCheck:
         count = format_count(len(evidence.events))
         return TrustCheck("device_work", "ok", f"{count} device events on {devices} device(s)")
     is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in evidence.found)
-    likely = DAMAGE if evidence.damage or is_cut else _causes("".join(evidence.models))
+    is_cut = is_cut or bool(evidence.damage)
+    likely = DAMAGE if is_cut else _causes("".join(evidence.models))
     causes = "; ".join(f"({n}) {cause}" for n, cause in enumerate(likely, 1))
     detail = f"no device events: nothing can be measured. Likely causes: {causes}"
-    return TrustCheck("device_work", "fail", detail, TIMED)
+    # Which programs ran is told by their work; what a cut file held of memory is not known either.
+    unknown = ("receive_buffers", "memory") if is_cut else ("receive_buffers",)
+    return TrustCheck("device_work", "fail", detail, (*TIMED, *unknown))
 
 
 def _causes(models: str) -> tuple[str, ...]:
