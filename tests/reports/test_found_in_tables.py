@@ -6,7 +6,7 @@ import pytest
 from report_cases import document, step_time, trace
 
 from moeprof.reports.document import build
-from moeprof.reports.pages.run import write_page
+from moeprof.reports.pages.run import render
 from moeprof.reports.pages.table_view import finding_table
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.schema import Column, Schema
@@ -37,15 +37,8 @@ def ranks():
 
 
 @pytest.fixture(scope="module")
-def page(browser, tmp_path_factory):
-    """The page with the table, opened once: it takes as long as the tests."""
-    file = tmp_path_factory.mktemp("tables") / "report.html"
-    write_page([ranks()], file)
-    context = browser.new_context(offline=True)
-    opened = context.new_page()
-    opened.goto(file.as_uri())
-    yield opened
-    context.close()
+def page(open_once):
+    return open_once(render([ranks()]))
 
 
 def found(page) -> list[str]:
