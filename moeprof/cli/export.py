@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial
-from moeprof.cli.pages import refuse_an_input
+from moeprof.cli.findings import EXIT_PARTIAL, said_of_damage
+from moeprof.cli.pages import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
+from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
     from moeprof.tables.trace_json import StoredTable
@@ -55,8 +57,8 @@ def command(
     memory; each host its steps, threads and recorded routing. docs/perfetto.md says what each
     track means, and how to ask by SQL.
 
-    What was written is printed on stdout, a line each; more about it goes to stderr as one JSON
-    document, moeprof.export/1.
+    What was written is printed on stdout, a line each; more about it goes to stderr: a few words
+    on a terminal, elsewhere one JSON document, moeprof.export/1.
 
     Exit code 3: the input is damaged or partial; the trust record says what is missing.
 
@@ -72,6 +74,7 @@ def command(
         )
     if perfetto is not None:
         refuse_an_input(perfetto, "--perfetto", [run])
+        refuse_no_place(perfetto, "--perfetto")
     from moeprof.ingest import open_run
     from moeprof.reports.document import build
     from moeprof.reports.perfetto import write_perfetto
@@ -79,7 +82,7 @@ def command(
 
     with working("reading the run") as work:
         trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
-    note: dict[str, object] = {"schema": SCHEMA}
+    note: dict[str, Any] = {"schema": SCHEMA}
     if folder is not None:
         with working("writing the tables"):
             tables = write_tables(trace, folder)
@@ -92,12 +95,41 @@ def command(
         size = {"bytes": perfetto.stat().st_size}
         note["perfetto"] = {"path": str(perfetto), **size, **asdict(written)}
         click.echo(perfetto)
-    click.echo(json.dumps(note), err=True)
-    if is_partial(build(trace, {})):
+    damage = said_of_damage(build(trace, {}))
+    if _is_read():
+        for line in (*_words(note), *([f"damaged or partial: {damage}"] if damage else [])):
+            click.echo(f"moeprof: {line}", err=True)
+    else:
+        click.echo(json.dumps(note), err=True)
+    if damage:
         ctx.exit(EXIT_PARTIAL)
+
+
+def _is_read() -> bool:
+    """Whether a person reads stderr: it is a terminal."""
+    return sys.stderr.isatty()
 
 
 def _note(folder: Path, tables: Sequence[StoredTable]) -> dict[str, object]:
     rows = [{"name": t.name, "rows": t.rows, "bytes": t.size_bytes} for t in tables]
     total = sum(table.size_bytes for table in tables)
     return {"path": str(folder), "bytes": total, "tables": rows}
+
+
+def _words(note: dict[str, Any]) -> list[str]:
+    """The document for a reader: what was written, how much of it, and what it lacks."""
+    lines = []
+    if "tables" in note:
+        rows = sum(table["rows"] for table in note["tables"])
+        told = f"{len(note['tables'])} tables, {rows:,} rows, {format_bytes(note['bytes'])}"
+        lines.append(f"{note['path']}: {told}")
+    if "perfetto" in note:
+        made = note["perfetto"]
+        told = f"{made['slices']:,} slices, {made['flows']:,} arrows, {format_bytes(made['bytes'])}"
+        lines.append(f"{made['path']}: {told}")
+        withheld = [text.split(":")[0] for text in made["missing"] if ": withheld: " in text]
+        lines += [f"not in it: {t}" for t in made["missing"] if ": withheld: " not in t]
+        lines += [f"withheld, as a check failed: {', '.join(withheld)}"] if withheld else []
+    from moeprof.reports.names import printable
+
+    return [printable(line) for line in lines]

@@ -93,6 +93,27 @@ def is_partial(document: Document) -> bool:
     )
 
 
+def said_of_damage(document: Document) -> str:
+    """What is damaged or missing of a partial run, in one line: the cut and the first failed check.
+
+    Empty where nothing is.
+    """
+    from moeprof.reports.names import printable
+    from moeprof.reports.story import troubles
+
+    if not is_partial(document):
+        return ""
+    faults = [check for check in troubles(document) if _is_fault(check)]
+    failed = [check for check in faults if check["verdict"] == "fail"]
+    cut = [check for check in faults if check["check"] == "truncated"]
+    told = [check["detail"] for check in (*cut, *failed[:1])] or [c["detail"] for c in faults[:1]]
+    record = document["run"].get("record")
+    if not told and record is not None and record["status"] == "partial":
+        told = ["the capture ended early"]
+    said = "; ".join(told or ["no step to measure"])
+    return printable(f"{document['run']['path']}: {said}")
+
+
 def _is_fault(check: TrustInfo) -> bool:
     return check["verdict"] == "fail" or (
         check["verdict"] == "warn" and check["check"] not in _QUALITY

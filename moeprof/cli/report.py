@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.findings import EXIT_PARTIAL, read_document, said_of_damage
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
@@ -53,7 +53,10 @@ def command(
     with working("writing the page"):
         write_page(documents, path)
     click.echo(path)
-    if any(is_partial(document) for document in documents):
+    damage = [said for document in documents if (said := said_of_damage(document))]
+    for said in damage:
+        click.echo(f"moeprof: {said}. The page says more", err=True)
+    if damage:
         ctx.exit(EXIT_PARTIAL)
 
 

@@ -50,7 +50,10 @@ def _read_space(file: Path, space: Space) -> Host:
     head = space.head
     if not any(plane.name for plane in head.planes):
         reason = str(head.damage[0]) if head.damage else "no plane in it"
-        raise TraceError(f"{file}: expected an XSpace protobuf, found {reason}; capture it again")
+        raise TraceError(
+            f"{file}: expected an XSpace protobuf, found bytes that are none ({reason}); give what "
+            "JAX's profiler wrote, or capture it again"
+        )
     record = Record(Labels())
     planes = {plane.name: plane for plane in head.planes}
     metadata, environment = planes.get(METADATA_PLANE), planes.get(ENVIRONMENT_PLANE)

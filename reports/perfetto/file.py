@@ -49,7 +49,8 @@ def write_perfetto(trace: Trace, file: Path, tell: Tell = unheard) -> Written:
     except OSError as error:
         raise MoeprofError(f"{file}: cannot be written ({error.strerror})") from error
     values = sum(map(len, made.counters))
-    return Written(_slices(made), made.flows, values, tuple(made.missing))
+    empty = () if _slices(made) else ("no slice: nothing of this run can be drawn over time",)
+    return Written(_slices(made), made.flows, values, (*empty, *made.missing))
 
 
 def _slices(made: Layout) -> int:

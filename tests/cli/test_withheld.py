@@ -91,3 +91,47 @@ def test_what_is_no_profile_is_one_line_that_names_the_file(ran, tmp_path, conte
     assert (code, out) == (1, "")
     (line,) = error.strip().splitlines()
     assert str(file) in line
+
+
+def test_report_says_on_stderr_what_is_damaged(ran, idle, tmp_path):
+    code, out, error = ran("report", idle, "-o", tmp_path / "x.html")
+    assert (code, out) == (3, f"{tmp_path / 'x.html'}\n")
+    (line,) = error.splitlines()
+    assert line.startswith(f"moeprof: {idle}: no device events: nothing can be measured.")
+    assert line.endswith("The page says more")
+
+
+def test_a_timeline_of_nothing_is_said_in_words(ran, idle, tmp_path, monkeypatch):
+    asked = ("export", idle, "--perfetto", tmp_path / "x.pftrace")
+    code, _, error = ran(*asked)
+    assert code == 3
+    assert json.loads(error)["perfetto"]["missing"][0].startswith("no slice: ")
+    monkeypatch.setattr("moeprof.cli.export._is_read", lambda: True)  # a terminal
+    said = ran(*asked)[2].splitlines()
+    assert said[0].startswith(f"moeprof: {tmp_path / 'x.pftrace'}: 0 slices, 0 arrows, ")
+    assert "moeprof: not in it: no slice: nothing of this run can be drawn over time" in said
+    assert said[-1].startswith(f"moeprof: damaged or partial: {idle}: no device events")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("report {run} -o {out}.html", "compare {run} {run} --html {out}.html"),
+        *("pipeline --run {run} --html {out}.html", "memory --model {run} --html {out}.html"),
+        "export {run} --perfetto {out}.pftrace",
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(ran, tmp_path, words):
+    file = tmp_path / "node0.xplane.pb"
+    file.write_bytes(b"no profile: it would be told if it were read")
+    asked = words.format(run=file, out=tmp_path / "nowhere" / "x").split()
+    code, out, error = ran(*asked)
+    assert (code, out) == (1, "")
+    assert f"expected a place that can be written, found no folder {tmp_path / 'nowhere'}" in error
+    assert error.count("\n") == 1
+
+
+def test_an_empty_name_is_called_empty(ran, idle):
+    code, _, error = ran("report", idle, "-o", "")
+    assert code == 2
+    assert "expected a name that ends in .html, found an empty one." in error

@@ -248,7 +248,11 @@ def test_a_truncated_file_gives_what_is_whole_and_says_so(tmp_path):
         (b"", "found an empty file"),
         (b"<!DOCTYPE html><html></html>", "found an HTML or XML page"),
         (b'{"traceEvents": []}', "found JSON text"),
-        (b"\xff\xff\xff", "expected an XSpace protobuf"),
+        (b"\xff\xff\xff", "found bytes that are none"),
+        (b"hello, this is \xc3\xa4 note\n", "found plain text; give the"),
+        (b"\n" + "ä".encode() * 40, "found plain text"),  # cut within a letter at 64 bytes
+        (b"\x89PNG\r\n\x1a\n\0\0", "found a PNG picture"),
+        (b"\x7fELF\2\1\1\0", r"found a program or library \(ELF\)"),
     ],
 )
 def test_what_is_no_profile_is_refused_in_one_line(tmp_path, content, text):
@@ -257,6 +261,13 @@ def test_what_is_no_profile_is_refused_in_one_line(tmp_path, content, text):
         open_run(file)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "text"), [(b"", "an empty file"), (b'{"a": 1}', "no event")])
+def test_json_that_is_no_trace_is_refused_in_words(tmp_path, content, text):
+    file = write(tmp_path, content, "node0.trace.json")
+    with pytest.raises(TraceError, match=f"JSON, found {text}; give"):
+        open_run(file)
 
 
 def test_a_missing_path_is_named(tmp_path):

@@ -61,7 +61,11 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
         gathered.add(trace.events())
     if not gathered.complete and not gathered.names:
         reason = trace.problem or "no event"
-        raise TraceError(f"{file}: expected a trace in JSON, found {reason}; capture it again")
+        reason = reason if file.stat().st_size else "an empty file"
+        raise TraceError(
+            f"{file}: expected a trace in JSON, found {reason}; give what the "
+            "profiler wrote, or capture it again"
+        )
     record = _record(gathered)
     keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
     record.drop("impossible time stamp", (~keep).sum())

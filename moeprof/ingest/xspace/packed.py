@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 from moeprof.errors import TraceError
 from moeprof.ingest.unreadable import unreadable
 
+_GIVE = "give the *.xplane.pb that JAX's profiler wrote, or the folder it is in"
 _FORMATS = {
     b"PK\x03\x04": "a zip archive; unpack it",
     b"\x1f\x8b": "an archive in an archive; unpack it",
     b"(\xb5/\xfd": "a zstd archive; unpack it",
     b"BZh": "a bzip2 archive; unpack it",
     b"\xfd7zXZ": "an xz archive; unpack it",
+    b"\x89PNG": f"a PNG picture; {_GIVE}",
+    b"\xff\xd8\xff": f"a JPEG picture; {_GIVE}",
+    b"%PDF": f"a PDF; {_GIVE}",
+    b"\x7fELF": f"a program or library (ELF); {_GIVE}",
     b"PAR1": "a Parquet file; give the folder that `moeprof export` wrote",
     b"SQLite format 3": "an SQLite database, as of Nsight Systems; capture with JAX's profiler",
 }
@@ -50,10 +56,19 @@ def other_format(raw: bytes) -> str:
         if raw.startswith(start):
             return kind
     if not is_text(raw[:64]):
-        return ""
+        return f"plain text; {_GIVE}" if _is_plain(raw[:64]) else ""
     if raw.lstrip().startswith(b"<"):
         return "an HTML or XML page; download it again"
     return "JSON text; a JSON trace is read if its name ends in .json or .json.gz"
+
+
+def _is_plain(start: bytes) -> bool:
+    """Whether a file that starts so is text: a plane's name is announced by a control character."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and all(c.isprintable() or c in "\t\n\r\f" for c in text)
 
 
 def is_text(start: bytes) -> bool:
