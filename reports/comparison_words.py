@@ -103,6 +103,17 @@ def memory_sentence(document: ComparisonDocument) -> str:
     return f"memory peak {sizes}  ({change}, {signed_share(row)})"
 
 
+def platforms(document: ComparisonDocument) -> str:
+    """``platform: gpu in base, cpu in new``, which weighs more than any change.
+
+    Empty where they are alike, or one is not known.
+    """
+    base, new = (document[side]["run"]["platform"] for side in SIDES)
+    if base == new or "unknown" in (base, new):
+        return ""
+    return f"platform: {printable(base)} in base, {printable(new)} in new"
+
+
 def step_unknown(document: ComparisonDocument) -> str:
     """Of which run the step time is not known: ``step time is not known of base``."""
     without = [s for s in SIDES if not any(step["used"] for step in document[s]["steps"])]

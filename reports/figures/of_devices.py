@@ -17,6 +17,7 @@ from moeprof.reports.values import number
 from moeprof.units import format_ns
 
 _MOST = 64
+_MOST_CALL_SITES = 24
 _MOST_WAITED_FOR = 24
 """Ranks that are drawn as waited for; the map below has all."""
 _WORK = Fill("#0a6fb5")
@@ -51,9 +52,11 @@ def collectives(document: Document) -> Figure | None:
     """One bar per call site: transfer, waiting for the last device, what is neither; ms.
 
     The transfer is that of the quickest device of each call. What another takes beyond that may be
-    a slower link, or its start on a busy core: it is not told apart.
+    a slower link, or its start on a busy core: it is not told apart. Of many call sites those that
+    take most have a bar, the others one together.
     """
-    rows = story.rows(document, "collectives")[:_MOST]
+    found = story.rows(document, "collectives")
+    rows = sorted(found, key=lambda row: -number(row["per_step_ns"]))
     if not rows:
         return None
     whole = dict(enumerate(number(row["per_step_ns"]) for row in rows))
@@ -68,9 +71,21 @@ def collectives(document: Document) -> Figure | None:
         ("beyond the quickest device's transfer", _IDLE, beyond),
         ("transfer or waiting", _UNTOLD, rest),
     )
-    bars = [_placed(name, fill, lengths) for name, fill, lengths in kinds if lengths]
-    labels = [str(row["op"]) for row in rows]
+    # one bar for a single call site more would save nothing
+    most = _MOST_CALL_SITES if len(rows) > _MOST_CALL_SITES + 1 else len(rows)
+    bars = [_placed(name, fill, _folded(lengths, most)) for name, fill, lengths in kinds if lengths]
+    labels = [str(row["op"]) for row in rows[:most]]
+    labels += [f"{len(rows) - most} smaller"] if len(rows) > most else []
     return horizontal(bars, labels, f"ms {story.basis(document)}")
+
+
+def _folded(durations_ns: Mapping[int, float], most: int) -> dict[int, float]:
+    """Lengths by place, those of the places from `most` on as one sum there."""
+    folded: dict[int, float] = {}
+    for place, length_ns in durations_ns.items():
+        at = min(place, most)
+        folded[at] = folded.get(at, 0.0) + length_ns
+    return folded
 
 
 def stragglers(document: Document) -> Figure | None:

@@ -80,6 +80,7 @@ class ComparisonView:
     """The page, top to bottom; figures and tables are None where nothing is known."""
 
     title: str
+    platforms: str
     verdict: str
     verdict_kind: str
     step: str
@@ -116,6 +117,7 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
     clear = words.clear(parts, total) if total else []
     return ComparisonView(
         title=" → ".join(side.label for side in sides),
+        platforms=words.platforms(document),
         verdict=verdict,
         verdict_kind=kind,
         step=words.from_to(format_ns, step["base_ns"], step["new_ns"]) if step else "not known",

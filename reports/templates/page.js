@@ -61,7 +61,8 @@ theme.onChange(figures.redraw);
       badge.title = `${count} matching row${count === 1 ? "" : "s"}`;
       link.append(" ", badge);
     }
-    told.textContent = wanted.trim() ? `${total} matching row${total === 1 ? "" : "s"}; Enter leads to the first` : "";
+    const said = total ? `${total} matching row${total === 1 ? "" : "s"}; Enter leads to the first` : "no row matches";
+    told.textContent = wanted.trim() ? said : "";
     return matches;
   };
 

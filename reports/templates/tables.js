@@ -1,10 +1,11 @@
 "use strict";
 // Sorting by any column and filtering by any text, for every table on the page.
 const tables = (() => {
-  // What a cell says is not there, as it shows "–", is not known, whatever number stands for it.
+  // What a cell says is not there, as it shows "–" or nothing, is not known, whatever stands for it.
   const value = (row, column) => {
     const { absent, value: written } = row.cells[column].dataset;
-    return absent === undefined ? JSON.parse(written) : null;
+    const told = absent === undefined ? JSON.parse(written) : null;
+    return told === "" ? null : told;
   };
 
   // Rows whose value is not known go last, whichever way the rest is sorted.
@@ -75,7 +76,8 @@ const tables = (() => {
       shown += !row.hidden;
     }
     const total = `${rows.length} row${rows.length === 1 ? "" : "s"}`;
-    box.querySelector(".count").textContent = shown === rows.length ? total : `${shown} of ${total}`;
+    const found = shown ? `${shown} of ${total}` : "no row matches";
+    box.querySelector(".count").textContent = shown === rows.length ? total : found;
     return words.length || phrases.length ? shown : 0;
   };
 

@@ -34,7 +34,7 @@ _SIDES = ("base", "new")
 def comparison_text(document: ComparisonDocument) -> Text:
     """The whole comparison; ``.plain`` is the text without colour."""
     blocks = [
-        _verdict(document),
+        [*_platforms(document), *_verdict(document)],
         _step_parts(document),
         _components(document),
         _gates(document["gates"]),
@@ -45,6 +45,11 @@ def comparison_text(document: ComparisonDocument) -> Text:
         _notes(document["notes"]),
     ]
     return Text("\n\n").join([Text("\n").join(lines) for lines in blocks if lines])
+
+
+def _platforms(document: ComparisonDocument) -> list[Text]:
+    told = words.platforms(document)
+    return _wrapped(told, "", "bold yellow") if told else []
 
 
 def _verdict(document: ComparisonDocument) -> list[Text]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from builders.hlo import computation, hlo_proto, op
-from builders.xspace import host, line, metadata, thunk, xspace
+from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
 
 from moeprof.cli import main as command_line
 
@@ -129,3 +129,10 @@ def test_of_which_run_a_figure_is_not_known_is_told(ran, tmp_path, pair):
     told = " ".join(ran(pair[0], damaged)[1].split())
     assert told.startswith("step time is not known of new: see the notes memory peak is not known")
     assert "known of either run: see the notes" in " ".join(ran(damaged, damaged)[1].split())
+
+
+def test_another_platform_is_told_before_the_verdict(ran, tmp_path, pair):
+    work = [event("add", 10_000 * i + 10, 900, hlo_op="add", program_id=7) for i in range(4)]
+    file = tmp_path / "gpu.xplane.pb"
+    file.write_bytes(xspace(metadata(p7=PROGRAM), Plane("/device:GPU:0", (line("s", *work),))))
+    assert ran(file, pair[1])[1].startswith("platform: gpu in base, cpu in new\n")

@@ -126,6 +126,19 @@ def test_what_is_not_known_is_sorted_last_either_way(visit):
         assert first_column(page, "receive_buffers-table", 4)[-1] == "not known"
 
 
+def test_an_empty_text_is_sorted_last_either_way(visit):
+    shown = document()
+    shown["analyses"]["receive_buffers"]["rows"][0]["op"] = ""
+    place = [c["name"] for c in shown["analyses"]["receive_buffers"]["columns"]].index("op")
+    page = visit(shown).page
+    button = page.locator("#receive_buffers-table th button").nth(place)
+    for _ in range(2):
+        button.click()
+        cells = first_column(page, "receive_buffers-table", place)
+        assert cells[-1] == ""
+        assert all(cells[:-1])
+
+
 def test_sorting_works_by_keyboard(visit):
     page = visit(document()).page
     page.locator("#breakdown-table th button").first.focus()

@@ -52,6 +52,21 @@ def test_a_collective_is_divided_into_transfer_waiting_and_what_is_neither():
     }
 
 
+def test_of_many_collectives_the_smaller_share_a_bar():
+    """26 of 26, 25, … 1 ms, of the even ones 1 ms waited for: the last two take 2 + 1, 1 waited."""
+    rows = [
+        {"op": f"op{n}", "per_step_ns": n * MS}
+        | ({} if n % 2 else {"wait_ns": MS, "moved_ns": (n - 1.0) * MS})
+        for n in range(1, 27)
+    ]
+    found = drawn(COLLECTIVES, "collectives", *rows)
+    assert found["waiting"][24] == 1.0
+    assert found["transfer"] == {place: 25.0 - place for place in range(0, 26, 2)}
+    assert found["transfer or waiting"][24] == 1.0
+    assert max(found["transfer or waiting"]) == 24
+    assert len(drawn(COLLECTIVES, "collectives", *rows[:25])["transfer or waiting"]) == 13
+
+
 def test_a_rank_has_what_others_wait_and_what_it_waits():
     row = {"rank": 5, "waited_for_ns": 3.0 * MS, "waits_ns": 1.0 * MS}
     assert drawn(STRAGGLERS, "stragglers", row) == {

@@ -200,6 +200,9 @@ def test_one_search_filters_all_tables_and_counts_in_the_list(visit: Callable):
     assert page.locator("#breakdown-table tbody tr:not([hidden])").count() == 0
     field.press("Enter")
     assert page.evaluate("document.activeElement.closest('.table').id") == "receive_buffers-table"
+    field.fill("nothing has this name")
+    assert page.inner_text("#found") == "no row matches"
+    assert page.inner_text("#breakdown-table .count") == "no row matches"
     field.press("Escape")
     assert page.locator("#breakdown-table tbody tr:not([hidden])").count() == 12
 
