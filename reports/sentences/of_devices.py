@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from moeprof.reports.document import Document
-from moeprof.reports.names import printable
 from moeprof.reports.story import basis, headline
 from moeprof.reports.values import NONE, is_number, written
+from moeprof.specs.hardware import load_hardware
 
 
 def roofline(document: Document) -> str:
@@ -13,17 +13,17 @@ def roofline(document: Document) -> str:
     found = headline(document, "roofline")
     if found.get("hardware_flops") is None:
         return "Not known: the notes say why."
-    ran = f"{written(found['hardware_flops'], 'FLOP')} {basis(document)} ran"
+    ran = f"{written(found['hardware_flops'], 'FLOP')} {basis(document)}"
     if found["hfu"] is None:
-        return f"{ran}; their share of a peak is not known, as the notes say."
-    device = printable(str(found["hardware"]))
+        return f"{ran} ran; their share of a peak is not known, as the notes say."
+    device = load_hardware(str(found["hardware"])).name
     least, most = found["mfu"], found["mfu_at_most"]
     of_model = "MFU is not known"
     if least is not None:
         of_model = f"MFU is {written(least, 'share')}"
     elif most is not None:
         of_model = f"MFU is at most {written(most, 'share')}"
-    return f"{of_model} on {device}, HFU {written(found['hfu'], 'share')}: {ran}."
+    return f"{of_model} on {device}, HFU {written(found['hfu'], 'share')}, from {ran}."
 
 
 def sync_gaps(document: Document) -> str:

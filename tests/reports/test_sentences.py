@@ -114,9 +114,9 @@ def test_memory():
 @pytest.mark.parametrize(
     ("mfu", "most", "words"),
     [
-        (0.31, 0.31, "MFU is 31.0 % on h200_sxm, HFU 40.0 %"),
-        (None, 0.35, "MFU is at most 35.0 % on h200_sxm, HFU 40.0 %"),
-        (None, None, "MFU is not known on h200_sxm, HFU 40.0 %"),
+        (0.31, 0.31, "MFU is 31.0 % on NVIDIA H200 SXM, HFU 40.0 %"),
+        (None, 0.35, "MFU is at most 35.0 % on NVIDIA H200 SXM, HFU 40.0 %"),
+        (None, None, "MFU is not known on NVIDIA H200 SXM, HFU 40.0 %"),
     ],
 )
 def test_roofline_of_a_known_device(mfu, most, words):
@@ -134,7 +134,7 @@ def test_roofline_of_a_known_device(mfu, most, words):
         "rows": [],
         "notes": [],
     }
-    assert sentence(made, "roofline") == f"{words}: 82.75 GFLOP per device and step ran."
+    assert sentence(made, "roofline") == f"{words}, from 82.75 GFLOP per device and step."
 
 
 def test_roofline_of_an_unknown_device():
