@@ -25,7 +25,13 @@ from moeprof.reports.pages.parts import (
     segments,
     stacked,
 )
-from moeprof.reports.pages.table_view import TableView, finding_table, parts_table, runs_table
+from moeprof.reports.pages.table_view import (
+    TableView,
+    finding_table,
+    parts_table,
+    read_first,
+    runs_table,
+)
 from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
 from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
 from moeprof.reports.sentences import SENTENCES, sentence
@@ -257,7 +263,7 @@ def _section(
         further=further,
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,
-        table=finding_table(finding, anchor, story.title(name)),
+        table=finding_table(read_first(name, finding), anchor, story.title(name)),
         notes=tuple(printable(note) for note in notes),
         command=story.command(document, "analyze", "--only", name),
         docs=f"docs/questions/{name}.md",

@@ -25,6 +25,9 @@ _LABELLED = ("component", "layer_kind", "op_kind", "cause", "hint")
 _ABSENT = re.compile(r"(?<![\w.])-1\b")
 """Stands in the meaning of a column in which -1 is no number but says that there is none."""
 
+_FIRST = {"ops": ("op", "component", "per_step_ns", "share", "calls")}
+"""Columns of a question's table that are seen without scrolling; the others follow as they are."""
+
 # The step column of the runs' table says these already.
 _IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
 
@@ -76,6 +79,15 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
     )
     cells = tuple(tuple(_named_cell(row[c["name"]], c) for c in finding["columns"]) for row in rows)
     return TableView(f"{anchor}-table", caption, columns, cells, len(finding["rows"]) - len(rows))
+
+
+def read_first(name: str, finding: Finding) -> Finding:
+    """The finding of a question with the columns in front that are read first."""
+    first = _FIRST.get(name, ())
+    by_name = {column["name"]: column for column in finding["columns"]}
+    ahead = [by_name[column] for column in first if column in by_name]
+    rest = [column for column in finding["columns"] if column["name"] not in first]
+    return {**finding, "columns": [*ahead, *rest]}
 
 
 def _named_cell(value: Value, column: ColumnInfo) -> Cell:

@@ -14,7 +14,7 @@ from moeprof.analyzers.launch import SCHEMA as LAUNCH
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render, write_page
-from moeprof.reports.pages.table_view import MOST_ROWS
+from moeprof.reports.pages.table_view import MOST_ROWS, read_first
 from moeprof.reports.pages.templating import embedded_json
 from moeprof.tables.analysis import Analysis, Metric
 
@@ -140,3 +140,13 @@ def test_a_section_of_nothing_says_once_why():
     assert "None in this trace: no kernels of a GPU, so no launches." in shown
     assert shown.lower().count("none in this trace") == 1
     assert "Not known" not in shown
+
+
+def test_the_times_of_operations_are_seen_without_scrolling():
+    names = ("op", "module", "component", "phase", "per_step_ns", "share", "calls", "source")
+    columns = [{"name": name, "kind": "text", "unit": "", "meaning": ""} for name in names]
+    finding = {"question": "", "headline": [], "columns": columns, "rows": [], "notes": []}
+    assert [column["name"] for column in read_first("ops", finding)["columns"]] == [
+        *("op", "component", "per_step_ns", "share", "calls", "module", "phase", "source")
+    ]
+    assert read_first("breakdown", finding)["columns"] == columns
