@@ -1,6 +1,29 @@
 document.getElementById("theme").addEventListener("click", theme.toggle);
 theme.onChange(figures.redraw);
 
+// Of several runs the sections are folded away; whatever leads to one unfolds it.
+const unfold = (place) => {
+  for (let fold = place?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+};
+(() => {
+  const named = (hash) => {
+    // An address that somebody typed may hold a bare %: it is taken as it stands.
+    try { return decodeURIComponent(hash.slice(1).split("?")[0]); } catch { return hash.slice(1); }
+  };
+  const follow = (hash) => {
+    const place = document.getElementById(named(hash));
+    const isFolded = place?.closest("details:not([open])");
+    unfold(place);
+    if (isFolded) place.scrollIntoView();
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link) follow(link.hash);
+  });
+  addEventListener("hashchange", () => follow(location.hash));
+  if (location.hash) follow(location.hash);
+})();
+
 // The list of sections: a menu where the screen is narrow, and always where the reader is.
 (() => {
   const menu = document.getElementById("menu");
@@ -19,7 +42,8 @@ theme.onChange(figures.redraw);
   const mark = () => {
     const line = innerHeight / 3;
     const isAtEnd = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
-    const passed = places.filter(([, place]) => isAtEnd || place.getBoundingClientRect().top <= line);
+    const seen = places.filter(([, place]) => !place.parentElement.closest("details:not([open])"));
+    const passed = seen.filter(([, place]) => isAtEnd || place.getBoundingClientRect().top <= line);
     const last = (passed.at(-1) ?? places[0])?.[0];
     // where the entry is folded away, that of its run stands for it
     const here = last?.closest("details:not([open])")?.parentElement.querySelector("a") ?? last;
@@ -72,6 +96,7 @@ theme.onChange(figures.redraw);
     if (event.key !== "Enter" || !field.value.trim()) return;
     const first = [...find(field.value)].find(([, count]) => count)?.[0];
     if (!first) return;
+    unfold(first);
     first.scrollIntoView({ block: "center" });
     first.querySelector(".scroll").focus({ preventScroll: true });
   });
@@ -85,6 +110,7 @@ theme.onChange(figures.redraw);
     const [name, query] = location.hash.slice(1).split("?find=").map(decoded);
     const place = query === undefined ? null : document.getElementById(name);
     if (!place) return;
+    unfold(place);
     tables.filterWithin(place, query);
     place.scrollIntoView();
     (place.querySelector(".scroll") ?? place).focus({ preventScroll: true });

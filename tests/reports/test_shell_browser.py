@@ -152,6 +152,24 @@ def test_of_several_runs_the_one_being_read_is_marked(visit: Callable):
     assert page.get_attribute("#sections a[aria-current]", "href") == "#r2-receive_buffers"
 
 
+def test_sections_of_several_runs_are_folded_until_something_leads_to_them(visit: Callable):
+    page = visit(document("a"), document("b")).page
+    page.add_style_tag(content="html { scroll-behavior: auto !important }")
+    folds = page.locator(".all-sections")
+    opened = "folds => folds.map(fold => fold.open)"
+    assert folds.evaluate_all(opened) == [False, False]
+    page.evaluate("location.hash = '#r2-breakdown'")
+    wait_until(page, "document.querySelectorAll('.all-sections')[1].open")
+    at_rest(page)
+    assert 0 <= page.locator("#r2-breakdown").bounding_box()["y"] < 450
+    assert folds.evaluate_all(opened) == [False, True]
+    field = page.get_by_role("searchbox", name="Find in all tables")
+    field.fill("all-to-all")
+    field.press("Enter")
+    assert folds.evaluate_all(opened) == [True, True]
+    assert page.evaluate("document.activeElement.closest('.table').id").startswith("r1-")
+
+
 def test_gains_are_those_of_the_hints(visit: Callable):
     made = with_hints(
         # 103 of 412 ms is a quarter
