@@ -149,8 +149,8 @@ def _said(document: Document, count: int) -> str:
     """How many findings there are, or what was looked for where there is none."""
     if count > MOST:
         return (
-            f"The first {MOST} of {count} findings, the largest gain of time first. What each "
-            "saves is the most it can save; they overlap, so do not add them up."
+            f"The first {MOST} of {count} findings, by time, then memory. What each saves is the "
+            "most it can save; they overlap, so do not add them up."
         )
     if count:
         are = f"{count} findings are" if count > 1 else "1 finding is"

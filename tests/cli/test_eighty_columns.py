@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import click
@@ -74,13 +75,19 @@ TELLS_MORE = {"export"}
 """Commands whose stderr is documented: one JSON document."""
 
 
+def too_wide(text: str) -> list[str]:
+    """Lines of more than 80 columns. A path at the end of one is never broken: it can be copied."""
+    told = (re.sub(r" /\S+$", "", line) for line in text.splitlines())
+    return [line for line in told if cell_len(line) > 80]
+
+
 @pytest.mark.parametrize("words", RUNS)
 def test_no_line_is_wider_and_stderr_is_empty(call, words):
     shutil.rmtree("tables", ignore_errors=True)
     done = call(*words.split())
     assert done.exit_code == 0, done.output
     assert done.stdout.strip()
-    assert [text for text in done.stdout.splitlines() if cell_len(text) > 80] == []
+    assert too_wide(done.stdout) == []
     if words.split()[0] not in TELLS_MORE:
         assert done.stderr == ""
 
@@ -100,7 +107,7 @@ def test_every_command_is_run_or_said_not_to_be():
 )
 def test_help_fits_and_has_an_example(call, words):
     done = call(*words, "--help")
-    assert [text for text in done.stdout.splitlines() if cell_len(text) > 80] == []
+    assert too_wide(done.stdout) == []
     assert "Example" in done.stdout
 
 

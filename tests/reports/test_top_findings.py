@@ -57,7 +57,7 @@ def test_memory_whose_peak_is_not_known_is_told_without_a_share():
 def test_three_are_first_and_the_others_follow():
     shown = found(*(hint("late_rank", ms * 1e6, ms / 412) for ms in (4, 3, 2, 1)))
     assert (len(shown.first), len(shown.others)) == (3, 1)
-    assert shown.said.startswith("The first 3 of 4 findings, the largest gain of time")
+    assert shown.said.startswith("The first 3 of 4 findings, by time, then memory.")
 
 
 def test_details_that_the_page_does_not_have_are_not_linked():

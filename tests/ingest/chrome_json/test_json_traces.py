@@ -178,7 +178,8 @@ def test_half_an_archive_gives_its_whole_events_and_exit_code_3(tmp_path):
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"", "the text ends in the middle"),
+        (b"", "found an empty file"),
+        (b'{"traceEvents": [', "the text ends in the middle"),
         (b"<!DOCTYPE html><html></html>", "neither an object nor a list"),
         (b"{}", "no event"),
         (b"\xff\xfe\x00", "neither an object nor a list"),
