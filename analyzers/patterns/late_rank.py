@@ -47,7 +47,8 @@ def _why(first: pd.Series, more_idle_ns: float, each: str) -> tuple[str, str]:
     told, changes = [], []
     more_ns, all_ns = float(first["more_ns"]), float(first["all_more_ns"])
     if more_ns >= EXPLAINS * waited_ns:
-        place = ", ".join(text for text in (first["more_component"], first["more_source"]) if text)
+        line = first["more_source"].rpartition("/")[2]  # `stragglers` has the whole path
+        place = ", ".join(text for text in (first["more_component"], line) if text)
         share = format_percent(min(more_ns / waited_ns, 1.0))
         told.append(
             f"It runs {first['more_op']} ({place}) {format_ns(more_ns)} {each} longer than the "

@@ -290,7 +290,9 @@ def beside(*works):
     ops = [
         hlo("a2a", "all-to-all", shape="f32[8]", replica_groups="{{0,1,2}}"),
         *(
-            hlo(op, "multiply", shape="f32[8]", op_name=FORWARD + "gate/mul", frames="f.py:7:g")
+            hlo(
+                op, "multiply", shape="f32[8]", op_name=FORWARD + "gate/mul", frames="/a/b/f.py:7:g"
+            )
             for op in ("p", "q", "r", "s", "t", "u")
         ),
     ]
