@@ -14,6 +14,7 @@ from moeprof.reports.pipeline_document import PipelineDocument, Shown
 from moeprof.reports.sentences.of_pipelines import verdict
 from moeprof.reports.terminal.grid import drawn_grid
 from moeprof.reports.terminal.lines import wrapped
+from moeprof.reports.values import whole
 
 WIDTH = 80
 _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"
@@ -70,7 +71,7 @@ def _block(name: str, part: Shown) -> Text:
     rows = finding["rows"]
     if rows:
         lines += [*map(Text, wrapped(verdict(finding), WIDTH)), Text("")]
-        length = max(_whole(row) for row in rows)
+        length = max(whole(row["work_ns"]) + whole(row["idle_ns"]) for row in rows)
         label = len(str(len(rows) - 1)) + 6
         drawing = grid(part["work"], length, len(rows), WIDTH - label - 1)
         lines += [Text(f"{f'stage {n}':<{label}} {line}") for n, line in enumerate(drawing)]
@@ -102,14 +103,6 @@ def _known(finding: Finding, names: Sequence[str]) -> list[ColumnInfo]:
 
 
 def _notes(finding: Finding) -> list[Text]:
-    rows = finding["rows"]
-    notes = [wrapped(printable(n), WIDTH - 3) for n in finding["notes"]]
-    lines = [Text("")] if rows and notes else []
-    for first, *rest in notes:
-        lines += [Text(f" - {first}"), *[Text(f"   {line}") for line in rest]]
-    return lines
-
-
-def _whole(row: Mapping[str, Value]) -> int:
-    work, idle = row["work_ns"], row["idle_ns"]
-    return int(work or 0) + int(idle or 0)
+    notes = [wrapped(printable(n), WIDTH, first=" - ", indent="   ") for n in finding["notes"]]
+    lines = [Text("")] if finding["rows"] and notes else []
+    return [*lines, *(Text(line) for note in notes for line in note)]

@@ -132,11 +132,8 @@ def _bar(share: float) -> str:
 
 
 def _notes(notes: Sequence[str]) -> Text:
-    lines = []
-    for note in notes:
-        first, *rest = wrapped(printable(note), WIDTH - 3)
-        lines += [f" - {first}", *[f"   {line}" for line in rest]]
-    return Text("\n".join(lines))
+    told = (wrapped(printable(note), WIDTH, first=" - ", indent="   ") for note in notes)
+    return Text("\n".join(line for lines in told for line in lines))
 
 
 def _picture(drawing: Drawing) -> Text:
