@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
+from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.errors import SelectionError
@@ -57,7 +58,7 @@ def analyze(
     """Run the analyzers named in `only`, and return their findings by name.
 
     Where `only` is empty all of `ALL` run, and with ``is_drawn`` those of `DRAWN` too. A finding
-    that a failed check of the input would falsify has no figure, and a note says why. ``tell``
+    that a broken law would falsify has no figure, and a note says why. ``tell``
     hears of every question that is answered.
 
     Raises:
@@ -77,7 +78,7 @@ def analyze(
         tell(place, len(names))
         findings[name] = analyzer(name)(trace)
     check_tables(trace, findings)
-    return without_withheld(findings, trace.trust, DRAWN)
+    return without_withheld(findings, laws_of(trace), DRAWN)
 
 
 def analyzer(name: str) -> Analyzer:

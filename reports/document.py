@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers import DRAWN
+from moeprof.analyzers.laws import laws_of
 from moeprof.errors import TableError
 from moeprof.reports.names import encodable
 from moeprof.reports.record import RunRecord, read_record
-from moeprof.tables.analysis import Analysis
+from moeprof.tables.analysis import Analysis, Metric, Withheld
+from moeprof.tables.law import Scope
 from moeprof.tables.schema import Column
 from moeprof.tables.trace import Trace, TraceMeta
 
@@ -28,20 +30,28 @@ Value = bool | int | float | str | None
 
 
 class MetricInfo(TypedDict):
-    """One headline figure; `value` is None where it cannot be known."""
+    """One headline figure; `value` is None where it cannot be known.
+
+    `withheld` names the law because of which it is not shown.
+    """
 
     metric: str
     value: Value
     unit: str
+    withheld: NotRequired[str]
 
 
 class ColumnInfo(TypedDict):
-    """What a column of `rows` holds. `heading` is there where the name does not say it."""
+    """What a column of `rows` holds. `heading` is there where the name does not say it.
+
+    `withheld` names the law because of which no row has a value.
+    """
 
     name: str
     unit: str
     meaning: str
     heading: NotRequired[str]
+    withheld: NotRequired[str]
 
 
 class Finding(TypedDict):
@@ -84,16 +94,33 @@ class RunInfo(TypedDict):
     record: NotRequired[RunRecord]
 
 
-class TrustInfo(TypedDict):
-    """One check of the input: `verdict` is ok, warn or fail.
+class ScopeInfo(TypedDict):
+    """Withheld figures of one question; None stands for any host, device, step, op."""
 
-    `withholds` names the analyses whose figures are not shown because it failed.
+    question: str
+    figures: list[str]
+    host: str | None
+    device: int | None
+    step: int | None
+    op: str | None
+
+
+class TrustInfo(TypedDict):
+    """One law: `verdict` is ok, warn, fail, or unchecked where its data is not there.
+
+    `expected` and `found` are what it compares, in `unit`; None where it compares no figures.
+    `withholds` names the questions none of whose figures are shown because of it, `scopes` the
+    parts of others: figures (all where empty) of the rows that match what is given.
     """
 
     check: str
     verdict: str
     detail: str
+    expected: Value
+    found: Value
+    unit: str
     withholds: list[str]
+    scopes: list[ScopeInfo]
 
 
 class StepInfo(TypedDict):
@@ -131,12 +158,16 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
         "run": _run(trace.meta),
         "trust": [
             {
-                "check": t.check,
-                "verdict": t.verdict,
-                "detail": encodable(t.detail),
-                "withholds": list(t.withholds),
+                "check": law.check,
+                "verdict": law.verdict,
+                "detail": encodable(law.detail),
+                "expected": plain(law.expected),
+                "found": plain(law.found),
+                "unit": law.unit,
+                "withholds": list(law.withholds),
+                "scopes": [_scope(scope) for scope in law.scopes],
             }
-            for t in trace.trust
+            for law in laws_of(trace)
         ],
         "steps": _steps(trace),
         "analyses": {
@@ -191,10 +222,21 @@ def _run(meta: TraceMeta) -> RunInfo:
     return run
 
 
+def _scope(scope: Scope) -> ScopeInfo:
+    return {
+        "question": scope.question,
+        "figures": list(scope.figures),
+        "host": encodable(scope.host) or None,
+        "device": scope.device if scope.device != -1 else None,
+        "step": scope.step if scope.step != -1 else None,
+        "op": encodable(scope.op) or None,
+    }
+
+
 def _steps(trace: Trace) -> list[StepInfo]:
     """No step is used where a failed check withholds the step time."""
     steps = trace.steps
-    failed = next((t.check for t in trace.trust if "step_time" in t.withholds), None)
+    failed = next((law.check for law in laws_of(trace) if "step_time" in law.withholds), None)
     if failed is not None:
         why = f"withheld: check '{failed}' failed"
         steps = steps.assign(used=False, reason=steps["reason"].where(steps["reason"] != "", why))
@@ -220,17 +262,43 @@ def column_info(column: Column) -> ColumnInfo:
 
 
 def finding_of(analysis: Analysis) -> Finding:
-    """One analysis as plain values, as `build` puts it into the document."""
+    """One analysis as plain values, as `build` puts it into the document.
+
+    A withheld value is None, and its metric, column or row names the law under `withheld`.
+    """
+    hidden = [withheld for withheld in analysis.withheld if not withheld.scope.chooses_rows]
     return {
         "question": analysis.question,
         "headline": _headline(analysis),
-        "columns": [column_info(column) for column in analysis.schema.columns],
+        "columns": [_column(column, hidden) for column in analysis.schema.columns],
         "rows": [
-            {str(name): plain(value) for name, value in row.items()}
+            _row({str(name): plain(value) for name, value in row.items()}, analysis.withheld)
             for row in analysis.table[analysis.schema.names].to_dict("records")
         ],
         "notes": [encodable(note) for note in analysis.notes],
     }
+
+
+def _column(column: Column, hidden: Sequence[Withheld]) -> ColumnInfo:
+    info = column_info(column)
+    law = next((each.law for each in hidden if each.covers(column.name)), None)
+    return info | {"withheld": law} if law else info
+
+
+_KEYS = ("host", "device", "step", "op", "rank")
+"""Columns that say what a row is of: they are no figures."""
+
+
+def _row(row: dict[str, Value], hidden: Sequence[Withheld]) -> dict[str, Value]:
+    """The row without its withheld figures, and with the law's name where it alone lacks them."""
+    for each in hidden:
+        if not each.is_of(row):
+            continue
+        figures = [n for n in row if n not in _KEYS and n != "withheld" and each.covers(n)]
+        row |= dict.fromkeys(figures, None)
+        if each.scope.chooses_rows and figures:
+            row["withheld"] = each.law
+    return row
 
 
 def drawing_of(analysis: Analysis) -> Drawing:
@@ -266,10 +334,18 @@ def figures_of(answer: Finding | Drawing) -> dict[str, Value]:
 
 
 def _headline(analysis: Analysis) -> list[MetricInfo]:
-    return [
-        {"metric": encodable(m.metric), "value": plain(m.value), "unit": m.unit}
-        for m in analysis.headline
-    ]
+    hidden = [withheld for withheld in analysis.withheld if not withheld.scope.chooses_rows]
+    return [_metric(metric, hidden) for metric in analysis.headline]
+
+
+def _metric(metric: Metric, hidden: Sequence[Withheld]) -> MetricInfo:
+    info: MetricInfo = {
+        "metric": encodable(metric.metric),
+        "value": plain(metric.value),
+        "unit": metric.unit,
+    }
+    law = next((each.law for each in hidden if each.covers(metric.metric)), None)
+    return info | {"value": None, "withheld": law} if law else info
 
 
 def _data(column: pd.Series[Any]) -> list[Value] | Labels:

@@ -201,19 +201,29 @@ def described_trust(document: Document) -> str:
     verdict = worst_verdict(document)
     if verdict == "unchecked":
         return "not checked"
+    unchecked = sum(check["verdict"] == "unchecked" for check in document["trust"])
+    checked = len(document["trust"]) - unchecked
+    rest = f", {unchecked} could not be checked" if unchecked else ""
     if not spoilt:
-        return f"good: {len(document['trust'])} of {len(document['trust'])} checks passed"
+        return f"good: {checked} of {checked} checks passed{rest}"
     word = "with care"
+    is_any = any(withholds_any(check) for check in spoilt)
+    if is_any and verdict == "warn":
+        word = "some figures are withheld"
     if verdict == "fail":
-        is_any = any(check.get("withholds") for check in spoilt)
         word = "figures are withheld" if is_any else "do not trust these figures"
-    return f"{word}: {len(spoilt)} of {len(document['trust'])} checks found something"
+    return f"{word}: {len(spoilt)} of {checked} checks found something{rest}"
 
 
 def troubles(document: Document) -> list[TrustInfo]:
     """The checks that did not pass: a cut input first, then failed ones."""
-    spoilt = [check for check in document["trust"] if check["verdict"] != "ok"]
+    spoilt = [c for c in document["trust"] if c["verdict"] not in ("ok", "unchecked")]
     return sorted(spoilt, key=lambda c: (c["check"] != "truncated", c["verdict"] != "fail"))
+
+
+def withholds_any(check: TrustInfo) -> bool:
+    """Whether figures are not shown because of it."""
+    return bool(check.get("withholds") or check.get("scopes"))
 
 
 def withheld_by(document: Document, name: str) -> list[str]:

@@ -19,6 +19,7 @@ from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
 from moeprof.analyzers.comparison.side import side_of
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES, step_changes
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES, memory_difference
+from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.timeline import timeline
 from moeprof.tables.trace import Trace
 
@@ -77,7 +78,7 @@ def compare(base: Trace, new: Trace) -> Comparison:
 def _reason(base: Trace, new: Trace, part: str) -> str:
     """Why a part of the comparison cannot be known; empty where it can."""
     for name, trace in (("base", base), ("new", new)):
-        for check in trace.trust:
+        for check in laws_of(trace):
             if set(check.withholds) & set(_NEEDED[part]):
                 return f"{part} withheld: {name}: {check.check}: {check.detail}"
     has_steps = [bool(trace.steps["used"].any()) for trace in (base, new)]

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document, TrustInfo
+    from moeprof.reports.document import Document
     from moeprof.tables.trace import Trace
 
-# A warning of these says how good the figures are, not that something of the input is missing.
-_QUALITY = ("programs", "resolved", "steps", "step_order", "strays", "clocks", "format")
-
 EXIT_PARTIAL = 3
-"""Exit code of a command that is done, from damaged or partial input."""
+"""Exit code of a command that is done, but withheld figures that the input cannot carry."""
 
 
 def read_document(
@@ -81,40 +78,25 @@ def _no_collection() -> Iterator[None]:
 
 
 def is_partial(document: Document) -> bool:
-    """Whether the input is damaged or holds less than it should.
+    """Whether figures are withheld: a law withholds some, or no step could be measured."""
+    from moeprof.reports.story import withholds_any
 
-    A capture that ended early, a check that failed or found a fault, or no step to measure.
-    """
-    record = document["run"].get("record")
-    return (
-        (record is not None and record["status"] == "partial")
-        or not any(step["used"] for step in document["steps"])
-        or any(_is_fault(check) for check in document["trust"])
-    )
+    no_step = not any(step["used"] for step in document["steps"])
+    return no_step or any(withholds_any(law) for law in document["trust"])
 
 
 def said_of_damage(document: Document) -> str:
-    """What is damaged or missing of a partial run, in one line: the cut and the first failed check.
+    """Why figures of a run are withheld, in one line: the cut and the first law that does so.
 
-    Empty where nothing is.
+    Empty where none are.
     """
     from moeprof.reports.names import printable
-    from moeprof.reports.story import troubles
+    from moeprof.reports.story import troubles, withholds_any
 
     if not is_partial(document):
         return ""
-    faults = [check for check in troubles(document) if _is_fault(check)]
-    failed = [check for check in faults if check["verdict"] == "fail"]
-    cut = [check for check in faults if check["check"] == "truncated"]
-    told = [check["detail"] for check in (*cut, *failed[:1])] or [c["detail"] for c in faults[:1]]
-    record = document["run"].get("record")
-    if not told and record is not None and record["status"] == "partial":
-        told = ["the capture ended early"]
-    said = "; ".join(told or ["no step to measure"])
+    faults = troubles(document)
+    cut = [law["detail"] for law in faults if law["check"] == "truncated"]
+    others = [law for law in faults if law["check"] != "truncated" and withholds_any(law)]
+    said = "; ".join([*cut, *(law["detail"] for law in others[:1])] or ["no step to measure"])
     return printable(f"{document['run']['path']}: {said}")
-
-
-def _is_fault(check: TrustInfo) -> bool:
-    return check["verdict"] == "fail" or (
-        check["verdict"] == "warn" and check["check"] not in _QUALITY
-    )

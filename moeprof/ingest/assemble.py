@@ -133,6 +133,7 @@ def _evidence(
         processes=source.processes,
         windows=[(host.name, host.started_ns, host.stopped_ns) for host in hosts],
         found=[check for host in hosts for check in host.record.checks],
+        damaged=[host.name for host in hosts if host.record.is_damaged],
     )
 
 

@@ -10,14 +10,12 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
+from moeprof.tables.law import Law
 from moeprof.tables.lazy import LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
-
-Verdict = Literal["ok", "warn", "fail"]
 
 LOW_CONFIDENCE = 0.5
 """`confidence` below it marks an op that was guessed: no figure of a component counts it."""
@@ -246,20 +244,6 @@ class TraceMeta:
     hardware: str = ""
 
 
-@dataclass(frozen=True)
-class TrustCheck:
-    """One question that was put to the input before any figure was taken from it.
-
-    ``withholds`` names the analyses whose figures the fault would falsify: they are not shown.
-    Only a failed check has any.
-    """
-
-    check: str
-    verdict: Verdict
-    detail: str
-    withholds: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
@@ -269,7 +253,7 @@ class Trace:
     """
 
     meta: TraceMeta
-    trust: tuple[TrustCheck, ...]
+    trust: tuple[Law, ...]
     events: LazyFrame = LazyFrame()
     devices: LazyFrame = LazyFrame()
     hlo_ops: LazyFrame = LazyFrame()

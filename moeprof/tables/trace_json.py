@@ -14,13 +14,14 @@ from reprlib import repr as shown
 from typing import TypeVar, get_args
 
 from moeprof.errors import TraceError
-from moeprof.tables.trace import HostClock, TraceMeta, TrustCheck, Verdict
+from moeprof.tables.law import Figure, Law, Scope, Verdict
+from moeprof.tables.trace import HostClock, TraceMeta
 
 FAMILY = "moeprof.trace/"
 SCHEMA = f"{FAMILY}1"
 
 Json = Mapping[str, object]
-_Value = TypeVar("_Value", TraceMeta, TrustCheck, HostClock)
+_Value = TypeVar("_Value", TraceMeta, Law, Scope, HostClock)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Record:
     """What ``trace.json`` holds."""
 
     meta: TraceMeta
-    trust: tuple[TrustCheck, ...]
+    trust: tuple[Law, ...]
     tables: tuple[StoredTable, ...]
 
 
@@ -67,7 +68,7 @@ def from_json(text: str) -> Record:
     try:
         return Record(
             _value(TraceMeta, document["meta"]),
-            tuple(_value(TrustCheck, item) for item in _items(document["trust"])),
+            tuple(_value(Law, item) for item in _items(document["trust"])),
             tuple(
                 StoredTable(name, _whole(_mapping(v)["rows"]), _whole(_mapping(v)["bytes"]))
                 for name, v in _mapping(document["tables"]).items()
@@ -124,6 +125,12 @@ def _figure(value: object) -> float:
     return float(value)
 
 
+def _compared(value: object) -> Figure:
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    raise TypeError(f"{shown(value)} where a number, a text or null is expected")
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{shown(value)} where true or false is expected")
@@ -161,6 +168,8 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "bool": _truth,
     "Verdict": _verdict,
     "tuple[str, ...]": lambda value: tuple(map(_text, _items(value))),
+    "Figure": _compared,
+    "tuple[Scope, ...]": lambda value: tuple(_value(Scope, v) for v in _items(value)),
     "tuple[HostClock, ...]": lambda value: tuple(_value(HostClock, v) for v in _items(value)),
 }
 """How a field is read, by the type that its dataclass states."""

@@ -6,7 +6,8 @@ from builders.work import MODULE, hlo, kernel, traced
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import groups_of, sites_of
-from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES, TrustCheck
+from moeprof.tables.law import Law
+from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"
 ROWS_BYTES = 32_768 * 7168 * 2  # 469,762,048
@@ -150,7 +151,7 @@ def test_replicas_of_a_program_take_part_too():
 
 
 def test_where_a_process_is_missing_and_no_program_tells_it_the_group_is_unknown():
-    missing = TrustCheck("processes", "fail", "1 process(es) read of 2")
+    missing = Law("processes", "fail", "1 process(es) read of 2")
     analysis = collectives(one_process("", (missing,)), link_bytes_per_s=450e9)
     row = analysis.table.iloc[0]
     assert row["group_size"] == 0

@@ -19,7 +19,8 @@ from moeprof.analyzers.comparison.noise import NOT_KNOWN as NOISE_NOT_KNOWN
 from moeprof.analyzers.comparison.signature import kernel_family, role_of, scope_of
 from moeprof.analyzers.comparison.step_change import CLASSES
 from moeprof.errors import SpecError
-from moeprof.tables.trace import Trace, TrustCheck
+from moeprof.tables.law import Law
+from moeprof.tables.trace import Trace
 
 ATTENTION = "jit(step)/jvp()/attention/dot_general"
 PERMUTE = "jit(step)/transpose(jvp())/moe/permute/{}"
@@ -125,7 +126,7 @@ def test_waiting_for_the_last_device_stands_apart_from_the_transfer():
 
 
 def test_waits_count_to_the_calls_where_a_check_withholds_them():
-    check = TrustCheck("clocks", "fail", "two clocks", ("collectives",))
+    check = Law("clocks", "fail", "two clocks", ("collectives",))
     found = compare(replace(exchange(400, 60), trust=(check,)), exchange(100, 80))
     assert parts(row(found, COMPONENT, "weight_gather")) == [0.0, -130.0, 0.0, 0.0, 0.0]
     assert any("waits withheld: base: clocks: two clocks" in note for note in found.notes)
@@ -133,7 +134,7 @@ def test_waits_count_to_the_calls_where_a_check_withholds_them():
 
 @pytest.mark.parametrize("is_base", [True, False])
 def test_what_a_check_withholds_is_not_compared(is_base):
-    check = TrustCheck("stamps", "fail", "no clock", ("step_time", "breakdown"))
+    check = Law("stamps", "fail", "no clock", ("step_time", "breakdown"))
     broken = replace(run(), trust=(check,))
     found = compare(broken, run()) if is_base else compare(run(), broken)
     assert found.step.empty

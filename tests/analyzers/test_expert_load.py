@@ -7,8 +7,8 @@ from builders.work import hlo, kernel, traced
 from moeprof.analyzers.expert_load import expert_load
 from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
 from moeprof.analyzers.load.by_step import imbalance_by_step
+from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
-from moeprof.tables.trace import TrustCheck
 
 GEMM = hlo("up", "custom-call", custom_call_target="moeprof_grouped_gemm")
 
@@ -150,7 +150,7 @@ def test_without_times_of_the_same_rows_there_is_no_tax(change, why):
 
 
 def test_doubted_times_leave_the_loads_and_take_the_tax():
-    check = TrustCheck("durations", "fail", "stamps cannot be", ("breakdown",))
+    check = Law("durations", "fail", "stamps cannot be", ("breakdown",))
     trace = dataclasses.replace(routed([[10, 30]], ranks=2), trust=(check,))
     found = expert_load(trace)
     assert found.table["rank_imbalance"].tolist() == [1.5]

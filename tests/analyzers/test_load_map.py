@@ -10,8 +10,8 @@ from moeprof.analyzers.drawn.cells import per_cell
 from moeprof.analyzers.drawn.load_map import load_map
 from moeprof.analyzers.drawn.rank_map import ONE_RANK, rank_map
 from moeprof.analyzers.expert_load import NONE, expert_load
+from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
-from moeprof.tables.trace import TrustCheck
 
 GEMM = hlo("up", "custom-call", custom_call_target="moeprof_grouped_gemm")
 
@@ -112,6 +112,6 @@ def test_what_is_missing_is_said():
 
 def test_it_is_withheld_with_the_question_that_it_illustrates():
     trace = routed([[[1, 3]]], ranks=2)
-    failed = TrustCheck("routing", "fail", "the record is cut", ("expert_load",))
+    failed = Law("routing", "fail", "the record is cut", ("expert_load",))
     found = analyze(dataclasses.replace(trace, trust=(failed,)), ["load_map", "rank_map"])
     assert [f.table.empty for f in found.values()] == [True, True]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from hypothesis import strategies as st
 
+from moeprof.tables.law import Law
 from moeprof.tables.schema import Schema
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta, TrustCheck
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta
 
 # all of Unicode but lone surrogates, which pandas refuses in a text column
 ODD_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.sampled_from(
@@ -38,6 +39,6 @@ def trace_with(meta: TraceMeta | None = None, **given: pd.DataFrame) -> Trace:
     empty = {name: schema.frame() for name, schema in FRAMES.items()}
     return Trace(
         meta or TraceMeta("run", "gpu", ("a",), 1, "0.10.2", 5),
-        (TrustCheck("truncated", "ok", "5 events read to the end"),),
+        (Law("truncated", "ok", "5 events read to the end"),),
         **{**empty, **given},
     )

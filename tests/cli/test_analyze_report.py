@@ -17,14 +17,16 @@ from moeprof.errors import SpecError
 from moeprof.reports.document import Document
 
 
-def document(path: Path, *, verdict: str = "ok", check: str = "truncated") -> Document:
+def document(
+    path: Path, *, verdict: str = "ok", check: str = "truncated", **law: object
+) -> Document:
     return {
         "schema": "moeprof.analysis/1",
         "run": {
             "path": str(path), "platform": "cpu", "hosts": ["a"], "devices": 8,
             "jax_version": "0.10.2", "events": 5, "notes": [],
         },
-        "trust": [{"check": check, "verdict": verdict, "detail": "5 events"}],
+        "trust": [{"check": check, "verdict": verdict, "detail": "5 events", **law}],
         "steps": [{"step": 1, "start_ns": 0, "duration_ns": 10, "used": True, "reason": None}],
         "analyses": {},
         "drawings": {},
@@ -63,9 +65,13 @@ def test_text_says_what_was_read(tmp_path: Path, reads):
 
 
 @pytest.mark.parametrize("command", ["analyze", "report"])
-def test_damaged_input_ends_with_3(tmp_path: Path, reads, command, monkeypatch):
+def test_withheld_figures_end_with_3_and_a_warning_with_0(
+    tmp_path: Path, reads, command, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     reads(lambda path: document(path, verdict="warn"))
+    assert run(command, tmp_path).exit_code == 0
+    reads(lambda path: document(path, verdict="fail", withholds=["ops"]))
     assert run(command, tmp_path).exit_code == 3
 
 
@@ -74,21 +80,21 @@ def test_damaged_input_ends_with_3(tmp_path: Path, reads, command, monkeypatch):
     [
         ({}, False),
         ({"verdict": "warn", "check": "resolved"}, False),
-        ({"verdict": "warn", "check": "steps"}, False),
-        ({"verdict": "warn", "check": "truncated"}, True),
-        ({"verdict": "fail", "check": "steps"}, True),
+        ({"verdict": "warn", "check": "truncated"}, False),
+        ({"verdict": "warn", "check": "truncated", "scopes": [{"question": "launch"}]}, True),
+        ({"verdict": "fail", "withholds": ["ops"]}, True),
     ],
 )
-def test_a_warning_about_quality_is_not_a_loss(changes, expected):
+def test_only_withheld_figures_make_an_answer_partial(changes, expected):
     assert findings.is_partial(document(Path("run"), **changes)) is expected
 
 
-def test_a_capture_that_ended_early_is_partial():
+def test_a_capture_that_ended_early_withholds_nothing_that_it_holds():
     made = document(Path("run"))
     made["run"]["record"] = {
         "command": None, "exit_code": 0, "window": None, "status": "partial", "problems": [],
     }  # fmt: skip
-    assert findings.is_partial(made)
+    assert not findings.is_partial(made)
 
 
 def test_a_run_without_a_step_to_measure_is_partial():

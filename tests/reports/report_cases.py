@@ -10,8 +10,9 @@ from moeprof.reports.document import Document, build
 from moeprof.tables import host_side
 from moeprof.tables import trace as tables
 from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Law, Verdict
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, TraceMeta, TrustCheck, Verdict
+from moeprof.tables.trace import Trace, TraceMeta
 
 MS = 1_000_000
 SCRIPT = "</script><script>window.hacked=1</script>"
@@ -129,7 +130,7 @@ def trace(
         meta=TraceMeta(
             path, "gpu", ("node-a",), 8, "0.12.0", 123456, ("session read: s1",), run_folder
         ),
-        trust=tuple(TrustCheck(*check) for check in trust),
+        trust=tuple(Law(*check) for check in trust),
         events=tables.EVENTS.frame(),
         devices=tables.DEVICES.frame(),
         hlo_ops=tables.HLO_OPS.frame(),

@@ -19,8 +19,9 @@ from moeprof.ingest import open_run
 from moeprof.reports.perfetto import Written, write_perfetto
 from moeprof.tables import trace as tables
 from moeprof.tables.host_side import ALLOCATIONS
+from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
-from moeprof.tables.trace import HostClock, Trace, TrustCheck
+from moeprof.tables.trace import HostClock, Trace
 
 SLICES = """select process.name as process, track.name as track, slice.name as name, ts, dur
 from slice join process_track track on track_id = track.id join process using (upid)
@@ -274,7 +275,7 @@ def test_imbalance_is_the_busiest_expert_over_the_mean(engine, written):
 
 
 def test_what_a_failed_check_would_falsify_is_left_out_and_said(engine, written):
-    check = TrustCheck("dropped", "fail", "9 events lost", ("breakdown", "sync_gaps"))
+    check = Law("dropped", "fail", "9 events lost", ("breakdown", "sync_gaps"))
     trace = replace(traced([kernel("a", 0, 5), kernel("b", 50_000, 5)]), trust=(check,))
     found = written(trace)
     assert [name for _, name, *_ in slices(engine)] == ["step 0", "a", "b"]

@@ -9,7 +9,8 @@ from moeprof.reports.components import COLOURS
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render
 from moeprof.reports.pages.timeline_view import timeline_view
-from moeprof.tables.trace import Trace, TrustCheck
+from moeprof.tables.law import Law
+from moeprof.tables.trace import Trace
 
 OPS = (hlo("dot", "dot", op_name="jit(f)/moe/experts/ragged_dot"), hlo("sum", "all-reduce"))
 WORK = (
@@ -67,7 +68,7 @@ def test_without_steps_it_is_of_the_whole_capture():
 
 def test_a_check_that_withholds_the_timeline_withholds_its_picture():
     made = traced(WORK, OPS)
-    failed = TrustCheck("dropped_events", "fail", "70 % dropped", ("timeline",))
+    failed = Law("dropped_events", "fail", "70 % dropped", ("timeline",))
     trace = Trace(**{**vars(made), "trust": (failed,)})
     assert timeline_view(document(trace)) is None
 

@@ -15,8 +15,9 @@ from builders.xspace import thunk
 
 from moeprof.errors import TraceError
 from moeprof.tables import parquet, store
+from moeprof.tables.law import Law, Scope
 from moeprof.tables.store import holds_tables, read_tables, write_tables
-from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta, TrustCheck
+from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
 from moeprof.tables.trace_json import Record, StoredTable, from_json, to_json
 
 CLOCK = HostClock("b", -5, 1.5, 30, 12)
@@ -54,8 +55,11 @@ def moved(meta: TraceMeta, folder: Path) -> TraceMeta:
 
 
 def test_every_part_of_a_check_comes_back(tmp_path):
-    sample = {"str": "x", "Verdict": "warn", "tuple[str, ...]": ("y", "z")}
-    check = TrustCheck(**{f.name: sample[f.type] for f in dataclasses.fields(TrustCheck)})
+    sample = {
+        **{"str": "x", "Verdict": "warn", "tuple[str, ...]": ("y", "z"), "Figure": 0.75},
+        "tuple[Scope, ...]": (Scope("ops", ("bytes",), "node0", 1, 3, "fusion.1"),),
+    }
+    check = Law(**{f.name: sample[f.type] for f in dataclasses.fields(Law)})
     write_tables(dataclasses.replace(trace_with(), trust=(check,)), tmp_path / "t")
     assert read_tables(tmp_path / "t").trust == (check,)
 
@@ -203,7 +207,7 @@ def places(document, at=()):
             yield from places(value, (*at, key))
 
 
-RECORD = to_json(Record(META, (TrustCheck("a", "ok", "b"),), (StoredTable("events", 1, 2),)))
+RECORD = to_json(Record(META, (Law("a", "ok", "b"),), (StoredTable("events", 1, 2),)))
 PLACES = list(places(json.loads(RECORD)))
 
 

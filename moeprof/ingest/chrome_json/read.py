@@ -38,7 +38,7 @@ from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.unreadable import unreadable
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import last_begun
-from moeprof.tables.trace import TrustCheck
+from moeprof.tables.law import Law
 from moeprof.units import format_count
 
 JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")
@@ -233,7 +233,7 @@ def _launched_ns(found: DeviceWork, gathered: Gathered) -> Int64s:
 
 def _checks(
     trace: JsonTrace, gathered: Gathered, found: DeviceWork, keep: Flags, record: Record
-) -> Iterator[TrustCheck]:
+) -> Iterator[Law]:
     told = "a JSON copy of a profile: no compiled program, ops known by name alone"
     if trace.is_list_alone:
         told += ", no metadata"
@@ -247,8 +247,8 @@ def _checks(
         told += f"; {format_count(found.untold)} op(s) may have been done later than shown"
     if overlapping:
         told += f"; {format_count(overlapping)} event(s) partly overlap another of their track"
-    yield TrustCheck("format", "warn", f"{told}; give the .xplane.pb where there is one")
-    yield TrustCheck(
+    yield Law("format", "warn", f"{told}; give the .xplane.pb where there is one")
+    yield Law(
         "programs",
         "warn",
         "no compiled program: a JSON trace carries none; nothing is told of shapes and memory",
@@ -272,7 +272,7 @@ def _checks(
             "what follows the last of them is not captured, not idle"
         )
     if lost:
-        yield TrustCheck("truncated", "warn", "; ".join(lost))
+        yield Law("truncated", "warn", "; ".join(lost))
 
 
 def _known_until(trace: JsonTrace, gathered: Gathered, found: DeviceWork) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.trace import TrustCheck
+from moeprof.tables.law import Law
 
 LABELLED = ("line", "name", "kind", "op", "details")
 COLUMNS = (
@@ -132,7 +132,7 @@ class Record:
     dropped: Counter[str] = field(default_factory=Counter)
     damage: list[str] = field(default_factory=list)
     outliers: list[str] = field(default_factory=list)
-    checks: list[TrustCheck] = field(default_factory=list)
+    checks: list[Law] = field(default_factory=list)
     events: int = 0
     known_until_ns: int | None = None
 

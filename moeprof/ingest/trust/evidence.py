@@ -10,7 +10,8 @@ from functools import cached_property
 import pandas as pd
 
 from moeprof.ingest.sources.processes import Processes
-from moeprof.tables.trace import HostClock, TrustCheck
+from moeprof.tables.law import Law
+from moeprof.tables.trace import HostClock
 from moeprof.tables.waits import work_of
 
 TIMED = (
@@ -18,6 +19,10 @@ TIMED = (
     *("grouped_gemm", "dispatch_combine", "sync_gaps", "roofline", "launch", "hints"),
 )
 """Analyses whose figures are times of device work."""
+
+
+HOST_TOLD = ("launch", "sync_gaps")
+"""Analyses that need the whole record of the host, as launches and causes of gaps are in it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class Evidence:
     else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
     streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
     could not be. ``windows`` has the name of each host and when its capture began and ended, in ns
-    since 1970, 0 where that is not known; ``found`` are checks that a reader of another format made
+    since 1970, 0 where that is not known; ``damaged`` names hosts part of whose file could not be
+    read; ``found`` are checks that a reader of another format made
     itself.
     """
 
@@ -51,7 +57,8 @@ class Evidence:
     not_aligned: str
     processes: Processes
     windows: Sequence[tuple[str, int, int]]
-    found: Sequence[TrustCheck] = ()
+    found: Sequence[Law] = ()
+    damaged: Sequence[str] = ()
 
     @cached_property
     def work(self) -> pd.DataFrame:

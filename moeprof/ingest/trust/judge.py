@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeprof.ingest.trust import placed_work, whole_input
 from moeprof.ingest.trust.evidence import Evidence
-from moeprof.tables.trace import TrustCheck
+from moeprof.tables.law import Law
 
 CHECKS = (
     whole_input.truncated,
@@ -27,7 +27,7 @@ CHECKS = (
 _WORSE = ("ok", "warn", "fail")
 
 
-def judge(evidence: Evidence) -> tuple[TrustCheck, ...]:
+def judge(evidence: Evidence) -> tuple[Law, ...]:
     """Every check with its verdict; the good ones are listed too.
 
     A check that a reader made itself takes the place of the one of its name: it knows what its

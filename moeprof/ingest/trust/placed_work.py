@@ -10,7 +10,8 @@ import pandas as pd
 from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
 from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.ingest.xspace.space import Flags
-from moeprof.tables.trace import LOW_CONFIDENCE, TrustCheck
+from moeprof.tables.law import Law
+from moeprof.tables.trace import LOW_CONFIDENCE
 from moeprof.units import format_ns, format_percent
 
 _ENOUGH = 0.99
@@ -22,12 +23,12 @@ COMMAND_BUFFERS = (
 )
 
 
-def resolved(evidence: Evidence) -> TrustCheck:
+def resolved(evidence: Evidence) -> Law:
     """How much of device time has an HLO op, and how sure that is."""
     events = evidence.work
     total_ns = int(events["self_ns"].sum())
     if not total_ns:
-        return TrustCheck("resolved", "warn", "no device time to resolve")
+        return Law("resolved", "warn", "no device time to resolve")
     in_buffer = _label_is(events["op"], lambda op: op.startswith("command_buffer"))
     is_named = _label_is(events["op"], bool) & ~in_buffer
     found = (events["instruction"].to_numpy() >= 0) | is_named
@@ -49,7 +50,7 @@ def resolved(evidence: Evidence) -> TrustCheck:
             f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
         )
     is_good = _share(events, found & ~unsure, total_ns) >= _ENOUGH
-    return TrustCheck("resolved", "ok" if is_good else "warn", detail)
+    return Law("resolved", "ok" if is_good else "warn", detail)
 
 
 def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
@@ -72,7 +73,7 @@ def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
     return flags
 
 
-def durations(evidence: Evidence) -> TrustCheck:
+def durations(evidence: Evidence) -> Law:
     """Whether pieces on serial streams last longer than they can."""
     events = evidence.work
     cut = int((events["duration_ns"] != events["recorded_ns"]).sum())
@@ -81,21 +82,21 @@ def durations(evidence: Evidence) -> TrustCheck:
         for line in evidence.not_serial
     )
     if not cut:
-        return TrustCheck("durations", "warn" if loose else "ok", loose or "none is impossible")
+        return Law("durations", "warn" if loose else "ok", loose or "none is impossible")
     repaired_ns, raw_ns = int(events["duration_ns"].sum()), int(events["recorded_ns"].sum())
     detail = (
         f"{cut:,} of {len(events):,} pieces of stream work is longer than the stream allows and "
         f"was cut where the next begins: {format_ns(repaired_ns)} after repair, "
         f"{format_ns(raw_ns)} before repair"
     )
-    return TrustCheck("durations", "warn", "; ".join(filter(None, (detail, loose))))
+    return Law("durations", "warn", "; ".join(filter(None, (detail, loose))))
 
 
-def time_stamps(evidence: Evidence) -> TrustCheck:
+def time_stamps(evidence: Evidence) -> Law:
     """Whether events have stamps that cannot be, or lie far from the work."""
     impossible, far = evidence.dropped[IMPOSSIBLE], evidence.dropped[FAR_AWAY]
     if not impossible and not far:
-        return TrustCheck("time_stamps", "ok", "no impossible time stamp")
+        return Law("time_stamps", "ok", "no impossible time stamp")
     parts = [
         f"{count:,} event(s) {what}"
         for count, what in (
@@ -106,10 +107,10 @@ def time_stamps(evidence: Evidence) -> TrustCheck:
     ]
     more = ", …" if impossible + far > len(evidence.outliers) else ""
     listed = f": {', '.join(evidence.outliers)}{more}" if evidence.outliers else ""
-    return TrustCheck("time_stamps", "warn", f"{' and '.join(parts)}: left out{listed}")
+    return Law("time_stamps", "warn", f"{' and '.join(parts)}: left out{listed}")
 
 
-def steps(evidence: Evidence) -> TrustCheck:
+def steps(evidence: Evidence) -> Law:
     """Whether enough steps could be measured."""
     used = int(evidence.steps["used"].sum())
     dropped = len(evidence.steps) - used
@@ -117,10 +118,10 @@ def steps(evidence: Evidence) -> TrustCheck:
     detail = f"{used} step(s) measured, {dropped} dropped"
     if 0 < used < 3:
         detail += ": too few to tell noise from change"
-    return TrustCheck("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
+    return Law("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
 
 
-def step_order(evidence: Evidence) -> TrustCheck:
+def step_order(evidence: Evidence) -> Law:
     """Whether measured steps follow each other, as their numbers do.
 
     Where all of them run into the next one, as stages of a pipeline may, that is the program; where
@@ -132,7 +133,7 @@ def step_order(evidence: Evidence) -> TrustCheck:
     is_odd = used["duration_ns"] > MOST_INTERVALS * used["duration_ns"].median()
     is_wrong = (next_ns <= 0) | (overlaps & is_odd)
     if not (is_wrong | overlaps).any():
-        return TrustCheck("step_order", "ok", "each step begins behind the one before")
+        return Law("step_order", "ok", "each step begins behind the one before")
     place = int(np.flatnonzero(is_wrong if is_wrong.any() else overlaps)[0])
     first, later_ns = used.iloc[place], int(next_ns.iloc[place])
     lasts = (
@@ -141,31 +142,31 @@ def step_order(evidence: Evidence) -> TrustCheck:
     )
     if not is_wrong.any():
         detail = f"{int(overlaps.sum())} of {len(used)} measured steps run into the next: {lasts}"
-        return TrustCheck("step_order", "warn", detail)
+        return Law("step_order", "warn", detail)
     detail = (
         f"{int(is_wrong.sum())} of {len(used)} measured steps cannot be: {lasts}; "
         "stamps or ids in the profile are damaged"
     )
-    return TrustCheck("step_order", "fail", detail, TIMED)
+    return Law("step_order", "fail", detail, TIMED)
 
 
-def strays(evidence: Evidence) -> TrustCheck:
+def strays(evidence: Evidence) -> Law:
     """Work of modules that do not run in every step, yet run during one, is in no figure."""
     in_steps_ns = int(evidence.work["self_ns"][evidence.work["step"] != -1].sum())
     whole_ns = in_steps_ns + evidence.stray_ns
     share = evidence.stray_ns / whole_ns if whole_ns else 0.0
     detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
-    return TrustCheck("strays", "ok" if share < 0.01 else "warn", detail)
+    return Law("strays", "ok" if share < 0.01 else "warn", detail)
 
 
-def clocks(evidence: Evidence) -> TrustCheck:
+def clocks(evidence: Evidence) -> Law:
     """Whether times of several hosts may be compared."""
     if len(evidence.hosts) < 2:
-        return TrustCheck("clocks", "ok", "one host, one clock")
+        return Law("clocks", "ok", "one host, one clock")
     if not evidence.clocks:
         why = f" ({evidence.not_aligned})" if evidence.not_aligned else ""
         detail = f"clocks of the hosts are not aligned{why}: no statement across hosts"
-        return TrustCheck("clocks", "warn", detail)
+        return Law("clocks", "warn", detail)
     told = ", ".join(
         f"{clock.host} {'+' if clock.offset_ns >= 0 else '-'}{format_ns(abs(clock.offset_ns))}"
         f" (residual {format_ns(clock.residual_ns)})"
@@ -173,4 +174,4 @@ def clocks(evidence: Evidence) -> TrustCheck:
     )
     pairs = min(clock.pairs for clock in evidence.clocks[1:])
     detail = f"aligned to {evidence.clocks[0].host} on {pairs:,} ends of collectives: {told}"
-    return TrustCheck("clocks", "ok", detail)
+    return Law("clocks", "ok", detail)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from moeprof.ingest.sources.sessions import NEAR_S
-from moeprof.ingest.trust.evidence import TIMED, Evidence
-from moeprof.tables.trace import TrustCheck
+from moeprof.ingest.trust.evidence import HOST_TOLD, TIMED, Evidence
+from moeprof.tables.law import Law, Scope
 from moeprof.units import format_count, format_ns, format_percent
 
 _DROPPED = re.compile(r"\b(dropped|lost|discarded|overflow\w*)\b", re.IGNORECASE)
@@ -34,26 +34,32 @@ OTHER_CAUSES = (
 )
 
 
-def truncated(evidence: Evidence) -> TrustCheck:
+def truncated(evidence: Evidence) -> Law:
     """Whether the file could be read to its end."""
     read = format_count(evidence.read)
     if not evidence.damage:
-        return TrustCheck("truncated", "ok", f"{read} events read to the end")
+        return Law("truncated", "ok", f"{read} events read to the end")
     places = len(evidence.damage)
-    return TrustCheck(
+    lost = tuple(
+        Scope(question, host=host if len(evidence.hosts) > 1 else "")
+        for host in evidence.damaged
+        for question in HOST_TOLD
+    )
+    return Law(
         "truncated",
         "warn",
         f"recovered {read} events, the rest is unreadable ({places} place(s), first: "
         f"{evidence.damage[0]})",
+        scopes=lost,
     )
 
 
-def device_work(evidence: Evidence) -> TrustCheck:
+def device_work(evidence: Evidence) -> Law:
     """Whether any device did anything, and why none may have."""
     if len(evidence.events):
         devices = len(evidence.events[["host", "device"]].drop_duplicates())
         count = format_count(len(evidence.events))
-        return TrustCheck("device_work", "ok", f"{count} device events on {devices} device(s)")
+        return Law("device_work", "ok", f"{count} device events on {devices} device(s)")
     is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in evidence.found)
     is_cut = is_cut or bool(evidence.damage)
     likely = DAMAGE if is_cut else _causes("".join(evidence.models))
@@ -61,7 +67,7 @@ def device_work(evidence: Evidence) -> TrustCheck:
     detail = f"no device events: nothing can be measured. Likely causes: {causes}"
     # Which programs ran is told by their work; what a cut file held of memory is not known either.
     unknown = ("receive_buffers", "memory") if is_cut else ("receive_buffers",)
-    return TrustCheck("device_work", "fail", detail, (*TIMED, *unknown))
+    return Law("device_work", "fail", detail, (*TIMED, *unknown))
 
 
 def _causes(models: str) -> tuple[str, ...]:
@@ -85,29 +91,29 @@ _MUCH_WITHOUT = 0.05
 """Share of device time without its program from which on findings lack something."""
 
 
-def programs(evidence: Evidence) -> TrustCheck:
+def programs(evidence: Evidence) -> Law:
     """Whether each host's profile has the programs that its work is of."""
     ran = evidence.hlo_ops["module"].nunique()
     found = f"{evidence.programs} compiled program(s) in the profile"
     if ran and (without := _hosts_without_program(evidence)):
         names = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         told = f"{found}, but none of the work of {names}, which is known by its names alone"
-        return TrustCheck("programs", "warn", told)
+        return Law("programs", "warn", told)
     if ran and (share := _share_without_program(evidence)) >= _MUCH_WITHOUT:
         told = (
             f"{found}, but not those of {format_percent(share)} of device time, which is known by"
         )
-        return TrustCheck("programs", "warn", f"{told} the names of its ops alone")
+        return Law("programs", "warn", f"{told} the names of its ops alone")
     if ran or (evidence.programs and evidence.events.empty):
-        return TrustCheck("programs", "ok", f"{found}, {ran} of them ran in the window")
+        return Law("programs", "ok", f"{found}, {ran} of them ran in the window")
     if evidence.programs:
         detail = f"{found}, but none of the work that was recorded"
     else:
         detail = "no compiled program in the profile; capture with enable_hlo_proto on"
     if evidence.events.empty:
-        return TrustCheck("programs", "warn", detail)
+        return Law("programs", "warn", detail)
     detail += ": work is known by its kernels' names alone"
-    return TrustCheck("programs", "fail", detail, ("receive_buffers", "memory"))
+    return Law("programs", "fail", detail, ("receive_buffers", "memory"))
 
 
 def _hosts_without_program(evidence: Evidence) -> list[str]:
@@ -117,49 +123,49 @@ def _hosts_without_program(evidence: Evidence) -> list[str]:
     return [str(host) for host, known in by_host.items() if not known] if by_host.any() else []
 
 
-def dropped_events(evidence: Evidence) -> TrustCheck:
+def dropped_events(evidence: Evidence) -> Law:
     """Whether the profiler says that it dropped events, as a full buffer makes it do."""
     said = [message for message in evidence.messages if _DROPPED.search(message)]
     if not said:
-        return TrustCheck("dropped", "ok", "the profiler reported no dropped event")
+        return Law("dropped", "ok", "the profiler reported no dropped event")
     numbers = [int(n.replace(",", "")) for m in said for n in _NUMBER.findall(m)]
     kept = len(evidence.events)
     share = max(numbers) / (max(numbers) + kept) if numbers and kept else 1.0
     detail = f"the profiler dropped events: {said[0]}"
     if numbers and share < _FEW_DROPPED:
         told = f"{detail} ({format_percent(share)} of device events at most)"
-        return TrustCheck("dropped", "warn", told)
-    return TrustCheck("dropped", "fail", f"{detail}; capture fewer steps", TIMED)
+        return Law("dropped", "warn", told)
+    return Law("dropped", "fail", f"{detail}; capture fewer steps", TIMED)
 
 
-def processes(evidence: Evidence) -> TrustCheck:
+def processes(evidence: Evidence) -> Law:
     """Whether the profile of every process of the run is there."""
     found = evidence.processes
     read = f"{len(evidence.hosts)} process(es) read"
     if found.missing:
         which = ", ".join(found.missing)
         detail = f"{read} of {found.expected}; no profile of {which}: ranks there are not known"
-        return TrustCheck("processes", "fail", detail, ("stragglers",))
+        return Law("processes", "fail", detail, ("stragglers",))
     if found.not_asked:
         which = ", ".join(found.not_asked)
-        return TrustCheck("processes", "ok", f"{read}; capture was not asked to record {which}")
+        return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
     told = f" of {found.expected}" if found.expected else "; nothing says how many there were"
-    return TrustCheck("processes", "ok", f"{read}{told}")
+    return Law("processes", "ok", f"{read}{told}")
 
 
-def profiler(evidence: Evidence) -> TrustCheck:
+def profiler(evidence: Evidence) -> Law:
     """What the profiler itself reported."""
     said = [message for message in evidence.messages if not _DROPPED.search(message)]
     if not said:
-        return TrustCheck("profiler", "ok", "the profiler reported no other error")
-    return TrustCheck("profiler", "warn", f"the profiler reported: {said[0]}")
+        return Law("profiler", "ok", "the profiler reported no other error")
+    return Law("profiler", "warn", f"the profiler reported: {said[0]}")
 
 
-def one_run(evidence: Evidence) -> TrustCheck:
+def one_run(evidence: Evidence) -> Law:
     """Whether the files are of one run: recorded at one time, with programs in common."""
     if apart := _recorded_apart(evidence):
         detail = f"{apart}: they are no hosts of one run; give one of them, or --host"
-        return TrustCheck("one_run", "fail", detail, TIMED)
+        return Law("one_run", "fail", detail, TIMED)
     pairs = evidence.events[["host", "module"]].drop_duplicates()
     ran = {
         str(host): set(mine["module"].tolist())
@@ -168,12 +174,12 @@ def one_run(evidence: Evidence) -> TrustCheck:
     first = next(iter(ran), "")
     strange = [host for host, modules in ran.items() if modules.isdisjoint(ran[first])]
     if not strange:
-        return TrustCheck("one_run", "ok", "no sign of another run in it")
+        return Law("one_run", "ok", "no sign of another run in it")
     detail = (
         f"{', '.join(strange[:3])}{', …' if len(strange) > 3 else ''} ran no program that {first} "
         "ran: if these are not hosts of one run, figures over all of them mean nothing; see --host"
     )
-    return TrustCheck("one_run", "warn", detail)
+    return Law("one_run", "warn", detail)
 
 
 def _recorded_apart(evidence: Evidence) -> str:

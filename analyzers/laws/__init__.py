@@ -1,0 +1,25 @@
+"""Laws of the answer: does what the questions say add up to what was recorded?
+
+Laws of the input are judged where the input is read (`moeprof.ingest.trust`) and lie in
+`Trace.trust`. Those here need steps, unions or components, which questions compute.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from moeprof.tables.law import Law
+from moeprof.tables.trace import Trace
+
+LAWS: tuple[Callable[[Trace], Law], ...] = ()
+"""Every law of the answer, in the order of the record, behind those of the input."""
+
+
+@functools.lru_cache(maxsize=2)
+def laws_of(trace: Trace) -> tuple[Law, ...]:
+    """The whole trust record of a trace: laws of the input, then those of the answer.
+
+    Kept for the last two traces, as every view of an answer asks.
+    """
+    return (*trace.trust, *(judge(trace) for judge in LAWS))

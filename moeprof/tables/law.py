@@ -1,0 +1,63 @@
+"""Question: what must hold before a figure is shown, and which figures fall with it?
+
+A law compares what was expected with what was found: launches with kernels, the parts of a step
+with its length. Laws of the input are judged where the input is read (`moeprof.ingest.trust`), laws
+of the answer beside the questions (`moeprof.analyzers.laws`). All laws together are the trust
+record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "warn", "fail", "unchecked"]
+"""Unchecked: the data that the law compares is not there, so it neither holds nor is broken."""
+
+Figure = float | int | str | None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Figures of one question that are withheld: only those that match all that is given.
+
+    ``figures`` are metrics of the headline and columns of the table; empty for all of them. Rows
+    are chosen by their columns ``host``, ``device``, ``step`` and ``op``; "" and -1 stand for any.
+    Metrics of the headline fall only where no row is chosen: they are then about the whole.
+    """
+
+    question: str
+    figures: tuple[str, ...] = ()
+    host: str = ""
+    device: int = -1
+    step: int = -1
+    op: str = ""
+
+    @property
+    def chooses_rows(self) -> bool:
+        """Whether it is about some rows alone."""
+        return bool(self.host or self.op) or self.device != -1 or self.step != -1
+
+
+@dataclass(frozen=True)
+class Law:
+    """One comparison that was made before any figure was taken from a profile.
+
+    ``expected`` and ``found`` are what was compared, in ``unit``; None where the law compares no
+    figures. ``withholds`` names questions none of whose figures are shown, as the fault would
+    falsify them; ``scopes`` are the parts of others. Only a law that failed or warns has any.
+    """
+
+    check: str
+    verdict: Verdict
+    detail: str
+    withholds: tuple[str, ...] = ()
+    expected: Figure = None
+    found: Figure = None
+    unit: str = ""
+    scopes: tuple[Scope, ...] = ()
+
+    @property
+    def withholds_any(self) -> bool:
+        """Whether any figure is not shown because of it."""
+        return bool(self.withholds or self.scopes)
