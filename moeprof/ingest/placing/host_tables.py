@@ -14,6 +14,7 @@ from moeprof.ingest.placing.graphs import with_graph_ops
 from moeprof.ingest.placing.in_flight import halves_within_ns
 from moeprof.ingest.placing.joint_runs import with_joint_runs
 from moeprof.ingest.placing.recurrence import with_recurring_runs
+from moeprof.ingest.placing.repeated import REPEATED, without_repeats
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
 from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
@@ -56,7 +57,9 @@ def host_tables(
     """
     record = near_the_work(host.record)
     host = replace(host, record=record)
-    work, not_serial = repaired(_in_order(record.take_work()), record.labels)
+    work, repeats = without_repeats(_in_order(record.take_work()))
+    record.drop(REPEATED, repeats)
+    work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
     work, notes = with_recurring_runs(work, ops, host.programs)
     is_work = work["kind"].to_numpy() != record.labels.code(WAIT)

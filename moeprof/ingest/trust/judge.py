@@ -13,6 +13,7 @@ CHECKS = (
     placed_work.resolved,
     placed_work.durations,
     placed_work.time_stamps,
+    placed_work.recorded_once,
     placed_work.steps,
     placed_work.step_order,
     placed_work.strays,

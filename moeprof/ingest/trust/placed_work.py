@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from moeprof.ingest.placing.repeated import REPEATED
 from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
 from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.ingest.xspace.space import Flags
@@ -110,15 +111,35 @@ def time_stamps(evidence: Evidence) -> Law:
     return Law("time_stamps", "warn", f"{' and '.join(parts)}: left out{listed}")
 
 
+def recorded_once(evidence: Evidence) -> Law:
+    """Whether the profile holds pieces of device work twice; they count once."""
+    kept, again = len(evidence.events), evidence.dropped[REPEATED]
+    detail = "no piece of device work is recorded twice"
+    if again:
+        detail = (
+            f"{again:,} of {kept + again:,} pieces of device work repeat another one exactly and "
+            "are left out"
+        )
+    compared = {"expected": kept, "found": kept + again, "unit": "pieces"}
+    return Law("recorded_once", "warn" if again else "ok", detail, **compared)
+
+
 def steps(evidence: Evidence) -> Law:
-    """Whether enough steps could be measured."""
+    """Whether steps could be measured, and are the only reading of the record."""
     used = int(evidence.steps["used"].sum())
     dropped = len(evidence.steps) - used
-    is_good = used >= 3 and not evidence.doubts
+    is_good = used > 0 and not evidence.doubts
     detail = f"{used} step(s) measured, {dropped} dropped"
     if 0 < used < 3:
         detail += ": too few to tell noise from change"
-    return Law("steps", "ok" if is_good else "warn", "; ".join([detail, *evidence.doubts]))
+    return Law(
+        "steps",
+        "ok" if is_good else "warn",
+        "; ".join([detail, *evidence.doubts]),
+        expected=len(evidence.steps),
+        found=used,
+        unit="steps",
+    )
 
 
 def step_order(evidence: Evidence) -> Law:
