@@ -15,7 +15,7 @@ import pytest
 from .conftest import BENCHMARKS
 
 RESULTS = BENCHMARKS / "results"
-ONE = ("test", "products", "gemm", "ab-one-gpu", "convergence", "sanitize", "stress")
+ONE = ("test", "products", "gemm", "ab-one-gpu", "convergence", "sanitize", "stress", "steps")
 TWO = ("processes", "exchange", "native", "exchange_processes", "ab", "capture")
 
 
