@@ -17,6 +17,7 @@ from moeprof.ingest.planes.device_planes import (
     has_impossible_ordinal,
     tpu_ordinal,
 )
+from moeprof.ingest.planes.device_ids import device_ids
 from moeprof.ingest.planes.gpu_plane import read_gpu_work
 from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,
@@ -86,7 +87,7 @@ def _date_ns(environment: PlaneHead | None, name: str) -> int:
 
 def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Record) -> None:
     devices = [(plane, gpu_ordinal(plane.name)) for plane in space.head.planes]
-    runs = NO_RUN_IDS
+    runs, events = NO_RUN_IDS, None
     if host is not None:
         events = read_host_events(space, host, zero_ns, record)
         read_host_facts(events, record)
@@ -100,6 +101,8 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             read_tpu_work(space, plane, zero_ns, record)
         elif has_impossible_ordinal(plane.name):
             record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
+    if events is not None:
+        record.ids.update(device_ids(events, record, list(_models(space.head))))
 
 
 def _damage(head: SpaceHead) -> list[str]:

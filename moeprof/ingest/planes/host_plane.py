@@ -131,16 +131,14 @@ class RunIds:
 
         A process that may use some of a machine's GPUs alone counts its devices from 0, while their
         planes bear the numbers of the machine. Correlation ids are counted by the process: so for a
-        plane without a launch under its number all launches are asked.
+        launch that is not known under its number all launches are asked. The numbers may also be
+        those of a program's devices, of which a mesh may name the machine's second one first.
         """
         first, last = np.searchsorted(self.device, [device, device + 1])
-        known, runs = self.correlation[first:last], self.run_id[first:last]
-        if not len(known):
-            known, runs = self._of_all_devices()
-        if not len(known):
-            return np.full(len(correlation), -1, np.int64)
-        at = np.maximum(np.searchsorted(known, correlation, "right") - 1, 0)
-        return np.where(known[at] == correlation, runs[at], -1)
+        own = _found(self.correlation[first:last], self.run_id[first:last], correlation)
+        if (own != -1).all():
+            return own
+        return np.where(own == -1, _found(*self._of_all_devices(), correlation), own)
 
     def _of_all_devices(self) -> tuple[Int64s, Int64s]:
         """Correlation ids that are of one execution, in order, and their run ids."""
@@ -150,6 +148,14 @@ class RunIds:
         last = np.searchsorted(ids, known, "right") - 1
         is_one = runs[first] == runs[last]
         return known[is_one], runs[first][is_one]
+
+
+def _found(known: Int64s, runs: Int64s, asked: Int64s) -> Int64s:
+    """The run of each id that is asked for, -1 for one that is not known. `known` is in order."""
+    if not len(known):
+        return np.full(len(asked), -1, np.int64)
+    at = np.maximum(np.searchsorted(known, asked, "right") - 1, 0)
+    return np.where(known[at] == asked, runs[at], -1)
 
 
 NO_RUN_IDS = RunIds(*(np.zeros(0, np.int64) for _ in range(3)))

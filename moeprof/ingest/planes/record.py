@@ -120,6 +120,7 @@ class Record:
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
     ``known_until_ns`` is where the record ends before the capture did, None where it does not.
+    ``ids`` are the numbers of devices among those of all processes, where the runtime told them.
     All stamps count from the start of the capture.
     """
 
@@ -135,6 +136,7 @@ class Record:
     checks: list[Law] = field(default_factory=list)
     events: int = 0
     known_until_ns: int | None = None
+    ids: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_damaged(self) -> bool:

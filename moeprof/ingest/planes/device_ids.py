@@ -1,0 +1,97 @@
+"""Global ids of a process's devices, as the runtime states them where it runs a program.
+
+The runtime numbers the devices of all processes: ``global_device_id`` of each Execute event on the
+host plane. Planes and events of devices bear other numbers, those of the machine or the process. A
+GPU's launches lead from one to the other, as their correlation ids are counted by the process; the
+number in the name of an Execute event does not: it is a place among the program's devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from moeprof.ingest.planes.host_plane import HostEvents
+from moeprof.ingest.planes.record import Record
+from moeprof.ingest.xspace.space import ABSENT, Int64s
+from moeprof.tables.intervals import last_begun
+
+_MOST_ASKED = 4096
+"""Launches of a device that are looked up: they all lead to the same id."""
+_AGREE = 0.9
+"""Share of them that must; some ids of launches are used twice."""
+
+
+def device_ids(events: HostEvents, record: Record, devices: Sequence[int]) -> dict[int, int]:
+    """Global id by device, of those that are known. `devices` are all that the file has.
+
+    By their launches; where a file has none, as on a CPU, by the number that the work itself bears,
+    or by order if the runtime ran programs on as many devices as there are.
+    """
+    is_execute = events.has("global_device_id") & events.named(lambda name: "::Execute" in name)
+    if not is_execute.any():
+        return {}
+    ids = set(events.number("global_device_id")[is_execute].tolist())
+    every = sorted({*devices, *(d for part in record.work for d in _devices(part["device"]))})
+    found = _by_launches(events, is_execute, record)
+    if found:
+        return found | _by_distance(found, every)
+    if set(every) <= ids:
+        return {device: device for device in every}
+    return dict(zip(every, sorted(ids), strict=True)) if len(every) == len(ids) else {}
+
+
+def _devices(column: object) -> list[int]:
+    values: list[int] = np.unique(np.asarray(column)).tolist()
+    return values
+
+
+def _by_launches(events: HostEvents, is_execute: np.ndarray, record: Record) -> dict[int, int]:
+    is_call = events.has("correlation_id") & ~is_execute
+    if not is_call.any():
+        return {}
+    correlation, owner = _owners(events, is_execute, is_call)
+    found = {}
+    for part in record.work:
+        for device in _devices(part["device"]):
+            asked = part["correlation_id"].to_numpy()[part["device"].to_numpy() == device]
+            own = _looked_up(correlation, owner, asked[:: -(-len(asked) // _MOST_ASKED)])
+            known, times = np.unique(own[own >= 0], return_counts=True)
+            if len(known) and times.max() >= _AGREE * times.sum():
+                found[device] = int(known[times.argmax()])
+    return found
+
+
+def _owners(
+    events: HostEvents, is_execute: np.ndarray, is_call: np.ndarray
+) -> tuple[Int64s, Int64s]:
+    """Correlation ids, in order, and the global id of the Execute event that each call lies in."""
+    line, start = events.columns.line.astype(np.int64), events.start_ns
+    places = np.flatnonzero(is_execute)
+    places = places[np.lexsort((start[places], line[places]))]
+    calls = np.flatnonzero(is_call)
+    at = last_begun(line[places], start[places], line[calls], start[calls])
+    around = places[np.maximum(at, 0)]
+    is_in = (at >= 0) & (line[around] == line[calls]) & (start[calls] <= events.end_ns[around])
+    calls, around = calls[is_in], around[is_in]
+    correlation = events.number("correlation_id")[calls]
+    order = np.argsort(correlation, kind="stable")
+    return correlation[order], events.number("global_device_id")[around][order]
+
+
+def _looked_up(correlation: Int64s, owner: Int64s, asked: Int64s) -> Int64s:
+    """The owner of each id; -1 where it has none."""
+    if not len(correlation):
+        return np.full(len(asked), ABSENT, np.int64)
+    at = np.minimum(np.searchsorted(correlation, asked), len(correlation) - 1)
+    return np.where(correlation[at] == asked, owner[at], -1)
+
+
+def _by_distance(found: Mapping[int, int], devices: Sequence[int]) -> dict[int, int]:
+    """Ids of devices without work, where all others are equally far from their numbers."""
+    distances = {identity - device for device, identity in found.items()}
+    if len(distances) != 1:
+        return {}
+    distance = distances.pop()
+    return {d: d + distance for d in devices if d not in found and d + distance >= 0}
