@@ -67,7 +67,7 @@ def stragglers(trace: Trace) -> Analysis:
         return Analysis("stragglers", QUESTION, (), SCHEMA, SCHEMA.frame(), said)
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
-    table = _table(trace, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
+    table = _table(trace, waits, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
     table = table.merge(more_work(trace), how="left", on="rank")
     texts = dict.fromkeys(("mostly", "more_op", "more_component", "more_source"), "")
     table = SCHEMA.check(table.fillna(texts).astype(dict.fromkeys(texts, "str")))
@@ -95,7 +95,10 @@ def waited_for_by_step(known: pd.DataFrame) -> pd.DataFrame:
     return sums.reindex(index=ranks, columns=steps).fillna(0.0)
 
 
-def _table(trace: Trace, known: pd.DataFrame, by_step: pd.DataFrame) -> pd.DataFrame:
+def _table(
+    trace: Trace, waits: pd.DataFrame, known: pd.DataFrame, by_step: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per rank that takes part; NaN where no wait of its groups is known."""
     steps = len(by_step.columns)
     spans = step_spans(trace)
     step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
@@ -112,6 +115,8 @@ def _table(trace: Trace, known: pd.DataFrame, by_step: pd.DataFrame) -> pd.DataF
             "last_share": last,
         }
     )
+    everyone = sorted(waits["rank"][waits["group"].ge(0)].unique())
+    table = table.reindex(everyone).fillna({"worst_steps": 0})
     table = table.rename_axis("rank").reset_index().merge(trace.devices, on="rank")
     order = table.sort_values(["waited_for_ns", "rank"], ascending=[False, True], ignore_index=True)
     return order.astype({"worst_steps": "int64", "waited_for_ns": "float64"})

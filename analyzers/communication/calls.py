@@ -14,6 +14,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
 from moeprof.analyzers.attribution import sure_rows
+from moeprof.analyzers.communication.members import is_partial, with_ranks
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
@@ -104,6 +105,7 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
     """
     rows = first_halves(trace.hlo_ops, sure_rows(work))
     sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
+    sites = with_ranks(trace, sites)
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
     named = work["name"].cat.codes.to_numpy()
@@ -139,15 +141,9 @@ def ranks_by_module(trace: Trace) -> dict[int, int]:
     devices = trace.modules["partitions"] * trace.modules["replicas"]
     is_told = trace.modules["partitions"].gt(0) & trace.modules["replicas"].gt(0)
     told = dict(zip(trace.modules["module"][is_told], devices[is_told].tolist(), strict=True))
-    if _is_partial(trace):
+    if is_partial(trace):
         return told
     return {**dict.fromkeys(trace.hlo_ops["module"].unique().tolist(), len(trace.devices)), **told}
-
-
-def _is_partial(trace: Trace) -> bool:
-    """Whether devices of the run are known to be missing: a process, or a rank between others."""
-    is_missing = any(own.check == "processes" and own.verdict == "fail" for own in trace.trust)
-    return is_missing or set(trace.devices["rank"]) != set(range(len(trace.devices)))
 
 
 def _unattributed(name: str) -> Site:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
-from moeprof.tables.clock import comparable_stamps, is_comparable
+from moeprof.tables.clock import aligned_hosts, comparable_stamps, is_comparable
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
@@ -50,7 +50,7 @@ def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
     """`WAITS`: one row per row of `CALLS`, in its order.
 
     Unknown where a group has no second device in the trace, lacks one of its devices, spans hosts
-    whose clocks are not aligned, or whose devices made different numbers of calls in a step, as
+    of which one's clock is not aligned, or whose devices made different numbers of calls in a step, as
     then the calls cannot be paired.
     """
     table = calls.table.copy()
@@ -60,7 +60,7 @@ def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
     table["common_ns"] = comparable_stamps(meta, table["host"], starts)
     groups = table.groupby(_GROUP)
     table["is_whole"] = _is_whole(table, calls.sites)
-    is_known = table["is_whole"] & _is_comparable(table, has_one_clock=is_comparable(meta))
+    is_known = table["is_whole"] & _is_comparable(table, aligned_hosts(meta))
     last_ns = groups["common_ns"].transform("max")
     wait = (last_ns - table["common_ns"]).clip(upper=table["duration_ns"])
     table["wait_ns"] = wait.astype("float64").where(is_known)
@@ -110,11 +110,12 @@ def _transferred(
 
 def _group_places(table: pd.DataFrame, sites: tuple[Site, ...]) -> np.ndarray:
     """Place of each row's group in its site; -1 where the site has none with this rank."""
-    ranks = table["rank"].to_numpy()
-    places = np.full((len(sites), int(ranks.max(initial=0)) + 2), -1)  # the last is for rank -1
+    known, ranks = np.unique(table["rank"].to_numpy(), return_inverse=True)
+    column = {rank: place for place, rank in enumerate(known.tolist())}
+    places = np.full((len(sites), len(known)), -1)
     for site, groups in enumerate(site.groups for site in sites):
         for number, group in enumerate(groups):
-            places[site, [rank for rank in group if rank < places.shape[1] - 1]] = number
+            places[site, [column[rank] for rank in group if rank in column]] = number
     return places[table["site"], ranks]
 
 
@@ -134,11 +135,13 @@ def _is_whole(table: pd.DataFrame, sites: tuple[Site, ...]) -> pd.Series:
     return present.eq(sizes) & per_rank.transform("min").eq(per_rank.transform("max"))
 
 
-def _is_comparable(table: pd.DataFrame, *, has_one_clock: bool) -> pd.Series:
+def _is_comparable(table: pd.DataFrame, aligned: frozenset[str]) -> pd.Series:
     """Whether a call has a second device, and all its starts can be put on one clock."""
     is_shared = table.groupby(_GROUP)["rank"].transform("size").gt(1)
     hosts = table.groupby(_STEP)["host"].transform("nunique")
-    return is_shared & (hosts.eq(1) | has_one_clock)
+    is_aligned = table["host"].isin(aligned)
+    are_aligned = is_aligned.groupby([table[key] for key in _STEP]).transform("all")
+    return is_shared & (hosts.eq(1) | are_aligned)
 
 
 def _residual_ns(table: pd.DataFrame, clocks: tuple[HostClock, ...]) -> pd.Series:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
-LAWS: tuple[Callable[[Trace], Law], ...] = ()
+LAWS: tuple[Callable[[Trace], Law], ...] = (hosts_end_together,)
 """Every law of the answer, in the order of the record, behind those of the input."""
 
 

@@ -9,6 +9,8 @@ step on 2 × H100 (jax 0.11.2); with XLA's decomposer of the op it runs.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import EXCHANGES
+from moeprof.analyzers.communication.ends import early_end
+from moeprof.analyzers.laws.ends_of_hosts import told_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
@@ -21,6 +23,27 @@ _STEPS = 20
 
 
 def find(trace: Trace) -> Hint | None:
+    """Silence at the end of the recording, or hosts that stand in a collective without another."""
+    return _silence(trace) or _absence(trace)
+
+
+def _absence(trace: Trace) -> Hint | None:
+    """A host whose work ends early, while the others stand in a collective that it is to join."""
+    if len(trace.meta.hosts) < 2:
+        return None
+    found = early_end(trace)
+    if found is None or found.standing is None:
+        return None
+    return Hint(
+        "unfinished_collective",
+        told_of(found),
+        f"look at {found.hosts[0]}: its log, its kernel's log (memory, GPU faults) and its process "
+        "at that time; the others wait for it until NCCL gives up",
+        "step_time",
+    )
+
+
+def _silence(trace: Trace) -> Hint | None:
     """Silence from the last device work to the end of the recording, after a step that was cut."""
     events, steps = work_of(trace.events), trace.steps
     if not trace.meta.recorded_ns or events.empty or steps.empty:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from moeprof.ingest.frames.of_host_side import HostSides
 from moeprof.ingest.frames.of_hosts import (
-    devices_frame,
     dropped_frame,
     events_frame,
     executions_frame,
@@ -23,7 +22,9 @@ from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clocks import align
 from moeprof.ingest.joining.program_ids import joined_ids
+from moeprof.ingest.joining.ranks import Ranked, ranked
 from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.joining.step_numbers import with_common_numbers
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.sources.processes import Processes
@@ -34,12 +35,17 @@ from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
 @dataclass(frozen=True)
 class Source:
-    """The path that was given, the run folder that it stands for (empty for none), and notes."""
+    """The path that was given, the run folder that it stands for (empty for none), and notes.
+
+    ``damage`` is what was wrong with files that are in no host: one that could not be read at all,
+    the run's record.
+    """
 
     path: str
     run_folder: str
     notes: tuple[str, ...]
     processes: Processes
+    damage: tuple[str, ...] = ()
 
 
 def assemble(
@@ -64,22 +70,26 @@ def assemble(
     for placed, theirs in side_by_side(lambda h: host_tables(h, ops, rows, inside), hosts):
         tables.append(placed)
         work.append(theirs)
+    tables, work = with_common_numbers(tables, work)
     events = events_frame([table.host for table in tables], work)
     executions = executions_frame(tables)
-    devices = devices_frame([table.host for table in tables], events)
-    clocks, not_aligned = align(tables, events, ops, _ranks(devices))
+    with_work = events[["host", "device", "module"]].drop_duplicates()
+    found = ranked([table.host for table in tables], with_work, ops, source.processes)
+    clocks, not_aligned = align(tables, events, ops, found)
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks)
     steps = steps_frame(tables, meta)
     sides = HostSides([table.host for table in tables], source.run_folder)
     return Trace(
         meta=meta,
-        trust=judge(_evidence(source, tables, events, ops, steps, clocks, not_aligned)),
+        trust=judge(
+            _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
+        ),
         events=events,
-        devices=devices,
+        devices=found.devices,
         hlo_ops=ops,
         executions=executions,
-        modules=modules_frame(programs, events, executions),
+        modules=modules_frame(programs, events, executions, found.of_module),
         steps=steps,
         buffers=lambda: buffers_frame(ran_programs),
         rendezvous=rendezvous_frame(tables),
@@ -94,11 +104,6 @@ def assemble(
     )
 
 
-def _ranks(devices: pd.DataFrame) -> dict[tuple[str, int], int]:
-    places = zip(devices["host"].tolist(), devices["device"].tolist(), strict=True)
-    return dict(zip(places, devices["rank"].tolist(), strict=True))
-
-
 def _dropped(tables: Sequence[HostTables]) -> Counter[str]:
     return sum((table.host.record.dropped for table in tables), Counter())
 
@@ -110,7 +115,8 @@ def _evidence(
     ops: pd.DataFrame,
     steps: pd.DataFrame,
     clocks: tuple[HostClock, ...],
-    not_aligned: str,
+    not_aligned: Mapping[str, str],
+    found: Ranked,
 ) -> Evidence:
     hosts = [table.host for table in tables]
     return Evidence(
@@ -119,7 +125,7 @@ def _evidence(
         programs=len({module for host in hosts for module in host.programs}),
         steps=steps,
         dropped=_dropped(tables),
-        damage=[line for host in hosts for line in host.record.damage],
+        damage=[*_damage(hosts), *source.damage],
         messages=[message for host in hosts for message in host.messages],
         models=[model for host in hosts for model in host.models.values()],
         read=sum(host.record.events for host in hosts),
@@ -134,6 +140,23 @@ def _evidence(
         windows=[(host.name, host.started_ns, host.stopped_ns) for host in hosts],
         found=[check for host in hosts for check in host.record.checks],
         damaged=[host.name for host in hosts if host.record.is_damaged],
+        ranked=found,
+    )
+
+
+def _damage(hosts: Sequence[Host]) -> list[str]:
+    """What is wrong with the files, each line with its host where there are several."""
+    lines = [(host.name, line) for host in hosts for line in host.record.damage]
+    return [f"{name}: {line}" if len(hosts) > 1 else line for name, line in lines]
+
+
+def _are_numbered(tables: Sequence[HostTables], clocks: Sequence[HostClock]) -> bool:
+    """Whether steps bear the script's numbers, by its own annotations or those of other hosts."""
+    aligned = {clock.host for clock in clocks}
+    is_one = [table.cut.is_as_in_script for table in tables]
+    return any(is_one) and all(
+        own or table.host.name in aligned or not table.cut.steps
+        for own, table in zip(is_one, tables, strict=True)
     )
 
 
@@ -153,7 +176,7 @@ def _meta(
         events=sum(host.record.events for host in hosts),
         notes=(*source.notes, *dict.fromkeys(n for t in tables for n in (t.cut.how, *t.notes))),
         run_folder=source.run_folder,
-        are_steps_numbered_by_script=all(table.cut.is_as_in_script for table in tables),
+        are_steps_numbered_by_script=_are_numbered(tables, clocks),
         clocks=clocks,
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

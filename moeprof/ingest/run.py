@@ -53,11 +53,10 @@ def open_run(
     ]
     if not read:
         raise lost[0]
-    read[0].record.damage.extend(f"a host is left out: {error}" for error in lost)
-    read[0].record.damage.extend(meta_damage(found.run))
+    damage = (*(f"a host is left out: {error}" for error in lost), *meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for
-        processes = replace(processes, missing=())
-    source = Source(str(path), str(found.run or ""), found.notes, processes)
+        processes = replace(processes, missing=(), are_chosen=True)
+    source = Source(str(path), str(found.run or ""), found.notes, processes, damage)
     return assemble(source, read, *read_routing(found.run))
 
 

@@ -60,7 +60,7 @@ DEVICES = Schema(
     (
         _HOST,
         _DEVICE,
-        Column("rank", "int64", "", "place among all devices, in order of their processes"),
+        Column("rank", "int64", "", "place among all devices of the run; negative where not known"),
         Column("model", "text", "", "what the profiler calls the device; empty where it says none"),
     ),
 )
@@ -131,6 +131,7 @@ MODULES = Schema(
         Column("constant_bytes", "int64", "bytes", "held with the program; -1 where unknown"),
         Column("executions", "int64", "count", "executions seen, all devices together"),
         Column("device_ns", "int64", "ns", "self time of its ops, all devices together"),
+        Column("ranks", "text", "", "its devices as its groups count them; empty where not known"),
     ),
 )
 """One row per program, whether it ran in the window or not."""

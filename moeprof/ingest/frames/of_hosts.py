@@ -11,11 +11,9 @@ import pandas as pd
 from moeprof.ingest.host import Host
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.record import LABELLED, Labels, joined
-from moeprof.ingest.sources.processes import MOST_PROCESSES
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.clock import is_comparable, to_common
 from moeprof.tables.trace import (
-    DEVICES,
     DROPPED,
     EVENTS,
     EXECUTIONS,
@@ -69,31 +67,6 @@ def _categories(codes: Sequence[Int64s], labels: Sequence[Labels]) -> pd.Categor
     return pd.Categorical.from_codes(
         np.concatenate(whole), categories=pd.Index(together, dtype="str")
     )
-
-
-def devices_frame(hosts: Sequence[Host], events: pd.DataFrame) -> pd.DataFrame:
-    """`DEVICES`, by rank: hosts in order of their process, else as given; devices by ordinal.
-
-    Where each process is known, apart from the others, and has equally many devices, those of
-    processes that are not in the profile count too: rank = process · devices of each + place.
-    """
-    with_work = events[["host", "device"]].drop_duplicates()
-    hosts = sorted(hosts, key=lambda host: host.process)
-    devices = [
-        sorted({*host.models, *with_work["device"][with_work["host"] == host.name].tolist()})
-        for host in hosts
-    ]
-    sizes = {len(mine) for mine in devices}
-    places = {host.process for host in hosts if 0 <= host.process < MOST_PROCESSES}
-    are_known = len(places) == len(hosts) and len(sizes) == 1
-    rows: list[dict[str, object]] = []
-    for host, mine in zip(hosts, devices, strict=True):
-        first = host.process * len(mine) if are_known else len(rows)
-        for place, device in enumerate(mine):
-            model = host.models.get(device, "")
-            rank = first + place
-            rows.append({"host": host.name, "device": device, "rank": rank, "model": model})
-    return DEVICES.frame(rows)
 
 
 def executions_frame(tables: Sequence[HostTables]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -71,11 +72,14 @@ def buffers_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
 
 
 def modules_frame(
-    programs: Mapping[int, Program], events: pd.DataFrame, executions: pd.DataFrame
+    programs: Mapping[int, Program],
+    events: pd.DataFrame,
+    executions: pd.DataFrame,
+    ranks: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """`MODULES`, by program id; modules seen in events alone have no name and no instruction.
 
-    Reads no instruction.
+    `ranks` are those of each program's devices, as its groups count them. Reads no instruction.
     """
     device_ns = events.groupby("module")["self_ns"].sum()
     runs = executions.groupby("module")["run_id"].count()
@@ -96,6 +100,7 @@ def modules_frame(
                 **asdict(program.memory),
                 "executions": int(runs.get(key, 0)),
                 "device_ns": int(device_ns.get(key, 0)),
+                "ranks": ",".join(map(str, ranks.get(key, ()))),
             }
         )
     return MODULES.frame(rows)

@@ -14,6 +14,7 @@ from moeprof.ingest.xspace.wire import signed, text
 
 _NAME, _COMPUTATIONS, _SHAPES, _SCHEDULE, _ALIAS, _DEVICES = 1, 3, 4, 7, 8, 15
 _INSTRUCTIONS = 2
+_ASSIGNED = 3
 _ALIAS_KINDS = {0: "undefined", 1: "may", 2: "must"}
 
 
@@ -30,8 +31,10 @@ class Alias(NamedTuple):
 class ModuleHead:
     """A program without its instructions, which ``instructions`` counts.
 
-    ``partitions`` and ``replicas`` are -1 where no devices were assigned; ``shapes`` is the message
-    of the parameters' and the result's shapes, to be compared, empty where there is none.
+    ``partitions`` and ``replicas`` are -1 where no devices were assigned; ``devices`` are the global
+    ids of the devices that it was compiled for, in order replica · partitions + partition, which
+    is how its replica groups count, empty where they are not told. ``shapes`` is the message of the
+    parameters' and the result's shapes, to be compared, empty where there is none.
     """
 
     name: str = ""
@@ -41,6 +44,7 @@ class ModuleHead:
     is_scheduled: bool = False
     aliases: tuple[Alias, ...] = ()
     shapes: bytes = b""
+    devices: tuple[int, ...] = ()
 
 
 def parse_head(data: bytes, start: int, end: int) -> ModuleHead:
@@ -59,6 +63,7 @@ def parse_head(data: bytes, start: int, end: int) -> ModuleHead:
         _SCHEDULE in stretches,
         _aliases(data, stretches.get(_ALIAS)),
         data[slice(*stretches.get(_SHAPES, (0, 0)))],
+        _assigned(data, stretches.get(_DEVICES), partitions, replicas),
     )
 
 
@@ -75,6 +80,24 @@ def _devices(data: bytes, where: Stretch | None) -> tuple[int, int]:
         return -1, -1
     numbers = read_message(data, *where).numbers
     return signed(numbers.get(2, 0)) or -1, signed(numbers.get(1, 0)) or -1
+
+
+def _assigned(
+    data: bytes, where: Stretch | None, partitions: int, replicas: int
+) -> tuple[int, ...]:
+    """Ids of a DeviceAssignmentProto: one list per partition, which names its replicas' devices."""
+    if where is None:
+        return ()
+    parts = read_message(data, *where, (_ASSIGNED,)).lists.get(_ASSIGNED, [])
+    by_partition = [
+        whole_numbers(data, read_message(data, *part, (1,)).lists.get(1))
+        for part in parts
+        if part[1] >= 0
+    ]
+    if len(by_partition) != partitions or any(len(ids) != replicas for ids in by_partition):
+        return ()
+    found = tuple(ids[replica] for replica in range(replicas) for ids in by_partition)
+    return found if len(set(found)) == len(found) and min(found, default=-1) >= 0 else ()
 
 
 def _aliases(data: bytes, where: Stretch | None) -> tuple[Alias, ...]:

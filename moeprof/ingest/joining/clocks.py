@@ -7,7 +7,12 @@ script or capture gave it, else by their order, if both hosts have equally many.
 
 A host that began a step later has equally many, too. So a pairing by order is believed only where
 pairing with an earlier or later execution fits worse, as it does where steps differ in length, or
-where the hosts' own clocks, as the profiler noted them at its start, agree to a part of a step.
+where the hosts' own clocks, as the profiler noted them at its start, agree to a part of a step;
+where a host notes none, as when its file is cut, where it began as near to the others as they did
+to each other.
+
+A host is compared with all that are aligned by then, so that hosts without a call in common may be
+aligned through a third; one that cannot be takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, Fit, fit_clock
+from moeprof.ingest.joining.ranks import Ranked
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.tables.trace import HostClock
 
@@ -39,42 +45,105 @@ _SAMPLE = 64
 _AGREE = 0.25  # of the distance to the next pairing that fits
 
 _KEY = ["module", "op", "round", "execution", "call", "group"]
+_ALONE = -(2**32)
+"""Below the numbers of devices without a rank."""
 _GROUP = re.compile(r"\{([\d,\s]+)\}")
-
-Ranks = Mapping[tuple[str, int], int]
-"""(host, device) -> rank."""
 
 
 def align(
-    tables: Sequence[HostTables], events: pd.DataFrame, ops: pd.DataFrame, ranks: Ranks
-) -> tuple[tuple[HostClock, ...], str]:
-    """Each host's clock against the first one's; none, and why, where one cannot be aligned."""
+    tables: Sequence[HostTables], events: pd.DataFrame, ops: pd.DataFrame, found: Ranked
+) -> tuple[tuple[HostClock, ...], dict[str, str]]:
+    """Clocks of the hosts against the first one's, in their order; why others have none, by host.
+
+    None where no two can be aligned. The first is the first whose steps have numbers of their own,
+    if any has.
+    """
     if len(tables) < 2:
-        return (), ""
+        return (), {}
     collectives = _collectives(ops)
     if collectives.empty:
-        return (), "no collective in the programs"
-    by_step = all(table.cut.is_as_in_script for table in tables)
-    calls = _calls(events, collectives)
-    first = _ends(tables[0], calls, collectives, ranks, by_step)
-    clocks = [HostClock(tables[0].host.name, 0, 0.0, 0, 0)]
-    for table in tables[1:]:
-        both = first.merge(_ends(table, calls, collectives, ranks, by_step), on=_KEY)
+        return (), {table.host.name: "no collective in the programs" for table in tables}
+    numbered = [table for table in tables if table.cut.is_as_in_script]
+    first = next(iter(numbered or tables))
+    calls = _with_groups(_calls(events, collectives), collectives, found)
+    pool = _Pool(first, tables, calls)
+    waiting = [table for table in (*numbered, *tables) if table is not first]
+    waiting = list({table.host.name: table for table in waiting}.values())
+    clocks = {first.host.name: HostClock(first.host.name, 0, 0.0, 0, 0)}
+    why: dict[str, str] = {}
+    while True:
+        left = []
+        for table in waiting:
+            clock, reason = pool.fitted(table)
+            if clock is None:
+                why[table.host.name] = reason
+                left.append(table)
+            else:
+                clocks[table.host.name] = clock
+                pool.add(table, clock)
+        if not left or len(left) == len(waiting):
+            break
+        waiting = left
+    names = [table.host.name for table in tables]
+    told = {name: why[name] for name in names if name not in clocks}
+    ordered = sorted(clocks, key=lambda name: (name != first.host.name, names.index(name)))
+    return (tuple(clocks[name] for name in ordered) if len(clocks) > 1 else ()), told
+
+
+class _Pool:
+    """Ends of calls on the hosts that are aligned by now, on the first one's clock."""
+
+    def __init__(self, first: HostTables, tables: Sequence[HostTables], calls: pd.DataFrame) -> None:
+        """Begin with the first host, by every way in which another one may be paired with it."""
+        self._first, self._calls = first, calls
+        self._offsets = [0]
+        ways = {self._by_step(table) for table in tables}
+        self._ends = {way: _ends(first, calls, way) for way in ways}
+
+    def _by_step(self, table: HostTables) -> bool:
+        return table.cut.is_as_in_script and self._first.cut.is_as_in_script
+
+    def fitted(self, table: HostTables) -> tuple[HostClock | None, str]:
+        """The clock of a host, or why it is not known."""
+        way = self._by_step(table)
+        both = self._ends[way].merge(_ends(table, self._calls, way), on=_KEY)
         both = both[both["rounds_x"] == both["rounds_y"]]
         fit = fit_clock(
             both["end_ns_y"].to_numpy(np.int64), (both["end_ns_y"] - both["end_ns_x"]).to_numpy()
         )
-        name = table.host.name
         if fit is None:
-            return (), f"{name}: {len(both)} shared calls of collectives, {LEAST_PAIRS} needed"
+            return None, f"{len(both)} shared calls of collectives, {LEAST_PAIRS} needed"
         transfer_ns = float(both[["length_ns_x", "length_ns_y"]].min(axis="columns").median())
         if fit.residual_ns > MOST_RESIDUAL * transfer_ns:
             told = f"{fit.residual_ns:,} ns remain, collectives last {transfer_ns:,.0f} ns"
-            return (), f"{name}: {told}"
-        if not by_step and (doubt := _doubt(both, fit, _noted_ns(tables[0], table))):
-            return (), f"{name}: {doubt}"
-        clocks.append(HostClock(name, *fit))
-    return tuple(clocks), ""
+            return None, told
+        if not way and (doubt := _doubt(both, fit, self._expected_ns(table))):
+            return None, doubt
+        return HostClock(table.host.name, *fit), ""
+
+    def _expected_ns(self, table: HostTables) -> tuple[int, int] | None:
+        """Between which offsets that of a host lies, if its own clock or the others' tell.
+
+        Hosts that began together are as far apart as those whose steps have numbers show.
+        """
+        noted_ns = _noted_ns(self._first, table)
+        if noted_ns is not None:
+            return noted_ns, noted_ns
+        is_told = len(self._offsets) > 1
+        return (min(self._offsets), max(self._offsets)) if is_told else None
+
+    def add(self, table: HostTables, clock: HostClock) -> None:
+        """Take in the ends of a host that was aligned."""
+        if self._by_step(table):
+            self._offsets.append(clock.offset_ns)
+        for way, known in self._ends.items():
+            if way and not self._by_step(table):
+                continue
+            more = _ends(table, self._calls, way)
+            at_ns = more["end_ns"].to_numpy(np.int64)
+            drift_ns = np.rint(clock.drift_ppb * 1e-9 * at_ns.astype(np.float64)).astype(np.int64)
+            more = more.assign(end_ns=at_ns - clock.offset_ns - drift_ns)
+            self._ends[way] = pd.concat([known, more]).drop_duplicates([*_KEY, "rounds"])
 
 
 def _noted_ns(first: HostTables, other: HostTables) -> int | None:
@@ -87,8 +156,11 @@ def _noted_ns(first: HostTables, other: HostTables) -> int | None:
     return first.host.started_ns - other.host.started_ns
 
 
-def _doubt(both: pd.DataFrame, fit: Fit, noted_ns: int | None) -> str:
-    """Why executions paired by their order may not be the same ones; empty where they are."""
+def _doubt(both: pd.DataFrame, fit: Fit, expected_ns: tuple[int, int] | None) -> str:
+    """Why executions paired by their order may not be the same ones; empty where they are.
+
+    `expected_ns` are the least and the most that the offset should be, None where nothing tells.
+    """
     sample = _sample(both)
     if sample.empty:
         return ""
@@ -100,8 +172,10 @@ def _doubt(both: pd.DataFrame, fit: Fit, noted_ns: int | None) -> str:
     # A single execution on each host is compared with nothing: only the hosts' clocks speak for it.
     ends = sample["end_ns_x"]
     apart_ns = min((abs(o - ahead_ns) for o in others.values()), default=int(np.ptp(ends)))
-    if noted_ns is not None and abs(ahead_ns - noted_ns) <= _AGREE * apart_ns:
-        return ""
+    if expected_ns is not None:
+        least_ns, most_ns = expected_ns
+        if least_ns - _AGREE * apart_ns <= ahead_ns <= most_ns + _AGREE * apart_ns:
+            return ""
     if has_one:
         return "one execution on each host, and nothing tells that it is the same step"
     shift = min(others, key=lambda s: (abs(s), s))
@@ -163,19 +237,26 @@ def _calls(events: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
 
 
-def _ends(
-    table: HostTables, calls: pd.DataFrame, collectives: pd.DataFrame, ranks: Ranks, by_step: bool
+def _with_groups(
+    calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked
 ) -> pd.DataFrame:
+    """`calls` with the op of each, its number in its execution, and the place of its group."""
+    by_place = found.devices.set_index(["host", "device"])["rank"]
+    places = pd.MultiIndex.from_arrays([calls["host"].astype("str"), calls["device"]])
+    ranks = by_place.reindex(places).fillna(-1).to_numpy().astype(np.int64)
+    keys = ["host", "device", "module", "run_id", "instruction"]
+    return calls.assign(
+        op=collectives["op"].reindex(calls["instruction"]).to_numpy(),
+        call=calls.groupby(keys, observed=True).cumcount(),
+        group=_groups(collectives, calls, ranks, found.of_module),
+    )
+
+
+def _ends(table: HostTables, calls: pd.DataFrame, by_step: bool) -> pd.DataFrame:
     """The last end of each call and group on a host, the length of its last comer, and `_KEY`."""
     mine = calls[calls["host"] == table.host.name].drop(columns=["host", "duration_ns"])
     calls = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
-    rank = [ranks.get((table.host.name, d), -1) for d in calls["device"].tolist()]
-    pieces = calls.assign(
-        op=collectives["op"].reindex(calls["instruction"]).to_numpy(),
-        call=calls.groupby(["device", "module", "run_id", "instruction"]).cumcount(),
-        group=_groups(collectives, calls["instruction"].to_numpy(), np.array(rank, np.int64)),
-        module=[_name(table, module) for module in calls["module"].tolist()],
-    )
+    pieces = calls.assign(module=[_name(table, module) for module in calls["module"].tolist()])
     ends: pd.DataFrame = (
         pieces.groupby(_KEY)
         .agg(start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first"))
@@ -206,17 +287,27 @@ def _rounds(table: HostTables, by_step: bool) -> pd.DataFrame:
     return runs[["module", "run_id", "round", "execution", "rounds"]]
 
 
-def _groups(collectives: pd.DataFrame, instruction: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Which group of its collective each rank is in; 0 where all ranks are one group."""
-    found = np.zeros(len(instruction), np.int64)
-    for row in np.unique(instruction).tolist():
-        mine = np.flatnonzero(instruction == row)
+def _groups(
+    collectives: pd.DataFrame,
+    calls: pd.DataFrame,
+    ranks: np.ndarray,
+    of_module: Mapping[int, tuple[int, ...]],
+) -> np.ndarray:
+    """Which group of its collective each call is in; 0 where all ranks are one group.
+
+    A device that is in none, or whose rank is not known, is a group of its own.
+    """
+    instructions, modules = calls["instruction"].to_numpy(), calls["module"].to_numpy()
+    found = np.zeros(len(calls), np.int64)
+    for row in np.unique(instructions).tolist():
+        mine = np.flatnonzero(instructions == row)
         text = str(collectives.at[row, "replica_groups"])
+        members = of_module.get(int(modules[mine[0]]), ())
         group_of = {
-            int(member): place
-            for place, members in enumerate(_GROUP.findall(text))
-            for member in members.split(",")
+            members[int(member)] if int(member) < len(members) else int(member): place
+            for place, own in enumerate(_GROUP.findall(text))
+            for member in own.split(",")
         }
         if group_of:
-            found[mine] = [group_of.get(r, -1 - r) for r in rank[mine].tolist()]
+            found[mine] = [group_of.get(r, _ALONE - r if r >= 0 else r) for r in ranks[mine].tolist()]
     return found

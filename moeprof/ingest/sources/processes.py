@@ -16,6 +16,8 @@ MOST_PROCESSES = 100_000
 _MOST_ALONE = 10_000
 """In the name of a single file, with which no other can be compared."""
 
+RUN_RECORD, FILE_NAMES = "run record", "file names"
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -23,12 +25,16 @@ class Processes:
 
     ``expected`` is how many processes the run had, 0 where nothing says so; ``missing`` names
     those that were to record and of which no profile is read, ``not_asked`` those that were not.
+    ``told_by`` names what gives the places, empty where nothing does; ``are_chosen`` says that the
+    user asked for some hosts alone.
     """
 
     of_file: tuple[int, ...]
     expected: int = 0
     missing: tuple[str, ...] = ()
     not_asked: tuple[str, ...] = ()
+    told_by: str = ""
+    are_chosen: bool = False
 
 
 def processes_of(run: Path | None, files: Sequence[Path]) -> Processes:
@@ -41,11 +47,13 @@ def processes_of(run: Path | None, files: Sequence[Path]) -> Processes:
     written = [p for p in _list(meta, "processes") if isinstance(p, dict)]
     by_place = {place_of(Path(file)): index for p in written for file, index in _files(p)}
     known = tuple(by_place.get(place_of(file), -1) for file in files)
-    of_file = known if known and min(known) >= 0 and _are_apart(known) else _numbered(files)
+    is_recorded = bool(known) and min(known) >= 0 and _are_apart(known)
+    of_file = known if is_recorded else _numbered(files)
+    told_by = RUN_RECORD if is_recorded else FILE_NAMES if min(of_file, default=-1) >= 0 else ""
     stated = meta.get("expected_processes") if meta is not None else None
     expected = _count(stated, MOST_PROCESSES + 1)
     if expected < 0 or not of_file or min(of_file) < 0:
-        return Processes(of_file)
+        return Processes(of_file, told_by=told_by)
     facts = {_index(p): p for p in written}
     absent = [k for k in range(expected) if k not in of_file]
     asked = [k for k in absent if facts.get(k, {}).get("records", True)]
@@ -54,6 +62,7 @@ def processes_of(run: Path | None, files: Sequence[Path]) -> Processes:
         expected,
         tuple(_named(k, facts) for k in asked),
         tuple(_named(k, facts) for k in absent if k not in asked),
+        told_by,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
+from moeprof.ingest.joining.ranks import Ranked
 from moeprof.ingest.sources.processes import Processes
 from moeprof.tables.law import Law
 from moeprof.tables.trace import HostClock
@@ -32,8 +33,8 @@ class Evidence:
     ``hlo_ops`` has the programs that ran, ``programs`` counts all of the profile. ``messages`` are
     the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
     else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
-    streams on which pieces overlap all the time. ``not_aligned`` says why clocks of several hosts
-    could not be. ``windows`` has the name of each host and when its capture began and ended, in ns
+    streams on which pieces overlap all the time. ``not_aligned`` says by host why its clock could
+    not be. ``ranked`` are the ranks of the devices and what they follow from. ``windows`` has the name of each host and when its capture began and ended, in ns
     since 1970, 0 where that is not known; ``damaged`` names hosts part of whose file could not be
     read; ``found`` are checks that a reader of another format made
     itself.
@@ -54,11 +55,12 @@ class Evidence:
     not_serial: Sequence[str]
     hosts: Sequence[str]
     clocks: Sequence[HostClock]
-    not_aligned: str
+    not_aligned: Mapping[str, str]
     processes: Processes
     windows: Sequence[tuple[str, int, int]]
     found: Sequence[Law] = ()
     damaged: Sequence[str] = ()
+    ranked: Ranked | None = None
 
     @cached_property
     def work(self) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.ingest.trust import placed_work, whole_input
+from moeprof.ingest.trust import across_hosts, placed_work, whole_input
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.tables.law import Law
 
@@ -18,9 +18,10 @@ CHECKS = (
     placed_work.step_order,
     placed_work.strays,
     whole_input.dropped_events,
-    whole_input.processes,
+    across_hosts.processes,
+    across_hosts.ranks,
     whole_input.one_run,
-    placed_work.clocks,
+    across_hosts.clocks,
     whole_input.profiler,
 )
 """Every check, in the order in which the record lists them."""

@@ -178,21 +178,3 @@ def strays(evidence: Evidence) -> Law:
     share = evidence.stray_ns / whole_ns if whole_ns else 0.0
     detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
     return Law("strays", "ok" if share < 0.01 else "warn", detail)
-
-
-def clocks(evidence: Evidence) -> Law:
-    """Whether times of several hosts may be compared."""
-    if len(evidence.hosts) < 2:
-        return Law("clocks", "ok", "one host, one clock")
-    if not evidence.clocks:
-        why = f" ({evidence.not_aligned})" if evidence.not_aligned else ""
-        detail = f"clocks of the hosts are not aligned{why}: no statement across hosts"
-        return Law("clocks", "warn", detail)
-    told = ", ".join(
-        f"{clock.host} {'+' if clock.offset_ns >= 0 else '-'}{format_ns(abs(clock.offset_ns))}"
-        f" (residual {format_ns(clock.residual_ns)})"
-        for clock in evidence.clocks[1:]
-    )
-    pairs = min(clock.pairs for clock in evidence.clocks[1:])
-    detail = f"aligned to {evidence.clocks[0].host} on {pairs:,} ends of collectives: {told}"
-    return Law("clocks", "ok", detail)

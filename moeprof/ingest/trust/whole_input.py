@@ -45,10 +45,13 @@ def truncated(evidence: Evidence) -> Law:
         for host in evidence.damaged
         for question in HOST_TOLD
     )
+    rest = "the rest"
+    if evidence.damaged and len(evidence.hosts) > 1:
+        rest += f" of {', '.join(evidence.damaged)}"
     return Law(
         "truncated",
         "warn",
-        f"recovered {read} events, the rest is unreadable ({places} place(s), first: "
+        f"recovered {read} events, {rest} is unreadable ({places} place(s), first: "
         f"{evidence.damage[0]})",
         scopes=lost,
     )
@@ -136,21 +139,6 @@ def dropped_events(evidence: Evidence) -> Law:
         told = f"{detail} ({format_percent(share)} of device events at most)"
         return Law("dropped", "warn", told)
     return Law("dropped", "fail", f"{detail}; capture fewer steps", TIMED)
-
-
-def processes(evidence: Evidence) -> Law:
-    """Whether the profile of every process of the run is there."""
-    found = evidence.processes
-    read = f"{len(evidence.hosts)} process(es) read"
-    if found.missing:
-        which = ", ".join(found.missing)
-        detail = f"{read} of {found.expected}; no profile of {which}: ranks there are not known"
-        return Law("processes", "fail", detail, ("stragglers",))
-    if found.not_asked:
-        which = ", ".join(found.not_asked)
-        return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
-    told = f" of {found.expected}" if found.expected else "; nothing says how many there were"
-    return Law("processes", "ok", f"{read}{told}")
 
 
 def profiler(evidence: Evidence) -> Law:

@@ -1,0 +1,59 @@
+"""Ranks of the devices that replica groups name.
+
+Groups count the devices of their program by replica · partitions + partition. Which device each of
+these is, a program says that JAX compiled; a mesh may name devices in any order. Where it does not,
+the numbers are taken for ranks. Where no rank is known, one group of all devices needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from moeprof.analyzers.communication.sites import Site
+from moeprof.tables.trace import Trace
+
+
+def with_ranks(trace: Trace, sites: Sequence[Site]) -> list[Site]:
+    """`sites` whose groups hold ranks, as `DEVICES` numbers them."""
+    ranks = trace.devices["rank"].tolist()
+    if ranks and max(ranks) < 0:
+        return [replace(site, groups=_of_all(site, ranks)) for site in sites]
+    members = _members(trace)
+    return [_renamed(site, members.get(site.module, ())) for site in sites]
+
+
+def is_partial(trace: Trace) -> bool:
+    """Whether devices of the run are known to be missing: a process, or a rank between others."""
+    told = next((own for own in trace.trust if own.check == "processes"), None)
+    ranks = set(trace.devices["rank"])
+    if told is not None and told.unit == "devices" and isinstance(told.expected, int):
+        return told.expected > len(ranks)
+    is_missing = told is not None and told.verdict == "fail"
+    return is_missing or (max(ranks, default=0) >= 0 and ranks != set(range(len(ranks))))
+
+
+def _members(trace: Trace) -> dict[int, tuple[int, ...]]:
+    """Ranks by module, in the order of its groups' numbers; of those that say them all."""
+    found = {}
+    for row in trace.modules.itertuples():
+        ranks = tuple(int(rank) for rank in str(row.ranks).split(",") if rank)
+        if ranks and len(ranks) == row.partitions * row.replicas:
+            found[int(row.module)] = ranks
+    return found
+
+
+def _renamed(site: Site, members: tuple[int, ...]) -> Site:
+    if members == tuple(range(len(members))):
+        return site
+    groups = tuple(
+        tuple(members[number] if number < len(members) else number for number in group)
+        for group in site.groups
+    )
+    return replace(site, groups=groups)
+
+
+def _of_all(site: Site, ranks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The one group of all devices; other groups as they are, of which no device is."""
+    is_all = len(site.groups) == 1 and len(site.groups[0]) == len(ranks)
+    return (tuple(ranks),) if is_all else site.groups

@@ -1,0 +1,274 @@
+"""Ranks of the devices of all hosts, and which devices the run had.
+
+A rank is the number that replica groups count by. The runtime's global ids of devices give it; where
+they are absent the place of the process in the run record, or in the file's name as capture writes
+it (``-p<k>``); of one process alone the order of its devices. The order of file names means nothing:
+without any of these no rank is known, and devices get negative numbers that keep them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pandas as pd
+
+from moeprof.ingest.host import Host
+from moeprof.ingest.sources.processes import FILE_NAMES, MOST_PROCESSES, RUN_RECORD, Processes
+from moeprof.tables.trace import DEVICES
+
+_CPU_STRIDES = (2**17, 2**11)
+"""XLA:CPU's ids are process · stride + place; the stride was larger in older versions."""
+_MOST_ID = 2**31
+_GROUP = re.compile(r"\{([\d,\s]+)\}")
+MOST_DEVICES = 2**20
+"""Beyond any run there is: groups with a larger member are damaged."""
+
+Place = tuple[str, int]
+"""Host and device."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """``devices`` is `DEVICES`; ``told_by`` says what ranks follow from, empty where not known.
+
+    ``conflict`` says which sources contradict each other, ``differs`` what a weaker one says that
+    was passed over; ``unknown`` are hosts with devices without a rank. ``missing`` are ranks that
+    programs of this run name and no file has, of ``expected`` devices. ``of_module`` are the ranks
+    of each program's devices in the order by which its replica groups count them, where the
+    program tells; a rank that no file has is among them.
+    """
+
+    devices: pd.DataFrame
+    told_by: str = ""
+    conflict: str = ""
+    differs: str = ""
+    unknown: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    expected: int = 0
+    of_module: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def ranked(
+    hosts: Sequence[Host], with_work: pd.DataFrame, ops: pd.DataFrame, processes: Processes
+) -> Ranked:
+    """Ranks of all devices.
+
+    `with_work` are host, device and module of work without repetition, `ops` are `HLO_OPS` of the
+    programs that ran.
+    """
+    places = _places(hosts, with_work)
+    ids = {
+        (host.name, device): identity
+        for host in hosts
+        for device, identity in host.record.ids.items()
+        if 0 <= identity < _MOST_ID and (host.name, device) in places
+    }
+    assigned, needed = _programs(hosts, ops)
+    if conflict := _conflict(hosts, ids, processes):
+        return _with_missing(hosts, places, {}, Ranked(DEVICES.frame(), conflict=conflict), needed)
+    told_by = "global device ids in the profile" if ids else ""
+    if not ids:
+        # the runtime numbers devices in the order of the processes: places are as good as ids
+        ids, told_by = _by_process(hosts, places, processes, needed)
+    assigned = _believed(assigned, ids, with_work) if ids else {}
+    every = {identity for own in assigned.values() for identity in own}
+    ids |= _of_those_that_lack(hosts, places, ids, every or set(range(needed)), processes)
+    rank_of = _ranks_of_ids(every | set(ids.values()), hosts)
+    found = Ranked(
+        DEVICES.frame(),
+        told_by,
+        differs=_differs(hosts, ids, processes),
+        of_module={m: tuple(rank_of[i] for i in own) for m, own in assigned.items()},
+    )
+    ranks = {place: rank_of[identity] for place, identity in ids.items()}
+    return _with_missing(hosts, places, ranks, found, needed)
+
+
+def _with_missing(
+    hosts: Sequence[Host],
+    places: Sequence[Place],
+    ranks: Mapping[Place, int],
+    found: Ranked,
+    needed: int,
+) -> Ranked:
+    """`found` with its devices, and with what the run had beyond them."""
+    named = {rank for own in found.of_module.values() for rank in own} or set(range(needed))
+    unknown = [place for place in places if place not in ranks]
+    # a device without a rank may be any of those that are missing
+    missing = () if unknown else tuple(sorted(named - set(ranks.values())))
+    return replace(
+        found,
+        devices=_frame(hosts, places, ranks),
+        unknown=tuple(dict.fromkeys(host for host, _ in unknown)),
+        missing=missing,
+        expected=max(len(named | set(ranks.values())), len(places)),
+    )
+
+
+def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
+    worked: dict[str, set[int]] = {}
+    for name, device in zip(with_work["host"].tolist(), with_work["device"].tolist(), strict=True):
+        worked.setdefault(name, set()).add(device)
+    return [
+        (host.name, device)
+        for host in hosts
+        for device in sorted({*host.models, *worked.get(host.name, ())})
+    ]
+
+
+def _programs(
+    hosts: Sequence[Host], ops: pd.DataFrame
+) -> tuple[dict[int, tuple[int, ...]], int]:
+    """Assigned devices of the programs that ran, and how many devices the largest of them needs.
+
+    By partitions and replicas; also by the members that groups of its collectives name.
+    """
+    assigned, needed = {}, 0
+    ran = set(ops["module"].unique().tolist())
+    for host in hosts:
+        for module in ran & host.programs.keys() - assigned.keys():
+            head = host.programs[module].head
+            if head.devices:
+                assigned[module] = head.devices
+            if head.partitions > 0 and head.replicas > 0:
+                needed = max(needed, head.partitions * head.replicas)
+    for text in ops["replica_groups"].unique().tolist():
+        members = [int(member) for own in _GROUP.findall(text) for member in own.split(",")]
+        needed = max(needed, max(members, default=-1) + 1)
+    return assigned, needed if needed < MOST_DEVICES else 0
+
+
+def _conflict(hosts: Sequence[Host], ids: Mapping[Place, int], processes: Processes) -> str:
+    """Which statements about devices cannot both be true; empty where none contradict."""
+    times = Counter(ids.values())
+    twice = [identity for identity, count in times.items() if count > 1]
+    if twice:
+        first = min(twice)
+        at = ", ".join(f"{h} device {d}" for (h, d), i in ids.items() if i == first)
+        more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
+        return f"global device id {first}{more} is stated for several devices: {at}"
+    if processes.told_by == RUN_RECORD and (wrong := _out_of_order(hosts, ids)):
+        return f"global device ids contradict the run record: {wrong}"
+    return ""
+
+
+def _differs(hosts: Sequence[Host], ids: Mapping[Place, int], processes: Processes) -> str:
+    if not ids or processes.told_by != FILE_NAMES:
+        return ""
+    wrong = _out_of_order(hosts, ids)
+    return f"numbers in the files' names say otherwise and are passed over: {wrong}" if wrong else ""
+
+
+def _out_of_order(hosts: Sequence[Host], ids: Mapping[Place, int]) -> str:
+    """Two hosts whose ids are in another order than their processes. TPUs number by place."""
+    known = []
+    for host in sorted(hosts, key=lambda h: h.process):
+        own = [identity for (name, _), identity in ids.items() if name == host.name]
+        if host.process >= 0 and own and host.platform != "tpu":
+            known.append((host, min(own)))
+    for (one, low), (other, high) in pairwise(known):
+        if low >= high:
+            return (
+                f"process {one.process} ({one.name}) has device {low}, process {other.process} "
+                f"({other.name}) has device {high}"
+            )
+    return ""
+
+
+def _of_those_that_lack(
+    hosts: Sequence[Host],
+    places: Sequence[Place],
+    ids: Mapping[Place, int],
+    every: set[int],
+    processes: Processes,
+) -> dict[Place, int]:
+    """Ids of devices whose host tells none, as where its file is cut, if they can be no others.
+
+    Those that are left over, if all are of one host and as many as it has devices; else by the
+    places of the processes, if these give the others their ids too.
+    """
+    lacking = [place for place in places if place not in ids] if ids else []
+    left = sorted(every - set(ids.values()))
+    if lacking and len(left) == len(lacking) and len({host for host, _ in lacking}) == 1:
+        return dict(zip(lacking, left, strict=True))
+    by_process = _regular(hosts, places, processes)
+    is_same = all(by_process.get(place) == identity for place, identity in ids.items())
+    return {place: by_process[place] for place in lacking} if by_process and is_same else {}
+
+
+def _believed(
+    assigned: Mapping[int, tuple[int, ...]], ids: Mapping[Place, int], with_work: pd.DataFrame
+) -> dict[int, tuple[int, ...]]:
+    """Assignments without those of programs that ran elsewhere, as a cached program may."""
+    ran: dict[int, set[int]] = {}
+    rows = with_work[["host", "device", "module"]].itertuples(index=False)
+    for host, device, module in rows:
+        identity = ids.get((str(host), int(device)))
+        if identity is not None:
+            ran.setdefault(int(module), set()).add(identity)
+    return {m: own for m, own in assigned.items() if ran.get(m, set()) <= set(own)}
+
+
+def _ranks_of_ids(ids: set[int], hosts: Sequence[Host]) -> dict[int, int]:
+    """Rank of each id: the id itself; of XLA:CPU's, which leave gaps, the place among all."""
+    largest = max(ids, default=0)
+    is_cpu = all(host.platform in ("cpu", "unknown") for host in hosts)
+    if not is_cpu or largest < min(_CPU_STRIDES):
+        return {identity: identity for identity in ids}
+    stride = next(s for s in _CPU_STRIDES if largest >= s)
+    each = max(identity % stride for identity in ids) + 1
+    whole = {p * stride + d for p in range(largest // stride + 1) for d in range(each)}
+    order = sorted(ids if len(ids) == len(whole) else ids | whole)
+    return {identity: rank for rank, identity in enumerate(order)}
+
+
+def _by_process(
+    hosts: Sequence[Host], places: Sequence[Place], processes: Processes, needed: int
+) -> tuple[dict[Place, int], str]:
+    """Ranks without ids, and what they follow from."""
+    regular = _regular(hosts, places, processes)
+    if regular:
+        return regular, f"process of each file by the {processes.told_by or 'files'}"
+    if len(hosts) == 1 and (needed <= len(places) or processes.expected == 1):
+        return {place: rank for rank, place in enumerate(places)}, "order of one process's devices"
+    return {}, ""
+
+
+def _regular(
+    hosts: Sequence[Host], places: Sequence[Place], processes: Processes
+) -> dict[Place, int]:
+    """Process · devices of each + place, or in order of the processes where all are there."""
+    numbers = [host.process for host in hosts]
+    if min(numbers) < 0 or max(numbers) >= MOST_PROCESSES or len(set(numbers)) < len(hosts):
+        return {}
+    by_host = {host.name: [p for p in places if p[0] == host.name] for host in hosts}
+    sizes = {len(own) for own in by_host.values()}
+    are_all = sorted(numbers) == list(range(len(hosts))) and processes.expected in (0, len(hosts))
+    if len(sizes) > 1 and not are_all:
+        return {}
+    found: dict[Place, int] = {}
+    for host in sorted(hosts, key=lambda host: host.process):
+        own = by_host[host.name]
+        first = host.process * len(own) if len(sizes) == 1 else len(found)
+        found |= {place: first + at for at, place in enumerate(own)}
+    return found
+
+
+def _frame(
+    hosts: Sequence[Host], places: Sequence[Place], ranks: Mapping[Place, int]
+) -> pd.DataFrame:
+    """`DEVICES`, by rank; those without one behind, each with a negative number of its own."""
+    models = {host.name: host.models for host in hosts}
+    unknown = [place for place in places if place not in ranks]
+    numbers = {**ranks, **{place: -1 - at for at, place in enumerate(unknown)}}
+    order = [*sorted(ranks, key=lambda place: ranks[place]), *unknown]
+    return DEVICES.frame(
+        [
+            {"host": h, "device": d, "rank": numbers[h, d], "model": models[h].get(d, "")}
+            for h, d in order
+        ]
+    )

@@ -1,0 +1,140 @@
+"""Checks of what several hosts are to each other: their ranks, who is missing, their clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moeprof.ingest.joining.ranks import Ranked
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.tables.law import Law, Verdict
+from moeprof.units import format_ns
+
+_MOST_NAMED = 4
+
+
+def ranks(evidence: Evidence) -> Law:
+    """Whether the rank of each device is known, and from where."""
+    found = evidence.ranked
+    if found is None or found.devices.empty:
+        return Law("ranks", "unchecked", "no device in the profile")
+    devices = len(found.devices)
+    known = int(found.devices["rank"].ge(0).sum())
+    if found.conflict:
+        told = f"{found.conflict}: no rank is known; devices are told apart by host and ordinal"
+        return Law("ranks", "fail", told, ("stragglers",), devices, 0, "devices")
+    told = f"{known} of {devices} device(s) by {found.told_by}" if found.told_by else ""
+    if known < devices:
+        told = (
+            f"{told}; " if told else "no device id, run record or -p<k> in the files' names: "
+        ) + (
+            f"no rank is known on {_list(found.unknown)}: waits in groups of some devices are not "
+            "known, and negative numbers tell devices apart"
+        )
+        worked = {str(host) for host in evidence.events["host"].unique()} & set(found.unknown)
+        return Law("ranks", "warn" if worked else "ok", told, (), devices, known, "devices")
+    if not found.of_module and devices > 1:
+        told += "; groups of collectives are taken to count by rank, as no program names its devices"
+    if found.differs:
+        return Law("ranks", "warn", f"{told}; {found.differs}", (), devices, known, "devices")
+    return Law("ranks", "ok", told, (), devices, known, "devices")
+
+
+def processes(evidence: Evidence) -> Law:
+    """Whether the profile of every process of the run is there, by its record and its programs."""
+    told = evidence.processes
+    read = f"{len(evidence.hosts)} process(es) read"
+    if evidence.ranked is not None and evidence.ranked.missing:
+        return _devices_missing(evidence, evidence.ranked, read)
+    if told.missing:
+        which = ", ".join(told.missing)
+        detail = f"{read} of {told.expected}; no profile of {which}: ranks there are not known"
+        figures = (told.expected, len(evidence.hosts), "processes")
+        return Law("processes", "fail", detail, ("stragglers",), *figures)
+    if told.not_asked:
+        which = ", ".join(told.not_asked)
+        return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
+    of = f" of {told.expected}" if told.expected else "; nothing says how many there were"
+    return Law("processes", "ok", f"{read}{of}")
+
+
+def _devices_missing(evidence: Evidence, found: Ranked, read: str) -> Law:
+    """Devices that programs which ran name, and that no file has."""
+    told = evidence.processes
+    here = len(found.devices)
+    of = f" of {told.expected}" if told.expected else ""
+    detail = (
+        f"{read}{of}; programs of this run name {found.expected} devices, {here} are there: "
+        f"{_missing(found)}; waits in their groups are not known, figures over all are partial"
+    )
+    if told.missing:
+        detail += f"; no profile of {', '.join(told.missing)}"
+    if told.not_asked:
+        detail += f"; capture was not asked to record {', '.join(told.not_asked)}"
+    if told.are_chosen:
+        detail += "; these hosts were chosen"
+    is_wanted = told.are_chosen or (bool(told.not_asked) and not told.missing)
+    verdict: Verdict = "ok" if is_wanted else "warn"
+    return Law("processes", verdict, detail, (), found.expected, here, "devices")
+
+
+def _missing(found: Ranked) -> str:
+    """The missing devices, with their process and neighbours where all hosts have as many."""
+    table = found.devices
+    sizes = table.groupby("host")["rank"].agg(["size", "min", "max"])
+    each = int(sizes["size"].iloc[0])
+    is_regular = (sizes["size"] == each).all() and (sizes["min"] % each == 0).all()
+    is_regular &= (sizes["max"] - sizes["min"] == each - 1).all()
+    devices = _devices(found.missing)
+    if not is_regular or found.expected % each:
+        return devices
+    numbers = sorted({rank // each for rank in found.missing})
+    if len(found.missing) != each * len(numbers):
+        return devices
+    hosts = {int(first) // each: str(host) for host, first in sizes["min"].items()}
+    named = "process" if len(numbers) == 1 else "processes"
+    where = ""
+    if len(numbers) == 1 and {numbers[0] - 1, numbers[0] + 1} <= hosts.keys():
+        where = f", between {hosts[numbers[0] - 1]} and {hosts[numbers[0] + 1]}"
+    of = found.expected // each
+    return f"{devices} ({named} {_list([str(n) for n in numbers])} of {of}{where})"
+
+
+def _devices(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"device {numbers[0]} is missing"
+    last = len(numbers) - 1
+    if last < _MOST_NAMED:
+        return f"devices {', '.join(map(str, numbers[:last]))} and {numbers[last]} are missing"
+    return f"devices {', '.join(map(str, numbers[:_MOST_NAMED]))} and {last + 1 - _MOST_NAMED} more are missing"
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def clocks(evidence: Evidence) -> Law:
+    """Whether times of several hosts may be compared; host by host."""
+    hosts = len(evidence.hosts)
+    if hosts < 2:
+        return Law("clocks", "ok", "one host, one clock")
+    why = [f"{host}: {reason}" for host, reason in evidence.not_aligned.items()]
+    if not evidence.clocks:
+        reasons = f" ({why[0]})" if why else ""
+        detail = f"clocks of the hosts are not aligned{reasons}: no statement across hosts"
+        return Law("clocks", "warn", detail, (), hosts, 0, "hosts")
+    told = ", ".join(
+        f"{clock.host} {'+' if clock.offset_ns >= 0 else '-'}{format_ns(abs(clock.offset_ns))}"
+        f" (residual {format_ns(clock.residual_ns)})"
+        for clock in evidence.clocks[1:]
+    )
+    pairs = min(clock.pairs for clock in evidence.clocks[1:])
+    detail = f"aligned to {evidence.clocks[0].host} on {pairs:,} ends of collectives: {told}"
+    aligned = len(evidence.clocks)
+    if not why:
+        return Law("clocks", "ok", detail, (), hosts, aligned, "hosts")
+    detail = (
+        f"not aligned: {'; '.join(why)}: nothing is said about who waits for these; others are "
+        f"{detail}"
+    )
+    return Law("clocks", "warn", detail, (), hosts, aligned, "hosts")
