@@ -124,7 +124,9 @@ def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.
 
 def _described(site: Site) -> tuple[object, ...]:
     sizes = (float(b) if b != NOT_KNOWN else np.nan for b in (site.bytes, site.bytes_bound))
-    groups = " ".join("{" + ",".join(map(str, group)) + "}" for group in site.groups)
+    are_known = all(rank >= 0 for group in site.groups for rank in group)
+    shown = site.groups if are_known else ()
+    groups = " ".join("{" + ",".join(map(str, group)) + "}" for group in shown)
     factor = bus_factor(site.opcode, site.group_size)
     return (site.module, site.op, site.opcode, site.group_size, groups, *sizes, factor)
 

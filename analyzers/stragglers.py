@@ -11,6 +11,7 @@ stands what the rank does more than the others, as that may be why it is late.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -18,6 +19,7 @@ from moeprof.analyzers.activity.more_work import more_work
 from moeprof.analyzers.activity.spans import step_spans
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
+from moeprof.analyzers.communication.members import names_of_ranks
 from moeprof.analyzers.communication.notes import NONE, clock_notes
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.tables.analysis import Analysis, Metric
@@ -71,13 +73,14 @@ def stragglers(trace: Trace) -> Analysis:
     table = table.merge(more_work(trace), how="left", on="rank")
     texts = dict.fromkeys(("mostly", "more_op", "more_component", "more_source"), "")
     table = SCHEMA.check(table.fillna(texts).astype(dict.fromkeys(texts, "str")))
-    verdict, notes = _verdict(table, known["step"].nunique())
+    names = names_of_ranks(trace)
+    verdict, notes = _verdict(table, known["step"].nunique(), names)
     headline = (
         Metric("straggler", verdict, ""),
         Metric("waited_for", float(table["waited_for_ns"].iloc[0]), "ns"),
         Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
     )
-    told = _kinds_told(by_kind, known["step"].nunique()) if notes else ()
+    told = _kinds_told(by_kind, known["step"].nunique(), names) if notes else ()
     said = (*notes, *told, *clock_notes(trace, waits), _HIDDEN)
     return Analysis("stragglers", QUESTION, headline, SCHEMA, table, said)
 
@@ -87,7 +90,7 @@ _HIDDEN = "waiting under compute on another stream counts too, though it may cos
 
 def waited_for_by_step(known: pd.DataFrame) -> pd.DataFrame:
     """Nanoseconds that others waited for each rank; rows are ranks, columns steps."""
-    late = known[known["last_rank"] >= 0]
+    late = known[known["last_rank"] != -1]
     others = late[late["rank"] != late["last_rank"]]
     by_call = others.groupby(["step", "site", "group", "call", "last_rank"])["wait_ns"].mean()
     sums = by_call.groupby(["last_rank", "step"]).sum().unstack("step")
@@ -127,7 +130,7 @@ def _by_kind(known: pd.DataFrame, kinds: pd.Series) -> pd.DataFrame:
 
     ``of`` counts the calls of the kind that have a last rank.
     """
-    late = known[known["last_rank"] >= 0]
+    late = known[known["last_rank"] != -1]
     late = late.assign(kind=late["site"].map(kinds))
     others = late[late["rank"] != late["last_rank"]]
     keys = ["kind", "step", "site", "group", "call", "last_rank"]
@@ -143,22 +146,24 @@ def _mostly(by_kind: pd.DataFrame) -> pd.DataFrame:
     return longest[["rank", "kind"]].rename(columns={"kind": "mostly"})
 
 
-def _kinds_told(by_kind: pd.DataFrame, steps: int) -> tuple[str, ...]:
+def _kinds_told(by_kind: pd.DataFrame, steps: int, names: Mapping[int, str]) -> tuple[str, ...]:
     """The rank that is waited for most, by what is carried."""
     first = by_kind.sort_values("waited_ns", ascending=False).drop_duplicates("kind")
     columns = (first[name].tolist() for name in ("kind", "rank", "waited_ns", "calls", "of"))
     return tuple(
-        f"{kind} ({AXES[kind]}): rank {rank} is waited for most, {format_ns(waited / steps)} per "
+        f"{kind} ({AXES[kind]}): {names[rank]} is waited for most, {format_ns(waited / steps)} per "
         f"step; last in {calls} of {of} calls"
         for kind, rank, waited, calls, of in zip(*columns, strict=True)
         if kind in AXES and waited > 0
     )
 
 
-def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:
+def _verdict(
+    table: pd.DataFrame, steps: int, names: Mapping[int, str]
+) -> tuple[str, tuple[str, ...]]:
     """The straggler in words, and what must be said beside it."""
     first = table.iloc[0]
-    rank, share = f"rank {first['rank']}", float(first["waited_for_share"])
+    rank, share = names[int(first["rank"])], float(first["waited_for_share"])
     largest = float(table["waited_for_share"].sum())
     if not largest >= NOTICEABLE:
         return "none: ranks arrive together", ()
@@ -168,8 +173,8 @@ def _verdict(table: pd.DataFrame, steps: int) -> tuple[str, tuple[str, ...]]:
         if worst >= FIXED * steps:
             often = table["rank"].iloc[int(table["worst_steps"].argmax())]
             lead = (
-                f"rank {often} is the most waited-for in {worst} of {steps} steps, yet over all of "
-                f"them {rank} is waited for longer"
+                f"{names[int(often)]} is the most waited-for in {worst} of {steps} steps, yet over "
+                f"all of them {rank} is waited for longer"
             )
         return "no fixed straggler", (lead,)
     waited = format_ns(float(first["waited_for_ns"]))

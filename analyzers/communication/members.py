@@ -23,6 +23,15 @@ def with_ranks(trace: Trace, sites: Sequence[Site]) -> list[Site]:
     return [_renamed(site, members.get(site.module, ())) for site in sites]
 
 
+def names_of_ranks(trace: Trace) -> dict[int, str]:
+    """What each device is called: by its rank, or where that is not known by host and ordinal."""
+    columns = (trace.devices[name].tolist() for name in ("rank", "host", "device"))
+    return {
+        rank: f"rank {rank}" if rank >= 0 else f"{host} device {device}"
+        for rank, host, device in zip(*columns, strict=True)
+    }
+
+
 def is_partial(trace: Trace) -> bool:
     """Whether devices of the run are known to be missing: a process, or a rank between others."""
     told = next((own for own in trace.trust if own.check == "processes"), None)

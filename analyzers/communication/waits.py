@@ -50,8 +50,8 @@ def waits_of(calls: Calls, meta: TraceMeta) -> pd.DataFrame:
     """`WAITS`: one row per row of `CALLS`, in its order.
 
     Unknown where a group has no second device in the trace, lacks one of its devices, spans hosts
-    of which one's clock is not aligned, or whose devices made different numbers of calls in a step, as
-    then the calls cannot be paired.
+    of which one's clock is not aligned, or whose devices made different numbers of calls in a
+    step, as then the calls cannot be paired.
     """
     table = calls.table.copy()
     table["group"] = _group_places(table, calls.sites)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.more_work import beyond_others
 from moeprof.analyzers.communication.carried import AXES
+from moeprof.analyzers.communication.members import names_of_ranks
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.stragglers import stragglers
@@ -24,9 +25,11 @@ def find(trace: Trace) -> Hint | None:
     found = stragglers(trace)
     figures = {metric.metric: metric.value for metric in found.headline}
     named = str(figures.get("straggler"))
-    if not named.startswith("rank"):
+    if found.table.empty:
         return None
     first = found.table.iloc[0]
+    if named != names_of_ranks(trace)[int(first["rank"])]:
+        return None
     waited_ns, mostly = float(first["waited_for_ns"]), str(first["mostly"])
     where = f", mostly in collectives that carry {mostly}" if mostly in AXES else ""
     idle_ns = _more_idle_ns(trace, int(first["rank"]))

@@ -22,12 +22,13 @@ from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clocks import align
 from moeprof.ingest.joining.program_ids import joined_ids
-from moeprof.ingest.joining.ranks import Ranked, ranked
+from moeprof.ingest.joining.ranks import ranked
 from moeprof.ingest.joining.side_by_side import side_by_side
 from moeprof.ingest.joining.step_numbers import with_common_numbers
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.sources.processes import Processes
+from moeprof.ingest.sources.ranked import Ranked
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.ingest.trust.judge import judge
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
@@ -82,9 +83,7 @@ def assemble(
     sides = HostSides([table.host for table in tables], source.run_folder)
     return Trace(
         meta=meta,
-        trust=judge(
-            _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
-        ),
+        trust=judge(_evidence(source, tables, events, ops, steps, clocks, not_aligned, found)),
         events=events,
         devices=found.devices,
         hlo_ops=ops,

@@ -11,13 +11,13 @@ from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.host import Host
 from moeprof.ingest.planes.cpu_plane import read_cpu_work
+from moeprof.ingest.planes.device_ids import device_ids
 from moeprof.ingest.planes.device_planes import (
     IMPOSSIBLE_DEVICE,
     gpu_ordinal,
     has_impossible_ordinal,
     tpu_ordinal,
 )
-from moeprof.ingest.planes.device_ids import device_ids
 from moeprof.ingest.planes.gpu_plane import read_gpu_work
 from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,

@@ -60,7 +60,7 @@ DEVICES = Schema(
     (
         _HOST,
         _DEVICE,
-        Column("rank", "int64", "", "place among all devices of the run; negative where not known"),
+        Column("rank", "int64", "", "place among all devices of the run; below -1 where not known"),
         Column("model", "text", "", "what the profiler calls the device; empty where it says none"),
     ),
 )

@@ -45,7 +45,8 @@ def timeline(document: Document) -> Figure | None:
     ]
     if not ranks:
         return None
-    return horizontal(bars, [f"rank {rank}" for rank in ranks], "ms, mean over used steps")
+    labels = [_named(by_rank[rank][0]) for rank in ranks]
+    return horizontal(bars, labels, "ms, mean over used steps")
 
 
 def collectives(document: Document) -> Figure | None:
@@ -88,6 +89,13 @@ def _folded(durations_ns: Mapping[int, float], most: int) -> dict[int, float]:
     return folded
 
 
+def _named(row: Mapping[str, Value]) -> str:
+    """A device by its rank, or by host and ordinal where no rank is known."""
+    if number(row["rank"]) >= 0:
+        return f"rank {row['rank']}"
+    return f"{row['host']} device {row['device']}"
+
+
 def stragglers(document: Document) -> Figure | None:
     """Two bars per rank: how long others wait for it, and how long it waits; ms per step."""
     every = story.rows(document, "stragglers")
@@ -99,7 +107,7 @@ def stragglers(document: Document) -> Figure | None:
         _bars("others wait for it", _TRANSFER, [number(row["waited_for_ns"]) for row in rows]),
         _bars("it waits for others", _WAIT, [number(row["waits_ns"]) for row in rows]),
     ]
-    labels = [f"rank {row['rank']}" for row in rows]
+    labels = [_named(row) for row in rows]
     return horizontal(bars, labels, f"ms per step{left}", barmode="group")
 
 

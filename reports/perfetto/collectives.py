@@ -35,7 +35,7 @@ def collective_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
     """A slice for each call of the used steps, and in it, where known, its wait and transfer."""
     calls = calls_of(trace)
     waits = waits_in_steps(trace)
-    waits = waits[waits["rank"].ge(0)]
+    waits = waits[waits["rank"].ne(NONE)]
     table = waits.assign(start_ns=calls.table["start_ns"][waits.index]).reset_index(drop=True)
     start = comparable_stamps(trace.meta, table["host"], table["start_ns"].to_numpy())
     end = start + table["duration_ns"].to_numpy()
@@ -94,12 +94,18 @@ def _look(site: Site, component: str) -> Look:
     return Look(site.op, component, {name: note for name, note in notes.items() if note != ""})
 
 
+def _wait_for(rank: int) -> str:
+    if rank == NONE:
+        return WAIT
+    return f"wait for rank {rank}" if rank >= 0 else "wait for a device of unknown rank"
+
+
 def _with_parts(whole: Slices, table: pd.DataFrame) -> Slices:
     """`whole` followed by the wait and the transfer of each call in which they are known."""
     known = np.flatnonzero(table["wait_ns"].notna())
     wait = table["wait_ns"].to_numpy()[known].astype(np.int64)
     last = np.where(wait > 0, table["last_rank"].to_numpy()[known], NONE)
-    names = [f"wait for rank {rank}" if rank != NONE else WAIT for rank in np.unique(last)]
+    names = [_wait_for(rank) for rank in np.unique(last).tolist()]
     first = len(whole.looks)
     looks = [*whole.looks, Look(TRANSFER, TRANSFER, {}), *(Look(n, WAIT, {}) for n in names)]
     waiting, moving = known[wait > 0], known

@@ -91,7 +91,8 @@ def _devices(trace: Trace, tracks: Tracks) -> Devices:
     known = trace.devices.sort_values("rank")
     found: dict[tuple[str, int], int] = {}
     for row in known.itertuples():
-        name = f"rank {row.rank}: {row.host} device {row.device} {row.model}".strip() + own
+        rank = f"rank {row.rank}: " if row.rank >= 0 else ""
+        name = f"{rank}{row.host} device {row.device} {row.model}".strip() + own
         found[str(row.host), int(str(row.device))] = tracks.process(name)
     places = trace.events[["host", "device"]].drop_duplicates()
     for host, device in zip(places["host"].tolist(), places["device"].tolist(), strict=True):

@@ -43,10 +43,10 @@ def stragglers(document: Document) -> str:
         has_any = bool(headline(document, "collectives").get("call_sites", 1))
         return "Not known: the notes say why." if has_any else NONE
     who = written(found["straggler"], "")
-    if not who.startswith("rank"):
+    if who.startswith(("none", "no fixed")):
         return f"{who.capitalize()}."
     share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
     return (
-        f"{who.capitalize()}: others wait {time} per step for it, {share} of the step without that "
-        "waiting."
+        f"{who[:1].upper()}{who[1:]}: others wait {time} per step for it, {share} of the step "
+        "without that waiting."
     )

@@ -31,10 +31,10 @@ class Alias(NamedTuple):
 class ModuleHead:
     """A program without its instructions, which ``instructions`` counts.
 
-    ``partitions`` and ``replicas`` are -1 where no devices were assigned; ``devices`` are the global
-    ids of the devices that it was compiled for, in order replica · partitions + partition, which
-    is how its replica groups count, empty where they are not told. ``shapes`` is the message of the
-    parameters' and the result's shapes, to be compared, empty where there is none.
+    ``partitions`` and ``replicas`` are -1 where no devices were assigned; ``devices`` are the
+    global ids of the devices that it was compiled for, in order replica · partitions + partition,
+    which is how its replica groups count, empty where they are not told. ``shapes`` is the message
+    of the parameters' and the result's shapes, to be compared, empty where there is none.
     """
 
     name: str = ""

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, Fit, fit_clock
-from moeprof.ingest.joining.ranks import Ranked
 from moeprof.ingest.placing.host_tables import HostTables
+from moeprof.ingest.sources.ranked import Ranked
 from moeprof.tables.trace import HostClock
 
 COLLECTIVES = (
@@ -93,7 +93,9 @@ def align(
 class _Pool:
     """Ends of calls on the hosts that are aligned by now, on the first one's clock."""
 
-    def __init__(self, first: HostTables, tables: Sequence[HostTables], calls: pd.DataFrame) -> None:
+    def __init__(
+        self, first: HostTables, tables: Sequence[HostTables], calls: pd.DataFrame
+    ) -> None:
         """Begin with the first host, by every way in which another one may be paired with it."""
         self._first, self._calls = first, calls
         self._offsets = [0]
@@ -237,9 +239,7 @@ def _calls(events: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(end_ns=calls["start_ns"] + calls["duration_ns"])
 
 
-def _with_groups(
-    calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked
-) -> pd.DataFrame:
+def _with_groups(calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked) -> pd.DataFrame:
     """`calls` with the op of each, its number in its execution, and the place of its group."""
     by_place = found.devices.set_index(["host", "device"])["rank"]
     places = pd.MultiIndex.from_arrays([calls["host"].astype("str"), calls["device"]])
@@ -309,5 +309,7 @@ def _groups(
             for member in own.split(",")
         }
         if group_of:
-            found[mine] = [group_of.get(r, _ALONE - r if r >= 0 else r) for r in ranks[mine].tolist()]
+            found[mine] = [
+                group_of.get(r, _ALONE - r if r >= 0 else r) for r in ranks[mine].tolist()
+            ]
     return found

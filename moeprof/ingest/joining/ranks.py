@@ -1,9 +1,9 @@
 """Ranks of the devices of all hosts, and which devices the run had.
 
-A rank is the number that replica groups count by. The runtime's global ids of devices give it; where
-they are absent the place of the process in the run record, or in the file's name as capture writes
-it (``-p<k>``); of one process alone the order of its devices. The order of file names means nothing:
-without any of these no rank is known, and devices get negative numbers that keep them apart.
+The runtime's global ids of devices give them; where they are absent the place of the process in the
+run record, or in the file's name as capture writes it (``-p<k>``); of one process alone the order
+of its devices. The order of file names means nothing: without any of these no rank is known, and
+devices get negative numbers that keep them apart.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pandas as pd
 
 from moeprof.ingest.host import Host
 from moeprof.ingest.sources.processes import FILE_NAMES, MOST_PROCESSES, RUN_RECORD, Processes
+from moeprof.ingest.sources.ranked import Ranked
 from moeprof.tables.trace import DEVICES
 
 _CPU_STRIDES = (2**17, 2**11)
@@ -29,27 +30,6 @@ MOST_DEVICES = 2**20
 
 Place = tuple[str, int]
 """Host and device."""
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """``devices`` is `DEVICES`; ``told_by`` says what ranks follow from, empty where not known.
-
-    ``conflict`` says which sources contradict each other, ``differs`` what a weaker one says that
-    was passed over; ``unknown`` are hosts with devices without a rank. ``missing`` are ranks that
-    programs of this run name and no file has, of ``expected`` devices. ``of_module`` are the ranks
-    of each program's devices in the order by which its replica groups count them, where the
-    program tells; a rank that no file has is among them.
-    """
-
-    devices: pd.DataFrame
-    told_by: str = ""
-    conflict: str = ""
-    differs: str = ""
-    unknown: tuple[str, ...] = ()
-    missing: tuple[int, ...] = ()
-    expected: int = 0
-    of_module: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def ranked(
@@ -120,9 +100,7 @@ def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
     ]
 
 
-def _programs(
-    hosts: Sequence[Host], ops: pd.DataFrame
-) -> tuple[dict[int, tuple[int, ...]], int]:
+def _programs(hosts: Sequence[Host], ops: pd.DataFrame) -> tuple[dict[int, tuple[int, ...]], int]:
     """Assigned devices of the programs that ran, and how many devices the largest of them needs.
 
     By partitions and replicas; also by the members that groups of its collectives name.
@@ -160,7 +138,9 @@ def _differs(hosts: Sequence[Host], ids: Mapping[Place, int], processes: Process
     if not ids or processes.told_by != FILE_NAMES:
         return ""
     wrong = _out_of_order(hosts, ids)
-    return f"numbers in the files' names say otherwise and are passed over: {wrong}" if wrong else ""
+    return (
+        f"numbers in the files' names say otherwise and are passed over: {wrong}" if wrong else ""
+    )
 
 
 def _out_of_order(hosts: Sequence[Host], ids: Mapping[Place, int]) -> str:
@@ -261,10 +241,10 @@ def _regular(
 def _frame(
     hosts: Sequence[Host], places: Sequence[Place], ranks: Mapping[Place, int]
 ) -> pd.DataFrame:
-    """`DEVICES`, by rank; those without one behind, each with a negative number of its own."""
+    """`DEVICES`, by rank; those without one behind, each with a number of its own from -2 down."""
     models = {host.name: host.models for host in hosts}
     unknown = [place for place in places if place not in ranks]
-    numbers = {**ranks, **{place: -1 - at for at, place in enumerate(unknown)}}
+    numbers = {**ranks, **{place: -2 - at for at, place in enumerate(unknown)}}
     order = [*sorted(ranks, key=lambda place: ranks[place]), *unknown]
     return DEVICES.frame(
         [

@@ -60,7 +60,9 @@ def _joined(
     told = f"{name}: its {len(own)} steps are those of the other hosts in their order"
     step_of = {run: step.step for step in steps for run in step.runs}
     cut = table.cut._replace(steps=steps)
-    return replace(table, cut=cut, step_of=step_of, notes=(*table.notes, told)), work.assign(step=new)
+    return replace(table, cut=cut, step_of=step_of, notes=(*table.notes, told)), work.assign(
+        step=new
+    )
 
 
 def _numbered(step: Step, new_of: dict[int, int]) -> Step:

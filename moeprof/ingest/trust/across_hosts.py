@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeprof.ingest.joining.ranks import Ranked
+from moeprof.ingest.sources.ranked import Ranked
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.tables.law import Law, Verdict
 from moeprof.units import format_ns
@@ -33,7 +33,9 @@ def ranks(evidence: Evidence) -> Law:
         worked = {str(host) for host in evidence.events["host"].unique()} & set(found.unknown)
         return Law("ranks", "warn" if worked else "ok", told, (), devices, known, "devices")
     if not found.of_module and devices > 1:
-        told += "; groups of collectives are taken to count by rank, as no program names its devices"
+        told += (
+            "; groups of collectives are taken to count by rank, as no program names its devices"
+        )
     if found.differs:
         return Law("ranks", "warn", f"{told}; {found.differs}", (), devices, known, "devices")
     return Law("ranks", "ok", told, (), devices, known, "devices")
@@ -105,7 +107,8 @@ def _devices(numbers: Sequence[int]) -> str:
     last = len(numbers) - 1
     if last < _MOST_NAMED:
         return f"devices {', '.join(map(str, numbers[:last]))} and {numbers[last]} are missing"
-    return f"devices {', '.join(map(str, numbers[:_MOST_NAMED]))} and {last + 1 - _MOST_NAMED} more are missing"
+    first = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    return f"devices {first} and {last + 1 - _MOST_NAMED} more are missing"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import pandas as pd
 
-from moeprof.ingest.joining.ranks import Ranked
 from moeprof.ingest.sources.processes import Processes
+from moeprof.ingest.sources.ranked import Ranked
 from moeprof.tables.law import Law
 from moeprof.tables.trace import HostClock
 from moeprof.tables.waits import work_of
@@ -34,10 +34,10 @@ class Evidence:
     the profiler's own errors and warnings, ``models`` what it calls the devices, ``doubts`` what
     else a step might be, ``outliers`` the first events whose stamps cannot be, ``not_serial``
     streams on which pieces overlap all the time. ``not_aligned`` says by host why its clock could
-    not be. ``ranked`` are the ranks of the devices and what they follow from. ``windows`` has the name of each host and when its capture began and ended, in ns
+    not be. ``windows`` has the name of each host and when its capture began and ended, in ns
     since 1970, 0 where that is not known; ``damaged`` names hosts part of whose file could not be
     read; ``found`` are checks that a reader of another format made
-    itself.
+    itself. ``ranked`` are the ranks of the devices and what they follow from.
     """
 
     events: pd.DataFrame
