@@ -23,6 +23,12 @@ def with_ranks(trace: Trace, sites: Sequence[Site]) -> list[Site]:
     return [_renamed(site, members.get(site.module, ())) for site in sites]
 
 
+def ranks_in(trace: Trace, module: int, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Ranks of the devices that a program's collectives call by these numbers."""
+    members = _members(trace).get(module, ())
+    return tuple(members[n] if n < len(members) else n for n in numbers)
+
+
 def names_of_ranks(trace: Trace) -> dict[int, str]:
     """What each device is called: by its rank, or where that is not known by host and ordinal."""
     columns = (trace.devices[name].tolist() for name in ("rank", "host", "device"))

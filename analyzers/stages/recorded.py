@@ -16,6 +16,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.members import ranks_in
 from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import window
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
@@ -102,6 +103,7 @@ def _loop(trace: Trace, place: int, site: Site, calls: pd.DataFrame) -> _Loop | 
     is_backward = bool(classes["phase"][is_it].eq("backward").any())
     pairs = str(trace.hlo_ops["source_target_pairs"].iat[site.row])
     order, is_ring, pipelines = chain_of(pairs, is_backward)
+    order = ranks_in(trace, site.module, order)
     made = calls[calls["site"] == place].groupby(["step", "rank"]).size()
     if not order or made.nunique() != 1 or not set(order) <= set(calls["rank"]):
         return None

@@ -23,6 +23,7 @@ _NUMBERS = {
     "run_id": ("run_id",),
     "device": ("device_ordinal", "device"),
     "step_num": ("step_num",),
+    "global_id": ("global_device_id",),
     "graph_id": ("cuda_graph_id", "graph id"),
     "graph_node": ("cuda_graph_node_id", "graph node id"),
 }

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.errors import TraceError
+from moeprof.ingest.chrome_json.device_ids import device_ids
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
 from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
 from moeprof.ingest.chrome_json.gathered import (
@@ -81,6 +82,7 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     programs = _place(found, gathered, markers, record)
     record.known_until_ns = _known_until(trace, gathered, found)
     record.checks.extend(_checks(trace, gathered, found, keep, record))
+    record.ids.update(device_ids(gathered, keep, found))
     rank = _rank(trace.others)
     return Host(
         name=host_name(file) or "host",

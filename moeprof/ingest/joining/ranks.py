@@ -85,7 +85,7 @@ def _with_missing(
         devices=_frame(hosts, places, ranks),
         unknown=tuple(dict.fromkeys(host for host, _ in unknown)),
         missing=missing,
-        expected=max(len(named | set(ranks.values())), len(places)),
+        expected=max(len(named | set(ranks.values())), len(places)) if named else 0,
     )
 
 

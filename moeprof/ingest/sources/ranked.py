@@ -14,9 +14,9 @@ class Ranked:
 
     ``conflict`` says which sources contradict each other, ``differs`` what a weaker one says that
     was passed over; ``unknown`` are hosts with devices without a rank. ``missing`` are ranks that
-    programs of this run name and no file has, of ``expected`` devices. ``of_module`` are the ranks
-    of each program's devices in the order by which its replica groups count them, where the
-    program tells; a rank that no file has is among them.
+    programs of this run name and no file has, of ``expected`` devices, 0 where no program says how
+    many. ``of_module`` are the ranks of each program's devices in the order by which its replica
+    groups count them, where the program tells; a rank that no file has is among them.
     """
 
     devices: pd.DataFrame

@@ -55,8 +55,14 @@ def processes(evidence: Evidence) -> Law:
     if told.not_asked:
         which = ", ".join(told.not_asked)
         return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
-    of = f" of {told.expected}" if told.expected else "; nothing says how many there were"
-    return Law("processes", "ok", f"{read}{of}")
+    if told.expected:
+        return Law("processes", "ok", f"{read} of {told.expected}")
+    found = evidence.ranked
+    if found is not None and found.expected and not found.unknown:
+        all_there = f"{read}; all {found.expected} device(s) that its programs name are there"
+        figures = (found.expected, len(found.devices), "devices")
+        return Law("processes", "ok", all_there, (), *figures)
+    return Law("processes", "ok", f"{read}; nothing says how many there were")
 
 
 def _devices_missing(evidence: Evidence, found: Ranked, read: str) -> Law:
