@@ -72,14 +72,15 @@ def test_a_host_alone_keeps_the_ranks_that_it_has_among_all(tmp_path):
     assert open_run(tmp_path, hosts=["z-p3"]).devices["rank"].tolist() == [3]
 
 
-def test_devices_of_equal_name_on_two_hosts_are_ranks_of_their_own(tmp_path):
+def test_devices_of_equal_name_on_two_hosts_are_kept_apart_where_nothing_tells_ranks(tmp_path):
     for index in range(2):
         planes = [
             Plane(f"/device:GPU:{d}", (line("Stream #1", event("k", 10, 5)),)) for d in range(4)
         ]
         write(tmp_path / "plugins" / "profile" / "s" / f"h{index}.xplane.pb", xspace(*planes))
     devices = open_run(tmp_path).devices
-    assert devices["rank"].tolist() == list(range(8))
+    assert devices["rank"].max() < -1
+    assert devices["rank"].is_unique
     assert devices["host"].tolist() == ["h0"] * 4 + ["h1"] * 4
     assert devices["device"].tolist() == [0, 1, 2, 3] * 2
 

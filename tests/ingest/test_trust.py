@@ -35,9 +35,22 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
     trace = opened(tmp_path, cpu())
     assert {c.verdict for c in trace.trust} == {"ok"}
     assert [c.check for c in trace.trust] == [
-        *("truncated", "device_work", "programs", "resolved", "durations", "time_stamps"),
-        *("recorded_once", "steps", "step_order"),
-        *("strays", "dropped", "processes", "one_run", "clocks", "profiler"),
+        "truncated",
+        "device_work",
+        "programs",
+        "resolved",
+        "durations",
+        "time_stamps",
+        "recorded_once",
+        "steps",
+        "step_order",
+        "strays",
+        "dropped",
+        "processes",
+        "ranks",
+        "one_run",
+        "clocks",
+        "profiler",
     ]
     assert all(c.withholds == () for c in trace.trust)
 

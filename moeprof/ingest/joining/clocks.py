@@ -18,7 +18,7 @@ aligned through a third; one that cannot be takes nothing from the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -248,7 +248,7 @@ def _with_groups(calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked) 
     return calls.assign(
         op=collectives["op"].reindex(calls["instruction"]).to_numpy(),
         call=calls.groupby(keys, observed=True).cumcount(),
-        group=_groups(collectives, calls, ranks, found.of_module),
+        group=_groups(collectives, calls, ranks, found),
     )
 
 
@@ -291,9 +291,9 @@ def _groups(
     collectives: pd.DataFrame,
     calls: pd.DataFrame,
     ranks: np.ndarray,
-    of_module: Mapping[int, tuple[int, ...]],
+    known: Ranked,
 ) -> np.ndarray:
-    """Which group of its collective each call is in; 0 where all ranks are one group.
+    """Which group of its collective each call is in; 0 where all devices are one group.
 
     A device that is in none, or whose rank is not known, is a group of its own.
     """
@@ -302,13 +302,14 @@ def _groups(
     for row in np.unique(instructions).tolist():
         mine = np.flatnonzero(instructions == row)
         text = str(collectives.at[row, "replica_groups"])
-        members = of_module.get(int(modules[mine[0]]), ())
+        members = known.of_module.get(int(modules[mine[0]]), ())
         group_of = {
             members[int(member)] if int(member) < len(members) else int(member): place
             for place, own in enumerate(_GROUP.findall(text))
             for member in own.split(",")
         }
-        if group_of:
+        is_of_all = len(group_of) == len(known.devices) and set(group_of.values()) == {0}
+        if group_of and not is_of_all:
             found[mine] = [
                 group_of.get(r, _ALONE - r if r >= 0 else r) for r in ranks[mine].tolist()
             ]

@@ -31,7 +31,10 @@ def ranks(evidence: Evidence) -> Law:
             "known, and negative numbers tell devices apart"
         )
         worked = {str(host) for host in evidence.events["host"].unique()} & set(found.unknown)
-        return Law("ranks", "warn" if worked else "ok", told, (), devices, known, "devices")
+        if not worked:
+            return Law("ranks", "ok", told, (), devices, known, "devices")
+        lost = ("stragglers",) if _are_grouped(evidence, devices) else ()
+        return Law("ranks", "warn", told, lost, devices, known, "devices")
     if not found.of_module and devices > 1:
         told += (
             "; groups of collectives are taken to count by rank, as no program names its devices"
@@ -39,6 +42,12 @@ def ranks(evidence: Evidence) -> Law:
     if found.differs:
         return Law("ranks", "warn", f"{told}; {found.differs}", (), devices, known, "devices")
     return Law("ranks", "ok", told, (), devices, known, "devices")
+
+
+def _are_grouped(evidence: Evidence, devices: int) -> bool:
+    """Whether a collective is in groups of some devices: who waits for whom is not known then."""
+    texts = evidence.hlo_ops["replica_groups"].unique().tolist()
+    return any(text.count("{") > 2 or 0 < text.count(",") + 1 < devices for text in texts if text)
 
 
 def processes(evidence: Evidence) -> Law:
