@@ -51,10 +51,12 @@ def is_partial(trace: Trace) -> bool:
 def _members(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Ranks by module, in the order of its groups' numbers; of those that say them all."""
     found = {}
-    for row in trace.modules.itertuples():
-        ranks = tuple(int(rank) for rank in str(row.ranks).split(",") if rank)
-        if ranks and len(ranks) == row.partitions * row.replicas:
-            found[int(row.module)] = ranks
+    names = ("module", "ranks", "partitions", "replicas")
+    columns = (trace.modules[name].tolist() for name in names)
+    for module, text, partitions, replicas in zip(*columns, strict=True):
+        ranks = tuple(int(rank) for rank in text.split(",") if rank)
+        if ranks and len(ranks) == partitions * replicas:
+            found[module] = ranks
     return found
 
 

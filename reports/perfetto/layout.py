@@ -91,7 +91,7 @@ def _devices(trace: Trace, tracks: Tracks) -> Devices:
     known = trace.devices.sort_values("rank")
     found: dict[tuple[str, int], int] = {}
     for row in known.itertuples():
-        rank = f"rank {row.rank}: " if row.rank >= 0 else ""
+        rank = f"rank {row.rank}: " if int(str(row.rank)) >= 0 else ""
         name = f"{rank}{row.host} device {row.device} {row.model}".strip() + own
         found[str(row.host), int(str(row.device))] = tracks.process(name)
     places = trace.events[["host", "device"]].drop_duplicates()
