@@ -55,7 +55,7 @@ def _members(trace: Trace) -> dict[int, tuple[int, ...]]:
     columns = (trace.modules[name].tolist() for name in names)
     for module, text, partitions, replicas in zip(*columns, strict=True):
         ranks = tuple(int(rank) for rank in text.split(",") if rank)
-        if ranks and len(ranks) == partitions * replicas:
+        if ranks and (min(partitions, replicas) < 1 or len(ranks) == partitions * replicas):
             found[module] = ranks
     return found
 

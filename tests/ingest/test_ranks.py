@@ -96,6 +96,18 @@ def test_an_assignment_to_devices_on_which_a_program_did_not_run_is_not_believed
     trace = open_run(write_hosts(session, hosts, ((0, 1), (2, 3)), assigned=(4, 5, 6, 7)))
     assert trace.modules["ranks"].tolist() == [""]
     assert groups_of(trace, "gather") == ((0, 1), (2, 3))
+    assert law(trace, "processes").verdict == "ok"
+
+
+def test_a_program_of_devices_that_do_not_begin_at_0_is_whole(session):
+    """A stage of a pipeline on devices 4 to 7: its groups count from 0."""
+    hosts = {"b": [4, 5], "a": [6, 7]}
+    members = {4: 0, 5: 1, 6: 2, 7: 3}
+    trace = open_run(write_hosts(session, hosts, ((0, 1), (2, 3)), {6: 20}, members=members))
+    assert groups_of(trace, "gather") == ((4, 5), (6, 7))
+    found = law(trace, "processes")
+    assert (found.verdict, found.expected, found.found) == ("ok", 4, 4)
+    assert waits_us(trace) == {4: 20, 5: 20, 6: 0, 7: 20}
 
 
 def test_a_host_of_some_alone_keeps_its_ranks_and_the_others_are_missed(session):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pandas as pd
@@ -41,52 +40,66 @@ def ranked(
     programs that ran.
     """
     places = _places(hosts, with_work)
+    known = set(places)
     ids = {
         (host.name, device): identity
         for host in hosts
         for device, identity in host.record.ids.items()
-        if 0 <= identity < _MOST_ID and (host.name, device) in places
+        if 0 <= identity < _MOST_ID and (host.name, device) in known
     }
-    assigned, needed = _programs(hosts, ops)
+    assigned, needs = _programs(hosts, ops)
+    most = max(needs.values(), default=0)
     if conflict := _conflict(hosts, ids, processes):
-        return _with_missing(hosts, places, {}, Ranked(DEVICES.frame(), conflict=conflict), needed)
+        return Ranked(_frame(hosts, places, {}), "", conflict, unknown=_hosts_of(places))
     told_by = "global device ids in the profile" if ids else ""
     if not ids:
         # the runtime numbers devices in the order of the processes: places are as good as ids
-        ids, told_by = _by_process(hosts, places, processes, needed)
+        ids, told_by = _by_process(hosts, places, processes, most)
     assigned = _believed(assigned, ids, with_work) if ids else {}
     every = {identity for own in assigned.values() for identity in own}
-    ids |= _of_those_that_lack(hosts, places, ids, every or set(range(needed)), processes)
+    ids |= _of_those_that_lack(hosts, places, ids, every or set(range(most)), processes)
     rank_of = _ranks_of_ids(every | set(ids.values()), hosts)
-    found = Ranked(
-        DEVICES.frame(),
-        told_by,
-        differs=_differs(hosts, ids, processes),
-        of_module={m: tuple(rank_of[i] for i in own) for m, own in assigned.items()},
-    )
     ranks = {place: rank_of[identity] for place, identity in ids.items()}
-    return _with_missing(hosts, places, ranks, found, needed)
-
-
-def _with_missing(
-    hosts: Sequence[Host],
-    places: Sequence[Place],
-    ranks: Mapping[Place, int],
-    found: Ranked,
-    needed: int,
-) -> Ranked:
-    """`found` with its devices, and with what the run had beyond them."""
-    named = {rank for own in found.of_module.values() for rank in own} or set(range(needed))
-    unknown = [place for place in places if place not in ranks]
-    # a device without a rank may be any of those that are missing
-    missing = () if unknown else tuple(sorted(named - set(ranks.values())))
-    return replace(
-        found,
+    named = {m: tuple(rank_of[i] for i in own) for m, own in assigned.items()}
+    lacking = [place for place in places if place not in ranks]
+    if not lacking:  # else a device without a rank may be any of those that are missing
+        named = _by_order(needs, ranks, with_work) | named
+    return Ranked(
         devices=_frame(hosts, places, ranks),
-        unknown=tuple(dict.fromkeys(host for host, _ in unknown)),
-        missing=missing,
-        expected=max(len(named | set(ranks.values())), len(places)) if named else 0,
+        told_by=told_by,
+        differs=_differs(hosts, ids, processes),
+        unknown=_hosts_of(lacking),
+        missing=tuple(sorted({r for own in named.values() for r in own} - set(ranks.values()))),
+        expected=len({r for own in named.values() for r in own} | set(ranks.values()))
+        if named
+        else 0,
+        of_module={m: own for m, own in named.items() if m in assigned or own != _first(own)},
+        is_assigned=bool(assigned),
     )
+
+
+def _first(ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(len(ranks)))
+
+
+def _hosts_of(places: Sequence[Place]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(host for host, _ in places))
+
+
+def _by_order(
+    needs: Mapping[int, int], ranks: Mapping[Place, int], with_work: pd.DataFrame
+) -> dict[int, tuple[int, ...]]:
+    """Ranks of the devices of programs that do not name them: those it ran on, in their order.
+
+    Where it ran on fewer than it needs, the first ranks.
+    """
+    found = {}
+    for module, count in needs.items():
+        mine = with_work[(with_work["module"] == module).to_numpy()]
+        pairs = zip(mine["host"].tolist(), mine["device"].tolist(), strict=True)
+        own = sorted(ranks[pair] for pair in pairs if pair in ranks)
+        found[module] = tuple(own) if len(own) == count else tuple(range(count))
+    return found
 
 
 def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
@@ -100,24 +113,26 @@ def _places(hosts: Sequence[Host], with_work: pd.DataFrame) -> list[Place]:
     ]
 
 
-def _programs(hosts: Sequence[Host], ops: pd.DataFrame) -> tuple[dict[int, tuple[int, ...]], int]:
-    """Assigned devices of the programs that ran, and how many devices the largest of them needs.
+def _programs(
+    hosts: Sequence[Host], ops: pd.DataFrame
+) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
+    """Assigned devices of the programs that ran, and how many devices each needs, where told.
 
-    By partitions and replicas; also by the members that groups of its collectives name.
+    By partitions and replicas, or by the members that groups of its collectives name.
     """
-    assigned, needed = {}, 0
-    ran = set(ops["module"].unique().tolist())
+    assigned: dict[int, tuple[int, ...]] = {}
+    needs: dict[int, int] = {}
+    for module, text in ops[["module", "replica_groups"]].drop_duplicates().to_numpy().tolist():
+        members = [int(member) for own in _GROUP.findall(text) for member in own.split(",")]
+        needs[module] = max(needs.get(module, 0), max(members, default=-1) + 1)
     for host in hosts:
-        for module in ran & host.programs.keys() - assigned.keys():
+        for module in needs.keys() & host.programs.keys() - assigned.keys():
             head = host.programs[module].head
             if head.devices:
                 assigned[module] = head.devices
             if head.partitions > 0 and head.replicas > 0:
-                needed = max(needed, head.partitions * head.replicas)
-    for text in ops["replica_groups"].unique().tolist():
-        members = [int(member) for own in _GROUP.findall(text) for member in own.split(",")]
-        needed = max(needed, max(members, default=-1) + 1)
-    return assigned, needed if needed < MOST_DEVICES else 0
+                needs[module] = max(needs[module], head.partitions * head.replicas)
+    return assigned, {m: count for m, count in needs.items() if 0 < count < MOST_DEVICES}
 
 
 def _conflict(hosts: Sequence[Host], ids: Mapping[Place, int], processes: Processes) -> str:

@@ -16,7 +16,8 @@ class Ranked:
     was passed over; ``unknown`` are hosts with devices without a rank. ``missing`` are ranks that
     programs of this run name and no file has, of ``expected`` devices, 0 where no program says how
     many. ``of_module`` are the ranks of each program's devices in the order by which its replica
-    groups count them, where the program tells; a rank that no file has is among them.
+    groups count them, where these are not the first ranks or the program tells them, as
+    ``is_assigned`` says of any; a rank that no file has is among them.
     """
 
     devices: pd.DataFrame
@@ -27,3 +28,4 @@ class Ranked:
     missing: tuple[int, ...] = ()
     expected: int = 0
     of_module: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    is_assigned: bool = False

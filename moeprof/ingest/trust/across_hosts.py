@@ -35,7 +35,7 @@ def ranks(evidence: Evidence) -> Law:
             return Law("ranks", "ok", told, (), devices, known, "devices")
         lost = ("stragglers",) if _are_grouped(evidence, devices) else ()
         return Law("ranks", "warn", told, lost, devices, known, "devices")
-    if not found.of_module and devices > 1:
+    if not found.is_assigned and devices > 1:
         told += (
             "; groups of collectives are taken to count by rank, as no program names its devices"
         )
