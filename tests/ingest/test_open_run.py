@@ -199,6 +199,8 @@ def kernel_on(device, start_ns, correlation):
         (("[0] X LoadedExecutable::Execute", "[1] X LoadedExecutable::Execute"), (8, 9), (0, 1)),
         # a process to which one GPU is visible counts from 0, its plane as the machine does
         (("[0] X LoadedExecutable::Execute", "[0] X LoadedExecutable::Execute"), (3, 3), (3, 3)),
+        # a mesh that names the machine's second device first: the number is a place in the mesh
+        (("[0] X LoadedExecutable::Execute", "[1] X LoadedExecutable::Execute"), (1, 0), (1, 0)),
         # names without a number
         (("X LoadedExecutable::Execute", "X LoadedExecutable::Execute"), (0, 1), (0, 1)),
         (("X LoadedExecutable::Execute", "X LoadedExecutable::Execute"), (8, 9), (0, 1)),

@@ -1,7 +1,9 @@
 import json
 
 import pytest
-from builders.gpu_hosts import US, write_hosts
+from builders import chrome
+from builders.gpu_hosts import US, grouped_program, write_hosts
+from builders.xspace import event, host, line, metadata, thunk, xspace
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.communication.calls import calls_of
@@ -262,3 +264,45 @@ def test_hosts_that_end_together_are_no_finding(session):
     trace = open_run(write_hosts(session, WOODS, TRIPLES, {4: 70}))
     found = law(trace, "hosts_end_together")
     assert (found.verdict, found.found) == ("ok", 0)
+
+
+def test_json_traces_of_several_hosts_have_ids_too(session):
+    """JAX writes the ids as text; quince is the first by name and the second by id."""
+    for name, identity in (("rowan", 0), ("quince", 1)):
+        launch = chrome.on_host(
+            "[0] CommonPjRtLoadedExecutable::Execute (jit_step)", 5, global_device_id=str(identity)
+        )
+        trace = chrome.text([launch, chrome.kernel("add", 10), chrome.kernel("mul", 12)])
+        chrome.write(session / f"{name}.trace.json.gz", trace)
+    trace = open_run(session)
+    assert ranks(trace) == {("rowan", 0): 0, ("quince", 0): 1}
+    assert law(trace, "ranks").verdict == "ok"
+
+
+def cpu_process(folder, name, devices, ids):
+    """XLA:CPU numbers devices 2048 apart by process, in its work too."""
+    work = [
+        thunk("sum", 1000 * step + 10, 100, run_id=step, device_ordinal=device)
+        for step in range(3)
+        for device in devices
+    ]
+    title = "[0] CommonPjRtLoadedExecutable::Execute (jit_step)"
+    spans = [event(title, 5 + at, 1, global_device_id=identity) for at, identity in enumerate(ids)]
+    planes = metadata(p7=grouped_program(((0, 1), (2, 3)))), host(line("pool", *work, *spans))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.xplane.pb").write_bytes(xspace(*planes))
+
+
+@pytest.mark.parametrize("stride", [2048, 131072])
+def test_cpu_devices_have_places_as_ranks_as_their_ids_leave_gaps(session, stride):
+    own = [stride, stride + 1]
+    cpu_process(session, "a", own, own)
+    cpu_process(session, "b", [0, 1], [0, 1])
+    trace = open_run(session)
+    assert ranks(trace) == {("b", 0): 0, ("b", 1): 1, ("a", own[0]): 2, ("a", own[1]): 3}
+    assert law(trace, "processes").verdict == "ok"
+
+
+def test_a_lone_cpu_process_has_the_ranks_that_it_has_among_all(session):
+    cpu_process(session, "a", [2048, 2049], [2048, 2049])
+    assert sorted(ranks(open_run(session)).values()) == [2, 3]

@@ -121,12 +121,15 @@ def _programs(
     By partitions and replicas, or by the members that groups of its collectives name.
     """
     assigned: dict[int, tuple[int, ...]] = {}
-    needs: dict[int, int] = {}
-    for module, text in ops[["module", "replica_groups"]].drop_duplicates().to_numpy().tolist():
+    needs = dict.fromkeys(ops["module"].unique().tolist(), 0)
+    grouped = ops.loc[ops["replica_groups"].ne(""), ["module", "replica_groups"]]
+    for module, text in grouped.drop_duplicates().itertuples(index=False):
         members = [int(member) for own in _GROUP.findall(text) for member in own.split(",")]
-        needs[module] = max(needs.get(module, 0), max(members, default=-1) + 1)
+        needs[module] = max(needs[module], max(members, default=-1) + 1)
+    seen: set[int] = set()
     for host in hosts:
-        for module in needs.keys() & host.programs.keys() - assigned.keys():
+        for module in (needs.keys() & host.programs.keys()) - seen:
+            seen.add(module)
             head = host.programs[module].head
             if head.devices:
                 assigned[module] = head.devices
