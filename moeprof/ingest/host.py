@@ -13,13 +13,14 @@ from moeprof.ingest.sources.run_record import Counting
 
 @dataclass(frozen=True)
 class Host:
-    """One process's file, read. All stamps count from the start of its capture.
+    """What one process recorded, read. All stamps count from the start of its capture.
 
     ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
     process in the run, -1 where it is not known. ``started_ns`` and ``stopped_ns`` are when its
     capture began and ended, in ns since 1970 on the host's own clock, 0 where the file does not
     say. ``file`` is where the host plane can be read again, None where the format has none, and
-    ``zero_ns`` what is taken off its stamps.
+    ``zero_ns`` what is taken off its stamps. ``base_ns`` is what stamps count from where the file
+    states that, in ns since 1970, else 0.
     """
 
     name: str
@@ -35,3 +36,4 @@ class Host:
     stopped_ns: int = 0
     file: Path | None = None
     zero_ns: int = 0
+    base_ns: int = 0

@@ -31,20 +31,30 @@ from moeprof.ingest.planes.tpu_plane import read_tpu_work
 from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE, STARTED, STOPPED
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.trust.merged import merged
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
 
 
-def read_file(file: Path, counting: Counting | None) -> Host:
+def read_file(file: Path, counting: Counting | None) -> list[Host]:
     """Read one profile file, the work of one process whose steps capture counted so.
+
+    A JSON trace may hold several processes, each of which is a host of its own.
 
     Raises:
         TraceError: the file is empty, no profile, or holds no readable plane.
     """
     if file.name.endswith(JSON_SUFFIXES):
-        return replace(read_json_trace(file, Labels()), counting=counting)
+        return [replace(_judged(host), counting=counting) for host in read_json_trace(file)]
     with closing(open_space(file)) as space:
-        return replace(_read_space(file, space), counting=counting)
+        return [replace(_read_space(file, space), counting=counting)]
+
+
+def _judged(host: Host) -> Host:
+    """With what is to be said of the other processes in its file."""
+    if host.record.merged is not None:
+        host.record.checks.append(merged(host.record.merged))
+    return host
 
 
 def _read_space(file: Path, space: Space) -> Host:

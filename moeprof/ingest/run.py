@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from moeprof.errors import TraceError
 from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
+from moeprof.ingest.joining.common_start import on_one_start
 from moeprof.ingest.joining.side_by_side import side_by_side
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import read_routing
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
+from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -46,11 +49,13 @@ def open_run(
     processes = processes_of(found.run, found.files)
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
-    read = [
-        answer if process < 0 else replace(answer, process=process)
-        for answer, process in zip(answers, processes.of_file, strict=True)
-        if isinstance(answer, Host)
-    ]
+    read = on_one_start(
+        [
+            host if process < 0 or len(answer) > 1 else replace(host, process=process)
+            for answer, process in _named_apart(answers, found.files, processes.of_file)
+            for host in answer
+        ]
+    )
     if not read:
         raise lost[0]
     damage = (*(f"a host is left out: {error}" for error in lost), *meta_damage(found.run))
@@ -60,7 +65,24 @@ def open_run(
     return assemble(source, read, *read_routing(found.run))
 
 
-def _read(file: Path, run: Path | None) -> Host | TraceError:
+def _named_apart(
+    answers: Sequence[list[Host] | TraceError], files: Sequence[Path], processes: Sequence[int]
+) -> Iterator[tuple[list[Host], int]]:
+    """The hosts of each file that was read and its process; hosts of one name carry the file's."""
+    times = Counter(host.name for one in answers if isinstance(one, list) for host in one)
+    for answer, file, process in zip(answers, files, processes, strict=True):
+        if isinstance(answer, list):
+            stem = host_name(file)
+            yield (
+                [
+                    replace(host, name=f"{stem} {host.name}") if times[host.name] > 1 else host
+                    for host in answer
+                ],
+                process,
+            )
+
+
+def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
     """What a file holds, or why it cannot be read: the other hosts can."""
     try:
         return read_file(file, counting_of(run, file))

@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
+from moeprof.ingest.chrome_json.gpu_lines import GpuLines, gpu_lines
 from moeprof.ingest.chrome_json.late_ends import END, done_ns
 from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
-from moeprof.ingest.planes.device_planes import gpu_ordinal
+from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.planes.gpu_plane import kind_of
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
@@ -29,7 +30,6 @@ _KINETO = {
     "gpu_memset": "memset",
     "cuda_sync": "sync",
 }
-_DERIVED = ("Steps", "XLA Modules", "XLA Ops", "XLA TraceMe", "Framework", "Source", "TensorFlow")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class DeviceWork:
     module: Int64s
     platform: str
     tpu: TpuLines
+    gpu: GpuLines
     derived: int
     ends: int
     untold: int
@@ -54,13 +55,15 @@ class DeviceWork:
 
 def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
     """Pick the device work among the kept events."""
-    tpu = tpu_lines(gathered, keep)
-    device, kind, derived = _devices(gathered, tpu)
+    tpu, gpu = tpu_lines(gathered, keep), gpu_lines(gathered, keep)
+    device, kind, derived = _devices(gathered, tpu, gpu)
     places = np.flatnonzero(keep & (kind > 0))
     labels = gathered.labels
     is_tpu = tpu.is_op[places]
     lines, named = _lines(gathered)[places], gathered.column("event")[places]
-    op = np.where(is_tpu, op_labels(gathered, places), gathered.column("op")[places])
+    told = gathered.column("op")[places]
+    told = np.where(told == 0, gpu.op[places], told)
+    op = np.where(is_tpu, op_labels(gathered, places), told)
     is_end = keep & (kind == 0) & _starts(gathered.column("event"), labels.texts, END)
     ends_ns, untold = _done_ns(gathered, places, op, device, is_end)
     work = work_frame(
@@ -80,9 +83,10 @@ def device_work(gathered: Gathered, keep: Flags) -> DeviceWork:
     return DeviceWork(
         work=work,
         places=places,
-        module=_modules(gathered, places, tpu),
+        module=_modules(gathered, places, tpu, gpu),
         platform=_platform(work, is_tpu, labels),
         tpu=tpu,
+        gpu=gpu,
         derived=int((keep & derived).sum()),
         ends=int(is_end.sum()),
         untold=untold,
@@ -120,16 +124,20 @@ def _names(lines: Int64s, named: Int64s, op: Int64s, labels: Labels) -> Int64s:
     return found
 
 
-def _modules(gathered: Gathered, places: Int64s, tpu: TpuLines) -> Int64s:
-    """Labels of programs: as told, else of the execution around a piece of a TPU; 0 for none."""
+def _modules(gathered: Gathered, places: Int64s, tpu: TpuLines, gpu: GpuLines) -> Int64s:
+    """Labels of programs: as told, else of the execution around a piece; 0 for none."""
     told = gathered.column("module")[places]
+    told = np.where(told == 0, gpu.module[places], told)
     at = tpu.execution(tpu.core[places], gathered.column("start_ns")[places])
     around = np.append(tpu.modules, 0)[at]
     return np.where((told == 0) & tpu.is_op[places], around, told)
 
 
-def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
-    """Of each event its device, the label of its kind (0: no work), whether it is derived."""
+def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, Int64s, Flags]:
+    """Of each event its device, the label of its kind (0: no work), whether it is derived.
+
+    Ops of the host are work only where the trace has no device: else they are launches.
+    """
     labels = gathered.labels
     texts = labels.texts
     process, category = gathered.column("process"), gathered.column("category")
@@ -138,6 +146,10 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
     kind = np.where(tpu.is_op, labels.code("op"), 0)
     derived = (tpu.core >= 0) & ~tpu.is_op
     nameless = _nameless(gathered)
+    has_devices = any(
+        gpu_ordinal(name) is not None or tpu_ordinal(name) is not None
+        for name in gathered.names.values()
+    )
     for code in np.unique(process[tpu.core < 0]).tolist():
         name = gathered.names.get(texts[code], "")
         ordinal = gpu_ordinal(name)
@@ -145,8 +157,8 @@ def _devices(gathered: Gathered, tpu: TpuLines) -> tuple[Int64s, Int64s, Flags]:
         if ordinal is not None:
             device[mine] = ordinal
             kind[mine] = _kinds(named[mine], texts, labels.code)
-            derived |= mine & _is_derived(gathered, texts[code])
-        elif code not in nameless and not name.startswith(_DEVICES):  # it may be of no device
+            derived |= mine & gpu.is_derived
+        elif not (has_devices or code in nameless or name.startswith(_DEVICES)):
             is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():
@@ -178,16 +190,6 @@ def _starts(named: Int64s, texts: list[str], beginning: str) -> Flags:
     flags = np.array([texts[name].startswith(beginning) for name in unique.tolist()], bool)
     found: Flags = flags[inverse]
     return found
-
-
-def _is_derived(gathered: Gathered, process: str) -> Flags:
-    """Events on lines that repeat the streams' work in another form."""
-    derived = [
-        gathered.labels.code(thread)
-        for (owner, thread), name in gathered.threads.items()
-        if owner == process and name.startswith(_DERIVED)
-    ]
-    return np.isin(gathered.column("thread"), derived)
 
 
 def _lines(gathered: Gathered) -> Int64s:

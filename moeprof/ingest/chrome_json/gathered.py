@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 
 import numpy as np
 
 from moeprof.ingest.chrome_json.elements import Event
 from moeprof.ingest.chrome_json.stamps import nanoseconds
 from moeprof.ingest.planes.record import Labels
-from moeprof.ingest.xspace.space import Int64s
+from moeprof.ingest.xspace.space import Flags, Int64s
 
 _NUMBERS = {
     "correlation": ("correlation_id", "correlation"),
@@ -26,6 +27,8 @@ _NUMBERS = {
     "global_id": ("global_device_id",),
     "graph_id": ("cuda_graph_id", "graph id"),
     "graph_node": ("cuda_graph_node_id", "graph node id"),
+    "group": ("group_id",),
+    "rank": ("rank",),
 }
 _TEXTS = {
     "op": ("hlo_op",),
@@ -33,7 +36,10 @@ _TEXTS = {
     "op_name": ("name", "long_name", "tf_op"),
     "details": ("kernel_details", "memcpy_details", "Memset_details"),
 }
-_COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
+_LABELLED = ("process", "thread", "category", "event", *_TEXTS)
+_COLUMNS = (*_LABELLED, "start_ns", "end_ns", *_NUMBERS)
+_LAUNCH = "gpu_launch"  # XProf ties launch and kernel by an id of their flow, where it drops theirs
+_NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
 UNUSABLE = "events without a name or a number for a stamp"
@@ -42,17 +48,25 @@ NO_PHASE = "events without a phase"
 DEVICES = 2**31
 """Ordinals of devices are below it."""
 
+_LONGEST_NUMBER = 40
+_LARGEST = 2**62
 _HALF = re.compile("[\ud800-\udfff]")
 
 
 class Gathered:
-    """Columns of the complete events, and names of processes and threads by their label."""
+    """Columns of the complete events, and names of processes and threads by their number.
+
+    ``tags`` are the labels that PyTorch gives processes (``GPU 0``); ``renamed`` has processes that
+    carry two names, with both.
+    """
 
     def __init__(self, labels: Labels) -> None:
         """Take texts into `labels`."""
         self.labels = labels
         self.names: dict[str, str] = {}
         self.threads: dict[tuple[str, str], str] = {}
+        self.tags: dict[str, str] = {}
+        self.renamed: dict[str, tuple[str, str]] = {}
         self.dropped: Counter[str] = Counter()
         self.complete = 0
         self._codes: dict[str, int] = {}
@@ -75,6 +89,21 @@ class Gathered:
         """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
         return np.array(self._columns[name], dtype=np.int64)
 
+    def part(self, mine: Flags, names: Mapping[str, str]) -> Gathered:
+        """These events alone, with labels of their own, and the processes of these names."""
+        found, texts = Gathered(Labels()), self.labels.texts
+        for name in _COLUMNS:
+            values = self.column(name)[mine]
+            if name in _LABELLED:
+                values = found.labels.codes(texts, values)
+            found._columns[name] = array("q", values.tobytes())
+        found.names = dict(names)
+        found.threads = {key: name for key, name in self.threads.items() if key[0] in names}
+        found.tags = {process: tag for process, tag in self.tags.items() if process in names}
+        found.renamed = {key: both for key, both in self.renamed.items() if key in names}
+        found.complete = int(mine.sum())
+        return found
+
     def _code(self, text: str) -> int:
         code = self._codes.get(text)
         if code is None:
@@ -84,11 +113,16 @@ class Gathered:
     def _add_name(self, event: Event) -> None:
         args = event.get("args")
         name = encodable(str(args.get("name", ""))) if isinstance(args, dict) else ""
-        process = _text(event.get("pid"))
+        process = _id(event.get("pid"))
         if event.get("name") == "process_name":
-            self.names[process] = name
+            before = self.names.setdefault(process, name)
+            if before != name:
+                self.renamed.setdefault(process, (before, name))
+                self.names[process] = name
         elif event.get("name") == "thread_name":
-            self.threads[process, _text(event.get("tid"))] = name
+            self.threads[process, _id(event.get("tid"))] = name
+        elif event.get("name") == "process_labels" and isinstance(args, dict):
+            self.tags[process] = encodable(str(args.get("labels", "")))
 
     def _add_complete(self, event: Event) -> None:
         self.complete += 1
@@ -103,14 +137,16 @@ class Gathered:
             return
         args = given if isinstance(given, dict) else {}
         code, columns = self._code, self._columns
-        columns["process"].append(code(_text(event.get("pid"))))
-        columns["thread"].append(code(_text(event.get("tid"))))
+        columns["process"].append(code(_id(event.get("pid"))))
+        columns["thread"].append(code(_id(event.get("tid"))))
         columns["category"].append(code(_text(event.get("cat"))))
         columns["event"].append(code(name))
         columns["start_ns"].append(start)
         columns["end_ns"].append(start + length)
         for column, keys in _NUMBERS.items():
             columns[column].append(_first_number(args, keys))
+        if event.get("cat") == _LAUNCH and columns["correlation"][-1] == NONE:
+            columns["correlation"][-1] = _first_number(event, ("bind_id",))
         for column, keys in _TEXTS.items():
             columns[column].append(code(_first_text(args, keys)))
 
@@ -118,6 +154,18 @@ class Gathered:
 def encodable(text: str) -> str:
     """The text with halves of surrogate pairs, which JSON can escape and UTF-8 lacks, replaced."""
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _id(value: object) -> str:
+    """Number of a process or thread as text; ``1.0`` is the same one as ``1``."""
+    if type(value) is int:
+        return str(value)
+    text = _text(value)
+    if not _NUMBER.fullmatch(text) or len(text) > _LONGEST_NUMBER:
+        return text
+    number = Decimal(text)
+    is_whole = abs(number) < _LARGEST and number == number.to_integral_value()
+    return str(int(number)) if is_whole else text
 
 
 def _text(value: object) -> str:

@@ -1,13 +1,15 @@
-"""Question: what did a process record, as its JSON trace tells it?
+"""Question: what did each process record, as a JSON trace tells it?
 
 A JSON trace is a copy with losses: no program, no ids of programs and executions, and JAX keeps the
-first million events alone. What it lacks is said in the trust record.
+first million events alone. What it lacks is said in the trust record. It may hold several processes
+of the run, each of which is read as if it had a file of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,43 +22,60 @@ from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
 from moeprof.ingest.chrome_json.gathered import (
     DEVICES,
     NO_PHASE,
-    NONE,
     UNUSABLE,
     Gathered,
     encodable,
 )
+from moeprof.ingest.chrome_json.gpu_lines import derived_lines
+from moeprof.ingest.chrome_json.merged import Part, parts_of
 from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
 from moeprof.ingest.chrome_json.nesting import callers
 from moeprof.ingest.chrome_json.overlaps import partly_overlapping
+from moeprof.ingest.chrome_json.steps import (
+    FIRST_RUN,
+    JsonSteps,
+    annotated,
+    core_steps,
+    runs_of,
+)
 from moeprof.ingest.chrome_json.unpack import Unpacked
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
-from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
-from moeprof.ingest.planes.record import Labels, Launch, Marker, Record, sound
-from moeprof.ingest.planes.tpu_plane import STEPS, is_in_flight
+from moeprof.ingest.planes.record import Labels, Launch, Record, sound
+from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.unreadable import unreadable
-from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.intervals import last_begun
+from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law
 from moeprof.units import format_count
 
+A_DATE_NS = 10**17  # 1973: no capture lasts so long, so larger stamps are dates
 JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")
 MOST_EVENTS = 1_000_000
 """Complete events that JAX keeps in a JSON trace: the earliest ones."""
 
-_KINETO_STEP = "ProfilerStep#"
-_FIRST_RUN = 2**39  # ids of executions by step: above those of runtimes, below made up ones
+
+@dataclass(frozen=True)
+class _Source:
+    """The file, what of it is no event, how many complete events it holds, and its base."""
+
+    file: Path
+    trace: JsonTrace
+    complete: int
+    base_ns: int
 
 
-def read_json_trace(file: Path, labels: Labels) -> Host:
+def read_json_trace(file: Path) -> list[Host]:
     """Read a ``.trace.json`` of JAX or of PyTorch's profiler, packed with gzip or not.
+
+    Returns:
+        One host for each process of the run that is in it, by rank where ranks are known.
 
     Raises:
         TraceError: the file cannot be read, or no event of a trace is in it.
     """
-    gathered = Gathered(labels)
+    gathered = Gathered(Labels())
     with _opened(file) as stream:
         trace = JsonTrace(stream)
         gathered.add(trace.events())
@@ -67,7 +86,14 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
             f"{file}: expected a trace in JSON, found {reason}; give what the "
             "profiler wrote, or capture it again"
         )
-    record = _record(gathered)
+    source = _Source(file, trace, gathered.complete, _base_ns(trace.others, gathered))
+    parts = parts_of(gathered)
+    return [_host(source, part, is_alone=len(parts) == 1) for part in parts]
+
+
+def _host(source: _Source, part: Part, *, is_alone: bool) -> Host:
+    gathered, trace = part.gathered, source.trace
+    record = _record(part)
     keep = sound(gathered.column("start_ns"), gathered.column("end_ns"))
     record.drop("impossible time stamp", (~keep).sum())
     is_device = gathered.column("device") < DEVICES
@@ -77,23 +103,25 @@ def read_json_trace(file: Path, labels: Labels) -> Host:
     what = "ops of the TPU" if found.platform == "tpu" else "streams"
     record.drop(f"events derived from the {what}", found.derived)
     record.drop("ends of operations", found.ends)
-    markers = _core_steps(gathered, found) or _markers(gathered, keep)
-    record.markers.extend(markers)
-    programs = _place(found, gathered, markers, record)
-    record.known_until_ns = _known_until(trace, gathered, found)
-    record.checks.extend(_checks(trace, gathered, found, keep, record))
+    steps = core_steps(gathered, found) or annotated(gathered, found, keep)
+    record.markers.extend(steps.markers)
+    programs = _place(found, gathered, steps, record)
+    is_cut = bool(trace.problem) or source.complete == MOST_EVENTS
+    record.known_until_ns = int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
+    record.checks.extend(_checks(source, gathered, found, keep))
     record.ids.update(device_ids(gathered, keep, found))
-    rank = _rank(trace.others)
+    rank = _rank(trace.others) if is_alone and part.rank < 0 else part.rank
     return Host(
-        name=host_name(file) or "host",
+        name=part.name or host_name(source.file) or "host",
         platform=found.platform,
         jax_version="",
         record=record,
         programs=programs,
-        models=_models(trace.others, found, is_a_rank=rank >= 0),
+        models=_models(trace.others, found, is_a_rank=rank >= 0 or not is_alone),
         messages=(),
         counting=None,
         process=rank,
+        base_ns=source.base_ns,
     )
 
 
@@ -108,44 +136,24 @@ def _opened(file: Path) -> Iterator[Readable]:
         raise unreadable(file, error) from error
 
 
-def _record(gathered: Gathered) -> Record:
-    record = Record(gathered.labels)
-    record.events = gathered.complete
-    record.dropped.update(gathered.dropped)
+def _record(part: Part) -> Record:
+    record = Record(part.gathered.labels, merged=part.merged)
+    record.events = part.gathered.complete
+    record.dropped.update(part.gathered.dropped)
     return record
 
 
-def _markers(gathered: Gathered, keep: Flags) -> list[Marker]:
-    """Step annotations of JAX (by their number) and of PyTorch (by their name), by start."""
-    texts = gathered.labels.texts
-    number, named = gathered.column("step_num"), gathered.column("event")
-    is_kineto = np.isin(
-        named, [code for code, text in enumerate(texts) if text.startswith(_KINETO_STEP)]
-    ) & (gathered.column("category") == gathered.labels.code("user_annotation"))
-    starts, ends = gathered.column("start_ns"), gathered.column("end_ns")
-    found = []
-    for at in np.flatnonzero(keep & ((number != NONE) | is_kineto)).tolist():
-        name = texts[int(named[at])]
-        step = int(number[at])
-        if is_kineto[at]:
-            name, step = _KINETO_STEP, number_in(name.removeprefix(_KINETO_STEP))
-        found.append(Marker(name, step, int(starts[at]), int(ends[at])))
-    return sorted(found, key=lambda marker: marker.start_ns)
-
-
-def _core_steps(gathered: Gathered, found: DeviceWork) -> list[Marker]:
-    """Steps of the first TPU core, which own what began on it in them: the host is ahead."""
-    tpu = found.tpu
-    places = np.flatnonzero(tpu.is_step)
-    places = places[tpu.core[places] == tpu.core[places].min(initial=2**31)]
-    named, texts = gathered.column("event")[places].tolist(), gathered.labels.texts
-    starts, ends = (gathered.column(name)[places].tolist() for name in ("start_ns", "end_ns"))
-    steps = [number_in(texts[code]) for code in named]
-    return sorted(map(Marker, [STEPS] * len(steps), steps, starts, ends), key=lambda m: m.start_ns)
+def _base_ns(others: Mapping[str, object], gathered: Gathered) -> int:
+    """What stamps count from, in ns since 1970; 0 where they are dates or nothing tells it."""
+    base = others.get("baseTimeNanoseconds")
+    starts = gathered.column("start_ns")
+    is_one = isinstance(base, int) and not isinstance(base, bool) and 0 < base < 2**62
+    is_dated = bool(len(starts)) and int(np.median(starts)) >= A_DATE_NS
+    return base if isinstance(base, int) and is_one and not is_dated else 0
 
 
 def _place(
-    found: DeviceWork, gathered: Gathered, markers: list[Marker], record: Record
+    found: DeviceWork, gathered: Gathered, steps: JsonSteps, record: Record
 ) -> dict[int, Program]:
     """Add the work with module and execution; the programs are what its events name."""
     if found.work.empty:
@@ -162,9 +170,10 @@ def _place(
         began = (tpu.runs.tolist(), tpu.starts_ns.tolist(), tpu.cores.tolist())
         record.launches.extend(map(Launch, *began))
     else:
-        runs = _runs(found, gathered, markers)
-        starts = [marker.start_ns for marker in markers]
-        record.launches.extend(Launch(_FIRST_RUN + n, start) for n, start in enumerate(starts))
+        runs = runs_of(found, gathered, steps)
+        record.launches.extend(
+            Launch(FIRST_RUN + n, marker.start_ns) for n, marker in enumerate(steps.markers)
+        )
     record.work.append(found.work.assign(module=ids[codes], run_id=runs))
     return {
         int(ids[number]): program_of(texts[code], _ops(found, gathered, codes == number))
@@ -203,39 +212,8 @@ def _callers(found: DeviceWork, gathered: Gathered, mine: Flags) -> dict[int, in
     return callers(found.work["op"].to_numpy()[is_nested], track, start, end)
 
 
-def _runs(found: DeviceWork, gathered: Gathered, markers: list[Marker]) -> Int64s:
-    """The execution of each piece: its own id, else the step in which it was launched."""
-    own = gathered.column("run_id")[found.places]
-    launched = _launched_ns(found, gathered)
-    starts = np.array([marker.start_ns for marker in markers], np.int64)
-    ends = np.array([marker.end_ns for marker in markers], np.int64)
-    none = np.zeros(1, np.int64)
-    at = last_begun(none.repeat(len(starts)), starts, none.repeat(len(launched)), launched)
-    if not len(starts):
-        return np.where(own == NONE, -1, own)
-    is_in = (at >= 0) & (launched <= ends[np.maximum(at, 0)])
-    return np.where(own != NONE, own, np.where(is_in, _FIRST_RUN + at, -1))
-
-
-def _launched_ns(found: DeviceWork, gathered: Gathered) -> Int64s:
-    """When the host launched each piece: by its correlation id, else when it ran."""
-    correlation = gathered.column("correlation")
-    is_call = correlation != NONE
-    is_call[found.places] = False
-    order = np.argsort(correlation[is_call], kind="stable")
-    known = correlation[is_call][order]
-    calls_ns = gathered.column("start_ns")[is_call][order]
-    mine = correlation[found.places]
-    ran_ns: Int64s = found.work["start_ns"].to_numpy()
-    if not len(known):
-        return ran_ns
-    at = np.minimum(np.searchsorted(known, mine), len(known) - 1)
-    return np.where((known[at] == mine) & (mine != NONE), calls_ns[at], ran_ns)
-
-
-def _checks(
-    trace: JsonTrace, gathered: Gathered, found: DeviceWork, keep: Flags, record: Record
-) -> Iterator[Law]:
+def _checks(source: _Source, gathered: Gathered, found: DeviceWork, keep: Flags) -> Iterator[Law]:
+    trace = source.trace
     told = "a JSON copy of a profile: no compiled program, ops known by name alone"
     if trace.is_list_alone:
         told += ", no metadata"
@@ -255,6 +233,8 @@ def _checks(
         "warn",
         "no compiled program: a JSON trace carries none; nothing is told of shapes and memory",
     )
+    if (derived := derived_lines(found.gpu, int((keep & found.gpu.is_derived).sum()))) is not None:
+        yield derived
     lost = []
     if trace.broken:
         lost.append(f"{format_count(trace.broken)} event(s) are no JSON objects")
@@ -266,21 +246,15 @@ def _checks(
         if gathered.dropped[kind]:
             lost.append(f"{format_count(gathered.dropped[kind])} {kind}")
     if trace.problem:
-        count = format_count(record.events)
+        count = format_count(source.complete)
         lost.append(f"recovered {count} events, rest unreadable: {trace.problem}")
-    if gathered.complete == MOST_EVENTS:
+    if source.complete == MOST_EVENTS:
         lost.append(
             f"exactly {format_count(MOST_EVENTS)} events, where JAX cuts a JSON trace: "
             "what follows the last of them is not captured, not idle"
         )
     if lost:
         yield Law("truncated", "warn", "; ".join(lost))
-
-
-def _known_until(trace: JsonTrace, gathered: Gathered, found: DeviceWork) -> int | None:
-    """End of the last device work in a trace that is cut."""
-    is_cut = bool(trace.problem) or gathered.complete == MOST_EVENTS
-    return int(found.work["end_ns"].max()) if is_cut and len(found.work) else None
 
 
 def _models(others: Mapping[str, object], found: DeviceWork, *, is_a_rank: bool) -> dict[int, str]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from moeprof.ingest.planes.merged_processes import MergedProcesses
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.law import Law
 
@@ -121,6 +122,7 @@ class Record:
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
     ``known_until_ns`` is where the record ends before the capture did, None where it does not.
     ``ids`` are the numbers of devices among those of all processes, where the runtime told them.
+    ``merged`` is what is known of other processes in the same file, None where there can be none.
     All stamps count from the start of the capture.
     """
 
@@ -137,6 +139,7 @@ class Record:
     events: int = 0
     known_until_ns: int | None = None
     ids: dict[int, int] = field(default_factory=dict)
+    merged: MergedProcesses | None = None
 
     @property
     def is_damaged(self) -> bool:
