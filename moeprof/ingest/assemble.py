@@ -140,6 +140,7 @@ def _evidence(
         found=[check for host in hosts for check in host.record.checks],
         damaged=[host.name for host in hosts if host.record.is_damaged],
         ranked=found,
+        strange=[name for host in hosts for name in _strange(host)],
     )
 
 
@@ -157,6 +158,10 @@ def _are_numbered(tables: Sequence[HostTables], clocks: Sequence[HostClock]) -> 
         own or table.host.name in aligned or not table.cut.steps
         for own, table in zip(is_one, tables, strict=True)
     )
+
+
+def _strange(host: Host) -> tuple[str, ...]:
+    return host.record.merged.strange if host.record.merged else ()
 
 
 def _meta(

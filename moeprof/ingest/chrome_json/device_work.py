@@ -23,7 +23,7 @@ from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
 
-_DEVICES = "/device:"
+_DEVICES, _HOSTS = "/device:", "/host:"
 _KINETO = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
@@ -158,7 +158,7 @@ def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, 
             device[mine] = ordinal
             kind[mine] = _kinds(named[mine], texts, labels.code)
             derived |= mine & gpu.is_derived
-        elif not (has_devices or code in nameless or name.startswith(_DEVICES)):
+        elif not has_devices and code not in nameless and (not name or name.startswith(_HOSTS)):
             is_op = mine & (gathered.column("op") != 0) & ~_starts(named, texts, END)
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():

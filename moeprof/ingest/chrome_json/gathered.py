@@ -37,11 +37,20 @@ _TEXTS = {
     "details": ("kernel_details", "memcpy_details", "Memset_details"),
 }
 _LABELLED = ("process", "thread", "category", "event", *_TEXTS)
-_COLUMNS = (*_LABELLED, "start_ns", "end_ns", *_NUMBERS)
+_COLUMNS = ("process", "thread", "category", "event", "start_ns", "end_ns", *_NUMBERS, *_TEXTS)
+_PLACE = {name: place for place, name in enumerate(_COLUMNS)}
+_ARGUMENTS = {
+    key: (_PLACE[column], keys, columns is _TEXTS)
+    for columns in (_NUMBERS, _TEXTS)
+    for column, keys in columns.items()
+    for key in keys
+}
+"""Of each argument the column that it tells, all that may tell it, and whether it is a text."""
 _LAUNCH = "gpu_launch"  # XProf ties launch and kernel by an id of their flow, where it drops theirs
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 NONE = -(2**62)
 """Stands for a number that an event lacks."""
+_BLANK = [NONE if name in _NUMBERS else 0 for name in _COLUMNS]
 UNUSABLE = "events without a name or a number for a stamp"
 NO_PHASE = "events without a phase"
 """Kinds of events that are lost: what they stood for is not known."""
@@ -70,7 +79,7 @@ class Gathered:
         self.dropped: Counter[str] = Counter()
         self.complete = 0
         self._codes: dict[str, int] = {}
-        self._columns = {name: array("q") for name in _COLUMNS}
+        self._rows = array("q")  # all columns of one event behind each other
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in events."""
@@ -87,16 +96,19 @@ class Gathered:
 
     def column(self, name: str) -> Int64s:
         """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
-        return np.array(self._columns[name], dtype=np.int64)
+        return self._table()[:, _PLACE[name]].copy()
+
+    def _table(self) -> Int64s:
+        """All rows. No event can be added as long as it is in use."""
+        return np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS))
 
     def part(self, mine: Flags, names: Mapping[str, str]) -> Gathered:
         """These events alone, with labels of their own, and the processes of these names."""
         found, texts = Gathered(Labels()), self.labels.texts
-        for name in _COLUMNS:
-            values = self.column(name)[mine]
-            if name in _LABELLED:
-                values = found.labels.codes(texts, values)
-            found._columns[name] = array("q", values.tobytes())
+        table = self._table()[mine]
+        for place in (_PLACE[name] for name in _LABELLED):
+            table[:, place] = found.labels.codes(texts, table[:, place])
+        found._rows = array("q", table.tobytes())
         found.names = dict(names)
         found.threads = {key: name for key, name in self.threads.items() if key[0] in names}
         found.tags = {process: tag for process, tag in self.tags.items() if process in names}
@@ -136,19 +148,23 @@ class Gathered:
             self.dropped[UNUSABLE] += 1
             return
         args = given if isinstance(given, dict) else {}
-        code, columns = self._code, self._columns
-        columns["process"].append(code(_id(event.get("pid"))))
-        columns["thread"].append(code(_id(event.get("tid"))))
-        columns["category"].append(code(_text(event.get("cat"))))
-        columns["event"].append(code(name))
-        columns["start_ns"].append(start)
-        columns["end_ns"].append(start + length)
-        for column, keys in _NUMBERS.items():
-            columns[column].append(_first_number(args, keys))
-        if event.get("cat") == _LAUNCH and columns["correlation"][-1] == NONE:
-            columns["correlation"][-1] = _first_number(event, ("bind_id",))
-        for column, keys in _TEXTS.items():
-            columns[column].append(code(_first_text(args, keys)))
+        code, row = self._code, _BLANK.copy()
+        row[:6] = (
+            code(_id(event.get("pid"))),
+            code(_id(event.get("tid"))),
+            code(_text(event.get("cat"))),
+            code(name),
+            start,
+            start + length,
+        )
+        for argument in args:
+            slot = _ARGUMENTS.get(argument)
+            if slot is not None:
+                place, keys, is_text = slot
+                row[place] = code(_first_text(args, keys)) if is_text else _first_number(args, keys)
+        if event.get("cat") == _LAUNCH and row[_PLACE["correlation"]] == NONE:
+            row[_PLACE["correlation"]] = _first_number(event, ("bind_id",))
+        self._rows.extend(row)
 
 
 def encodable(text: str) -> str:

@@ -8,6 +8,7 @@ before their name or number, or by the rank that their events carry; those that 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from moeprof.units import format_count, format_percent
 
 _FEW = 0.01  # share of work whose id of a launch may stand for several
 _LISTED = 4
+_LIKE_A_DEVICE = re.compile(r"device|[gtnxh]pu\b|gfx\d|stream|accelerator", re.IGNORECASE)
 _KEYS: tuple[Callable[[Process], tuple[str | int, ...]], ...] = (
     lambda process: (process.prefix, process.head, process.rank),
     lambda process: (process.prefix, process.rank),
@@ -62,11 +64,14 @@ def parts_of(gathered: Gathered) -> list[Part]:
     idle = [p.id for group in found if group not in groups for p in group.processes]
     if not groups:  # the work of XLA:CPU is on its hosts
         groups, idle = found, []
+    strange = _strange(processes)
     merged = MergedProcesses(
         found=max(len(groups), 1),
         mixed="; ".join(filter(None, (*(g.mixed for g in groups), _two_names(gathered)))),
-        unpaired=tuple(filter(None, (*(g.unpaired for g in groups), _idle(idle)))),
-        strange=_strange(processes),
+        unpaired=tuple(
+            filter(None, (*(g.unpaired for g in groups), _idle(idle), _devices_like(strange)))
+        ),
+        strange=strange,
     )
     if len(groups) < 2:
         return [_whole(gathered, processes, groups, merged)]
@@ -186,15 +191,16 @@ def _not_paired(devices: Sequence[Process], hosts: Sequence[Process]) -> list[_G
 
 
 def _strange(processes: Sequence[Process]) -> tuple[str, ...]:
-    """Names of processes that are of no kind: neither device nor host, nor what profilers add."""
-    return tuple(
-        dict.fromkeys(p.name or p.id for p in processes if not p.role and not _is_usual(p))
-    )
+    """Names of processes with events that are neither device nor host nor what profilers add."""
+    return tuple(dict.fromkeys(p.name or p.id for p in processes if not p.is_known))
 
 
-def _is_usual(process: Process) -> bool:
-    name = process.name
-    return name.startswith(("/host:", "/device:CUSTOM")) or process.id in ("Spans", "Traces", "")
+def _devices_like(names: Sequence[str]) -> str:
+    """What is left out with processes that are called like devices."""
+    found = [f"'{name}'" for name in names if _LIKE_A_DEVICE.search(name)]
+    if not found:
+        return ""
+    return f"events of {_listed(found)}, of no device that moeprof knows, are in no figure"
 
 
 def _two_names(gathered: Gathered) -> str:

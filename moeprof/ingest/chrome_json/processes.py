@@ -23,6 +23,8 @@ _BARE = re.compile(r"/(device|host):")
 _RANK = re.compile(r"(?<![A-Za-z])rank[\s:=_#-]*(\d{1,6})(?!\d)", re.IGNORECASE)
 _BRACKET = re.compile(r"\s*(\[[^\]]*\])")
 _COUNTED = re.compile(r"(.*?)(-?\d{1,18})", re.DOTALL)
+_BESIDE = ("/host:", "/device:CUSTOM")
+_SPANS = ("Spans", "Traces")  # what PyTorch's profiler says of itself
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -31,9 +33,10 @@ class Process:
     """A process as the trace numbers and names it.
 
     ``place`` is its place in the order of naming. ``name`` lacks what stands before ``/device:`` or
-    ``/host:``, which is ``prefix``. ``head`` is what its number begins with where that is a text (``[rank1]``), ``number`` the whole number
-    behind it, None for none. ``device`` tells the devices of one process apart; ``rank`` is -1
-    where neither the name, the number nor the events give one.
+    ``/host:``, which is ``prefix``. ``head`` is what its number begins with where that is a text
+    (``[rank1]``), ``number`` the whole number behind it, None for none. ``device`` tells the
+    devices of one process apart; ``rank`` is -1 where neither the name, the number nor the events
+    give one. ``is_known`` says whether the format or the profiler explains what it is.
     """
 
     id: str
@@ -44,7 +47,8 @@ class Process:
     number: int | None
     rank: int
     role: Role
-    device: str = ""
+    device: str
+    is_known: bool
 
 
 def processes_of(gathered: Gathered) -> list[Process]:
@@ -53,9 +57,13 @@ def processes_of(gathered: Gathered) -> list[Process]:
     process, category = gathered.column("process"), gathered.column("category")
     used, at = np.unique(process, return_inverse=True)
     is_work = np.isin(category, [code(name) for name in _ON_DEVICE])
-    is_call = (gathered.column("correlation") != NONE) | (category == code("user_annotation"))
-    is_call |= gathered.column("op") != 0
-    works, calls = (np.bincount(at, flags, len(used)) > 0 for flags in (is_work, is_call))
+    # JAX gives its events no category, so only processes that have no name are told by them
+    is_call = (gathered.column("correlation") != NONE) & (category != 0)
+    is_call |= category == code("user_annotation")
+    is_op = gathered.column("op") != 0
+    works, calls, has_ops = (
+        np.bincount(at, flags, len(used)) > 0 for flags in (is_work, is_call, is_op)
+    )
     ordinal, ranks = gathered.column("device"), _ranks(gathered.column("rank"), at, len(used))
     found: list[Process] = []
     numbers = {texts[label]: place for place, label in enumerate(used.tolist())}
@@ -70,11 +78,22 @@ def processes_of(gathered: Gathered) -> list[Process]:
                 role = "device"
                 mine = is_work & (at == place)
                 device = ",".join(map(str, np.unique(ordinal[mine]).tolist()))
-            elif not role and calls[place] and not name.startswith(("/device:", "/host:")):
+            elif not role and (
+                (calls[place] and not name.startswith(("/device:", "/host:")))
+                or (has_ops[place] and not name)
+            ):
                 role = "host"
         head, tail = _numbered(number)
-        found.append(Process(number, len(found), name, prefix, head, tail, told, role, device))
+        is_known = bool(role or number in gathered.tags) or _is_usual(name, number) or place < 0
+        found.append(
+            Process(number, len(found), name, prefix, head, tail, told, role, device, is_known)
+        )
     return found
+
+
+def _is_usual(name: str, number: str) -> bool:
+    """Whether profilers add a process of that name or number beside devices and host."""
+    return name.startswith(_BESIDE) or number.endswith(_SPANS) or not (name or number)
 
 
 def bare(name: str) -> tuple[str, str]:

@@ -36,8 +36,9 @@ class Evidence:
     streams on which pieces overlap all the time. ``not_aligned`` says by host why its clock could
     not be. ``windows`` has the name of each host and when its capture began and ended, in ns
     since 1970, 0 where that is not known; ``damaged`` names hosts part of whose file could not be
-    read; ``found`` are checks that a reader of another format made
-    itself. ``ranked`` are the ranks of the devices and what they follow from.
+    read; ``strange`` names processes that are of no known kind; ``found`` are checks that a reader
+    of another format made itself. ``ranked`` are the ranks of the devices and what they follow
+    from.
     """
 
     events: pd.DataFrame
@@ -61,6 +62,7 @@ class Evidence:
     found: Sequence[Law] = ()
     damaged: Sequence[str] = ()
     ranked: Ranked | None = None
+    strange: Sequence[str] = ()
 
     @cached_property
     def work(self) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from moeprof.ingest.sources.sessions import NEAR_S
 from moeprof.ingest.trust.evidence import HOST_TOLD, TIMED, Evidence
@@ -67,10 +68,27 @@ def device_work(evidence: Evidence) -> Law:
     is_cut = is_cut or bool(evidence.damage)
     likely = DAMAGE if is_cut else _causes("".join(evidence.models))
     causes = "; ".join(f"({n}) {cause}" for n, cause in enumerate(likely, 1))
-    detail = f"no device events: nothing can be measured. Likely causes: {causes}"
+    causes = _of_no_device(evidence.strange) or f"Likely causes: {causes}"
+    detail = f"no device events: nothing can be measured. {causes}"
     # Which programs ran is told by their work; what a cut file held of memory is not known either.
     unknown = ("receive_buffers", "memory") if is_cut else ("receive_buffers",)
     return Law("device_work", "fail", detail, (*TIMED, *unknown))
+
+
+_MOST_NAMED = 4
+
+
+def _of_no_device(names: Sequence[str]) -> str:
+    """Processes whose names were not understood: nothing says that the driver is to blame."""
+    if not names:
+        return ""
+    unique = list(dict.fromkeys(names))
+    listed = ", ".join(f"'{name}'" for name in unique[:_MOST_NAMED])
+    more = f" and {len(unique) - _MOST_NAMED} more" if len(unique) > _MOST_NAMED else ""
+    return (
+        f"The file names no device that moeprof knows: it found the processes {listed}{more}; a "
+        "device is called /device:GPU:0 or /device:TPU:0, behind the name of its host or alone"
+    )
 
 
 def _causes(models: str) -> tuple[str, ...]:
