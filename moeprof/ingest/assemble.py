@@ -21,6 +21,7 @@ from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clocks import align
+from moeprof.ingest.joining.common_start import recorded_window
 from moeprof.ingest.joining.program_ids import joined_ids
 from moeprof.ingest.joining.ranks import ranked
 from moeprof.ingest.joining.side_by_side import side_by_side
@@ -136,7 +137,7 @@ def _evidence(
         clocks=clocks,
         not_aligned=not_aligned,
         processes=source.processes,
-        windows=[(host.name, host.started_ns, host.stopped_ns) for host in hosts],
+        windows=[recorded_window(host, events) for host in hosts],
         found=[check for host in hosts for check in host.record.checks],
         damaged=[host.name for host in hosts if host.record.is_damaged],
         ranked=found,

@@ -49,7 +49,7 @@ def open_run(
     processes = processes_of(found.run, found.files)
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
-    read = on_one_start(
+    read, placed = on_one_start(
         [
             host if process < 0 or len(answer) > 1 else replace(host, process=process)
             for answer, process in _named_apart(answers, found.files, processes.of_file)
@@ -61,7 +61,8 @@ def open_run(
     damage = (*(f"a host is left out: {error}" for error in lost), *meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
-    source = Source(str(path), str(found.run or ""), found.notes, processes, damage)
+    notes = (*found.notes, *placed)
+    source = Source(str(path), str(found.run or ""), notes, processes, damage)
     return assemble(source, read, *read_routing(found.run))
 
 
