@@ -69,7 +69,15 @@ def parts_of(gathered: Gathered) -> list[Part]:
         found=max(len(groups), 1),
         mixed="; ".join(filter(None, (*(g.mixed for g in groups), _two_names(gathered)))),
         unpaired=tuple(
-            filter(None, (*(g.unpaired for g in groups), _idle(idle), _devices_like(strange)))
+            filter(
+                None,
+                (
+                    *(group.unpaired for group in groups),
+                    _nameless(groups),
+                    _idle(idle),
+                    _devices_like(strange),
+                ),
+            )
         ),
         strange=strange,
     )
@@ -212,6 +220,16 @@ def _two_names(gathered: Gathered) -> str:
     return "; ".join(pairs[:_LISTED])
 
 
+def _nameless(groups: Sequence[_Group]) -> str:
+    nameless = [p.id for g in groups for p in g.processes if not p.name and p.role == "host"]
+    if len(groups) < 2 or not nameless:
+        return ""
+    return (
+        f"process(es) {_listed(nameless)} have no name: each is taken for a device of its own, and "
+        "which host launched their work is not known"
+    )
+
+
 def _idle(hosts: Sequence[str]) -> str:
     if not hosts:
         return ""
@@ -237,9 +255,9 @@ def _told_name(group: _Group) -> str:
     process = group.processes[0]
     if process.prefix:
         return process.prefix.strip("[]")
-    if process.head:
-        return process.head.strip("[]")
-    return f"rank{process.rank}" if process.rank >= 0 else ""
+    if process.rank >= 0:
+        return f"rank{process.rank}"
+    return process.head.strip("[]")
 
 
 def _rank(group: _Group) -> int:

@@ -25,10 +25,14 @@ _NUMBERED = re.compile(r"(?:(.*) )?([0-9]{1,18})", re.DOTALL)
 
 @dataclass(frozen=True)
 class JsonSteps:
-    """Steps by start, and the number of the group of events that each is of, `NONE` for none."""
+    """Steps by start, and the number of the group of events that each is of, `NONE` for none.
+
+    ``are_on_device`` says whether they span when work ran, not when the host launched it.
+    """
 
     markers: list[Marker]
     groups: list[int]
+    are_on_device: bool = False
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -49,6 +53,7 @@ def annotated(gathered: Gathered, found: DeviceWork, keep: Flags) -> JsonSteps:
     is_marker = keep & ~found.gpu.is_step & ((number != NONE) | is_kineto)
     if not is_marker.any() and found.gpu.is_step.any():
         is_marker = _named_steps(gathered, found, keep)
+    are_on_device = bool((is_marker & found.gpu.is_step).any())
     starts, ends, groups = (gathered.column(n) for n in ("start_ns", "end_ns", "group"))
     places = np.flatnonzero(is_marker)
     places = places[np.argsort(starts[places], kind="stable")].tolist()
@@ -56,7 +61,7 @@ def annotated(gathered: Gathered, found: DeviceWork, keep: Flags) -> JsonSteps:
     told = _told_steps(names, number[places].tolist(), is_kineto[places].tolist())
     stamps = zip(starts[places].tolist(), ends[places].tolist(), strict=True)
     markers = [Marker(*one, *both) for one, both in zip(told, stamps, strict=True)]
-    return JsonSteps(markers, groups[places].tolist())
+    return JsonSteps(markers, groups[places].tolist(), are_on_device)
 
 
 def _named_steps(gathered: Gathered, found: DeviceWork, keep: Flags) -> Flags:
@@ -112,19 +117,22 @@ def core_steps(gathered: Gathered, found: DeviceWork) -> JsonSteps:
 def runs_of(found: DeviceWork, gathered: Gathered, steps: JsonSteps) -> Int64s:
     """The execution of each piece: its own id, else the step in which it was launched.
 
-    The launch is found by its id; without one the group of the piece tells the step, else the time.
+    The launch is found by its id. Without one in a step the group of the piece tells it, else when
+    it ran.
     """
     own = gathered.column("run_id")[found.places]
     if not steps:
         return np.where(own == NONE, -1, own)
     launched, is_launched = _launched_ns(found, gathered)
+    if steps.are_on_device:
+        launched, is_launched = found.work["start_ns"].to_numpy(), np.zeros(len(own), bool)
     starts = np.array([marker.start_ns for marker in steps.markers], np.int64)
     ends = np.array([marker.end_ns for marker in steps.markers], np.int64)
     none = np.zeros(1, np.int64)
     at = last_begun(none.repeat(len(starts)), starts, none.repeat(len(launched)), launched)
     at = np.where((at >= 0) & (launched <= ends[np.maximum(at, 0)]), at, -1)
     by_group = _by_group(steps, gathered.column("group")[found.places])
-    at = np.where(~is_launched & (by_group >= 0), by_group, at)
+    at = np.where((~is_launched | (at < 0)) & (by_group >= 0), by_group, at)
     return np.where(own != NONE, own, np.where(at >= 0, FIRST_RUN + at, -1))
 
 
