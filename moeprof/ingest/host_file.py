@@ -26,7 +26,7 @@ from moeprof.ingest.planes.host_plane import (
     read_host_events,
     read_host_facts,
 )
-from moeprof.ingest.planes.record import Labels, Record
+from moeprof.ingest.planes.record import A_DATE_NS, Labels, Record
 from moeprof.ingest.planes.tpu_plane import read_tpu_work
 from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE, STARTED, STOPPED
 from moeprof.ingest.sources.run_record import Counting
@@ -149,11 +149,8 @@ def _host_name(file: Path, head: SpaceHead) -> str:
 def _zero_ns(head: SpaceHead, started_ns: int) -> int:
     """What to take off every stamp: 0 where lines count from the start of the capture."""
     lines = [(line.timestamp_ns, line.events) for p in head.planes for line in p.lines]
-    dates = [stamp for stamp, _ in lines if stamp >= _A_DATE_NS]
+    dates = [stamp for stamp, _ in lines if stamp >= A_DATE_NS]
     events = sum(count for _, count in lines)
-    if 2 * sum(count for stamp, count in lines if stamp >= _A_DATE_NS) <= events or not dates:
+    if 2 * sum(count for stamp, count in lines if stamp >= A_DATE_NS) <= events or not dates:
         return 0  # a stamp of 0 on a line or two does not make the others no dates
     return started_ns or min(dates)
-
-
-_A_DATE_NS = 10**17  # 1973: no capture lasts so long, so smaller stamps are no dates

@@ -81,7 +81,7 @@ def parts_of(gathered: Gathered) -> list[Part]:
         ),
         strange=strange,
     )
-    if len(groups) < 2:
+    if len(groups) < 2 and not idle:
         return [_whole(gathered, processes, groups, merged)]
     groups.sort(key=_order)
     names = _names(groups)
@@ -111,9 +111,12 @@ def _whole(
 ) -> Part:
     gathered.names.update({p.id: p.name for p in processes if p.id in gathered.names})
     mixed = "; ".join(filter(None, (merged.mixed, reused_ids(gathered))))
-    prefix = next((p.prefix for g in groups for p in g.processes if p.prefix), "")
     rank = _rank(groups[0]) if groups else -1
-    return Part(gathered, prefix, rank, replace(merged, mixed=mixed))
+    return Part(gathered, _prefix(groups), rank, replace(merged, mixed=mixed))
+
+
+def _prefix(groups: Sequence[_Group]) -> str:
+    return next((p.prefix for g in groups for p in g.processes if p.prefix), "")
 
 
 def reused_ids(gathered: Gathered) -> str:
@@ -237,7 +240,9 @@ def _idle(hosts: Sequence[str]) -> str:
 
 
 def _names(groups: Sequence[_Group]) -> list[str]:
-    """What each is called: by host, by rank, else by its place in the file."""
+    """What each is called: by host, by rank, else by its place in the file; "" as the file."""
+    if len(groups) == 1:
+        return [_prefix(groups)]
     told = [_told_name(group) for group in groups]
     times = Counter(told)
     ranked = [

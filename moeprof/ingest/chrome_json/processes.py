@@ -57,7 +57,7 @@ def processes_of(gathered: Gathered) -> list[Process]:
     process, category = gathered.column("process"), gathered.column("category")
     used, at = np.unique(process, return_inverse=True)
     is_work = np.isin(category, [code(name) for name in _ON_DEVICE])
-    # JAX gives its events no category, so only processes that have no name are told by them
+    # JAX gives its events no category: a call without one is of a process that is known by its name
     is_call = (gathered.column("correlation") != NONE) & (category != 0)
     is_call |= category == code("user_annotation")
     is_op = gathered.column("op") != 0
@@ -65,6 +65,7 @@ def processes_of(gathered: Gathered) -> list[Process]:
         np.bincount(at, flags, len(used)) > 0 for flags in (is_work, is_call, is_op)
     )
     ordinal, ranks = gathered.column("device"), _ranks(gathered.column("rank"), at, len(used))
+    is_nameless = not any(_named_role(bare(name)[1])[0] for name in gathered.names.values())
     found: list[Process] = []
     numbers = {texts[label]: place for place, label in enumerate(used.tolist())}
     for number in dict.fromkeys([*gathered.names, *numbers]):
@@ -80,7 +81,7 @@ def processes_of(gathered: Gathered) -> list[Process]:
                 device = ",".join(map(str, np.unique(ordinal[mine]).tolist()))
             elif not role and (
                 (calls[place] and not name.startswith(("/device:", "/host:")))
-                or (has_ops[place] and not name)
+                or (has_ops[place] and not name and is_nameless)
             ):
                 role = "host"
         head, tail = _numbered(number)

@@ -42,7 +42,7 @@ from moeprof.ingest.chrome_json.unpack import Unpacked
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
-from moeprof.ingest.planes.record import Labels, Launch, Record, sound
+from moeprof.ingest.planes.record import A_DATE_NS, Labels, Launch, Record, sound
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.unreadable import unreadable
@@ -50,7 +50,6 @@ from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law
 from moeprof.units import format_count
 
-A_DATE_NS = 10**17  # 1973: no capture lasts so long, so larger stamps are dates
 JSON_SUFFIXES = (".trace.json", ".trace.json.gz", ".json", ".json.gz")
 MOST_EVENTS = 1_000_000
 """Complete events that JAX keeps in a JSON trace: the earliest ones."""

@@ -39,6 +39,10 @@ def is_made_up(run_id: Int64s) -> Flags:
     return flags
 
 
+A_DATE_NS = 10**17
+"""1973: no capture lasts so long, so smaller stamps are no dates."""
+
+
 class Labels:
     """Texts by code, in order of their first use; code 0 is the empty text."""
 

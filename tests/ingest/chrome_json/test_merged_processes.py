@@ -128,11 +128,13 @@ def test_a_kernel_does_not_run_before_its_launch(tmp_path):
 
 
 def test_what_a_host_without_a_device_did_is_left_out_and_named(tmp_path):
-    one, other = Rank(1, 701, 10), Rank(5001, 5701, 13)
+    one, other = Rank(1, 701, 10), Rank(5001, 5701, 13, start_us=400)
     trace = opened(tmp_path, [*one.jax(), *(e for e in other.jax() if e["pid"] == 5701)])
     law = check(trace, "merged")
     assert law.verdict == "warn"
     assert "5701" in law.detail
+    assert trace.steps["step"].tolist() == [0, 1, 2, 3]
+    assert len(trace.markers) == 4
     assert per_step(trace) == {("run", 0): FIRST}
 
 
@@ -192,6 +194,25 @@ def test_a_name_that_was_not_understood_is_no_matter_of_the_driver(tmp_path):
     )
     assert "permission" not in law.detail
     assert "CUPTI" not in law.detail
+
+
+def test_ops_of_a_process_without_a_name_are_told_and_change_nothing(tmp_path):
+    events = [*Rank(1, 701, 10).jax(), piece(9, 1, "k", 100, 50, hlo_op="k", hlo_module="jit_f")]
+    trace = opened(tmp_path, events)
+    assert per_step(trace) == {("run", 0): FIRST}
+    assert "1 op(s) are of a process that has no name" in check(trace, "truncated").detail
+    assert check(trace, "merged").verdict == "ok"
+
+
+def test_processes_without_names_are_devices_of_their_own_and_it_is_said(tmp_path):
+    ranks = [Rank(1, 701, 10), Rank(5001, 5701, 13)]
+    events = [e for rank in ranks for e in rank.jax() if e["name"] != "process_name"]
+    trace = opened(tmp_path, events)
+    assert trace.events.groupby("host", observed=True)["duration_ns"].sum().tolist() == [
+        240_000,
+        312_000,
+    ]
+    assert "process(es) 1, 5001 have no name" in check(trace, "merged").detail
 
 
 def test_devices_of_unknown_name_beside_known_ones_are_named(tmp_path):
