@@ -7,12 +7,13 @@ The peak is that of one device by the compiler's own plan: arguments + results t
 temporary buffers, whose heap is followed from the first to the last instruction. It is exact for
 the program. The allocator's peak, where the profile has it, also holds other programs and arrays
 that live beside the step; memory outside the allocator (NCCL, exchange buffers, the runtime) is in
-neither.
+neither. Buffers in the host's memory (offloaded state and activations) are no part of the peak:
+they stand beside it.
 """
 
 from __future__ import annotations
 
-from moeprof.analyzers.heap.at_peak import Peak, grouped, peak_of
+from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.pools import device_pools
 from moeprof.tables.analysis import Analysis, Metric
@@ -67,8 +68,21 @@ def _headline(trace: Trace, peak: Peak | None) -> tuple[Metric, ...]:
             Metric("program_peak", peak.total_bytes, "bytes"),
             Metric("argument", int(stated["argument_bytes"]), "bytes"),
             Metric("temp", int(stated["temp_bytes"]), "bytes"),
+            *_host_metrics(trace, peak.module),
         )
     return (*parts, Metric("allocator_peak", _allocator_peak(trace), "bytes"))
+
+
+def _host_metrics(trace: Trace, module: int) -> tuple[Metric, ...]:
+    """What the host holds for one device, where the program keeps anything there."""
+    held = on_host(trace, module)
+    if held is None or not held.total_bytes:
+        return ()
+    return (
+        Metric("host_memory", held.total_bytes, "bytes"),
+        Metric("host_argument", held.argument_bytes, "bytes"),
+        Metric("host_temp", held.temp_bytes, "bytes"),
+    )
 
 
 def _allocator_peak(trace: Trace) -> int | None:

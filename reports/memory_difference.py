@@ -14,7 +14,7 @@ import pandas as pd
 from rich.text import Text
 
 from moeprof.analyzers.classify.layer_number import layer_number
-from moeprof.analyzers.comparison.memory_change import memory_changes
+from moeprof.analyzers.comparison.memory_change import HOST, memory_changes
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.module import main_module
@@ -44,7 +44,7 @@ class SideInfo(TypedDict):
 
 
 class DifferenceDocument(TypedDict):
-    """``totals`` by part (peak, argument, temp, output, alias); ``rows`` by kind of buffer."""
+    """``totals`` by part (peak, argument, temp, output, alias, host), ``rows`` by buffers."""
 
     schema: str
     base: SideInfo
@@ -122,6 +122,8 @@ def _totals(document: DifferenceDocument) -> list[Text]:
     for row in document["totals"]:
         if row["change_bytes"] is None:
             continue
+        if row["part"] == HOST and not (row["base_bytes"] or row["new_bytes"]):
+            continue  # nothing lies there, as in most programs
         change = float(row["change_bytes"] or 0)
         sizes = " → ".join(format_bytes(float(row[f"{k}_bytes"] or 0)) for k in ("base", "new"))
         share = row["change_share"]

@@ -7,18 +7,21 @@ import pandas as pd
 
 from moeprof.analyzers.buffers.roles import BufferUse
 from moeprof.tables.intervals import cover
+from moeprof.tables.memory_space import HOST
 
 
 def copies_alive(buffers: pd.DataFrame, use: BufferUse) -> int | None:
     """The most buffers as large as that of `use` that live at one point of the program.
 
     Counted are places in memory, so buffers that share one are one. All of that size count, also
-    those that hold other tensors. None where the compiler states no range for this buffer.
+    those that hold other tensors, but none in the host's memory. None where the compiler states no
+    range for this buffer.
     """
     same = buffers[
         buffers["module"].eq(use.module)
         & buffers["size_bytes"].eq(use.size_bytes)
         & buffers["live_from"].ge(0)
+        & buffers["color"].ne(HOST)
     ]
     own = same[same["op"].eq(use.buffer_op)]
     if own.empty:

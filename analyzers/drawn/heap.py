@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from moeprof.analyzers.hardware import hardware_in
-from moeprof.analyzers.heap.at_peak import Peak, described, peak_of
+from moeprof.analyzers.heap.at_peak import Peak, described, on_host, peak_of
 from moeprof.analyzers.heap.contents import Contents
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.heap.over_program import fullest_points, living, running
@@ -26,6 +26,7 @@ from moeprof.analyzers.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+from moeprof.units import format_bytes
 
 SCHEMA = Schema(
     "heap",
@@ -174,6 +175,11 @@ def _notes(trace: Trace, peak: Peak, found: Heap) -> tuple[str, ...]:
     if stretches < points:
         notes.append(
             f"{points} program points are drawn as {stretches} stretches, each at its fullest"
+        )
+    held = on_host(trace, peak.module)
+    if held is not None and held.total_bytes:
+        notes.append(
+            f"{format_bytes(held.total_bytes)} more lie in the host's memory and are not drawn"
         )
     if len(peak.heaps) > 1:
         notes.append(

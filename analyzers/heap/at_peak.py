@@ -1,15 +1,16 @@
-"""Question: which tensors fill a program's memory when it is fullest?
+"""Question: which tensors fill a program's memory on a device when it is fullest?
 
 Rows add up to what the compiler states: arguments + results that reuse none + temporary buffers.
 What it allocates beyond the live buffers (holes between them, rounding, a heap that is full at
-another time) has a row of its own.
+another time) has a row of its own. What lies in the host's memory is no part of it: `on_host` sums
+that up.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.classify.program import Op
 from moeprof.analyzers.heap.contents import Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
+from moeprof.tables.memory_space import on_device
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -64,7 +66,7 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     buffers = trace.buffers[trace.buffers["module"].eq(module)]
     if rows.empty or buffers.empty or int(rows["argument_bytes"].iloc[0]) < 0:
         return None
-    stated = rows.iloc[0]
+    stated, buffers = rows.iloc[0], on_device(buffers)
     heaps = tuple(heaps_of(buffers))
     op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""
     contents = Contents(trace, module, op)
@@ -81,6 +83,29 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     table = AT_PEAK.frame([*held, *live, *more])
     total = int(table["size_bytes"].sum())
     return Peak(module, table, heaps, op, total)
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Bytes that a program holds in the host's memory for one device."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What one execution holds there; a result that reuses an argument counts once."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+
+def on_host(trace: Trace, module: int) -> HostMemory | None:
+    """What a program keeps in the host's memory; None where that is not known."""
+    rows = trace.modules[trace.modules["module"].eq(module)]
+    names = [field.name for field in fields(HostMemory)]
+    sizes = [int(rows[f"host_{name}"].iloc[0]) for name in names] if len(rows) else [-1]
+    return HostMemory(*sizes) if min(sizes) >= 0 else None
 
 
 def _op_at(heap: Heap, known: Mapping[str, Op]) -> str:

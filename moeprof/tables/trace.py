@@ -129,6 +129,12 @@ MODULES = Schema(
         Column("alias_bytes", "int64", "bytes", "parameters that results reuse; -1 where unknown"),
         Column("temp_bytes", "int64", "bytes", "held while it runs; -1 where unknown"),
         Column("constant_bytes", "int64", "bytes", "held with the program; -1 where unknown"),
+        Column("host_argument_bytes", "int64", "bytes", "parameters in host memory; -1 if unknown"),
+        Column("host_output_bytes", "int64", "bytes", "results in host memory; -1 if unknown"),
+        Column(
+            "host_alias_bytes", "int64", "bytes", "the former that the latter reuse; -1 as well"
+        ),
+        Column("host_temp_bytes", "int64", "bytes", "held in host memory meanwhile; -1 as well"),
         Column("executions", "int64", "count", "executions seen, all devices together"),
         Column("device_ns", "int64", "ns", "self time of its ops, all devices together"),
         Column("ranks", "text", "", "its devices as its groups count them; empty where not known"),
@@ -163,7 +169,7 @@ BUFFERS = Schema(
         Column("live_from", "int64", "", "program point where it is written; -1 where untraced"),
         Column("live_to", "int64", "", "program point where it is freed; -1 where untraced"),
         Column("trace", "int64", "", "heap trace whose points these are; -1 where untraced"),
-        Column("color", "int64", "", "memory space; 0 is the device's own memory"),
+        Column("color", "int64", "", "memory space; 5 is the host's, others are the device's"),
         Column("is_at_peak", "bool", "", "whether the compiler counts it to its allocation's peak"),
     ),
 )

@@ -22,6 +22,8 @@ def memory(document: Document) -> str:
             f"{written(found['argument'], 'bytes')} of arguments and up to "
             f"{written(found['temp'], 'bytes')} that it holds while it runs."
         )
+    if found.get("host_memory"):
+        told.append(f"{written(found['host_memory'], 'bytes')} more lie in the host's memory.")
     if measured is not None:
         told.append(f"The allocator measured {written(measured, 'bytes')} at most.")
     return " ".join(told) or "Not known: the notes say why."

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers.comparison.memory_change import memory_changes
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.places import heaps_of
 from moeprof.analyzers.memory import memory
@@ -29,13 +30,13 @@ def argument(op, size, allocation):
     )
 
 
-def planned(ops, buffers, argument_bytes=0, temp_bytes=0, output_bytes=0):
+def planned(ops, buffers, argument_bytes=0, temp_bytes=0, output_bytes=0, **on_host):
     """A program 7 of one kernel, with its plan of memory."""
     trace = traced([kernel(ops[-1]["op"], 0, 100)], ops)
     stated = {name: 0 for name in MODULES.names} | {
         "module": 7, "name": "jit_step", "is_scheduled": True, "argument_bytes": argument_bytes,
         "temp_bytes": temp_bytes, "output_bytes": output_bytes, "executions": 1,
-    }  # fmt: skip
+    } | on_host  # fmt: skip
     return dataclasses.replace(
         trace,
         modules=MODULES.frame([stated]),
@@ -100,6 +101,53 @@ def test_the_peak_is_explained_to_the_byte():
     assert figures["program_peak"] == 3328 + 8448 + 100 == found.table["size_bytes"].sum()
     assert figures["allocator_peak"] is None
     assert "at point 5 of 9" in found.notes[0]
+
+
+OFFLOADED = planned(
+    [
+        hlo("w", "parameter", shape="bf16[16,32]", op_name="params['w']", parameter=0),
+        hlo("m", "parameter", shape="f32[16,32]", op_name="opt_state[0].mu['w']", parameter=1),
+        hlo("act", "add", shape="bf16[64,32]", op_name="jit(step)/jvp()/mlp/add"),
+    ],
+    [
+        argument("w", 1024, 2),
+        argument("m", 2048, 3) | {"color": 5},
+        buffer("act", 4096, 0, (0, 9)),
+        buffer("kept", 5000, 0, (2, 7), allocation=4, color=5),
+    ],
+    argument_bytes=1024,
+    temp_bytes=4096,
+    host_argument_bytes=2048,
+    host_output_bytes=2048,
+    host_alias_bytes=2048,
+    host_temp_bytes=5000,
+)
+
+
+def test_what_lies_on_the_host_stands_beside_the_peak():
+    found = memory(OFFLOADED)
+    figures = {metric.metric: metric.value for metric in found.headline}
+    assert figures["program_peak"] == 1024 + 4096 == found.table["size_bytes"].sum()
+    assert figures["host_memory"] == 2048 + 5000
+    assert (figures["host_argument"], figures["host_temp"]) == (2048, 5000)
+    assert "optimizer state" not in set(found.table["content"])
+
+
+def test_a_program_without_host_memory_has_no_figure_of_it():
+    assert "host_memory" not in {metric.metric for metric in memory(STEP).headline}
+
+
+def test_state_that_moves_to_the_host_is_no_growth():
+    here = {"argument_bytes": 3072, "host_argument_bytes": 0, "host_output_bytes": 0}
+    at_home = dataclasses.replace(
+        OFFLOADED,
+        modules=OFFLOADED.modules.assign(**here, host_alias_bytes=0, host_temp_bytes=0),
+        buffers=OFFLOADED.buffers[OFFLOADED.buffers["op"].ne("kept")].assign(color=0),
+    )
+    changes = memory_changes(at_home, OFFLOADED).set_index("part")["change_bytes"]
+    assert changes["peak"] == changes["argument"] == -2048
+    assert changes["host"] == 2048 + 5000
+    assert memory_difference(at_home, OFFLOADED)["change_bytes"].sum() == -2048
 
 
 def test_the_allocator_stands_beside_the_plan():

@@ -22,8 +22,12 @@ def assignment_text(
     temp_bytes: int,
     parameter_bytes: int = 0,
     lives: dict[str, tuple[int, int]] | None = None,
+    on_host: tuple[int, int] = (0, 0),
 ) -> str:
-    """One parameter, one temporary allocation with `values`, and where given their lives."""
+    """One parameter, one temporary allocation with `values`, and where given their lives.
+
+    ``on_host`` has the bytes of a donated parameter and of temporaries in the host's memory.
+    """
     lines = ["BufferAssignment:"]
     if parameter_bytes:
         shape = f"f32[{parameter_bytes // 4}]"
@@ -38,6 +42,21 @@ def assignment_text(
         f"{part.shape}{{0}}"
         for number, part in enumerate(values, start=1)
     ]
+    parameter, temporary = on_host
+    if parameter:
+        shape = f"f32[{parameter // 4}]"
+        lines += [
+            f"allocation 2: size {parameter}, color 5, parameter 1, shape |{shape}| at ShapeIndex "
+            "{}, maybe-live-out:",
+            f" value: <90 m @5> (size={parameter},offset=0): {shape}{{0:S(5)}}",
+            f" value: <91 copy.9 @5> (size={parameter},offset=0): {shape}{{0:S(5)}}",
+        ]
+    if temporary:
+        shape = f"f32[{temporary // 4}]"
+        lines += [
+            f"allocation 3: size {temporary}, color 5, preallocated-temp:",
+            f" value: <92 copy.8 @5> (size={temporary},offset=0): {shape}{{0:S(5)}}",
+        ]
     lines += ["", f"Total bytes used: {temp_bytes + parameter_bytes}", "", "Used values:"]
     for number, part in enumerate(values, start=1):
         lines += [f"<{number} {part.op} @0>", " positions:", f"  {part.op}", " uses:", "  (none)"]

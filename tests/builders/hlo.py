@@ -50,10 +50,11 @@ class LogicalBuffer:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Size and flags of an allocation; ``flags`` are fields of BufferAllocationProto."""
+    """Size, flags (fields of BufferAllocationProto) and memory space of an allocation."""
 
     size_bytes: int
     flags: tuple[int, ...] = ()
+    color: int = 0
 
 
 @dataclass
@@ -226,6 +227,7 @@ def _allocation(index: int, allocation: Allocation, buffers: Sequence[LogicalBuf
         (1, index),
         (2, allocation.size_bytes),
         *((flag, 1) for flag in allocation.flags),
+        (8, allocation.color),
         *(
             (9, message((1, b.id), (2, b.offset_bytes), (3, b.size_bytes)))
             for b in buffers

@@ -114,6 +114,39 @@ def test_without_live_ranges_the_largest_of_those_that_share_memory_are_shown(tm
     assert any("no live ranges" in note for note in trace.meta.notes)
 
 
+def test_a_text_tells_device_and_host_apart(tmp_path):
+    """On the device 2 MiB of arguments, 7 of temporaries; on the host 5 and 3."""
+    text = assignment_text(
+        value("act", 7 * MIB, 0, "f32[1835008]"),
+        temp_bytes=7 * MIB,
+        parameter_bytes=2 * MIB,
+        lives={"act": (0, 3), "copy.8": (1, 2)},
+        on_host=(5 * MIB, 3 * MIB),
+    )
+    file = tmp_path / "module.buffer-assignment.txt"
+    file.write_text(text)
+    trace = open_dump(file)
+    stated = trace.modules.iloc[0]
+    parts = ("argument", "output", "alias", "temp")
+    assert [stated[f"{part}_bytes"] // MIB for part in parts] == [2, 2, 2, 7]
+    assert [stated[f"host_{part}_bytes"] // MIB for part in parts] == [5, 5, 5, 3]
+    peak = peak_of(trace, main_module(trace))
+    assert peak is not None
+    assert peak.total_bytes == 9 * MIB
+    assert sorted(peak.table["size_bytes"]) == [2 * MIB, 7 * MIB]
+
+
+def test_a_result_in_the_place_of_a_parameter_is_no_argument_of_its_own(tmp_path):
+    text = assignment_text(value("a", 4, 0, "f32[1]"), temp_bytes=4, parameter_bytes=MIB)
+    first = f" value: <0 w @0> (size={MIB},offset=0): f32[{MIB // 4}]{{0}}"
+    file = tmp_path / "module.buffer-assignment.txt"
+    file.write_text(text.replace(first, f"{first}\n{first.replace('<0 w', '<9 new_w')}"))
+    trace = open_dump(file)
+    peak = peak_of(trace, main_module(trace))
+    assert peak is not None
+    assert peak.table["size_bytes"].tolist() == [MIB, 4]
+
+
 def test_a_packed_proto_alone_is_read(tmp_path):
     proto = hlo_proto(
         computation("main", op("w", "parameter", "f32[4]"), op("y", "add", "f32[4]", "w", "w")),

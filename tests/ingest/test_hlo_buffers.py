@@ -89,13 +89,43 @@ def test_totals_count_a_donated_argument_once():
         Allocation(20, (CONSTANT,)),
     )
     assert memory == MemoryTotals(
-        argument_bytes=140, output_bytes=48, alias_bytes=40, temp_bytes=500, constant_bytes=20
+        argument_bytes=140, output_bytes=48, alias_bytes=40, temp_bytes=500, constant_bytes=20,
+        host_argument_bytes=0, host_output_bytes=0, host_alias_bytes=0, host_temp_bytes=0,
+    )  # fmt: skip
+
+
+def test_what_lies_in_host_memory_is_no_total_of_the_device():
+    donated = (PARAMETER, LIVE_OUT, ALIASED)
+    memory = totals(
+        Allocation(100, donated),
+        Allocation(30, donated, color=5),
+        Allocation(7, (PARAMETER,), color=5),
+        Allocation(500),
+        Allocation(60, color=5),
+        Allocation(11, color=1),  # memory of the device that collectives share
     )
+    assert memory == MemoryTotals(
+        argument_bytes=100, output_bytes=100, alias_bytes=100, temp_bytes=511, constant_bytes=0,
+        host_argument_bytes=37, host_output_bytes=30, host_alias_bytes=30, host_temp_bytes=60,
+    )  # fmt: skip
+
+
+def test_a_program_that_holds_memory_on_the_host_alone_has_totals():
+    assert totals(Allocation(60, color=5)).temp_bytes == 0
+
+
+def test_a_buffer_lies_in_the_memory_of_its_allocation():
+    found = buffers_of(
+        LogicalBuffer(1, "a", 4),
+        LogicalBuffer(2, "b", 4, allocation=1, color=5),
+        allocations={0: Allocation(4, color=5), 1: Allocation(4)},
+    )
+    assert [buffer.color for buffer in found] == [5, 5]
 
 
 def test_a_program_without_assignment_has_no_totals():
     program = parse_program(message((1, b"")))
-    assert program.memory == MemoryTotals(-1, -1, -1, -1, -1)
+    assert program.memory == MemoryTotals(*[-1] * 9)
     assert program.buffers == ()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction, plain_shape
-from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals
+from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals, Piece, totals_of_pieces
 
 _ALLOCATION = re.compile(
     r"allocation (\d+)(?:: (?:0x[0-9a-f]+, )?size (\d+))(?:, color (\d+))?(.*)"
@@ -90,27 +90,31 @@ def parse_assignment(texts: Sequence[str]) -> Assignment:
 
 def totals_of(assignment: Assignment) -> MemoryTotals:
     """Totals as the compiler counts them; a parameter that is a result too is aliased."""
-    sums = dict.fromkeys(("argument", "output", "alias", "temp", "constant"), 0)
-    for part in assignment.allocations:
-        is_parameter, is_output = "parameter" in part.words, "maybe-live-out" in part.words
-        sums["argument"] += part.size_bytes * is_parameter
-        sums["output"] += part.size_bytes * is_output
-        sums["alias"] += part.size_bytes * (is_parameter and is_output)
-        sums["constant"] += part.size_bytes * ("constant" in part.words)
-        sums["temp"] += part.size_bytes * (part.kind == "temp")
-    known = {f"{name}_bytes": size for name, size in sums.items()}
-    return MemoryTotals(**known) if any(known.values()) else MemoryTotals()
+    return totals_of_pieces([_piece(part) for part in assignment.allocations])
+
+
+def _piece(part: Allocation) -> Piece:
+    is_parameter, is_output = "parameter" in part.words, "maybe-live-out" in part.words
+    return Piece(
+        size_bytes=part.size_bytes,
+        color=part.color,
+        is_parameter=is_parameter,
+        is_output=is_output,
+        is_aliased=is_parameter and is_output,
+        is_constant="constant" in part.words,
+        is_temp=part.kind == "temp",
+    )
 
 
 def buffers_of(assignment: Assignment) -> list[Buffer]:
     """The values as rows of `BUFFERS`.
 
     Without live ranges nobody knows which of the values that share a place live together: of those
-    the largest count to the peak, so that it is at most the size of the allocation.
+    the largest count to the peak, so that it is at most the size of the allocation. A parameter
+    counts once: a result that reuses its place lies there after it.
     """
-    lives = assignment.lives
-    chosen = set() if lives else set(_largest(assignment.values))
-    return [_buffer(value, lives, value.id in chosen) for value in assignment.values]
+    chosen = set(_largest(assignment.values))
+    return [_buffer(value, assignment.lives, value.id in chosen) for value in assignment.values]
 
 
 def _buffer(value: Value, lives: Mapping[tuple[str, str], tuple[int, int]], chosen: bool) -> Buffer:
@@ -118,7 +122,8 @@ def _buffer(value: Value, lives: Mapping[tuple[str, str], tuple[int, int]], chos
     life = (-1, -1)
     if home.kind == "temp":
         known = lives.get((value.op, value.shape_index))
-        life = (known[0], known[1] + 1) if known else (0, 1) if chosen else (-1, -1)
+        is_guessed = chosen and not lives
+        life = (known[0], known[1] + 1) if known else (0, 1) if is_guessed else (-1, -1)
     return Buffer(
         id=value.id,
         op=value.op,
@@ -131,7 +136,7 @@ def _buffer(value: Value, lives: Mapping[tuple[str, str], tuple[int, int]], chos
         trace=0 if life[0] >= 0 else -1,
         live_from=life[0],
         live_to=life[1],
-        is_at_peak=home.kind == "parameter" or life[0] >= 0,
+        is_at_peak=(home.kind == "parameter" and chosen) or life[0] >= 0,
     )
 
 

@@ -5,18 +5,20 @@ Field numbers are those of BufferAssignmentProto in xla/service/hlo.proto.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from moeprof.ingest.hlo.messages import Stretch, read_message, whole_numbers
 from moeprof.ingest.xspace.wire import WireError, signed, text
+from moeprof.tables.memory_space import HOST
 
 _LOGICAL, _ALLOCATIONS, _TRACES, _PEAKS = 1, 3, 4, 5
 _ASSIGNED, _PEAK_BUFFERS = 9, 2
 _ALLOC, _FREE = 0, 1
 # Flags of BufferAllocationProto: the first that is set names the kind.
 _THREAD_LOCAL, _PARAMETER, _LIVE_OUT, _CONSTANT, _ALIASED = 3, 5, 7, 12, 13
+_SIZE, _COLOR = 2, 8
 _MOST_BYTES = 1 << 60
 _KINDS = (
     (_THREAD_LOCAL, "thread-local"),
@@ -54,7 +56,8 @@ class MemoryTotals:
     As XLA's CompiledMemoryStats counts (xla/pjrt, `PopulateBufferStatsFromAllocations`): a buffer
     that is parameter and result at once is in ``argument_bytes``, ``output_bytes`` and
     ``alias_bytes``, so that total = argument + output + temp - alias. ``temp_bytes`` has what is
-    allocated ahead for the time of a run; ``constant_bytes`` are kept with the program.
+    allocated ahead for the time of a run; ``constant_bytes`` are kept with the program. What lies
+    in the host's memory is in the ``host_*`` sums alone.
     """
 
     argument_bytes: int = -1
@@ -62,6 +65,38 @@ class MemoryTotals:
     alias_bytes: int = -1
     temp_bytes: int = -1
     constant_bytes: int = -1
+    host_argument_bytes: int = -1
+    host_output_bytes: int = -1
+    host_alias_bytes: int = -1
+    host_temp_bytes: int = -1
+
+
+class Piece(NamedTuple):
+    """An allocation as totals count it; ``is_temp`` where it is none of the named kinds."""
+
+    size_bytes: int
+    color: int
+    is_parameter: bool
+    is_output: bool
+    is_aliased: bool
+    is_constant: bool
+    is_temp: bool
+
+
+def totals_of_pieces(pieces: Sequence[Piece]) -> MemoryTotals:
+    """Sums of the device's and the host's allocations; unknown where no memory is laid out.
+
+    A backend that assigns no buffers here reports none.
+    """
+    sums = {name: 0 for name in vars(MemoryTotals())}
+    for piece in pieces:
+        where = "host_" if piece.color == HOST else ""
+        sums[f"{where}argument_bytes"] += piece.size_bytes * piece.is_parameter
+        sums[f"{where}output_bytes"] += piece.size_bytes * piece.is_output
+        sums[f"{where}alias_bytes"] += piece.size_bytes * piece.is_aliased
+        sums[f"{where}temp_bytes"] += piece.size_bytes * piece.is_temp
+        sums["constant_bytes"] += piece.size_bytes * piece.is_constant
+    return MemoryTotals(**sums) if any(sums.values()) else MemoryTotals()
 
 
 class _Life(NamedTuple):
@@ -79,7 +114,7 @@ def parse_buffers(
         WireError: the bytes are damaged.
     """
     lists = read_message(data, start, end, (_LOGICAL, _ALLOCATIONS, _TRACES, _PEAKS)).lists
-    homes: dict[int, tuple[int, int, str]] = {}
+    homes: dict[int, tuple[int, int, str, int]] = {}
     for part in lists.get(_ALLOCATIONS, []):
         homes.update(_homes(data, part))
     lives: dict[int, _Life] = {}
@@ -91,12 +126,14 @@ def parse_buffers(
         for part in lists.get(_PEAKS, [])
         for buffer in whole_numbers(data, _lists(data, part, _PEAK_BUFFERS))
     }
-    nowhere, untraced = (-1, -1, "temp"), _Life(-1, -1, -1)
+    nowhere, untraced = (-1, -1, "temp", 0), _Life(-1, -1, -1)
     found = []
     for part in lists.get(_LOGICAL, []):
         identity, size, color, op, op_id, index = _logical(data, part)
         op = op_names.get(op_id, op)
-        home, life = homes.get(identity, nowhere), lives.get(identity, untraced)
+        *home, painted = homes.get(identity, nowhere)
+        life = lives.get(identity, untraced)
+        color = painted or color  # all values of an allocation lie where it does
         found.append(Buffer(identity, op, index, size, *home, color, *life, identity in at_peak))
     return tuple(found)
 
@@ -108,26 +145,29 @@ def parse_memory_totals(data: bytes, start: int, end: int) -> MemoryTotals:
         WireError: the bytes are damaged.
     """
     lists = read_message(data, start, end, (_ALLOCATIONS,)).lists
-    argument = output = alias = temp = constant = 0
-    for part in lists.get(_ALLOCATIONS, []):
-        flags = _numbers(data, part)
-        size = signed(flags.get(2, 0))
-        if flags.get(_PARAMETER):
-            argument += size
-            alias += size if flags.get(_ALIASED) else 0
-        if flags.get(_CONSTANT):
-            constant += size
-        if flags.get(_LIVE_OUT):
-            output += size
-        if not any(flags.get(flag) for flag, _ in _KINDS):
-            temp += size
-    totals = MemoryTotals(argument, output, alias, temp, constant)
-    parts = (argument, output, alias, temp, constant)
-    if not any(parts):
-        return MemoryTotals()  # a backend that assigns no buffers here reports none
+    totals = totals_of_pieces(
+        [_piece(_numbers(data, part)) for part in lists.get(_ALLOCATIONS, [])]
+    )
+    parts = vars(totals).values()
+    if max(parts) < 0:
+        return totals
     if min(parts) < 0 or sum(parts) > _MOST_BYTES:
         raise WireError(start, "allocations that no memory holds")
     return totals
+
+
+def _piece(numbers: Mapping[int, int]) -> Piece:
+    """An allocation by the numbers of its BufferAllocationProto."""
+    is_parameter = bool(numbers.get(_PARAMETER))
+    return Piece(
+        size_bytes=signed(numbers.get(_SIZE, 0)),
+        color=signed(numbers.get(_COLOR, 0)),
+        is_parameter=is_parameter,
+        is_output=bool(numbers.get(_LIVE_OUT)),
+        is_aliased=is_parameter and bool(numbers.get(_ALIASED)),
+        is_constant=bool(numbers.get(_CONSTANT)),
+        is_temp=not any(numbers.get(flag) for flag, _ in _KINDS),
+    )
 
 
 def _logical(data: bytes, where: Stretch) -> tuple[int, int, int, str, int, str]:
@@ -143,13 +183,16 @@ def _logical(data: bytes, where: Stretch) -> tuple[int, int, int, str, int, str]
     return signed(numbers.get(1, 0)), size, color, op, op_id, index
 
 
-def _homes(data: bytes, where: Stretch) -> dict[int, tuple[int, int, str]]:
-    """(allocation, offset, kind) of each logical buffer in a BufferAllocationProto."""
+def _homes(data: bytes, where: Stretch) -> dict[int, tuple[int, int, str, int]]:
+    """(allocation, offset, kind, color) of each logical buffer in a BufferAllocationProto."""
     numbers, _, lists = read_message(data, *_inside(where), (_ASSIGNED,))
     kind = next((name for flag, name in _KINDS if numbers.get(flag)), "temp")
     index = signed(numbers.get(1, 0))
     assigned = [_numbers(data, part) for part in lists.get(_ASSIGNED, [])]
-    return {signed(part.get(1, 0)): (index, signed(part.get(2, 0)), kind) for part in assigned}
+    color = signed(numbers.get(_COLOR, 0))
+    return {
+        signed(part.get(1, 0)): (index, signed(part.get(2, 0)), kind, color) for part in assigned
+    }
 
 
 def _lives(data: bytes, where: Stretch, trace: int) -> dict[int, _Life]:

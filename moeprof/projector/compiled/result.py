@@ -11,14 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped, peak_of
+from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped, on_host, peak_of
 from moeprof.analyzers.heap.difference import difference_of_peaks
 from moeprof.analyzers.heap.module import main_module
 from moeprof.ingest.dump.open import open_dump
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
+from moeprof.units import format_bytes
 
-_TOTALS = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "constant_bytes")
+_TOTALS = [
+    f"{where}{part}_bytes"
+    for where in ("", "host_")
+    for part in ("argument", "output", "alias", "temp")
+] + ["constant_bytes"]
 _PROGRAM = "gpu_after_optimizations.hlo.pb"
 _NEXT = ("-memory-usage-report.pb", "-memory-usage-report.txt", ".ll", "thunk_sequence.txt")
 
@@ -97,7 +102,7 @@ def read_plan(
     """
     trace = open_dump(folder)
     module = main_module(trace)
-    stated = trace.modules.loc[trace.modules["module"].eq(module), list(_TOTALS)]
+    stated = trace.modules.loc[trace.modules["module"].eq(module), _TOTALS]
     memory = compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()
     peak = peak_of(trace, module)
     notes = list(trace.meta.notes)
@@ -105,6 +110,9 @@ def read_plan(
         notes.append(f"the compiler's totals: {NOT_REPORTED}")
     if peak is None or not peak.heaps:
         notes.append("no temporary buffer has a life that the compiler tells")
+    held = on_host(trace, module)
+    if held is not None and held.total_bytes:
+        notes.append(f"{format_bytes(held.total_bytes)} more lie in the host's memory")
     heap = peak.heaps[0] if peak and peak.heaps else None
     return CompiledPlan(
         hardware=hardware,
