@@ -25,6 +25,7 @@ from pathlib import PurePath
 
 import pandas as pd
 
+from moeprof.analyzers.classify.arguments import reads_arguments, reads_named_weights
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
 from moeprof.analyzers.classify.flow import Flow
 from moeprof.analyzers.classify.kinds import kind_of
@@ -38,7 +39,7 @@ from moeprof.analyzers.classify.names import (
 )
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.program import FLOATS, Frame, Op, Program, array_dims
+from moeprof.analyzers.classify.program import Frame, Op, Program, array_dims
 from moeprof.analyzers.classify.structure import (
     Structure,
     find_structure,
@@ -211,12 +212,13 @@ def _collective(program: Program, op: Op, found: Finding | None) -> Finding | No
     is_named = found is not None and found.evidence == "scope"
     if found is not None and is_named and found.component in ("weight_gather", "gradient_reduce"):
         return found
-    if _reads_weights(program, op):
+    is_way = is_named and _is_way(found)
+    is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
+    is_sent = not is_mixed and _is_way(found) and (is_named or bool(opcodes & EXCHANGES))
+    if reads_arguments(program, op) and (not is_sent or reads_named_weights(program, op)):
         return Finding("weight_gather" if "all-gather" in opcodes else "collectives", "parameter")
-    is_way = found is not None and is_named and found.component in ("dispatch", "combine")
     if not is_way and _sums_gradients(program, op):
         return Finding("gradient_reduce", "structure")
-    is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
     is_exchange = found is not None and (
         found.component in MOE - _EXPERTS_WORK
         or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
@@ -226,9 +228,8 @@ def _collective(program: Program, op: Op, found: Finding | None) -> Finding | No
     return Finding("collectives", "opcode")
 
 
-def _reads_weights(program: Program, op: Op) -> bool:
-    origins = [program.origin(name) for name in op.operands]
-    return any(origin is not None and origin.dtype in FLOATS for origin in origins)
+def _is_way(found: Finding | None) -> bool:
+    return found is not None and found.component in ("dispatch", "combine")
 
 
 def _sums_gradients(program: Program, op: Op) -> bool:

@@ -67,3 +67,46 @@ def test_a_dense_layer_beside_the_moe_layer_stays_dense(tmp_path):
     frames = [("layers/mlp.py", 5, "MlpBlock.__call__"), ("train.py", 1, "main")]
     name = "jit(s)/jvp()/mlp/dot_general"
     assert component(tmp_path, product(frames, name)) == "dense_mlp"
+
+
+def of_argument(tmp_path, opcode, scope, name="", frames=()):
+    """Part of a collective that reads an argument of the program, called `name`, through a copy."""
+    program = hlo_proto(
+        computation(
+            "main",
+            op("arg", "parameter", TOKENS, op_name=name),
+            op("view", "transpose", TOKENS, "arg"),
+            op("c", opcode, TOKENS, "view", op_name=f"jit(f)/shard_map/{scope}", frames=frames),
+        )
+    )
+    classes = classify(programs_in(trace_of(tmp_path, program).hlo_ops, [7])).set_index("op")
+    return classes.loc["c", "component"]
+
+
+@pytest.mark.parametrize("opcode", ["all-to-all", "ragged-all-to-all", "all-gather"])
+@pytest.mark.parametrize("name", ["", "x", "tokens", "batch['hidden']"])
+def test_an_exchange_of_an_argument_is_what_its_scope_says(tmp_path, opcode, name):
+    assert of_argument(tmp_path, opcode, "moe/dispatch/send", name) == "dispatch"
+    assert of_argument(tmp_path, opcode, "moe/combine/send", name) == "combine"
+
+
+def test_an_all_to_all_in_a_function_that_dispatches_is_a_dispatch(tmp_path):
+    frames = [("bench.py", 9, "moe_dispatch"), ("bench.py", 30, "main")]
+    assert of_argument(tmp_path, "all-to-all", "all_to_all", "x", frames) == "dispatch"
+    assert of_argument(tmp_path, "all-gather", "all_gather", "x", frames) == "weight_gather"
+
+
+@pytest.mark.parametrize("name", ["params['mlp']['w_up']", "state.params['moe']['wi_0']", "w1"])
+def test_weights_that_are_gathered_in_a_dispatch_stay_weights(tmp_path, name):
+    assert of_argument(tmp_path, "all-gather", "moe/dispatch/all_gather", name) == "weight_gather"
+    assert of_argument(tmp_path, "all-to-all", "moe/dispatch/all_to_all", name) == "collectives"
+
+
+def test_an_argument_gathered_for_the_experts_stays_a_weight(tmp_path):
+    assert of_argument(tmp_path, "all-gather", "moe/experts/all_gather") == "weight_gather"
+    assert of_argument(tmp_path, "all-to-all", "moe/experts/all_to_all") == "collectives"
+
+
+def test_a_gather_that_was_merged_of_several_parts_stays_a_weight_gather(tmp_path):
+    scope = "(moe/dispatch/all_gather:shared_expert/all_gather)"
+    assert of_argument(tmp_path, "all-gather", scope) == "weight_gather"
