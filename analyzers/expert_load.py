@@ -3,15 +3,17 @@
 Reads:   routing, received, events, hlo_ops, devices, steps.
 Returns: one row per MoE layer, in order.
 
-Loads are (token, expert) pairs, mean over the used steps. Imbalance is the largest load over the
-mean; an average over nodes can hide what happens inside one, so all three levels stand here.
+Loads are (token, expert) pairs. Imbalance is the largest load over the mean, of each step and
+layer, then the mean over the used steps: ranks meet in every step, so a hot spot costs as much
+where it moves. The same of the sums over the steps stands beside it, where one that moves averages
+out. An average over nodes can hide what happens inside one, so all three levels stand here.
 
 The tax is what a step would gain at most with equal loads. Model: the grouped products of a rank
-take time in proportion to its rows, each layer waits for its fullest rank, so layer l loses
-t · (max_l − mean_l) / Σ mean, t being the measured time of all grouped products per device and
-step, forward, recompute and backward. That is an upper bound, as part of a product's time does not
-depend on rows and other work may fill the wait. The lower bound is measured: how much longer the
-products take on the slowest rank than on the mean one, as if ranks met once per step.
+take time in proportion to its rows, each layer waits for its fullest rank, so in a step layer l
+loses t · (max_l − mean_l) / Σ mean, t being the measured time of all grouped products per device
+and step, forward, recompute and backward. That is an upper bound, as part of a product's time does
+not depend on rows and other work may fill the wait. The lower bound is measured: how much longer
+the products take on the slowest rank of a step than on the mean one, as if ranks met once a step.
 """
 
 from __future__ import annotations
@@ -23,22 +25,42 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
-from moeprof.analyzers.load.balance import Loads, drift, imbalance, overload, tax
+from moeprof.analyzers.load.balance import Loads, drift, imbalance, tax
+from moeprof.analyzers.load.by_place import StepLoads, busiest, mean_of_steps, step_loads
 from moeprof.analyzers.load.nodes import nodes_of_ranks
-from moeprof.analyzers.load.recorded import Recorded, recorded
+from moeprof.analyzers.load.recorded import Recorded, named_steps, recorded
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
 
 SCHEMA = Schema(
     "expert_load",
     (
         Column("layer", "int64", "", "decoder layer"),
-        Column("busiest_expert", "int64", "", "expert with the most tokens", "expert"),
-        Column("expert_imbalance", "float64", "ratio", "its load over the mean", "÷ mean"),
-        Column("busiest_rank", "int64", "", "rank of the expert axis with the most pairs", "rank"),
-        Column("rank_imbalance", "float64", "ratio", "its load over the mean", "÷ mean (rank)"),
+        Column("busiest_expert", "int64", "", "expert that is busiest in most steps", "expert"),
+        Column(
+            "expert_imbalance",
+            "float64",
+            "ratio",
+            "busiest expert of each step over the mean one, mean of the steps",
+            "÷ mean",
+        ),
+        Column(
+            "busiest_rank",
+            "int64",
+            "",
+            "rank of the expert axis that is fullest in most steps; -1 where ranks are unknown",
+            "rank",
+        ),
+        Column(
+            "rank_imbalance",
+            "float64",
+            "ratio",
+            "fullest rank of each step over the mean one, mean of the steps; none if unknown",
+            "÷ mean (rank)",
+        ),
         Column(
             "node_imbalance",
             "float64",
@@ -49,18 +71,29 @@ SCHEMA = Schema(
         Column("dead_experts", "int64", "count", "experts that no token chose in any step", "dead"),
         Column("tax_ns", "float64", "ns", "that a step would gain at most with equal loads", "tax"),
         Column("peak_overload", "float64", "ratio", "largest rank load over mean of any one step"),
-        Column("peak_step", "int64", "", "that step"),
+        Column("peak_step", "int64", "", "that step; -1 where ranks are unknown"),
         Column("drift", "float64", "share", "assignments that moved, first to last recorded step"),
         Column("pairs", "float64", "pairs", "(token, expert) pairs of the global batch, per step"),
         Column("experts", "int64", "count", "routed experts"),
         Column("ranks", "int64", "count", "ranks of the expert axis"),
         Column("level", "text", "", "coarsest uneven level: node, rank, expert; none if even"),
+        Column("busiest_expert_share", "float64", "share", "steps in which that expert is busiest"),
+        Column("busiest_rank_share", "float64", "share", "steps in which that rank is fullest"),
+        Column(
+            "expert_imbalance_of_sums",
+            "float64",
+            "ratio",
+            "busiest expert over the mean one, of the sums over the steps",
+        ),
+        Column("rank_imbalance_of_sums", "float64", "ratio", "the same of ranks"),
     ),
 )
 QUESTION = "How unevenly are tokens spread over experts, ranks and nodes?"
 _PLACE = ["module", "op"]
 EVEN = 1.1
 """Up to this ratio a level is called even."""
+
+
 NONE = (
     "none in this trace: the run recorded no routing; moeprof.routing.record(step, "
     "tokens_per_expert) in the training loop does, without waiting for the device"
@@ -75,83 +108,103 @@ def expert_load(trace: Trace) -> Analysis:
         return Analysis(
             "expert_load",
             QUESTION,
-            _headline(SCHEMA.frame(), None, None),
+            (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count")),
             SCHEMA,
             SCHEMA.frame(),
-            (NONE,),
+            (missing_tokens(trace),),
         )
-    layers, by_expert, by_rank = loads(known.routing)
-    nodes = nodes_of_ranks(trace, by_rank.shape[1])
-    product_ns, slowest_ns, why_not = _products(trace, known)
-    taxes = np.full(len(layers), np.nan) if product_ns is None else tax(by_rank, product_ns)
-    per_node = _node_imbalance(by_rank, nodes)
+    loads = step_loads(known.routing)
+    nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
+    product_ns, slowest_ns, why_not = _products(trace, known, loads)
+    taxes = np.full(len(loads.layers), np.nan)
+    if product_ns is not None:
+        taxes = tax(loads.by_rank, product_ns)
     table = pd.DataFrame(
         {
-            "layer": layers,
-            "busiest_expert": by_expert.argmax(axis=1),
-            "expert_imbalance": imbalance(by_expert),
-            "busiest_rank": by_rank.argmax(axis=1),
-            "rank_imbalance": imbalance(by_rank),
-            "node_imbalance": per_node,
-            "dead_experts": _dead(known.routing, layers),
+            "layer": loads.layers,
+            **_experts(loads),
+            **_ranks(loads),
+            "node_imbalance": _node_imbalance(loads, nodes),
+            "dead_experts": _dead(known.routing, loads.layers),
             "tax_ns": taxes,
-            **_peaks(known.routing, layers),
-            "drift": _drift(trace.routing, layers),
-            "pairs": by_expert.sum(axis=1),
-            "experts": by_expert.shape[1],
-            "ranks": by_rank.shape[1],
+            "drift": _drift(trace.routing, loads.layers),
+            "pairs": loads.by_expert.sum(axis=2).mean(axis=0),
+            "experts": loads.by_expert.shape[2],
+            "ranks": loads.by_rank.shape[2],
         }
     )
     table["level"] = _levels(table)
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
     bounds = None if product_ns is None else _bounds(float(np.nansum(taxes)), slowest_ns)
-    headline = _headline(table, overload(by_rank), bounds)
-    said = (*_story(table), *_nodes_note(nodes), *why_not, *known.notes, *_platform(trace))
+    headline = _headline(table, loads, bounds)
+    said = (
+        *_story(table, len(loads.steps)),
+        *(_nodes_note(nodes) if loads.are_ranks_known else ()),
+        *why_not,
+        *known.notes,
+        *_platform(trace),
+    )
     return Analysis("expert_load", QUESTION, headline, SCHEMA, table, said)
 
 
-def loads(routing: pd.DataFrame) -> tuple[np.ndarray, Loads, Loads]:
-    """Layers, and the mean pairs per step of [layers, experts] and [layers, ranks]."""
-    steps = max(int(routing["step"].nunique()), 1)
-    by_expert = routing.pivot_table(
-        index="layer", columns="expert", values="tokens", aggfunc="sum", fill_value=0
+def missing_tokens(trace: Trace) -> str:
+    """Why the tokens of each expert are not known, in a trace where there are none."""
+    if trace.received.empty:
+        return NONE
+    return (
+        "none in this trace: the run recorded the rows that each rank received "
+        f"({named_steps(trace.received['step'].unique())}), but the tokens of each expert, which "
+        "process 0 writes into routing/p0.parquet, are not there"
     )
-    by_rank = routing.pivot_table(
-        index="layer", columns="rank", values="tokens", aggfunc="sum", fill_value=0
-    )
-    layers: np.ndarray = by_expert.index.to_numpy()
-    return layers, _dense(by_expert) / steps, _dense(by_rank) / steps
 
 
-def _dense(table: pd.DataFrame) -> Loads:
-    """With a column for every number from 0, so that places are numbers."""
-    whole = table.reindex(columns=range(int(max(table.columns)) + 1), fill_value=0)
-    return whole.to_numpy(dtype="float64")
+def _experts(loads: StepLoads) -> dict[str, np.ndarray]:
+    found = busiest(loads.by_expert)
+    return {
+        "busiest_expert": found.place,
+        "busiest_expert_share": found.share,
+        "expert_imbalance": mean_of_steps(imbalance(loads.by_expert)),
+        "expert_imbalance_of_sums": imbalance(loads.by_expert.sum(axis=0)),
+    }
 
 
-def _node_imbalance(by_rank: Loads, nodes: np.ndarray | None) -> Loads:
+def _ranks(loads: StepLoads) -> dict[str, np.ndarray]:
+    """None of it is known of a single rank, as all experts have where the run told no other."""
+    if not loads.are_ranks_known:
+        unknown = np.full(len(loads.layers), np.nan)
+        nowhere = np.full(len(loads.layers), -1)
+        return {
+            "busiest_rank": nowhere,
+            "busiest_rank_share": unknown,
+            "rank_imbalance": unknown,
+            "rank_imbalance_of_sums": unknown,
+            "peak_overload": unknown,
+            "peak_step": nowhere,
+        }
+    found, by_step = busiest(loads.by_rank), imbalance(loads.by_rank)
+    peaks = np.nan_to_num(by_step).argmax(axis=0)
+    return {
+        "busiest_rank": found.place,
+        "busiest_rank_share": found.share,
+        "rank_imbalance": mean_of_steps(by_step),
+        "rank_imbalance_of_sums": imbalance(loads.by_rank.sum(axis=0)),
+        "peak_overload": by_step[peaks, np.arange(len(loads.layers))],
+        "peak_step": loads.steps[peaks],
+    }
+
+
+def _node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
     """[layers]; NaN where nodes are unknown, or one node holds all ranks. Of ranks per node."""
     if nodes is None or len(np.unique(nodes)) < 2:
-        return np.full(len(by_rank), np.nan)
+        return np.full(len(loads.layers), np.nan)
     members = nodes == np.unique(nodes)[:, None]
-    return imbalance(by_rank @ members.T / members.sum(axis=1))
+    return mean_of_steps(imbalance(loads.by_rank @ members.T / members.sum(axis=1)))
 
 
 def _dead(routing: pd.DataFrame, layers: np.ndarray) -> np.ndarray:
     tokens = routing.groupby(["layer", "expert"])["tokens"].sum()
     dead: np.ndarray = tokens.eq(0).groupby("layer").sum().reindex(layers).to_numpy()
     return dead
-
-
-def _peaks(routing: pd.DataFrame, layers: np.ndarray) -> dict[str, np.ndarray]:
-    """The largest load of a rank over the mean in any one step, and the step."""
-    loads = routing.groupby(["layer", "step", "rank"])["tokens"].sum().groupby(["layer", "step"])
-    ratio = loads.max() / loads.mean()  # NaN for a step without tokens
-    at = ratio.fillna(0.0).groupby("layer").idxmax().reindex(layers)
-    return {
-        "peak_overload": ratio.loc[at].to_numpy(),
-        "peak_step": np.array([step for _, step in at], dtype="int64"),
-    }
 
 
 def _drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
@@ -170,8 +223,16 @@ def _drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
     return drift(*ends)
 
 
-def _products(trace: Trace, known: Recorded) -> tuple[float | None, float, tuple[str, ...]]:
+def _products(
+    trace: Trace, known: Recorded, loads: StepLoads
+) -> tuple[float | None, float, tuple[str, ...]]:
     """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
+    if not loads.are_ranks_known:
+        return (
+            None,
+            np.nan,
+            ("the tax is not known: which rank owns which expert was not recorded",),
+        )
     if not known.is_of_window:
         return None, np.nan, ("the tax is not known: times and routing are of other steps",)
     doubted = [check.check for check in trace.trust if "breakdown" in check.withholds]
@@ -192,9 +253,9 @@ def _products(trace: Trace, known: Recorded) -> tuple[float | None, float, tuple
             np.nan,
             ("the tax is not known: most products are of a fixed size, whatever the load",),
         )
-    by_device = products.groupby(["host", "device"], observed=True)["self_ns"].sum()
-    slowest = (int(by_device.max()) - whole / view.devices) / max(view.steps, 1)
-    return whole / view.shares, slowest, ()
+    by_device = products.groupby(["step", "host", "device"], observed=True)["self_ns"].sum()
+    slowest = int(by_device.groupby("step").max().sum())
+    return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
 
 
 def _bounds(most_ns: float, slowest_ns: float) -> tuple[float, float]:
@@ -212,52 +273,78 @@ def _levels(table: pd.DataFrame) -> list[str]:
 
 
 def _headline(
-    table: pd.DataFrame, factors: tuple[Loads, Loads] | None, bounds: tuple[float, float] | None
+    table: pd.DataFrame, loads: StepLoads, bounds: tuple[float, float] | None
 ) -> tuple[Metric, ...]:
-    if factors is None:
-        return (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count"))
-    whole = factors[1]
-    worst = table.iloc[int(table["rank_imbalance"].fillna(0).argmax())]
-    rank = int(np.nanargmax(whole)) if not np.isnan(whole).all() else None
-    nodes = table["node_imbalance"].max()
+    worst, ranks = _worst(table), loads.are_ranks_known
+    together = loads.by_rank.sum(axis=1, keepdims=True)  # all layers, [steps, 1, ranks]
+    is_any = ranks and bool(together.any())
+    overload = mean_of_steps(imbalance(together))[0]
     return (
         Metric("worst_expert_imbalance", _known(table["expert_imbalance"].max()), "ratio"),
         Metric("worst_rank_imbalance", _known(worst["rank_imbalance"]), "ratio"),
         Metric("worst_layer", int(worst["layer"]), ""),
-        Metric("worst_rank", int(worst["busiest_rank"]), ""),
-        Metric("worst_node_imbalance", _known(nodes), "ratio"),
-        Metric("cumulative_overload", None if rank is None else float(whole[rank]), "ratio"),
-        Metric("cumulative_rank", rank, ""),
+        Metric("worst_rank", int(worst["busiest_rank"]) if ranks else None, ""),
+        Metric("worst_node_imbalance", _known(table["node_imbalance"].max()), "ratio"),
+        Metric("cumulative_overload", _known(overload) if is_any else None, "ratio"),
+        Metric("cumulative_rank", int(busiest(together).place[0]) if is_any else None, ""),
         Metric("dead_experts", int(table["dead_experts"].sum()), "count"),
         Metric("tax_least", None if bounds is None else bounds[0], "ns"),
         Metric("tax_most", None if bounds is None else bounds[1], "ns"),
+        Metric("worst_rank_share", _known(worst["busiest_rank_share"]), "share"),
+        Metric("rank_imbalance_of_sums", _known(table["rank_imbalance_of_sums"].max()), "ratio"),
+        Metric(
+            "expert_imbalance_of_sums", _known(table["expert_imbalance_of_sums"].max()), "ratio"
+        ),
     )
+
+
+def _worst(table: pd.DataFrame) -> pd.Series:
+    """The layer whose ranks are most uneven, or its experts where ranks are not known."""
+    level = "expert" if table["rank_imbalance"].isna().all() else "rank"
+    return table.iloc[int(table[f"{level}_imbalance"].fillna(0).argmax())]
 
 
 def _known(value: float) -> float | None:
     return float(value) if pd.notna(value) else None
 
 
-def _story(table: pd.DataFrame) -> list[str]:
+def _story(table: pd.DataFrame, steps: int) -> list[str]:
     """What to read from the worst layer."""
-    if table["rank_imbalance"].isna().all():
+    if table["expert_imbalance"].isna().all():
         return ["no token was routed in these steps"]
-    worst = table.iloc[int(table["rank_imbalance"].fillna(0).argmax())]
-    said = []
-    if int(worst["ranks"]) > 1:
+    worst = _worst(table)
+    expert = f"{worst['expert_imbalance']:.2f} × the mean expert"
+    if pd.isna(worst["rank_imbalance"]):
+        return [
+            f"layer {worst['layer']}: {_who(worst, 'expert')} gets {expert}",
+            "one expert rank was recorded: imbalance of ranks is not to be seen; "
+            "moeprof.routing.record(…, expert_ranks=N) tells how many share the experts",
+        ]
+    said = [
+        f"layer {worst['layer']}: {_who(worst, 'rank')} gets {worst['rank_imbalance']:.2f} × the "
+        f"mean rank, {_who(worst, 'expert')} gets {expert}"
+    ]
+    if worst["busiest_rank_share"] < 1:
         said.append(
-            f"layer {worst['layer']}: rank {worst['busiest_rank']} gets "
-            f"{worst['rank_imbalance']:.2f} × the mean rank, expert {worst['busiest_expert']} gets "
-            f"{worst['expert_imbalance']:.2f} × the mean expert"
+            f"rank {worst['busiest_rank']} is the fullest in "
+            f"{format_percent(worst['busiest_rank_share'])} of {steps} steps; of the sums over the "
+            f"steps the fullest rank has {worst['rank_imbalance_of_sums']:.2f} ×, the busiest "
+            f"expert {worst['expert_imbalance_of_sums']:.2f} ×, as hot spots that move add up to "
+            "even sums"
         )
-    else:
-        said.append("one expert rank was recorded: imbalance of ranks is not to be seen")
     if worst["node_imbalance"] <= EVEN < worst["rank_imbalance"]:
         said.append(
             f"nodes are even ({worst['node_imbalance']:.2f}), ranks are not "
             f"({worst['rank_imbalance']:.2f}): the imbalance is inside the nodes"
         )
     return said
+
+
+def _who(row: pd.Series, kind: str) -> str:
+    """``rank 3``, or the one of each step where it is not always the same."""
+    if row[f"busiest_{kind}_share"] < 1:
+        return f"the busiest {kind} of each step"
+    return f"{kind} {row[f'busiest_{kind}']}"
 
 
 def _nodes_note(nodes: np.ndarray | None) -> tuple[str, ...]:

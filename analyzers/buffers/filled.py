@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from moeprof.analyzers.buffers.roles import BufferUse
-from moeprof.analyzers.load.recorded import recorded
+from moeprof.analyzers.load.recorded import missing_rows, recorded
 from moeprof.tables.trace import Trace
 
 
@@ -48,9 +48,7 @@ def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
     if trace.received.empty:
         none = Counts(pd.Series(dtype="float64"))
-        return Filled(none, none), (
-            "rows really used are not known: the run recorded no routing (moeprof.routing)",
-        )
+        return Filled(none, none), (missing_rows(trace),)
     known = recorded(trace)
     note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
     if known.routing.empty:

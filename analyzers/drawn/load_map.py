@@ -3,9 +3,10 @@
 Reads:   routing.
 Returns: one row per cell, layer by layer: an expert, or the busiest of some neighbours.
 
-Loads are those of `expert_load`: (token, expert) pairs of the global batch, mean over the used
-steps. Where there would be more than `MOST_CELLS`, neighbouring experts share one, which
-shows the busiest of them: a hot expert is never averaged away.
+Loads are (token, expert) pairs of the global batch, mean over the used steps. A hot spot that moves
+from step to step is even in the mean: a note says how much an expert gets in one step. Where there
+would be more than `MOST_CELLS`, neighbouring experts share one, which shows the busiest of them: a
+hot expert is never averaged away.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.drawn.cells import per_cell
-from moeprof.analyzers.expert_load import NONE, loads
+from moeprof.analyzers.expert_load import missing_tokens
 from moeprof.analyzers.load.balance import Loads, overload
+from moeprof.analyzers.load.by_place import hidden_by_the_mean, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -38,8 +40,9 @@ def load_map(trace: Trace) -> Analysis:
     """Tokens of every expert of every layer, beside what an even router would give it."""
     known = recorded(trace)
     if known.routing.empty:
-        return Analysis("load_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (NONE,))
-    layers, by_expert, by_rank = loads(known.routing)
+        return Analysis("load_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
+    found = step_loads(known.routing)
+    layers, by_expert = found.layers, found.by_expert.mean(axis=0)
     bundle = per_cell(*by_expert.shape)
     busiest = busiest_of_cells(by_expert, bundle)
     at = np.arange(len(layers))[:, None], busiest
@@ -56,7 +59,7 @@ def load_map(trace: Trace) -> Analysis:
     headline = (
         Metric("layers", len(layers), "count"),
         Metric("experts", by_expert.shape[1], "count"),
-        Metric("ranks", by_rank.shape[1], "count"),
+        Metric("ranks", found.by_rank.shape[2], "count"),
         Metric("steps", int(known.routing["step"].nunique()), "count"),
         Metric("experts_per_cell", bundle, "count"),
     )
@@ -65,7 +68,14 @@ def load_map(trace: Trace) -> Analysis:
         if bundle > 1
         else ()
     )
-    return Analysis("load_map", QUESTION, headline, SCHEMA, table, (*said, *known.notes))
+    return Analysis(
+        "load_map",
+        QUESTION,
+        headline,
+        SCHEMA,
+        table,
+        (*said, *hidden_by_the_mean(found.by_expert, "expert"), *known.notes),
+    )
 
 
 def busiest_of_cells(by_expert: Loads, bundle: int) -> np.ndarray:

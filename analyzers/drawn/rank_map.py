@@ -3,16 +3,18 @@
 Reads:   routing.
 Returns: one row per (layer, rank).
 
-Loads are those of `expert_load`: (token, expert) pairs of the global batch, mean over the used
-steps. A layer ends with its fullest rank, and a receive buffer must hold its rows.
+Loads are (token, expert) pairs of the global batch, mean over the used steps. A layer ends with its
+fullest rank, and a receive buffer must hold its rows: where the hot spot moves from step to step
+the mean hides it, and a note says how much a rank gets in one step.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from moeprof.analyzers.expert_load import NONE, loads
+from moeprof.analyzers.expert_load import missing_tokens
 from moeprof.analyzers.load.balance import overload
+from moeprof.analyzers.load.by_place import hidden_by_the_mean, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -35,10 +37,11 @@ def rank_map(trace: Trace) -> Analysis:
     """Pairs of every expert rank in every layer, beside what an even router would give it."""
     known = recorded(trace)
     if known.routing.empty:
-        return Analysis("rank_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (NONE,))
-    layers, _by_expert, by_rank = loads(known.routing)
+        return Analysis("rank_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (missing_tokens(trace),))
+    found = step_loads(known.routing)
+    layers, by_rank = found.layers, found.by_rank.mean(axis=0)
     ranks = by_rank.shape[1]
-    if ranks < 2:
+    if not found.are_ranks_known:
         return Analysis("rank_map", QUESTION, (), SCHEMA, SCHEMA.frame(), (ONE_RANK,))
     table = SCHEMA.frame(
         {
@@ -49,4 +52,5 @@ def rank_map(trace: Trace) -> Analysis:
         }
     )
     headline = (Metric("layers", len(layers), "count"), Metric("ranks", ranks, "count"))
-    return Analysis("rank_map", QUESTION, headline, SCHEMA, table, known.notes)
+    notes = (*hidden_by_the_mean(found.by_rank, "rank"), *known.notes)
+    return Analysis("rank_map", QUESTION, headline, SCHEMA, table, notes)

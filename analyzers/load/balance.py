@@ -1,7 +1,9 @@
 """Question: how far is a load from being spread evenly?
 
 Loads are tables of counts, int or float, [layers, places], where a place is an expert, a rank or a
-node. Balanced means that every place of a layer has the layer's mean.
+node; where it says so, [steps, layers, places]. Balanced means that every place of a layer has the
+layer's mean. A layer waits for its fullest place in every step anew, so the largest load of a step
+is taken first and the mean over steps last: a hot spot that moves from step to step has even sums.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ Loads = npt.NDArray[np.float64]
 
 
 def imbalance(loads: Loads) -> Loads:
-    """Largest load of each layer over its mean, [layers]; NaN for a layer without load."""
-    means = loads.mean(axis=1)
+    """Largest load over the mean, [layers], or [steps, layers] by step; NaN without load."""
+    means = loads.mean(axis=-1)
     largest: Loads = np.divide(
-        loads.max(axis=1), means, out=np.full(len(loads), np.nan), where=means > 0
+        loads.max(axis=-1), means, out=np.full(means.shape, np.nan), where=means > 0
     )
     return largest
 
@@ -55,9 +57,12 @@ def tax(rank_loads: Loads, product_ns: float) -> Loads:
 
     The products of a rank take time in proportion to its rows, and a layer ends with its fullest
     rank. `product_ns` is what the products of all layers take on the mean rank, so a row costs
-    product_ns / Σ_l mean_l, and layer l loses (max_l − mean_l) of these.
+    product_ns / Σ_l mean_l, and layer l loses (max_l − mean_l) of these. Of [steps, layers, places]
+    that is the mean over the steps.
     """
-    means = rank_loads.mean(axis=1)
-    whole = float(means.sum())
-    gain: Loads = (rank_loads.max(axis=1) - means) * (product_ns / whole if whole > 0 else np.nan)
+    stacked = rank_loads if rank_loads.ndim == 3 else rank_loads[None]
+    means = stacked.mean(axis=2)
+    whole = float(means.sum(axis=1).mean())
+    lost = (stacked.max(axis=2) - means).mean(axis=0)
+    gain: Loads = lost * (product_ns / whole if whole > 0 else np.nan)
     return gain

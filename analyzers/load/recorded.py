@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
+
+TOKENS, ROWS = "routing", "rows received"
+OTHER_STEPS = "routing was recorded for other steps than those of the trace"
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,48 @@ def recorded(trace: Trace) -> Recorded:
             "are taken from all recorded steps"
         )
         return Recorded(routing, received, False, groups, (note,))
-    first = routing if received.empty else received
-    if not first["step"].isin(steps).any():
-        note = "routing was recorded for other steps than those of the trace"
-        return Recorded(routing, received, False, groups, (note,))
-    inside = [f if f.empty else f[f["step"].isin(steps)] for f in (routing, received)]
-    return Recorded(inside[0], inside[1], True, groups, ())
+    frames = {TOKENS: routing, ROWS: received}
+    inside = {name: frame[frame["step"].isin(steps)] for name, frame in frames.items()}
+    missed = [name for name in frames if inside[name].empty and len(frames[name])]
+    notes = (OTHER_STEPS,) if missed else ()
+    told = [f"{name}: {_compared(frames[name], steps)}" for name in missed]
+    told += [
+        f"{name}: {_compared(inside[name], steps)}"
+        for name in frames
+        if 0 < _count(inside[name]) < len(steps)
+    ]
+    kept = {name: frames[name] if name in missed else inside[name] for name in frames}
+    return Recorded(kept[TOKENS], kept[ROWS], not missed, groups, (*notes, *told))
+
+
+def missing_rows(trace: Trace) -> str:
+    """Why rows really used are not known, where no rank's rows were recorded."""
+    if trace.routing.empty:
+        return "rows really used are not known: the run recorded no routing (moeprof.routing)"
+    return (
+        "rows really used are not known: the run recorded the tokens of each expert "
+        f"({named_steps(trace.routing['step'].unique())}), not the rows that each rank received "
+        "(received_rows of moeprof.routing.record)"
+    )
+
+
+def named_steps(steps: Iterable[int]) -> str:
+    """``step 4``, ``steps 4 to 9``, ``steps 1, 4, 9, 12 and 3 more``."""
+    known = sorted(int(step) for step in steps if step != -1)
+    if not known:
+        return "no step"
+    if len(known) == 1:
+        return f"step {known[0]}"
+    if known[-1] - known[0] == len(known) - 1:
+        return f"steps {known[0]} to {known[-1]}"
+    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    return f"steps {', '.join(map(str, known[:_MOST_NAMED]))}{more}"
+
+
+def _compared(frame: pd.DataFrame, used: np.ndarray) -> str:
+    found = frame["step"].unique()
+    return f"recorded for {named_steps(found)}, while figures are of {named_steps(used)}"
+
+
+def _count(frame: pd.DataFrame) -> int:
+    return int(frame["step"].nunique())

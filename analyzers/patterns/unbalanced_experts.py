@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from moeprof.analyzers.expert_load import EVEN, expert_load
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
 
 
 def find(trace: Trace) -> Hint | None:
@@ -13,17 +16,23 @@ def find(trace: Trace) -> Hint | None:
     worst = table.nlargest(1, "rank_imbalance")
     if worst.empty or not float(worst["rank_imbalance"].iloc[0]) > EVEN:
         return None
-    layer, rank, expert = (
-        int(worst[name].iloc[0]) for name in ("layer", "busiest_rank", "busiest_expert")
-    )
-    ratio = float(worst["rank_imbalance"].iloc[0])
+    row = worst.iloc[0]
     known = table["tax_ns"].notna().any()
     return Hint(
         "unbalanced_experts",
-        f"in layer {layer} rank {rank} gets {ratio:.2f} × the mean (token, expert) pairs, and "
-        f"expert {expert} {float(worst['expert_imbalance'].iloc[0]):.2f} × the mean",
+        f"in layer {row['layer']} {_who(row, 'rank')} gets {row['rank_imbalance']:.2f} × the mean "
+        f"(token, expert) pairs, and {_who(row, 'expert')} {row['expert_imbalance']:.2f} × the "
+        "mean",
         "balance the routing (auxiliary loss, bias of the gate), or place busy experts on ranks "
         "with idle ones",
         "expert_load",
         gain_ns=float(table["tax_ns"].sum()) if known else None,
     )
+
+
+def _who(row: pd.Series, kind: str) -> str:
+    """``rank 3``, or what the hot spot of each step is where it is not always the same."""
+    name, share = f"{kind} {row[f'busiest_{kind}']}", float(row[f"busiest_{kind}_share"])
+    if share == 1:
+        return name
+    return f"the busiest {kind} of each step ({name} in {format_percent(share)} of them)"

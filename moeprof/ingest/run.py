@@ -15,7 +15,7 @@ from moeprof.ingest.joining.common_start import on_one_start
 from moeprof.ingest.joining.side_by_side import side_by_side
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
-from moeprof.ingest.sources.routing import read_routing
+from moeprof.ingest.sources.routing import read_routing, routing_notes
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
@@ -61,7 +61,7 @@ def open_run(
     damage = (*(f"a host is left out: {error}" for error in lost), *meta_damage(found.run))
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
-    notes = (*found.notes, *placed)
+    notes = (*found.notes, *placed, *routing_notes(found.run))
     source = Source(str(path), str(found.run or ""), notes, processes, damage)
     return assemble(source, read, *read_routing(found.run))
 

@@ -11,15 +11,18 @@ def expert_load(document: Document) -> str:
     """The busiest expert and rank against the mean, and experts without a token."""
     found = headline(document, "expert_load")
     if found.get("worst_expert_imbalance") is None:
-        return "Not known: the run recorded no routing."
+        return "Not known: the notes say why."
     told = (
         f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
         "of the mean one"
     )
     if found["worst_rank_imbalance"] is not None:
+        share = found.get("worst_rank_share")
+        is_one = not is_number(share) or share == 1
+        rank = f"rank {found['worst_rank']}" if is_one else "the fullest rank of each step"
         told += (
-            f"; ranks differ most in layer {found['worst_layer']}, where rank "
-            f"{found['worst_rank']} gets {_times(found['worst_rank_imbalance'])} the mean"
+            f"; ranks differ most in layer {found['worst_layer']}, where {rank} gets "
+            f"{_times(found['worst_rank_imbalance'])} the mean"
         )
     dead = found["dead_experts"]
     return f"{told}; experts without a token: {written(dead, 'count') if dead else 'none'}."

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers.buffers.filled import filled
 from moeprof.analyzers.expert_load import expert_load
 from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
 from moeprof.analyzers.load.by_step import imbalance_by_step
@@ -114,6 +115,79 @@ def test_the_worst_step_of_a_layer_is_kept_beside_the_mean():
     assert row["rank_imbalance"] == 1.25  # 25 of a mean of 20
     assert (row["peak_overload"], row["peak_step"]) == (1.5, 1)
     assert row["drift"] == 0.25  # from 1/2, 1/2 to 3/4, 1/4
+
+
+def moving(hot_ranks, row_ns=7):
+    """3 ranks of 2 experts: in each step one of them gets 50 + 40 pairs, the others 15 each."""
+    loads = [[[15] * 2 * r + [50, 40] + [15] * 2 * (2 - r)] for r in hot_ranks]
+    steps = range(20, 20 + len(hot_ranks))
+    work = [
+        kernel("up", 1000 * step, row_ns * (90 if device == hot else 30), step=step, device=device)
+        for step, hot in zip(steps, hot_ranks, strict=True)
+        for device in range(3)
+    ]
+    return routed(loads, ranks=3, steps=tuple(steps), work=work)
+
+
+@pytest.mark.parametrize("hot_ranks", [(0, 1, 2, 0, 1, 2), (1, 1, 1)])
+def test_a_hot_spot_costs_as_much_where_it_moves(hot_ranks):
+    """90 of a mean of 50 rows, 50 of a mean of 25; 40 rows of 7 ns are lost in every step."""
+    found = expert_load(moving(hot_ranks))
+    row, head = found.table.iloc[0], values(found)
+    assert (row["rank_imbalance"], row["expert_imbalance"]) == (1.8, 2.0)
+    assert head["worst_rank_imbalance"] == head["cumulative_overload"] == 1.8
+    assert row["tax_ns"] == pytest.approx(280.0)
+    assert (head["tax_least"], head["tax_most"]) == (pytest.approx(280.0), pytest.approx(280.0))
+    assert row["level"] == "rank"
+
+
+def test_sums_over_the_steps_stand_beside_a_hot_spot_that_moves():
+    """Of the busiest expert 2 × 50 + 4 × 15 = 160 of a mean of 150."""
+    found = expert_load(moving((0, 1, 2, 0, 1, 2)))
+    row = found.table.iloc[0]
+    assert row["rank_imbalance_of_sums"] == 1.0
+    assert row["expert_imbalance_of_sums"] == pytest.approx(160 / 150)
+    assert row["busiest_rank_share"] == pytest.approx(1 / 3)
+    assert "the busiest rank of each step gets 1.80 × the mean rank" in found.notes[0]
+    steady = expert_load(moving((1, 1, 1)))
+    assert steady.table.iloc[0]["rank_imbalance_of_sums"] == 1.8
+    assert "rank 1 gets 1.80 × the mean rank, expert 2 gets 2.00" in steady.notes[0]
+
+
+def test_without_ranks_no_imbalance_of_ranks_is_shown():
+    found = expert_load(routed([[10, 30, 0, 0]], ranks=1))
+    row, head = found.table.iloc[0], values(found)
+    names = ["rank_imbalance", "node_imbalance", "peak_overload", "tax_ns"]
+    assert row[names].isna().all()
+    assert (row["busiest_rank"], row["peak_step"]) == (-1, -1)
+    assert row["expert_imbalance"] == 3.0
+    of_ranks = ["worst_rank_imbalance", "worst_rank", "cumulative_overload", "tax_least"]
+    assert [head[name] for name in of_ranks] == [None] * 4
+    assert any("which rank owns which expert was not recorded" in note for note in found.notes)
+
+
+def test_routing_of_other_steps_is_named_with_its_steps():
+    notes = expert_load(routed([[10, 30]], ranks=2, steps=(7, 8, 9))).notes
+    assert "routing: recorded for steps 7 to 9, while figures are of step 0" in notes
+
+
+def test_routing_of_some_of_the_steps_is_told():
+    work = [kernel("up", 100 * step, 50, step=step) for step in range(4)]
+    notes = expert_load(routed([[10, 30]], ranks=2, steps=(1, 3), work=work)).notes
+    assert "routing: recorded for steps 1, 3, while figures are of steps 0 to 3" in notes
+
+
+def test_rows_received_without_tokens_are_not_called_no_routing():
+    trace = routed([[1, 1]], ranks=2)
+    received = RECEIVED.frame([{"step": 4, "layer": 0, "group": 0, "rank": 0, "rows": 9}])
+    trace = dataclasses.replace(trace, routing=ROUTING.frame(), received=received)
+    (note,) = expert_load(trace).notes
+    assert "the rows that each rank received (step 4)" in note
+
+
+def test_tokens_without_rows_received_are_not_called_no_routing():
+    _, (note,) = filled(routed([[1, 3]], ranks=2))
+    assert "recorded the tokens of each expert (step 0), not the rows" in note
 
 
 def test_the_tax_is_the_share_of_the_products_above_the_mean():

@@ -59,17 +59,30 @@ def test_ranks_get_the_sum_of_their_experts():
     assert cells(found) == [(0, 0, 4.0, 1.0), (0, 1, 4.0, 1.0), (1, 0, 0.0, 0.0), (1, 1, 4.0, 2.0)]
 
 
-def test_the_largest_cell_of_a_layer_is_what_expert_load_says():
+def test_the_largest_cell_of_a_layer_is_what_expert_load_says_of_the_sums():
     tokens = np.random.default_rng(0).integers(0, 500, (3, 5, 16))
     trace = routed(tokens, ranks=4)
     summed = expert_load(trace).table.set_index("layer")
     experts = load_map(trace).table
     top = experts.loc[experts.groupby("layer")["load_factor"].idxmax()].set_index("layer")
-    assert top["load_factor"].to_numpy() == pytest.approx(summed["expert_imbalance"].to_numpy())
-    assert top["expert"].tolist() == summed["busiest_expert"].tolist()
+    assert top["load_factor"].to_numpy() == pytest.approx(
+        summed["expert_imbalance_of_sums"].to_numpy()
+    )
+    assert top["expert"].tolist() == tokens.sum(axis=0).argmax(axis=1).tolist()
     ranks = rank_map(trace).table.groupby("layer")["load_factor"].max()
-    assert ranks.to_numpy() == pytest.approx(summed["rank_imbalance"].to_numpy())
+    assert ranks.to_numpy() == pytest.approx(summed["rank_imbalance_of_sums"].to_numpy())
     assert experts["tokens"].sum() == pytest.approx(tokens.sum() / 3)
+
+
+@pytest.mark.parametrize("drawn", [load_map, rank_map])
+def test_a_hot_spot_that_moves_is_told_beside_the_even_map(drawn):
+    """Of 4 experts one gets 13 of 16 pairs, another one in each of 4 steps: 13 / 4 = 3.25."""
+    tokens = [[[13 if e == s else 1 for e in range(4)]] for s in range(4)]
+    found = drawn(routed(tokens, ranks=4))
+    assert found.table["load_factor"].tolist() == [1.0] * 4
+    assert any("gets 3.25 × the mean where the map shows 1.00 ×" in n for n in found.notes)
+    steady = drawn(routed([[[13, 1, 1, 1]]] * 4, ranks=4))
+    assert not any("where the map shows" in note for note in steady.notes)
 
 
 def test_a_layer_without_tokens_has_no_load_factor():

@@ -43,6 +43,32 @@ def _one(file: Path, schema: Schema) -> pd.DataFrame:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise TraceError(f"{file}: expected a Parquet table, found {error}; remove it") from error
     try:
-        return schema.check(table)
+        return schema.check(_as_int64(table, schema))
     except TableError as error:
         raise TraceError(f"{file}: {error}; remove it") from error
+
+
+def _as_int64(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Counts of any width and sign, and floats that are whole, as the schema has them."""
+    names = [name for name in schema.names if name in table.columns]
+    kept = {name: table[name] for name in names if _are_whole(table[name])}
+    return table.assign(**{name: values.astype("int64") for name, values in kept.items()})
+
+
+def _are_whole(values: pd.Series) -> bool:
+    if values.isna().any() or not pd.api.types.is_numeric_dtype(values):
+        return False
+    numbers = values.to_numpy()
+    return bool(values.dtype != "bool" and (numbers == numbers.round()).all())
+
+
+def routing_notes(run: Path | None) -> tuple[str, ...]:
+    """What lies in ``RUN/routing`` and is no table: a file whose writer was stopped, say."""
+    try:
+        cut = sorted((run / "routing").glob("*.partial")) if run is not None else []
+    except OSError:
+        return ()
+    return tuple(
+        f"{file}: the recorded routing was not written to its end, so it is left out"
+        for file in cut
+    )
