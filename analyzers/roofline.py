@@ -91,7 +91,10 @@ def _measured(
     sent = classes_of(trace)
     sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
     counted = costs_of(trace)
-    counted = counted[["module", "op"]].assign(is_counted=counted["flops"].notna())
+    counted = counted[["module", "op"]].assign(
+        is_counted=counted["flops"].notna(),
+        is_sized=counted["bytes"].notna() | counted["flops"].isna(),
+    )
     table = costs.merge(sent, how="left").merge(counted, how="left")
     table = table.assign(
         is_sent=table["is_sent"].eq(True) | table["kind"].eq("exchange"),
@@ -155,7 +158,7 @@ def _headline(
     used = trace.steps[trace.steps["used"]]
     seconds = float(used["duration_ns"].mean()) / 1e9 if view.steps else None
     possible = seconds * spec.bf16_flops_per_s if seconds and spec else None
-    is_here = ops["bound"].ne("") | ops["bytes"].gt(0) & ~ops["is_sent"]
+    is_here = ops["bound"].ne("") | (ops["bytes"].gt(0) | ~ops["is_sized"]) & ~ops["is_sent"]
     is_whole = is_covered and is_here.any()
     at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_whole else None
     return (

@@ -118,6 +118,6 @@ def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> B
         dtype=largest.dtype,
         rows=rows,
         width=dims[-1],
-        size_bytes=copies * largest.size_bytes,
+        size_bytes=copies * int(largest.size_bytes),
         source=label["source"],
     )

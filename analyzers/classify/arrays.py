@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from math import prod
+from math import nan, prod
 from typing import NamedTuple
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _BITS = re.compile(r"\d+")
+_UNKNOWN = re.compile(r"type\d+")
 _FLOAT = re.compile(r"(?:bf|f)\d")
 
 
@@ -24,9 +25,14 @@ class Array(NamedTuple):
         return prod(self.dims)
 
     @property
-    def size_bytes(self) -> int:
-        """Size as XLA lays it out, elements of less than a byte packed."""
-        return (self.elements * _bits(self.dtype) + 7) // 8
+    def is_known(self) -> bool:
+        """Whether it is known how large an element is: a newer XLA may have other types."""
+        return _UNKNOWN.fullmatch(self.dtype) is None
+
+    @property
+    def size_bytes(self) -> float:
+        """Size as XLA lays it out, elements of less than a byte packed; NaN where not known."""
+        return (self.elements * _bits(self.dtype) + 7) // 8 if self.is_known else nan
 
     @property
     def is_float(self) -> bool:
@@ -41,6 +47,16 @@ def arrays_of(shape: str) -> tuple[Array, ...]:
         Array(dtype, tuple(int(d) for d in dims.split(",") if d))
         for dtype, dims in _ARRAY.findall(shape)
     )
+
+
+def has_unknown_type(shape: str) -> bool:
+    """Whether the elements of a part of a shape have a type of which the size is not known."""
+    return bool(unknown_types(shape))
+
+
+def unknown_types(shape: str) -> tuple[str, ...]:
+    """Element types of a shape of which the size is not known, as ``type91``."""
+    return tuple(dict.fromkeys(part.dtype for part in arrays_of(shape) if not part.is_known))
 
 
 def _bits(dtype: str) -> int:

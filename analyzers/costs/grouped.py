@@ -117,8 +117,8 @@ def costs_that_run(trace: Trace) -> pd.DataFrame:
     return COSTS.frame({name: table[name] for name in COSTS.names})
 
 
-def _item_bytes(dtype: str) -> int:
-    return Array(dtype, (1,)).size_bytes if dtype else 0
+def _item_bytes(dtype: str) -> float:
+    return Array(dtype, (1,)).size_bytes if dtype else 0.0
 
 
 class ModelFlops(NamedTuple):

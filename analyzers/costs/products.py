@@ -175,5 +175,8 @@ def _of_weight(lhs: Array, rhs: Array, result: Array) -> Product | None:
 
 
 def _wider(lhs: str, rhs: str) -> str:
-    """Element type whose unit computes a product: the wider of its operands'."""
+    """Element type whose unit computes a product: the wider of its operands', or one not known."""
+    first, second = Array(lhs, (8,)), Array(rhs, (8,))
+    if not (first.is_known and second.is_known):
+        return lhs if not first.is_known else rhs
     return max(lhs, rhs, key=lambda dtype: Array(dtype, (8,)).size_bytes)

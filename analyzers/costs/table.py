@@ -7,6 +7,7 @@ import functools
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.classify.arrays import has_unknown_type
 from moeprof.analyzers.costs.executions import RUNS, runs_of
 from moeprof.analyzers.costs.flops import Flops, flops_of
 from moeprof.analyzers.costs.traffic import bytes_of
@@ -38,7 +39,7 @@ def costs_of(trace: Trace) -> pd.DataFrame:
     for module, name in zip(runs["module"], runs["op"], strict=True):
         program = programs[int(module)]
         op = program.ops[str(name)]
-        is_told = op.size_bytes >= 0 and bool(op.shape)
+        is_told = bool(op.shape) and (op.size_bytes >= 0 or has_unknown_type(op.shape))
         flops = flops_of(program, op) if is_told else _NOT_TOLD
         moved = bytes_of(program, op) if is_told else None
         rows.append((flops.flops, flops.again, moved, flops.dtype, flops.kind))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
-LAWS: tuple[Callable[[Trace], Law], ...] = (hosts_end_together, tokens)
+LAWS: tuple[Callable[[Trace], Law], ...] = (hosts_end_together, tokens, bytes_known)
 """Every law of the answer, in the order of the record, behind those of the input."""
 
 

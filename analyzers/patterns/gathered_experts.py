@@ -32,10 +32,11 @@ def find(trace: Trace) -> Hint | None:
         return None
     cost_ns = sum(run.per_step_ns for run in found)
     size = max(run.op.size_bytes for run in found)
+    each = f", up to {format_bytes(size)} each" if size >= 0 else ""
     return Hint(
         "gathered_experts",
-        f"{len(found)} all-gather(s) bring the weights of all experts to every rank, up to "
-        f"{format_bytes(size)} each: {format_ns(cost_ns)} {window(trace).each}, their gradients' "
+        f"{len(found)} all-gather(s) bring the weights of all experts to every rank{each}: "
+        f"{format_ns(cost_ns)} {window(trace).each}, their gradients' "
         "reduce-scatters aside; tokens stay where they are",
         "send tokens instead: write dispatch and combine as explicit all-to-alls (shard_map, "
         "ragged_all_to_all or DeepEP), or constrain the dispatched tokens to the expert axis",

@@ -1,12 +1,13 @@
 """Bytes that ops move, each worked out by hand."""
 
+import pytest
 from builders.programs import call, dims, parameter, program
 from builders.work import hlo
 
 from moeprof.analyzers.costs.traffic import bytes_of
 
 
-def moved(*rows) -> int:
+def moved(*rows):
     made = program(*rows)
     return bytes_of(made, made.ops["out"])
 
@@ -96,3 +97,46 @@ def test_an_operand_that_is_also_read_whole_counts_whole():
     whole = inner("whole", "reduce", "pa", "f32[8]", 32)
     root = inner("root", "tuple", "cut whole", "(f32[1,8], f32[8])", 64, root=True)
     assert fusion(cut, whole, root, size_bytes=64) == 3200 + 4 + 64
+
+
+UNKNOWN = "type77[512]"
+
+
+def unknown(name):
+    return parameter(name, UNKNOWN, size_bytes=-1)
+
+
+def test_an_operand_of_unknown_size_makes_the_sum_unknown():
+    a = parameter("a", "f32[512]", size_bytes=2048)
+    out = hlo("out", "add", "a b", shape="f32[512]", size_bytes=2048)
+    assert moved(a, unknown("b"), out) is None
+    assert moved(a, parameter("b", "f32[512]", size_bytes=2048), out) == 3 * 2048
+
+
+def test_a_result_of_unknown_size_makes_the_sum_unknown():
+    a = parameter("a", "f32[512]", size_bytes=2048)
+    assert moved(a, hlo("out", "convert", "a", shape=UNKNOWN, size_bytes=-1)) is None
+    start = hlo("out", "all-gather-start", "a", shape=f"(f32[512], {UNKNOWN})", size_bytes=-1)
+    assert moved(a, start) is None
+
+
+def test_a_library_call_whose_scale_is_unknown_moves_nobody_knows_how_much():
+    a = parameter("a", "f8e4m3fn[4,8]", size_bytes=32)
+    result = {**call("__cublas$lt$matmul$f8", "bf16[4,4]", "a", "b"), "size_bytes": 32}
+    assert moved(a, unknown("b"), result) is None
+
+
+def test_what_is_free_stays_free():
+    assert moved(unknown("a"), hlo("out", "bitcast", "a", shape=UNKNOWN, size_bytes=-1)) == 0
+
+
+@pytest.mark.parametrize("touched", ["slice", "add"])
+def test_a_fusion_that_reads_an_unknown_type_is_unknown(touched):
+    size = -1 if touched == "slice" else 64
+    inner = [
+        hlo("p", "parameter", shape=UNKNOWN, size_bytes=-1, computation="f", parameter=0),
+        hlo("s", touched, "p", shape="type77[64]", size_bytes=size, computation="f"),
+        hlo("r", "negate", "s", shape="f32[64]", size_bytes=256, computation="f", is_root=True),
+    ]
+    out = hlo("out", "fusion", "a", shape="f32[64]", size_bytes=256, called="f")
+    assert moved(unknown("a"), *inner, out) is None
