@@ -73,7 +73,9 @@ def roofline(trace: Trace) -> Analysis:
     table = schema.frame({name: shown[name] for name in schema.names})
     asked = model_flops(trace)
     headline = _headline(trace, view, ops, asked, spec)
-    return Analysis("roofline", QUESTION, headline, schema, table, _notes(ops, spec, view, asked))
+    return Analysis(
+        "roofline", QUESTION, headline, schema, table, _notes(trace, ops, spec, view, asked)
+    )
 
 
 @functools.lru_cache(maxsize=2)  # the drawing asks again
@@ -195,7 +197,11 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _notes(
-    ops: pd.DataFrame, spec: HardwareSpec | None, view: Window, asked: ModelFlops
+    trace: Trace,
+    ops: pd.DataFrame,
+    spec: HardwareSpec | None,
+    view: Window,
+    asked: ModelFlops,
 ) -> tuple[str, ...]:
     if ops.empty:
         return ("none in this trace: no device work whose program is known", *view.notes)
@@ -210,10 +216,11 @@ def _notes(
             "over the step"
         )
     if not asked.is_exact:
+        is_told = len(trace.routing) or len(trace.received)
+        why = "is not known of these" if is_told else "was not recorded (moeprof.routing)"
         notes.append(
             "MFU is not known: the experts' products make room for more rows than tokens chose, "
-            "and how many did was not recorded (moeprof.routing), or a capacity cut them off; "
-            "mfu_at_most counts every row"
+            f"and how many did {why}, or a capacity cut them off; mfu_at_most counts every row"
         )
     if spec is None:
         notes.append(

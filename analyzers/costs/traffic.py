@@ -64,7 +64,7 @@ def _written(op: Op) -> float:
 
 def _of_fusion(program: Program, op: Op) -> float:
     members = {m.name: m for name in op.called for m in program.members[name]}
-    read = 0
+    read = 0.0
     for member in members.values():
         if member.opcode == "parameter":
             touched = [_touched(program, user, via) for user, via in _users(program, member)]

@@ -30,7 +30,7 @@ class StepLoads:
     @property
     def are_ranks_known(self) -> bool:
         """Whether the run told which rank owns which expert: one rank alone tells nothing."""
-        return self.by_rank.shape[2] > 1
+        return int(self.by_rank.shape[2]) > 1
 
 
 def step_loads(routing: pd.DataFrame) -> StepLoads:
@@ -38,9 +38,10 @@ def step_loads(routing: pd.DataFrame) -> StepLoads:
     steps, step = np.unique(routing["step"].to_numpy(), return_inverse=True)
     layers, layer = np.unique(routing["layer"].to_numpy(), return_inverse=True)
     tokens = routing["tokens"].to_numpy(dtype=np.float64)
+    expert, rank = routing["expert"].to_numpy(), routing["rank"].to_numpy()
+    ranks = rank if rank.min() >= 0 else np.zeros_like(rank)  # -1 is one that nobody knows
     by_expert, by_rank = (
-        _dense((step, layer, routing[place].to_numpy()), tokens, (len(steps), len(layers)))
-        for place in ("expert", "rank")
+        _dense((step, layer, place), tokens, (len(steps), len(layers))) for place in (expert, ranks)
     )
     return StepLoads(steps, layers, by_expert, by_rank)
 

@@ -159,7 +159,7 @@ def _flush_log(run_dir: Path, log: _Log) -> list[Path]:
 
 def _routing_rows(entry: _Entry) -> np.ndarray:
     """[layers · experts, 5]: the columns of `ROUTING_COLUMNS`."""
-    tokens = np.asarray(entry.tokens_per_expert)
+    tokens = np.asarray(entry.tokens_per_expert).astype(np.int64)  # bfloat16 joins no integers
     layer, expert = np.indices(tokens.shape).reshape(2, -1)
     experts_per_rank = tokens.shape[1] // entry.expert_ranks
     return np.stack(
@@ -189,6 +189,7 @@ def _received_rows(entry: _Entry) -> np.ndarray:
 
 
 def _received_part(entry: _Entry, rows: np.ndarray, start: list[int]) -> np.ndarray:
+    rows = rows.astype(np.int64)
     layer, group, rank = np.indices(rows.shape).reshape(3, -1)
     step = np.full(rows.size, entry.step)
     layer = layer + start[0] + entry.first_layer

@@ -36,7 +36,7 @@ def receive_buffers(document: Document) -> str:
         return NONE
     first = found[0]
     worst, used = first["worst_bytes"], first["used_bytes"]
-    share = "use not recorded"
+    share = "use not known"
     if isinstance(used, int | float) and isinstance(worst, int | float) and worst:
         share = f"{format_percent(used / worst)} of it used"
     return f"Largest: {buffer_name(first)}, {written(worst, 'bytes')}, {share}."

@@ -154,8 +154,10 @@ def test_sums_over_the_steps_stand_beside_a_hot_spot_that_moves():
     assert "rank 1 gets 1.80 × the mean rank, expert 2 gets 2.00" in steady.notes[0]
 
 
-def test_without_ranks_no_imbalance_of_ranks_is_shown():
-    found = expert_load(routed([[10, 30, 0, 0]], ranks=1))
+@pytest.mark.parametrize("rank", [0, -1])
+def test_without_ranks_no_imbalance_of_ranks_is_shown(rank):
+    trace = routed([[10, 30, 0, 0]], ranks=1)
+    found = expert_load(dataclasses.replace(trace, routing=trace.routing.assign(rank=rank)))
     row, head = found.table.iloc[0], values(found)
     names = ["rank_imbalance", "node_imbalance", "peak_overload", "tax_ns"]
     assert row[names].isna().all()

@@ -191,3 +191,10 @@ def test_steps_that_failed_are_named_at_exit_and_the_others_written(tmp_path):
     assert done.returncode == 0
     assert done.stderr.decode() == "moeprof: no routing of step(s) 4, which failed\n"
     assert read(tmp_path, "p0.parquet")["step"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "uint8", "int16"])
+def test_counts_of_any_type_are_whole_numbers(run_dir, dtype):
+    moeprof.routing.record(3, jnp.array([[5, 0, 2]], dtype))
+    moeprof.routing.flush()
+    assert ROUTING.check(read(run_dir, "p0.parquet"))["tokens"].tolist() == [5, 0, 2]

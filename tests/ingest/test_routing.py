@@ -57,3 +57,11 @@ def test_a_table_that_was_not_written_to_its_end_is_named(tmp_path):
     (note,) = routing_notes(tmp_path)
     assert "p0.partial: the recorded routing was not written to its end" in note
     assert routing_notes(None) == ()
+
+
+def test_a_count_below_zero_is_one_clear_line(tmp_path):
+    (tmp_path / "routing").mkdir()
+    row = {"step": 4, "layer": 1, "expert": 2, "rank": 0, "tokens": -3}
+    pd.DataFrame([row]).to_parquet(tmp_path / "routing" / "p0.parquet")
+    with pytest.raises(TraceError, match=r"from 0 in column 'tokens', found -3; remove it"):
+        read_routing(tmp_path)

@@ -131,10 +131,10 @@ def parse_buffers(
     for part in lists.get(_LOGICAL, []):
         identity, size, color, op, op_id, index = _logical(data, part)
         op = op_names.get(op_id, op)
-        *home, painted = homes.get(identity, nowhere)
+        allocation, offset, kind, painted = homes.get(identity, nowhere)
+        place = (allocation, offset, kind, painted or color)  # it lies where its allocation does
         life = lives.get(identity, untraced)
-        color = painted or color  # all values of an allocation lie where it does
-        found.append(Buffer(identity, op, index, size, *home, color, *life, identity in at_peak))
+        found.append(Buffer(identity, op, index, size, *place, *life, identity in at_peak))
     return tuple(found)
 
 

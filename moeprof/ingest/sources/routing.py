@@ -12,6 +12,8 @@ from moeprof.ingest.unreadable import unreadable
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Schema
 
+_SIGNED = ("step", "rank")  # a rank of -1 is one that nobody knows
+
 
 def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none.
@@ -43,9 +45,16 @@ def _one(file: Path, schema: Schema) -> pd.DataFrame:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise TraceError(f"{file}: expected a Parquet table, found {error}; remove it") from error
     try:
-        return schema.check(_as_int64(table, schema))
+        counts = schema.check(_as_int64(table, schema))
     except TableError as error:
         raise TraceError(f"{file}: {error}; remove it") from error
+    negative = [name for name in schema.names if name not in _SIGNED and (counts[name] < 0).any()]
+    if negative:
+        raise TraceError(
+            f"{file}: expected numbers from 0 in column '{negative[0]}', found "
+            f"{counts[negative[0]].min()}; remove it"
+        )
+    return counts
 
 
 def _as_int64(table: pd.DataFrame, schema: Schema) -> pd.DataFrame:
