@@ -92,8 +92,6 @@ QUESTION = "How unevenly are tokens spread over experts, ranks and nodes?"
 _PLACE = ["module", "op"]
 EVEN = 1.1
 """Up to this ratio a level is called even."""
-
-
 NONE = (
     "none in this trace: the run recorded no routing; moeprof.routing.record(step, "
     "tokens_per_expert) in the training loop does, without waiting for the device"
@@ -116,9 +114,8 @@ def expert_load(trace: Trace) -> Analysis:
     loads = step_loads(known.routing)
     nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
     product_ns, slowest_ns, why_not = _products(trace, known, loads)
-    taxes = np.full(len(loads.layers), np.nan)
-    if product_ns is not None:
-        taxes = tax(loads.by_rank, product_ns)
+    unknown = np.full(len(loads.layers), np.nan)
+    taxes = unknown if product_ns is None else tax(loads.by_rank, product_ns)
     table = pd.DataFrame(
         {
             "layer": loads.layers,

@@ -13,8 +13,8 @@ import re
 from moeprof.analyzers.classify.program import FLOATS, Op, Program
 
 _WEIGHT = re.compile(
-    r"\b(params?|variables|kernel|embedding|opt_state|optimizer|master|[wW]|w[iogqkv123](_\d)?|"
-    r"[wW]_\w+)\b"
+    r"\b(params?|variables|weight|kernel\w*|embedding\w*|\w+_proj|opt_state|optimizer|master|"
+    r"[wW]|w[iogqkv123](_\d)?|[wW]_\w+)\b"
 )
 """Names of an argument or of a part of it that are those of weights in JAX's libraries."""
 

@@ -96,7 +96,9 @@ def test_an_all_to_all_in_a_function_that_dispatches_is_a_dispatch(tmp_path):
     assert of_argument(tmp_path, "all-gather", "all_gather", "x", frames) == "weight_gather"
 
 
-@pytest.mark.parametrize("name", ["params['mlp']['w_up']", "state.params['moe']['wi_0']", "w1"])
+@pytest.mark.parametrize(
+    "name", ["params['mlp']['w_up']", "state.params['moe']['wi_0']", "w1", "up_proj"]
+)
 def test_weights_that_are_gathered_in_a_dispatch_stay_weights(tmp_path, name):
     assert of_argument(tmp_path, "all-gather", "moe/dispatch/all_gather", name) == "weight_gather"
     assert of_argument(tmp_path, "all-to-all", "moe/dispatch/all_to_all", name) == "collectives"

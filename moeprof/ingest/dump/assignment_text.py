@@ -113,8 +113,9 @@ def buffers_of(assignment: Assignment) -> list[Buffer]:
     the largest count to the peak, so that it is at most the size of the allocation. A parameter
     counts once: a result that reuses its place lies there after it.
     """
-    chosen = set(_largest(assignment.values))
-    return [_buffer(value, assignment.lives, value.id in chosen) for value in assignment.values]
+    lives, values = assignment.lives, assignment.values
+    chosen = set(_largest([v for v in values if not lives or v.allocation.kind == "parameter"]))
+    return [_buffer(value, lives, value.id in chosen) for value in values]
 
 
 def _buffer(value: Value, lives: Mapping[tuple[str, str], tuple[int, int]], chosen: bool) -> Buffer:
