@@ -145,7 +145,8 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     if table.empty:
         return (Metric("collective_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole, wait = float(table["per_step_ns"].sum()), table["wait_ns"].sum(min_count=1)
-    share = float(wait) / whole if whole and pd.notna(wait) else None
+    is_lacking = (table["wait_ns"].isna() & table["group_size"].gt(1)).any()
+    share = float(wait) / whole if whole and pd.notna(wait) and not is_lacking else None
     return (
         Metric("collective_time", whole, "ns"),
         Metric("collective_wait_share", share, "share"),

@@ -33,7 +33,7 @@ def test_document_survives_strict_json_unchanged():
 def test_hostile_names_survive_strict_json_unchanged():
     made = hostile_document()
     assert strict(to_json(made)) == made
-    assert [check["check"] for check in made["trust"]] == list(HOSTILE)
+    assert [check["check"] for check in made["trust"]][: len(HOSTILE)] == list(HOSTILE)
 
 
 def test_keys_are_those_that_scripts_rely_on():
@@ -55,7 +55,8 @@ def test_a_used_step_has_no_reason_and_a_dropped_one_says_why():
 
 def test_a_run_without_steps_and_findings_is_a_document():
     made = build(trace(steps=(), trust=()), {})
-    assert (made["steps"], made["trust"]) == ([], [])
+    assert made["steps"] == []
+    assert {law["verdict"] for law in made["trust"]} <= {"ok", "unchecked"}  # of the answer alone
     assert (made["analyses"], made["drawings"]) == ({}, {})
 
 

@@ -140,7 +140,7 @@ def test_steps_say_why_they_are_left_out_and_hosts_whose_clock_it_is(tmp_path, e
     names = [name for (name,) in engine.rows("select name from process where pid > 0")]
     assert names == [
         f"{what} (its host's own clock)"
-        for what in ("rank 0: hostA device 0", "rank 1: hostB device 0")
+        for what in ("hostA device 0", "hostB device 0")  # nothing tells their ranks
     ] + [f"host {host} (its host's own clock)" for host in ("hostA", "hostB")]
     assert slices(engine, "track.name = 'Steps'") == 2 * [
         ("Steps", f"step {step}", 1000 * step + 10, 100) for step in range(3)

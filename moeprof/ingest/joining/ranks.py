@@ -259,10 +259,10 @@ def _regular(
 def _frame(
     hosts: Sequence[Host], places: Sequence[Place], ranks: Mapping[Place, int]
 ) -> pd.DataFrame:
-    """`DEVICES`, by rank; those without one behind, each with a number of its own from -2 down."""
+    """`DEVICES`, by rank; those without one behind, with numbers of their own that end with -2."""
     models = {host.name: host.models for host in hosts}
     unknown = [place for place in places if place not in ranks]
-    numbers = {**ranks, **{place: -2 - at for at, place in enumerate(unknown)}}
+    numbers = {**ranks, **{place: at - len(unknown) - 1 for at, place in enumerate(unknown)}}
     order = [*sorted(ranks, key=lambda place: ranks[place]), *unknown]
     return DEVICES.frame(
         [
