@@ -33,7 +33,8 @@ _SIZES = (
 def oom_text(document: OomDocument) -> Text:
     """The whole document; ``.plain`` is the text without colour."""
     shown = document["messages"][:_MOST_MESSAGES]
-    blocks = [_message(message) for message in shown]
+    blocks = [_several(document["messages"])] if len(document["messages"]) > 1 else []
+    blocks += [_message(message) for message in shown]
     if len(document["messages"]) > len(shown):
         more = len(document["messages"]) - len(shown)
         blocks.append([Text(f"… and {more} more failures: --json has all")])
@@ -41,6 +42,21 @@ def oom_text(document: OomDocument) -> Text:
     if notes:
         blocks.append(notes)
     return Text("\n\n").join([Text("\n").join(lines) for lines in blocks])
+
+
+def _several(messages: list[MessageInfo]) -> list[Text]:
+    """What there is, one line each; what ended a step comes first, and is the cause."""
+    lines = [Text(f"{len(messages)} failures; the first is the cause:", style="bold")]
+    for place, message in enumerate(messages, start=1):
+        where = [message["memory"], *_whose(message)]
+        told = f"{place}. {message['verdict'].replace('_', ' ')}: {', '.join(where)}"
+        lines += _wrapped(told, 0)
+    return lines
+
+
+def _whose(message: MessageInfo) -> list[str]:
+    who = [f"rank {', '.join(message['ranks'])}"] if message["ranks"] else []
+    return who + ([f"device {', '.join(message['devices'])}"] if message["devices"] else [])
 
 
 def _message(message: MessageInfo) -> list[Text]:
@@ -58,11 +74,9 @@ def _said_by(message: MessageInfo) -> list[Text]:
     said = message["said_by"]
     if not said["line"]:
         return []
-    who = [f"rank {', '.join(message['ranks'])}"] if message["ranks"] else []
-    who += [f"device {', '.join(message['devices'])}"] if message["devices"] else []
     times = f", told {said['repeats']} times" if int(said["repeats"] or 1) > 1 else ""
     where = f"line {said['line']}, {said['who']}{times}"
-    return _wrapped("; ".join([where, *who]), 0, "dim")
+    return _wrapped("; ".join([where, message["memory"], *_whose(message)]), 0, "dim")
 
 
 def _amounts(message: MessageInfo) -> list[Text]:
@@ -75,7 +89,10 @@ def _amounts(message: MessageInfo) -> list[Text]:
     elif request["is_arena"] is False:
         what += ": one array or result, not the program's arena"
     rows.append((request["size_bytes"], what))
-    rows.append((pool["limit_bytes"], "the pool may take"))
+    is_pool = message["verdict"] != "on_chip_memory"
+    rows.append((pool["limit_bytes"], "the pool may take" if is_pool else "there is of it"))
+    if pool["taken_bytes"] != pool["limit_bytes"]:
+        rows.append((pool["taken_bytes"], "taken by it so far"))
     rows.append((pool["in_use_bytes"], "in use at that moment"))
     rows.append((pool["free_bytes"], "free"))
     if pool["largest_free_bytes"] is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from moeprof.cli.memory_explain_oom import command
-from moeprof.projector.oom import explain
+from moeprof.projector.oom import verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "out_of_memory.md").read_text(encoding="utf-8")
@@ -23,6 +23,6 @@ def test_the_example_is_what_the_command_prints():
 
 def test_every_verdict_of_a_failure_is_documented():
     names = ("ALREADY_FULL", "PROGRAM_TOO_LARGE", "TOGETHER_TOO_LARGE", "FRAGMENTED", "NOT_TOLD",
-             "OUTSIDE_POOL", "NOT_RESERVED", "ON_CHIP", "HOST_MEMORY")  # fmt: skip
+             "OUTSIDE_POOL", "NOT_RESERVED", "ON_CHIP", "HOST_MEMORY", "NOT_GROWN", "NOT_LOADED")  # fmt: skip
     for name in names:
-        assert f"`{getattr(explain, name)}`" in PAGE
+        assert f"`{getattr(verdicts, name)}`" in PAGE

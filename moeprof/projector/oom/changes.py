@@ -7,26 +7,29 @@ buffers is its upper bound and is called so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
-from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK, SAVED, dims_of
 from moeprof.projector.oom.capacity import Capacity
-from moeprof.projector.oom.explain import (
+from moeprof.projector.oom.failures import TORCH
+from moeprof.projector.oom.message import PINNED
+from moeprof.projector.oom.pool_state import COULD_NOT_GROW
+from moeprof.projector.oom.row_buffers import CAPACITY_EINSUM, of_rows
+from moeprof.projector.oom.verdicts import (
     ALREADY_FULL,
     FRAGMENTED,
     HOST_MEMORY,
+    NOT_GROWN,
+    NOT_LOADED,
     NOT_RESERVED,
     ON_CHIP,
     OUTSIDE_POOL,
     TOGETHER_TOO_LARGE,
     Explanation,
 )
-from moeprof.projector.oom.failures import TORCH
 
 _TILES = 8
 _LEAST_SHARE = 0.01
@@ -34,7 +37,6 @@ _LEAST_SHARE = 0.01
 _LEAST_SCORES = 1024  # tokens from which on scores [.., S, S] matter
 _MOST_FRACTION = 0.95
 """Of the device's memory: what is left is needed by the runtime, collectives and their buffers."""
-_CAPACITY_EINSUM = re.compile(r"BSEC|EBCM|BSM,BSEC")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ def changes(
         return (_ELSEWHERE[found.verdict],)
     if found.verdict == OUTSIDE_POOL:
         return (_smaller_pool(found, capacity),)
+    if found.verdict == HOST_MEMORY:
+        return (*_pinned_pool(found), _LESS_ON_HOST)
+    if found.verdict == NOT_GROWN:
+        return (_FREE_DEVICE, _TAKEN_WHOLE)
+    if found.verdict == NOT_LOADED:
+        return (_free_first(found), _SMALLER_PROGRAM)
     if found.verdict == FRAGMENTED:
         return (_joined_pieces(found), _free_first(found))
     if found.verdict == ALREADY_FULL:
@@ -96,19 +104,43 @@ def _joined_pieces(found: Explanation) -> Change:
     )
 
 
+_FREE_DEVICE = Change(
+    "free the device",
+    "end the other process that holds the device, or lower XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
+_TAKEN_WHOLE = Change(
+    "take the pool at the start",
+    "XLA_PYTHON_CLIENT_PREALLOCATE=true (JAX's default) takes it before others can; "
+    "what others need beside it must still fit",
+)
+_LESS_ON_HOST = Change(
+    "less on the host",
+    "offload fewer tensors to pinned host memory, or give the process more host memory",
+)
+_SMALLER_PROGRAM = Change(
+    "a smaller program",
+    "fewer or smaller temporaries (a smaller batch per device, more recomputation), or fewer "
+    "programs loaded at once",
+)
 _ELSEWHERE = {
-    NOT_RESERVED: Change(
-        "free the device",
-        "end the other process that holds the device, or lower XLA_PYTHON_CLIENT_MEM_FRACTION",
-    ),
-    HOST_MEMORY: Change(
-        "less on the host",
-        "offload fewer tensors to pinned host memory, or give the process more host memory",
-    ),
+    NOT_RESERVED: _FREE_DEVICE,
     ON_CHIP: Change(
         "smaller blocks", "choose smaller block sizes for the kernel that the message names"
     ),
 }
+
+
+def _pinned_pool(found: Explanation) -> Iterator[Change]:
+    """A larger pool of pinned memory, where it was its limit that ended it."""
+    if found.space != PINNED or found.limit_bytes is None or found.state == COULD_NOT_GROW:
+        return
+    wanted = found.limit_bytes + (found.excess_bytes or found.needed_bytes or 0)
+    yield Change(
+        "a larger pool of pinned memory",
+        f"XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB={-(-wanted // 2**30)} (64 unless it is set), where "
+        "the host has that much memory",
+        found.excess_bytes,
+    )
 
 
 def _smaller_pool(found: Explanation, capacity: Capacity | None) -> Change:
@@ -217,14 +249,11 @@ def _logits(buffers: pd.DataFrame) -> Iterator[Change]:
 
 def _experts(buffers: pd.DataFrame) -> Iterator[Change]:
     """Rows that ranks receive and experts work on, sized for the worst case or by a capacity."""
-    of_moe = buffers["component"].isin(sorted(MOE)) & ~buffers["content"].isin(
-        [DENSE_FALLBACK, "arguments", "weights", "gradients", "gathered weights"]
-    )
-    rows = buffers[of_moe]
+    rows = buffers[of_rows(buffers)]
     size = int(rows["size_bytes"].sum())
     if not size:
         return
-    if rows["op_name"].str.contains(_CAPACITY_EINSUM).any():
+    if rows["op_name"].str.contains(CAPACITY_EINSUM).any():
         yield Change(
             "a smaller capacity factor",
             "rows of the experts grow in proportion to it",

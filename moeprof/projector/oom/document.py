@@ -16,18 +16,39 @@ import pandas as pd
 from moeprof.projector.oom.capacity import Capacity
 from moeprof.projector.oom.changes import Change, changes
 from moeprof.projector.oom.contents import Group, groups_of, scope_of
-from moeprof.projector.oom.explain import Explanation, explain
-from moeprof.projector.oom.message import Message, ProgramText
+from moeprof.projector.oom.explain import explain
+from moeprof.projector.oom.message import (
+    HBM,
+    HOST_RAM,
+    PINNED,
+    SHARED,
+    TENSOR,
+    Message,
+    ProgramText,
+)
 from moeprof.projector.oom.sources import Told
+from moeprof.projector.oom.verdicts import Explanation
 
 SCHEMA = "moeprof.oom/1"
+_MEMORIES = {
+    HBM: "device memory (HBM)",
+    PINNED: "pinned host memory",
+    HOST_RAM: "host memory",
+    SHARED: "shared memory (LDS on AMD)",
+    TENSOR: "tensor memory",
+}
+"""Names of memories; those of TPU's on-chip memories are written as they are, in capitals."""
 
 Value = bool | int | float | str | None
 Row = dict[str, Value]
 
 
 class MessageInfo(TypedDict):
-    """One message: what failed, why, what fills the memory, what to change (most first)."""
+    """One message: what failed, why, what fills the memory, what to change (most first).
+
+    ``memory`` is the memory that ran out; ``state`` is how its pool was: full, fragmented or
+    could_not_grow, empty where no pool failed so or nothing tells.
+    """
 
     verdict: str
     sentence: str
@@ -44,6 +65,8 @@ class MessageInfo(TypedDict):
     said_by: Row
     ranks: list[str]
     devices: list[str]
+    memory: str
+    state: str
 
 
 class OomDocument(TypedDict):
@@ -101,6 +124,8 @@ def _message(message: Message, buffers: pd.DataFrame, capacity: Capacity | None)
         },
         "ranks": list(message.ranks),
         "devices": list(message.devices),
+        "memory": _MEMORIES.get(failure.space, failure.space.upper()),
+        "state": found.state,
     }
 
 
@@ -111,7 +136,8 @@ def _pool(message: Message, found: Explanation) -> Row:
         "limit_bytes": found.limit_bytes,
         "in_use_bytes": pool.in_use_bytes,
         "free_bytes": free,
-        "largest_free_bytes": pool.largest_free_bytes,
+        "largest_free_bytes": pool.largest_free_bytes or message.failure.piece_bytes,
+        "taken_bytes": pool.taken_bytes,
         "held_by_others_bytes": found.held_bytes,
         "source": pool.source or ("the message" if pool.in_use_bytes is not None else ""),
     }

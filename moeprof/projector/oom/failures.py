@@ -11,14 +11,27 @@ import re
 from collections.abc import Callable
 
 from moeprof.projector.oom.log_lines import Line
-from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, POOL, RESERVE, Failure
+from moeprof.projector.oom.message import (
+    COMPILE,
+    HBM,
+    HOST,
+    HOST_RAM,
+    LOAD,
+    OUTSIDE,
+    PINNED,
+    POOL,
+    RESERVE,
+    Failure,
+)
+from moeprof.projector.oom.on_chip import told_on_chip
 from moeprof.projector.oom.sizes import SIZE, size_bytes
 
 TORCH = "PyTorch's allocator"
+PINNED_DRIVER = "pinned host memory"
 _NOT_A_FAILURE = "not a failure"
 _CHEAP = re.compile(
-    r"(?i)out of memory|out_?of_?memory|memory trying to|That was not possible|alloc"
-    r"|enough memory|bad_alloc|oom-kill|cuMemCreate"
+    r"(?i)out of (?:host )?memory|out_?of_?memory|memory trying to|That was not possible|alloc"
+    r"|enough memory|bad_alloc|oom-kill|cuMemCreate|exceeding available bytes"
 )
 _Reader = Callable[[re.Match[str], str], dict[str, object]]
 
@@ -27,8 +40,19 @@ def _compile(found: re.Match[str], text: str) -> dict[str, object]:
     return {
         "kind": COMPILE,
         "who": "the compiler",
-        "space": found["space"],
+        "space": found["space"].lower(),
         "needed_bytes": size_bytes(found["used"]),
+        "capacity_bytes": size_bytes(found["of"]),
+    }
+
+
+def _cores(found: re.Match[str], text: str) -> dict[str, object]:
+    """HBM that the TensorCore and the SparseCores of a TPU want together."""
+    parts = [size_bytes(found[name]) for name in ("tensor", "sparse") if found[name]]
+    return {
+        "kind": COMPILE,
+        "who": "the compiler",
+        "needed_bytes": sum(part for part in parts if part is not None),
         "capacity_bytes": size_bytes(found["of"]),
     }
 
@@ -53,12 +77,42 @@ def _tpu_runtime(found: re.Match[str], text: str) -> dict[str, object]:
     }
 
 
+def _loading(found: re.Match[str], text: str) -> dict[str, object]:
+    """A program that a TPU cannot load: it lies at the bottom of the memory, in one piece."""
+    device = re.search(r"\((\w+)_HBM\d*\)", text)
+    partition = re.search(r"partition (\d+)", text)
+    name = re.search(r"Error loading program '([^']+)'", text)
+    free = re.search(rf"There are ({SIZE}) free", text)
+    piece = re.search(rf"({SIZE}) reservable", text)
+    return {
+        "kind": LOAD,
+        "who": "TPU runtime",
+        "request_bytes": size_bytes(found["size"]),
+        "free_bytes": size_bytes(free[1]) if free else None,
+        "piece_bytes": size_bytes(piece[1]) if piece else None,
+        "program": name[1] if name else "",
+        "device": device[1] if device else partition[1] if partition else "",
+    }
+
+
 def _allocator(found: re.Match[str], text: str) -> dict[str, object]:
-    rounded = found["rounded"]
+    rounded, is_host = found["rounded"], "host" in found["name"]
+    return {
+        "kind": HOST if is_host else POOL,
+        "space": PINNED if is_host else HBM,
+        "who": found["name"],
+        "request_bytes": size_bytes(f"{rounded} B" if rounded else found["size"]),
+        "device": "" if is_host else _digits(found["name"]),
+        "is_raised": False,
+    }
+
+
+def _of_driver_pool(found: re.Match[str], text: str) -> dict[str, object]:
+    """A pool that the driver keeps (cuda_async)."""
     return {
         "kind": POOL,
         "who": found["name"],
-        "request_bytes": size_bytes(f"{rounded} B" if rounded else found["size"]),
+        "request_bytes": size_bytes(f"{found['size']} B"),
         "device": _digits(found["name"]),
         "is_raised": False,
     }
@@ -79,9 +133,15 @@ def _driver(found: re.Match[str], text: str) -> dict[str, object]:
 
 
 def _pinned(found: re.Match[str], text: str) -> dict[str, object]:
-    size = found["size"]
+    size = found["size"] or found["bytes"] or found["told"] or ""
     request = size_bytes(f"{size} B" if size.isdecimal() else size)
-    return {"kind": HOST, "who": "pinned host memory", "request_bytes": request}
+    return {
+        "kind": HOST,
+        "who": PINNED_DRIVER,
+        "request_bytes": request,
+        "space": PINNED,
+        "is_raised": False,
+    }
 
 
 def _collectives(found: re.Match[str], text: str) -> dict[str, object]:
@@ -121,7 +181,7 @@ def _library(found: re.Match[str], text: str) -> dict[str, object]:
 
 
 def _host(found: re.Match[str], text: str) -> dict[str, object]:
-    return {"kind": HOST, "who": "the host"}
+    return {"kind": HOST, "who": "the host", "space": HOST_RAM}
 
 
 # The first form that fits counts.
@@ -139,6 +199,14 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     ),
     (
         re.compile(
+            rf"TensorCore Hbm usage:? (?P<tensor>{SIZE})(?:, SparseCore Hbm usage:? "
+            rf"(?P<sparse>{SIZE}))?, exceeding available bytes: (?P<of>{SIZE})"
+        ),
+        _cores,
+    ),
+    (re.compile(rf"Attempting to reserve (?P<size>{SIZE}) at the bottom of memory"), _loading),
+    (
+        re.compile(
             rf"Attempting to (?:allocate|reserve) (?P<size>{SIZE}).*?There are (?P<free>{SIZE}) "
             "free"
         ),
@@ -151,6 +219,10 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
         ),
         _allocator,
     ),
+    (
+        re.compile(r"(?P<name>\S+) cuMemAllocAsync failed to allocate (?P<size>\d+)"),
+        _of_driver_pool,
+    ),
     (re.compile(rf"CUDA out of memory\. Tried to allocate (?P<size>{SIZE})"), _torch),
     (re.compile(rf"HIP out of memory\. Tried to allocate (?P<size>{SIZE})"), _torch),
     (
@@ -162,7 +234,13 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     ),
     (re.compile(rf"Failed to allocate request for (?P<size>{SIZE}[^o]*)on device ordinal"), _xla),
     (
-        re.compile(rf"allocate(?: pinned)? host memory of size:? (?P<size>{SIZE}|\d+)"),
+        re.compile(
+            rf"allocate(?: pinned)? host memory of size:? (?P<size>{SIZE}|\d+)"
+            rf"|alloc(?:ate)? (?P<bytes>\d+) bytes on host:"
+            rf"|Out of host memory(?:.*?(?P<told>{SIZE}))?"
+            r"|(?:cuMemHostAlloc|cuMemAllocHost|cudaHostAlloc|cudaMallocHost|hipHostMalloc|"
+            r"hipHostAlloc)\b.*(?i:out.?of.?memory)"
+        ),
         _pinned,
     ),
     (
@@ -203,6 +281,8 @@ _FORMS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
 def failure_in(line: Line) -> Failure | None:
     """The failed allocation that a line reports; None where it reports none."""
     text = line.text
+    if chip := told_on_chip(text):
+        return Failure(line=line.number, rank=line.rank, text=text, **chip)  # type: ignore[arg-type]
     if not _CHEAP.search(text) or _NOT_A_FAILURE in text:
         return None
     for pattern, read in _FORMS:

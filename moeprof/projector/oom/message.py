@@ -13,9 +13,17 @@ OUTSIDE = "outside"
 RESERVE = "reserve"
 """The device had no room for the pool itself."""
 HOST = "host"
-"""Memory of the host."""
+"""Memory of the host: its own, or the pool of pinned memory."""
+LOAD = "load"
+"""A TPU had no room in one piece for a compiled program, so that it could not be loaded."""
 PLAN = "plan"
 """Nothing failed: a compiled program, and what it needs."""
+
+HBM, PINNED, HOST_RAM, SHARED, TENSOR = "hbm", "pinned_host", "host", "shared", "tensor"
+"""Memories of `Failure.space`: the device's, pinned memory of the host and the rest of it, shared
+memory of a GPU's core (LDS on AMD), tensor memory. On TPU also vmem, smem, sflag and cmem."""
+CHIP_SPACES = frozenset({"vmem", "smem", "sflag", "cmem", SHARED, TENSOR})
+"""Memories on the chip, which blocks of a kernel fill."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,11 @@ class Failure:
     """One allocation that failed, at ``line`` of the log.
 
     ``who`` names the allocator or library, ``device`` its device; ``free_bytes`` and
-    ``capacity_bytes`` are what the message states of it. ``space`` is the memory space on TPU.
+    ``capacity_bytes`` are what the message states of it. ``space`` is the memory that ran out.
     ``needed_bytes`` is the sum that the compiler wants; ``request_bytes`` a single allocation.
     ``is_raised``: the step failed by it; an allocator alone may have tried again with less.
+    ``piece_bytes`` is the largest piece that was free, ``program`` the name of what was to run.
+    ``refused_bytes`` is the least that the driver refused right before.
     """
 
     kind: str
@@ -38,8 +48,11 @@ class Failure:
     needed_bytes: int | None = None
     free_bytes: int | None = None
     capacity_bytes: int | None = None
-    space: str = "hbm"
+    space: str = HBM
     is_raised: bool = True
+    piece_bytes: int | None = None
+    program: str = ""
+    refused_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,13 +93,19 @@ class ProgramText:
 
 @dataclass(frozen=True)
 class PoolText:
-    """What the message says of XLA's pool at that moment."""
+    """What the message says of a pool at that moment.
+
+    ``taken_bytes`` is what the pool took of the memory so far: less than its limit where it grows.
+    ``driver_free_bytes`` is what the driver says is free beside it.
+    """
 
     limit_bytes: int | None = None
     in_use_bytes: int | None = None
     peak_bytes: int | None = None
     largest_free_bytes: int | None = None
     source: str = ""
+    taken_bytes: int | None = None
+    driver_free_bytes: int | None = None
 
     @property
     def free_bytes(self) -> int | None:

@@ -25,7 +25,14 @@ _FIGURES = (
     (re.compile(rf"heap allocations[^\d]*{_PLAIN}"), "in_use_bytes"),
 )
 _OF = re.compile(r"(?i).*\bin[ -]use:?\s+([\d.]+)\s?(\w*?)\s?(?:of|/)\s?([\d.]+)\s?([KMGT]i?B?)\b")
-_LIMIT = re.compile(r"memory_limit_:\s+(\d+)")
+_LIMIT = re.compile(
+    r"(?:(?:Total bytes in pool|total_region_allocated_bytes_):\s+(\d+)\s+)?memory_limit_:\s+(\d+)"
+)
+_SUMMARY = re.compile(
+    rf"Allocator memory summary: .*largest free chunk usable by \w+ end (?P<piece>{SIZE}).*"
+    rf"pool size (?P<taken>{SIZE}), pool limit (?P<limit>{SIZE})"
+)
+_OF_DRIVER = re.compile(r"(?:Reported by CUDA: )?Free memory/Total memory: (\d+)/(\d+)")
 _FREE_CHUNK = re.compile(r"Free\s+at [0-9a-fx]+ (?:next \d+ )?of size (\d+)")
 
 
@@ -47,7 +54,14 @@ class PoolReader:
             told["in_use_bytes"] = size_bytes(f"{found[1]}{found[2] or unit}")
             told["limit_bytes"] = size_bytes(f"{found[3]}{unit}")
         if found := _LIMIT.search(text):
-            told["limit_bytes"] = size_bytes(f"{found[1]} B")
+            told["taken_bytes"] = size_bytes(f"{found[1]} B") if found[1] else None
+            told["limit_bytes"] = size_bytes(f"{found[2]} B")
+        if found := _SUMMARY.match(text):
+            told["largest_free_bytes"] = size_bytes(found["piece"])
+            told["taken_bytes"] = size_bytes(found["taken"])
+            told["limit_bytes"] = size_bytes(found["limit"])
+        if found := _OF_DRIVER.match(text):
+            told["driver_free_bytes"] = size_bytes(f"{found[1]} B")
         if found := _FREE_CHUNK.match(text):
             known = self.pool.largest_free_bytes or 0
             told["largest_free_bytes"] = max(known, size_bytes(f"{found[1]} B") or 0)

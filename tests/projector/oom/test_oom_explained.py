@@ -9,7 +9,9 @@ import pytest
 from moeprof.projector.oom.capacity import Capacity, capacity_of_run
 from moeprof.projector.oom.changes import changes
 from moeprof.projector.oom.contents import LISTED, groups_of, listed_buffers
-from moeprof.projector.oom.explain import (
+from moeprof.projector.oom.explain import explain
+from moeprof.projector.oom.read import messages_in
+from moeprof.projector.oom.verdicts import (
     ALREADY_FULL,
     FRAGMENTED,
     NOT_TOLD,
@@ -17,9 +19,7 @@ from moeprof.projector.oom.explain import (
     OUTSIDE_POOL,
     PROGRAM_TOO_LARGE,
     TOGETHER_TOO_LARGE,
-    explain,
 )
-from moeprof.projector.oom.read import messages_in
 
 GIB = 1 << 30
 H100 = Capacity(80 * GIB, round(0.93 * 80 * GIB))
