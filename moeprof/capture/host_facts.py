@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from moeprof.redact import redacted_setting
+
 LIMIT = 10_000  # garbage collections and compile events kept
 _PREFIXES = ("JAX_", "XLA_", "NCCL_", "RCCL_", "CUDA_", "HIP_", "ROCR_", "HSA_", "LIBTPU_", "TPU_")
 _NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
@@ -49,9 +51,12 @@ class GarbagePauses:
 
 
 def relevant_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that steer JAX, XLA, collectives and threads; names that look secret are left."""
+    """Variables that steer JAX, XLA, collectives and threads; names that look secret are left.
+
+    Secrets in values, as in the address of a cache, are taken out.
+    """
     return {
-        name: value
+        name: redacted_setting(name, value)
         for name, value in sorted(environment.items())
         if (name.startswith(_PREFIXES) or name in _NAMES)
         and not any(secret in name for secret in _SECRETS)

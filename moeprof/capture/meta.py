@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from moeprof.redact import redacted, redacted_argv, redacted_record
 
 SCHEMA = "moeprof.run/1"
 SIBLINGS_TIME_S = 30.0  # processes of one run end about together
@@ -56,7 +58,8 @@ def write_meta(
         earlier = _processes(path)
         index = process.get("process_index", 0)
         others = [other for other in earlier if other.get("process_index") != index]
-        own = {**process, **_launched(launch)}
+        told = cast("dict[str, Any]", redacted_record(dict(process)))
+        own = {**told, **_launched(launch)}
         processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
         meta = _meta(processes, versions, environment)
         partial = path.with_name("meta.json.partial")
@@ -90,7 +93,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _launched(launch: Launch) -> dict[str, Any]:
     """What one process of the run adds of its own launch."""
     return {
-        "argv": list(launch.argv),
+        "argv": redacted_argv(launch.argv),
         "exit_code": launch.exit_code,
         "started": launch.started.astimezone(UTC).isoformat(),
         "ended": None if launch.ended is None else launch.ended.astimezone(UTC).isoformat(),
@@ -138,7 +141,7 @@ def _meta(
         "window": _described(processes),
         "xla_flags": next(
             (one["xla_flags"] for one in processes if "xla_flags" in one),
-            environment.get("XLA_FLAGS", ""),
+            redacted(environment.get("XLA_FLAGS", "")),
         ),
         "mesh": next((one["mesh"] for one in processes if one.get("mesh")), None),
         "expected_processes": expected,

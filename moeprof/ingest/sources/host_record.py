@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moeprof.redact import redacted_setting
+
 HOST_SCHEMA = "moeprof.host/"
 _MOST_NS = 2**62
 _FACTS = ("cores", "affinity_cores", "numa_nodes", "numa_memory_nodes")
@@ -74,7 +76,7 @@ def _facts(told: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield key, _text(told[key])
     environment = told.get("environment")
     for name, value in (environment if isinstance(environment, dict) else {}).items():
-        yield f"environment.{name}", _text(value)
+        yield f"environment.{name}", redacted_setting(str(name), _text(value))
 
 
 def _text(value: object) -> str:

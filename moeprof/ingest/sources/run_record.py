@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from moeprof.ingest.unreadable import unreadable
+from moeprof.redact import redacted_record
 
 RUN_SCHEMA = "moeprof.run/"
 _ANNOTATION = "annotation "
@@ -25,16 +28,22 @@ class Counting:
 def read_meta(run: Path) -> Mapping[str, object] | None:
     """``RUN/meta.json``; None where there is none, it is damaged or it is not capture's.
 
+    Secrets that an older version wrote into it are taken out.
+
     Raises:
         TraceError: it cannot be read.
     """
     try:
         meta = json.loads(_meta_text(run) or "null")
+        shown = cast("dict[str, object]", redacted_record(meta))
     except (ValueError, RecursionError):
         return None  # the profile is whole all the same: `meta_damage` says so in the trust record
     if not isinstance(meta, dict) or not str(meta.get("schema", "")).startswith(RUN_SCHEMA):
         return None
-    return meta
+    argv = shown.get("argv")
+    if shown.get("command") != meta.get("command") and isinstance(argv, list) and argv:
+        shown["command"] = shlex.join(["python", *map(str, argv[1:])])
+    return shown
 
 
 def meta_damage(run: Path | None) -> list[str]:
