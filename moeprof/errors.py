@@ -4,6 +4,7 @@ MoeprofError
 ├── SpecError     a model, plan, strategy or option that cannot be
 │   └── PlanError   a plan that does not fit the model, the devices or the batch
 ├── TraceError    a profile that cannot be read
+│   └── NoProfileError  a folder that holds none
 ├── SelectionError  a session, host or question asked for by a name that there is none of
 ├── TableError    a table that lacks what its schema promises
 ├── ReplayError   an op that cannot be run again as it was
@@ -32,6 +33,10 @@ class PlanError(SpecError):
 
 class TraceError(MoeprofError):
     """A profile that cannot be read."""
+
+
+class NoProfileError(TraceError):
+    """A folder without a profile; the message says what else it knows of the run."""
 
 
 class SelectionError(MoeprofError):

@@ -18,6 +18,7 @@ from moeprof.analyzers import DRAWN
 from moeprof.analyzers.laws import laws_of
 from moeprof.errors import TableError
 from moeprof.reports.names import encodable
+from moeprof.reports.out_of_memory import OutOfMemory, read_out_of_memory
 from moeprof.reports.record import RunRecord, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
@@ -82,7 +83,10 @@ class Drawing(TypedDict):
 
 
 class RunInfo(TypedDict):
-    """Where the figures come from. `record` is there where `moeprof capture` made the run."""
+    """Where the figures come from. `record` is there where `moeprof capture` made the run.
+
+    `out_of_memory` is there where its folder holds an out-of-memory message.
+    """
 
     path: str
     platform: str
@@ -92,6 +96,7 @@ class RunInfo(TypedDict):
     events: int
     notes: list[str]
     record: NotRequired[RunRecord]
+    out_of_memory: NotRequired[list[OutOfMemory]]
 
 
 class ScopeInfo(TypedDict):
@@ -219,6 +224,8 @@ def _run(meta: TraceMeta) -> RunInfo:
     record = read_record(meta.run_folder)
     if record is not None:
         run["record"] = record
+    if found := read_out_of_memory(meta.run_folder):
+        run["out_of_memory"] = found
     return run
 
 

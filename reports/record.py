@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from moeprof.ingest.sources.ended import endings_of
 from moeprof.ingest.sources.run_record import read_meta
+from moeprof.reports.names import encodable
+
+
+class ProcessEnd(TypedDict):
+    """One process of a run: its place, its host, how it ended and what went wrong."""
+
+    process: int
+    host: str
+    exit_code: int | None
+    problems: list[str]
 
 
 class RunRecord(TypedDict):
@@ -14,7 +25,7 @@ class RunRecord(TypedDict):
 
     `status` is complete, partial or empty: whether every window holds what was asked for.
     `kinds` are the devices' names, as the runtime gives them, each once; `mesh` is the size of
-    each axis.
+    each axis. `duration_s` is how long the command ran.
     """
 
     command: str | None
@@ -24,6 +35,8 @@ class RunRecord(TypedDict):
     problems: list[str]
     kinds: NotRequired[list[str]]
     mesh: NotRequired[dict[str, int]]
+    duration_s: NotRequired[float | None]
+    processes: NotRequired[list[ProcessEnd]]
 
 
 def is_run_folder(path: Path) -> bool:
@@ -57,6 +70,16 @@ def read_record(run: str) -> RunRecord | None:
         "problems": _problems(meta.get("processes")),
         "kinds": _kinds(meta.get("processes")),
         "mesh": _sizes(meta.get("mesh")),
+        "duration_s": _seconds(meta.get("duration_s")),
+        "processes": [
+            {
+                "process": ending.process,
+                "host": encodable(ending.host),
+                "exit_code": ending.exit_code,
+                "problems": [encodable(text) for text in ending.problems],
+            }
+            for ending in endings_of(meta)
+        ],
     }
 
 
@@ -88,6 +111,11 @@ def _sizes(mesh: object) -> dict[str, int]:
     """The size of each axis; empty where no mesh was seen."""
     axes = mesh.items() if isinstance(mesh, dict) else ()
     return {str(axis): size for axis, size in axes if isinstance(size, int)}
+
+
+def _seconds(value: object) -> float | None:
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if isinstance(value, int | float) and is_one else None
 
 
 def _integer(value: object) -> int | None:

@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from moeprof.reports.document import Document, Finding, MetricInfo, TrustInfo, Value, figures_of
 from moeprof.reports.names import printable
+from moeprof.reports.run_problems import is_unrecorded, problems_of
 from moeprof.reports.values import is_number
 from moeprof.units import format_count, format_ns, format_percent
 
@@ -146,6 +147,9 @@ def described_run(document: Document) -> str:
     facts.append(f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known")
     if record and (axes := _split_axes(record.get("mesh", {}))):
         facts.append(f"mesh {axes}")
+    if is_unrecorded(document):
+        known = facts if run["devices"] else []
+        return " · ".join(map(printable, [*known, "nothing recorded"]))
     time = step_time(document)
     found = len(document["steps"])
     facts.append(f"{time.used if time else 0} of {found} steps used")
@@ -158,16 +162,19 @@ def _split_axes(mesh: Mapping[str, int]) -> str:
 
 
 def problems(document: Document) -> list[str]:
-    """What went wrong while the run was captured, as far as capture wrote it down."""
-    record = document["run"].get("record")
-    if record is None:
-        return []
-    told = []
-    if record["exit_code"]:
-        told.append(f"the script ended with exit code {record['exit_code']}")
-    if record["status"] == "partial":
-        told.append("the capture is partial: it holds less than was asked for")
-    return [*told, *record["problems"]]
+    """What went wrong while the run was captured, as far as its folder tells."""
+    found = problems_of(document["run"])
+    if document["run"].get("out_of_memory"):
+        path = document["run"]["path"]
+        found.append(f"{command_line('memory', 'explain-oom', path)} explains it")
+    return found
+
+
+def lead(document: Document) -> tuple[str, ...]:
+    """What to do where nothing was recorded: the command, and what its input is."""
+    if document["run"].get("out_of_memory"):
+        return (command_line("memory", "explain-oom", document["run"]["path"]),)
+    return ("moeprof memory explain-oom LOG", "if memory ran out: LOG is what the script printed")
 
 
 def described_step(document: Document) -> str:
@@ -182,6 +189,8 @@ def described_spread(document: Document) -> str:
     """How the step time was taken, or why there is none."""
     time = step_time(document)
     found = len(document["steps"])
+    if is_unrecorded(document):
+        return "the run ended before its profile was written"
     if time is None:
         return f"none of the {found} steps found can be used" if found else "no step was found"
     if time.used == 1:
@@ -301,6 +310,8 @@ def unknown_parts(document: Document) -> str:
     """Why nobody can say where the step goes; empty where the parts are known."""
     if parts(document):
         return ""
+    if is_unrecorded(document):
+        return f"Nothing was recorded. Next: {', '.join(lead(document))}."
     if failed := withheld_by(document, "breakdown"):
         names = " and ".join(map(printable, failed))
         return f"Where the step goes is withheld: {names} failed, so no share can be trusted."

@@ -59,7 +59,7 @@ def run_script(
     finally:
         os.close(reading_end)
     launch = Launch([sys.executable, *command], started, datetime.now().astimezone(), exit_code)
-    process = _process(progress, exit_code, say)
+    process = _process(progress, exit_code, child.returncode, say)
     meta = write_meta(
         options.run_dir,
         launch,
@@ -155,21 +155,42 @@ def _forget_signals() -> None:
         pass
 
 
-def _process(progress: Progress, exit_code: int, say: Callable[[str], None]) -> dict[str, object]:
-    """The child's own record, or what the parent can tell where the child could not."""
-    if progress.process:
+def _process(
+    progress: Progress, exit_code: int, returned: int, say: Callable[[str], None]
+) -> dict[str, object]:
+    """The child's own record, or what the parent can tell where the child could not.
+
+    A child that ends without its interpreter, by a signal or os._exit, saves nothing any more.
+    """
+    if progress.unfinished:
+        how = "os._exit" if returned >= 0 else _signal_name(-returned)
+        text = (
+            f"the process ended {progress.unfinished} by {how} (exit code {exit_code}): "
+            "nothing of the window was written"
+        )
+    elif progress.process:
         return progress.process
-    if progress.versions:
+    elif progress.versions:
         text = f"the script died (exit code {exit_code}) before anything was recorded"
     else:
         text = "the script did not import jax: nothing recorded"
     say(f"moeprof: {text}")
-    return {
+    unknown = {
         "host": os.uname().nodename,
         "process_index": launcher_rank(os.environ),
         "devices": [],
         "files": [],
         "window": None,
         "windows": [],
-        "problems": [text],
+        "problems": [],
     }
+    known: dict[str, object] = {**unknown, **progress.process}
+    earlier = known["problems"]
+    return {**known, "problems": [*(earlier if isinstance(earlier, list) else []), text]}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -23,7 +23,10 @@ from moeprof.capture.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 # Not every version and library says RESOURCE_EXHAUSTED: some wrap it as INTERNAL, NCCL has none.
-OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out.?of.?memory", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out.?of.?(?:host.?)?memory|out of resource: |exceeds available shared",
+    re.IGNORECASE,
+)
 
 
 class ProcessRecord:
@@ -81,6 +84,10 @@ class ProcessRecord:
             }
             self._write("memory", memory)
         channel.send("process", {"record": self._meta(windows)})
+
+    def introduce(self, channel: Channel) -> None:
+        """Send what is known before the window: a process that is killed in it says no more."""
+        channel.send("process", {"record": self._meta([])})
 
     def adopt_profiles(self, note: Callable[[str], None]) -> None:
         """Copy the profiles that the script took itself into the run folder."""

@@ -25,8 +25,16 @@ class Progress:
         self._exporting_since: float | None = None
         self._last_line = 0.0
         self._has_recorded = False
+        self._is_open = False
         self.process: dict[str, object] = {}
         self.versions: dict[str, str] = {}
+
+    @property
+    def unfinished(self) -> str:
+        """What the process was in when it was last heard of: the window, its export, or nothing."""
+        if self._is_open:
+            return "inside the window"
+        return "" if self._exporting_since is None else "while the window was exported"
 
     def on_message(self, message: Mapping[str, object], now_s: float) -> None:
         """Take in one message of the profiled process."""
@@ -59,7 +67,7 @@ class Progress:
     def _on_recording(self, message: Mapping[str, object], now_s: float) -> None:
         if not self._has_recorded:
             self._say_settled(message, now_s)
-        self._has_recorded = True
+        self._has_recorded = self._is_open = True
         self._waiting_since = None
         self._line(f"recording {_steps(message)}, counted by {message['counted_by']}", now_s)
 
@@ -70,6 +78,7 @@ class Progress:
         self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
 
     def _on_exporting(self, message: Mapping[str, object], now_s: float) -> None:
+        self._is_open = False
         self._exporting_since = now_s
         self._line("exporting …", now_s)
 

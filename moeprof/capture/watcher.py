@@ -232,6 +232,7 @@ class Watcher:
             return self._give_up("another profile is active in this process: nothing recorded")
         if self.recorder is None:
             self.recorder = Recorder(self.options, self.channel, index)
+            self.record.introduce(self.channel)
         track = self.counter.tracks[self.counter.source]
         kind = "annotation" if track.is_annotation else "calls of"
         facts = {

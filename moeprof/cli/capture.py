@@ -148,6 +148,8 @@ def _run(
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
     outcome = run_script([*target, *arguments], options, _say)
     _say(f"{target[-1]} ended with exit code {outcome.exit_code}")
+    if outcome.process_index == 0 and (options.run_dir / "oom.txt").is_file():
+        _say(f"moeprof: out of memory: moeprof memory explain-oom {_shown(options.run_dir)}")
     # Of several processes the first speaks for all, once their profiles are there.
     has_profiles = wait_for_siblings(options.run_dir, outcome.meta)["status"] != "empty"
     if no_report or outcome.process_index != 0 or not has_profiles:

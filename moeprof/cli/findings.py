@@ -46,20 +46,30 @@ def read_both(
     *,
     is_drawn: bool = False,
 ) -> tuple[Trace, Document]:
-    """The trace of a run too, beside the document that `read_document` makes of it."""
+    """The trace of a run too, beside the document that `read_document` makes of it.
+
+    Of a run that died before its profile was written the document says what its record knows.
+    """
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
         with _no_collection():
             from moeprof.analyzers import analyze
+            from moeprof.errors import NoProfileError
             from moeprof.ingest import open_run
+            from moeprof.ingest.unrecorded import is_unrecorded, unrecorded
             from moeprof.reports.document import build
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware
 
         if hardware:
             load_hardware(hardware)  # a wrong key is told before a long read
-        trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
+        try:
+            trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
+        except NoProfileError:
+            if not is_unrecorded(run):
+                raise
+            trace = unrecorded(run)
         trace = with_hardware(trace, hardware) if hardware else trace
         tell = work.counting("answering questions")
         return trace, build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
@@ -91,10 +101,14 @@ def said_of_damage(document: Document) -> str:
     Empty where none are.
     """
     from moeprof.reports.names import printable
-    from moeprof.reports.story import troubles, withholds_any
+    from moeprof.reports.run_problems import is_unrecorded
+    from moeprof.reports.story import problems, troubles, withholds_any
 
     if not is_partial(document):
         return ""
+    if is_unrecorded(document):
+        said = "; ".join(["no profile was recorded", *problems(document)])
+        return printable(f"{document['run']['path']}: {said}")
     faults = troubles(document)
     cut = [law["detail"] for law in faults if law["check"] == "truncated"]
     others = [law for law in faults if law["check"] != "truncated" and withholds_any(law)]

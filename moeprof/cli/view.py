@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli import view_files
 from moeprof.cli.findings import EXIT_PARTIAL
 from moeprof.cli.selection import names_hardware, selects
 from moeprof.cli.view_files import Wanted, files_of
 
 if TYPE_CHECKING:
     from moeprof.viewer.server import ViewServer
+
+_HOW_TO_TRACE = "pip install 'moeprof[perfetto]', then view again"
 
 
 @click.command("view")
@@ -90,7 +93,8 @@ def _serve(server: ViewServer, browse: Callable[[str], object] | None) -> None:
         click.echo(f"{what:9} {address}")
     sys.stdout.flush()
     if TIMELINE not in server.table:
-        click.echo("no timeline: pip install 'moeprof[perfetto]', then view again", err=True)
+        why = "nothing was recorded" if view_files.can_trace() else _HOW_TO_TRACE
+        click.echo(f"no timeline: {why}", err=True)
     click.echo(_how_it_ends(server.port), err=True)
     if browse is not None:
         threading.Thread(target=_open, args=(browse, addresses), daemon=True).start()

@@ -30,7 +30,10 @@ _MADE = (".html", ".pftrace", _RECORD)  # names of what commands write into a ru
 
 @dataclass(frozen=True)
 class Viewed:
-    """The files to show. `trace` is None where the package that writes it is not installed."""
+    """The files to show. `trace` is None where the package that writes it is not installed.
+
+    So it is where nothing was recorded.
+    """
 
     report: Path
     trace: Path | None
@@ -90,27 +93,30 @@ def _kept(wanted: Wanted, folder: Path, source: str) -> Viewed:
 
 def _make(wanted: Wanted, folder: Path) -> Viewed:
     from moeprof.reports.pages.run import write_page
+    from moeprof.reports.run_problems import is_unrecorded
 
     trace, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, is_drawn=True
     )
     with working("writing the page"):
         write_page([document], folder / _REPORT)
-    if _can_trace():
+    is_traced = can_trace() and not is_unrecorded(document)
+    if is_traced:
         from moeprof.reports.perfetto import write_perfetto
 
         with working("writing the Perfetto trace") as work:
             write_perfetto(trace, folder / _TRACE, work.counting("writing the Perfetto trace"))
-    return Viewed(folder / _REPORT, folder / _TRACE if _can_trace() else None, is_partial(document))
+    return Viewed(folder / _REPORT, folder / _TRACE if is_traced else None, is_partial(document))
 
 
-def _can_trace() -> bool:
+def can_trace() -> bool:
+    """Whether the package that writes a timeline is installed."""
     return importlib.util.find_spec("perfetto") is not None
 
 
 def _source(wanted: Wanted) -> str:
     """A name for what the files are made from: this program, the options, and all of the run."""
-    program = [__version__, _newest(Path(moeprof.__file__).parent), _can_trace()]
+    program = [__version__, _newest(Path(moeprof.__file__).parent), can_trace()]
     said = {**asdict(wanted), "run": _inputs(wanted.run), "program": program}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 

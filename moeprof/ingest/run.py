@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moeprof.errors import TraceError
+from moeprof.errors import NoProfileError, TraceError
 from moeprof.ingest.assemble import Source, assemble
 from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
@@ -19,6 +19,7 @@ from moeprof.ingest.sources.routing import read_routing, routing_notes
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
+from moeprof.ingest.unrecorded import is_unrecorded, told_of
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard
@@ -40,12 +41,21 @@ def open_run(
 
     Raises:
         SelectionError: there is no such session or host.
-        TraceError: there is no profile at `path`, there are several runs, or nothing in it can be
-            read.
+        NoProfileError: there is no profile at `path`; of a run that ended before one was written
+            `moeprof.ingest.unrecorded` knows more.
+        TraceError: there are several runs, or nothing in it can be read.
     """
     if holds_tables(Path(path)):
         return open_stored(Path(path), session, hosts)
-    found = locate(path, session, hosts)
+    try:
+        found = locate(path, session, hosts)
+    except NoProfileError as error:
+        if not is_unrecorded(Path(path)):
+            raise
+        raise NoProfileError(
+            f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
+            f"none: {told_of(Path(path))}"
+        ) from error
     processes = processes_of(found.run, found.files)
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     lost = [answer for answer in answers if isinstance(answer, TraceError)]

@@ -7,6 +7,7 @@ at the first look at them.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from moeprof.errors import TraceError
+from moeprof.redact import redacted, redacted_record
 from moeprof.tables.lazy import Loader
 from moeprof.tables.parquet import read_table, write_table
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta
@@ -41,13 +43,25 @@ def write_tables(trace: Trace, folder: Path) -> tuple[StoredTable, ...]:
             text = to_json(Record(trace.meta, trace.trust, tables))
             (place / _RECORD).write_text(text, encoding="utf-8")
             if trace.meta.run_folder and (Path(trace.meta.run_folder) / _CAPTURE).is_file():
-                shutil.copyfile(Path(trace.meta.run_folder) / _CAPTURE, place / _CAPTURE)
+                _copy_capture(Path(trace.meta.run_folder) / _CAPTURE, place / _CAPTURE)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TraceError(
             f"{folder}: expected to write tables there, found: {reason}; give another folder"
         ) from error
     return tables
+
+
+def _copy_capture(record: Path, place: Path) -> None:
+    """What capture wrote of the run, without the secrets that older versions left in it."""
+    text = record.read_text(encoding="utf-8", errors="replace")
+    try:
+        told = json.loads(text)
+        shown = redacted_record(told)
+        text = text if shown == told else json.dumps(shown, indent=1)
+    except (ValueError, RecursionError):
+        text = redacted(text)
+    place.write_text(text, encoding="utf-8")
 
 
 def holds_tables(folder: Path) -> bool:

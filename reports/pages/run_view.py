@@ -34,6 +34,7 @@ from moeprof.reports.pages.table_view import (
 )
 from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
 from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
+from moeprof.reports.run_problems import is_unrecorded
 from moeprof.reports.sentences import SENTENCES, sentence
 from moeprof.reports.sentences.of_runs import comparison_sentence
 from moeprof.reports.values import NONE, written
@@ -164,7 +165,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     time = story.step_time(document)
     ranked = tuple(segments(story.parts(document), longest_ns))
     troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
-    findings = top_findings(document, prefix)
+    is_empty = is_unrecorded(document)  # there is no question that a section could answer
+    findings = None if is_empty else top_findings(document, prefix)
     shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))
     return RunView(
         id=prefix or "run",
@@ -205,7 +207,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
                     for name in names
                 ),
             )
-            for title, names in story.grouped(document["analyses"])
+            for title, names in story.grouped([] if is_empty else document["analyses"])
         ),
     )
 

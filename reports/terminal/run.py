@@ -12,6 +12,7 @@ from rich.text import Text
 from moeprof.reports import story
 from moeprof.reports.document import Document, Drawing, Finding, drawn_column
 from moeprof.reports.names import printable, shortened
+from moeprof.reports.run_problems import is_unrecorded
 from moeprof.reports.sentences import SENTENCES, described_metric, sentence
 from moeprof.reports.terminal.advice import FEW, advice
 from moeprof.reports.terminal.grid import drawn_grid
@@ -53,6 +54,8 @@ def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> 
 
     Tables take `width` columns, prose 80 at most.
     """
+    if is_unrecorded(document):
+        return _lead(document)
     findings = [_finding(document, name, name in only, width) for name in document["analyses"]]
     pictures = [_picture(drawing) for name, drawing in document["drawings"].items() if name in only]
     return _joined([*findings, *pictures, _next(document, "report")])
@@ -60,6 +63,12 @@ def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> 
 
 def _next(document: Document, verb: str) -> Text:
     return Text.assemble((f"{'Next':<{_INDENT}}", "bold"), story.command(document, verb))
+
+
+def _lead(document: Document) -> Text:
+    """What to do where nothing was recorded: read why memory ran out, or what the script said."""
+    words = story.lead(document)
+    return Text("\n").join([_entry("Next", words[0]), *(_entry("", word) for word in words[1:])])
 
 
 def _joined(blocks: Sequence[Text]) -> Text:
@@ -84,7 +93,8 @@ def _heading(document: Document) -> Text:
         mark, colour = _MARKS[check["verdict"]]
         text = f"{mark.strip()} {printable(check['check'])}: {printable(check['detail'])}"
         lines += _entries("", text, colour)
-    lines += _entries("Step", story.described_step(document))
+    if not is_unrecorded(document):
+        lines += _entries("Step", story.described_step(document))
     return Text("\n").join(lines)
 
 
@@ -101,6 +111,8 @@ def _entries(name: str, text: str, style: str = "") -> list[Text]:
 def _bars(document: Document) -> Text:
     parts = story.parts(document)
     if not parts:
+        if is_unrecorded(document):
+            return Text("")
         if "breakdown" in document["analyses"]:
             failed = story.withheld_by(document, "breakdown")
             why = (

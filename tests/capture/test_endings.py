@@ -57,7 +57,23 @@ def test_a_process_that_leaves_at_once_still_gets_its_meta(capture):
     assert run.exit_code == 9
     assert run.meta["status"] == "empty"
     assert run.profiles == []
-    assert "exit code 9" in run.process["problems"][0]
+    (problem,) = run.process["problems"]
+    assert problem == (
+        "the process ended inside the window by os._exit (exit code 9): "
+        "nothing of the window was written"
+    )
+    assert f"moeprof: {problem}" in run.stderr
+    assert run.process["devices"]
+
+
+def test_a_process_that_is_killed_in_the_window_is_told_by_its_signal(capture):
+    run = capture("loop_that.py", "is_killed")
+    assert run.exit_code == 137
+    assert run.meta["status"] == "empty"
+    assert run.process["problems"] == [
+        "the process ended inside the window by SIGKILL (exit code 137): "
+        "nothing of the window was written"
+    ]
 
 
 @pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

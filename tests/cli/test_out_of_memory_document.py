@@ -23,6 +23,7 @@ def test_the_example_is_what_the_command_prints():
 
 def test_every_verdict_of_a_failure_is_documented():
     names = ("ALREADY_FULL", "PROGRAM_TOO_LARGE", "TOGETHER_TOO_LARGE", "FRAGMENTED", "NOT_TOLD",
-             "OUTSIDE_POOL", "NOT_RESERVED", "ON_CHIP", "HOST_MEMORY", "NOT_GROWN", "NOT_LOADED")  # fmt: skip
+             "OUTSIDE_POOL", "NOT_RESERVED", "ON_CHIP", "HOST_MEMORY", "NOT_GROWN",
+             "NOT_LOADED")  # fmt: skip
     for name in names:
         assert f"`{getattr(verdicts, name)}`" in PAGE

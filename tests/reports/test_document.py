@@ -118,6 +118,7 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
         "status": "partial",
         "window": "steps 4 to 6",
         "mesh": {"data": 1, "expert": 8},
+        "duration_s": 12.5,
         "processes": [
             {"problems": ["late"], "devices": [{"id": 0, "kind": "NVIDIA H200"}, {"id": 1}]},
             {"problems": ["late", "lost"], "devices": [{"id": 2, "kind": "NVIDIA H200"}]},
@@ -132,6 +133,11 @@ def test_what_capture_wrote_down_is_in_the_document(tmp_path: Path):
         "problems": ["late", "lost"],
         "kinds": ["NVIDIA H200"],
         "mesh": {"data": 1, "expert": 8},
+        "duration_s": 12.5,
+        "processes": [
+            {"process": 0, "host": "", "exit_code": None, "problems": ["late"]},
+            {"process": 1, "host": "", "exit_code": None, "problems": ["late", "lost"]},
+        ],
     }
 
 

@@ -38,6 +38,7 @@ HAPPENS = {
     "exits": lambda weights: sys.exit("no data left"),
     "interrupts": lambda weights: os.kill(os.getpid(), signal.SIGINT),
     "leaves_at_once": lambda weights: os._exit(9),
+    "is_killed": lambda weights: os.kill(os.getpid(), signal.SIGKILL),
     "runs_out_of_memory": run_out_of_memory,
     "waits": wait_for_a_signal,
 }

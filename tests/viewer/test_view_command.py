@@ -134,7 +134,7 @@ def test_a_kept_place_that_leads_elsewhere_is_not_written(view, run, quick, tmp_
 
 
 def test_without_perfettos_builder_there_is_the_report_alone(view, run, monkeypatch):
-    monkeypatch.setattr("moeprof.cli.view_files._can_trace", lambda: False)
+    monkeypatch.setattr("moeprof.cli.view_files.can_trace", lambda: False)
     served = []
     code, out, err = view(run, "--no-browser", during=lambda table: served.extend(table))
     assert code == 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeprof.errors import TraceError
+from moeprof.errors import NoProfileError, TraceError
 from moeprof.ingest.sources.choose import choose
 from moeprof.ingest.sources.sessions import SessionFolder, host_name, run_folder, sessions_of
 from moeprof.ingest.unreadable import unreadable
@@ -104,7 +104,7 @@ def _profiles(root: Path) -> tuple[list[Path], list[Path]]:
     )
     if files or copies:
         return (files, copies) if files else (copies, [])
-    raise TraceError(
+    raise NoProfileError(
         f"{root}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found "
         "none; give the folder that was passed to the profiler"
     )
