@@ -279,6 +279,8 @@ class Watcher:
         self.channel.send("note", {"text": text})
 
     def _on_terminate(self) -> None:
+        if self.recorder is not None and self.recorder.current is not None:
+            self._note("the script was terminated inside the window: kept what was recorded")
         self._close("terminated", wait_for_devices=False)
         for window in self.recorder.windows if self.recorder else ():
             if "export_given_up_after_s" not in window.facts:

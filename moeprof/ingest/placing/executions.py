@@ -47,6 +47,8 @@ def over_devices(known: pd.DataFrame) -> list[Execution]:
         busy_ns=("busy_ns", "sum"),
         ops=("ops", "sum"),
         devices=("device", "size"),
+        least_ops=("ops", "min"),
+        most_ops=("ops", "max"),
     )
     columns = together.reset_index().sort_values("start_ns", kind="stable").to_dict("list")
     return [Execution(*row) for row in zip(*columns.values(), strict=True)]

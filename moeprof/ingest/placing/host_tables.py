@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.host import Host
+from moeprof.ingest.placing.cut_short import without_cut_short
 from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.placing.graphs import with_graph_ops
 from moeprof.ingest.placing.in_flight import halves_within_ns
@@ -83,6 +84,7 @@ def host_tables(
     if record.is_damaged:
         pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
         cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
+    cut = cut._replace(steps=without_cut_short(cut.steps, mine, step[is_work], ops))
     self_ns = np.zeros(len(work), np.int64)
     self_ns[is_work] = _self_ns(mine, number, host, ops, inside)
     if rows is not counted:

@@ -24,12 +24,16 @@ _WARM_UP = 2.0  # a leading step of more than this many medians still warms up
 _ENDLESS = 10.0  # a last step of more than this many: nothing behind it bounds a wrong end
 _STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
 _LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
+_CUT = "cut by the end of the capture"
 _ENOUGH = 3  # steps that must be left to call another one an outlier
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a module over all devices of a host."""
+    """One execution of a module over all devices of a host.
+
+    ``least_ops`` and ``most_ops`` are those of the devices with the fewest and the most.
+    """
 
     module: int
     run_id: int
@@ -38,6 +42,8 @@ class Execution:
     busy_ns: int
     ops: int
     devices: int
+    least_ops: int = 0
+    most_ops: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,15 +259,39 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
     sizes = [sum(ops[run] for run in step.runs) for step in steps]
     widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
     widest = max(widths, default=0)
+    at_work = [at for at, step in enumerate(steps) if step.runs]
+    ends = (at_work[0], at_work[-1]) if at_work else ()  # the host may be ahead of the device
     judged = []
     for at, step in enumerate(steps):
         reason = step.reason
         if not reason and widths[at] < widest:
             reason = f"work of {widths[at]} of {widest} devices"
-        if not reason and at in (0, len(steps) - 1):
-            reason = _cut_at_an_end(steps, sizes, at)
+        if not reason and at in ends:
+            reason = _cut_at_an_end(steps, sizes, at, is_first=at == ends[0])
         judged.append(_with(step, reason))
-    return judged
+    uneven = {(e.module, e.run_id) for e in executions if e.least_ops < e.most_ops}
+    return _cut_on_some_devices(judged, sizes, at_work, uneven)
+
+
+def _cut_on_some_devices(
+    steps: list[Step], sizes: list[int], at_work: list[int], uneven: set[tuple[int, int]]
+) -> list[Step]:
+    """The steps without those that the end of the capture cut on the devices that were behind.
+
+    They come right before the last one, which is cut too. A program whose devices differ in every
+    step tells nothing.
+    """
+    if len(at_work) < _ENOUGH or not steps[at_work[-1]].reason.startswith(_CUT):
+        return steps
+    for place in range(len(at_work) - 2, 0, -1):
+        at, before = at_work[place], at_work[:place]
+        others = [run for other in before for run in steps[other].runs]
+        fewer = sizes[at] < min(sizes[other] for other in before)
+        if not fewer or not uneven.intersection(steps[at].runs) or uneven.intersection(others):
+            break
+        told = f"{_CUT}: {sizes[at]} of {min(sizes[other] for other in before)} ops"
+        steps = [_with(s, s.reason or told) if n == at else s for n, s in enumerate(steps)]
+    return steps
 
 
 def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:
@@ -294,12 +324,12 @@ def without_half_lost(steps: list[Step], pieces: Mapping[int, Sequence[int]]) ->
     return found
 
 
-def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int) -> str:
+def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int, *, is_first: bool) -> str:
     """Why the first or last step is not whole: it has fewer ops than any other; empty if it is."""
     others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
     if not others or sizes[at] >= min(others):
         return ""
-    where = "began before the capture" if at == 0 else "cut by the end of the capture"
+    where = "began before the capture" if is_first else _CUT
     return f"{where}: {sizes[at]} of {min(others)} ops"
 
 
@@ -318,7 +348,7 @@ def _without_odd_ends(steps: list[Step]) -> list[Step]:
                 break
             what = "warm-up" if share > _WARM_UP else "ramp-up"
             if is_last:
-                what = "end not seen" if share > _ENDLESS else "cut by the end of the capture"
+                what = "end not seen" if share > _ENDLESS else _CUT
             told = f"{share:.1f}" if share > 1 else f"{share:.2f}"
             reason = (
                 f"{what}: {told} × the median of the steps {'before' if is_last else 'after'} it"
