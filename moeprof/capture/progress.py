@@ -77,6 +77,9 @@ class Progress:
         verdict = "settled" if message["settled"] else late
         self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
 
+    def _on_closed(self, message: Mapping[str, object], now_s: float) -> None:
+        self._is_open = False
+
     def _on_exporting(self, message: Mapping[str, object], now_s: float) -> None:
         self._is_open = False
         self._exporting_since = now_s

@@ -265,6 +265,7 @@ class Watcher:
         except Exception as error:
             self._note(f"closing the window failed: {type(error).__name__}: {error}")
         finally:
+            self.channel.send("closed")
             self._save()
             self._restore_terminate()  # last: until here a SIGTERM must not lose the recording
 

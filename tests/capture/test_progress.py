@@ -90,3 +90,22 @@ def test_only_the_first_window_tells_of_compilation(progress, lines):
         "moeprof: recording 3 steps (9–11), counted by calls of train_step",
         "moeprof: recording 3 steps (109–111), counted by calls of train_step",
     ]
+
+
+def test_a_window_is_unfinished_until_it_is_closed(progress):
+    progress.on_message(RECORDING, 0)
+    assert progress.unfinished == "inside the window"
+    progress.on_message({"kind": "closed"}, 1)
+    assert progress.unfinished == ""
+
+
+def test_an_export_is_unfinished_until_it_is_done_or_given_up(progress):
+    for end in (
+        {"kind": "exported", "size_bytes": 1, "duration_s": 1.0, "error": None},
+        {"kind": "given_up"},
+    ):
+        progress.on_message(RECORDING, 0)
+        progress.on_message({"kind": "exporting"}, 1)
+        assert progress.unfinished == "while the window was exported"
+        progress.on_message(end, 2)
+        assert progress.unfinished == ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from moeprof.ingest.placing.steps import Step
@@ -73,7 +72,7 @@ def _entry(program: pd.DataFrame) -> pd.DataFrame:
     called = {name for text in program["called"] for name in str(text).split()}
     names = program["computation"].astype(str)
     entry = program[~names.isin(called) & program["schedule"].ge(0)]
-    sizes = entry["computation"].astype(str).value_counts()
-    if sizes.empty:
+    computations = entry["computation"].astype(str)
+    if computations.empty:
         return entry
-    return entry[entry["computation"].astype(str).eq(str(sizes.index[np.argmax(sizes)]))]
+    return entry[computations.eq(str(computations.mode().iloc[0]))]

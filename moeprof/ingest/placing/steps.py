@@ -260,14 +260,15 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
     widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
     widest = max(widths, default=0)
     at_work = [at for at, step in enumerate(steps) if step.runs]
-    ends = (at_work[0], at_work[-1]) if at_work else ()  # the host may be ahead of the device
+    # the host may be ahead of the device: the last annotations then hold no work
+    first, last = (at_work[0], at_work[-1]) if at_work else (-1, -1)
     judged = []
     for at, step in enumerate(steps):
         reason = step.reason
         if not reason and widths[at] < widest:
             reason = f"work of {widths[at]} of {widest} devices"
-        if not reason and at in ends:
-            reason = _cut_at_an_end(steps, sizes, at, is_first=at == ends[0])
+        if not reason and at in (first, last):
+            reason = _cut_at_an_end(steps, sizes, at, is_first=at == first)
         judged.append(_with(step, reason))
     uneven = {(e.module, e.run_id) for e in executions if e.least_ops < e.most_ops}
     return _cut_on_some_devices(judged, sizes, at_work, uneven)
