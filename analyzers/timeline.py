@@ -6,9 +6,11 @@ Returns: one row per host, device and used step.
 Intervals of all streams of a device are united, so nothing counts twice and
 
     compute + exposed communication + exposed copies + idle = step,
+    step + idle between + other work between                = interval to the next step's start,
 
 to the nanosecond. Exposed is what no compute hides: communication − compute, then
-copies − compute − communication. Waits of streams for each other are none of these.
+copies − compute − communication. Waits of streams for each other are none of these. Where the next
+step begins before this one has ended, its parts end there too: no moment counts in two steps.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import functools
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import IN_STEP, account_of
 from moeprof.analyzers.activity.device_steps import device_steps
-from moeprof.analyzers.activity.unions import laid_out, shares_of_time
 from moeprof.analyzers.activity.work import NEITHER
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -54,10 +56,29 @@ SCHEMA = Schema(
         Column("events", "int64", "count", "pieces of device work that start in the step"),
         Column("host", "text", "", "host of the device"),
         Column("device", "int64", "", "ordinal of the device on its host"),
+        Column(
+            "interval_ns",
+            "float64",
+            "ns",
+            "start of the step to the start of the next on the host; none for the last",
+        ),
+        Column(
+            "between_idle_ns",
+            "float64",
+            "ns",
+            "of it, nothing runs between the two",
+            "idle between",
+        ),
+        Column(
+            "between_other_ns",
+            "float64",
+            "ns",
+            "of it, work of no step runs between the two, as of other programs",
+            "other between",
+        ),
     ),
 )
 QUESTION = "When does each device compute, communicate, copy or idle?"
-_PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
 @functools.lru_cache(maxsize=2)  # hints ask again
@@ -71,23 +92,22 @@ def _table(trace: Trace) -> pd.DataFrame:
     spans, inside, rows, segment, start, end, work = device_steps(trace)
     if spans.empty:
         return SCHEMA.frame()
-    lengths = inside.end_ns - inside.start_ns
-    parts = shares_of_time(laid_out(inside, segment, start, end, work), lengths)
     first, last = inside.start_ns[segment], inside.end_ns[segment]
     begins = (start >= first) & (start < last)
     # an instant at the very end of a step is of that step unless another begins there
     begins |= (start == last) & (end == start) & ~np.isin(rows, rows[begins])
     counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
-    table = spans.assign(duration_ns=lengths, **parts, events=counts.astype("int64"))
+    table = account_of(trace).assign(events=counts.astype("int64"))
     return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
-    whole, hidden = int(table["duration_ns"].sum()), int(table["hidden_communication_ns"].sum())
+    whole = int(table[[f"{part}_ns" for part in IN_STEP]].to_numpy().sum())
+    hidden = int(table["hidden_communication_ns"].sum())
     communication = hidden + int(table["exposed_communication_ns"].sum())
     shares = (
         Metric(f"{part}_share", int(table[f"{part}_ns"].sum()) / whole if whole else None, "share")
-        for part in _PARTS
+        for part in IN_STEP
     )
     overlap = hidden / communication if communication else None
     return (*shares, Metric("hidden_communication_share", overlap, "share"))
@@ -99,6 +119,11 @@ def _notes(trace: Trace, table: pd.DataFrame) -> tuple[str, ...]:
     notes = []
     if not trace.steps["used"].any():
         notes.append("no whole step in the capture: times are of all of it, the start-up included")
+    if (table["interval_ns"] < table["duration_ns"]).any():
+        notes.append(
+            "steps overlap: of a step that has not ended when the next begins, the parts are of "
+            "the time until then"
+        )
     if not (table["exposed_communication_ns"] + table["hidden_communication_ns"]).any():
         notes.append("communication: none in this trace")
     if not table["copy_ns"].any():

@@ -19,9 +19,8 @@ def exposed_ns(trace: Trace) -> pd.Series:
     """Exposed time of the communication in used steps, int64 ns by row of `EVENTS`.
 
     Where pieces overlap, the time is of the one that began first: all together are what the
-    timeline calls exposed communication, to the nanosecond. Only where steps overlap it is less:
-    the timeline counts their common time in both, here no piece has it twice. Kept for the last
-    two traces.
+    timeline calls exposed communication, to the nanosecond; where steps overlap, too, as no moment
+    counts twice in either. Kept for the last two traces.
     """
     parts = device_steps(trace)
     once = _without_overlaps(parts.spans)

@@ -44,7 +44,8 @@ def pieces_in(trace: Trace, step: int) -> pd.DataFrame:
     in_step = (steps.spans["step"] == step).to_numpy()
     is_shown = in_step[steps.segment] & is_work(trace.events)[steps.rows]
     rows, segment = steps.rows[is_shown], steps.segment[is_shown]
-    first, last = steps.inside.start_ns[segment], steps.inside.end_ns[segment]
+    # of a step that the next one overlaps all is drawn
+    first, last = (steps.spans[name].to_numpy()[segment] for name in ("start_ns", "end_ns"))
     start, end = steps.start_ns[is_shown], steps.end_ns[is_shown]
     inside = (end > first) & (start < last) | (end == start)  # instants at a border are joined too
     pieces = pd.DataFrame(

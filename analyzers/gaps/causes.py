@@ -49,7 +49,7 @@ HOST_CAUSES = {
 
 _WITHIN = (CALLBACK, RENDEZVOUS)
 """Kinds that hold up the thread which launches an execution that has begun."""
-_ENOUGH = 0.5
+ENOUGH = 0.5
 """Share of the time until the launch that a kind must fill to be its cause: more than all else."""
 _TO_HOST = r"D2H|DtoH|DeviceToHost|CopyDeviceToHost"
 
@@ -98,7 +98,7 @@ def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     for kind in reversed(HOST_CAUSES):
         share = _share_of(trace, kind, gaps["host"], start, until)
         may_be = ~within | (kind in _WITHIN)
-        found[(share >= _ENOUGH) & may_be & (is_late | ~is_known) & ~is_edge] = HOST_CAUSES[kind]
+        found[(share >= ENOUGH) & may_be & (is_late | ~is_known) & ~is_edge] = HOST_CAUSES[kind]
     before = gaps["before"].to_numpy()
     copied = is_copy_to_host(trace.events.iloc[np.maximum(before, 0)]) & (before >= 0)
     found[copied & within & (is_late | ~is_known)] = COPY_TO_HOST

@@ -1,6 +1,7 @@
-"""Question: when does each device do nothing within a used step, and between which pieces of work?
+"""Question: when does each device do nothing in a used step or after it, and between which work?
 
-The gaps of a device in a step add up to the idle time that `timeline` gives it, to the nanosecond.
+The gaps of a device in a step add up to the idle time that `timeline` gives it, those between two
+steps to its idle time between them, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
 from moeprof.analyzers.activity.unions import on_one_axis
 from moeprof.analyzers.activity.work import NEITHER
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
+from moeprof.tables.waits import is_work
 
 NONE = -1
 
@@ -33,7 +35,36 @@ GAPS = Schema(
 
 def gaps_of(trace: Trace) -> pd.DataFrame:
     """`GAPS` of all devices in the used steps, by device and time."""
-    segments, inside, rows, place, start_ns, end_ns, work = device_steps(trace)
+    return _gaps(device_steps(trace))
+
+
+def gaps_between(trace: Trace) -> pd.DataFrame:
+    """`GAPS` of all devices from the end of a used step to the start of the next.
+
+    ``before`` and ``after`` reach beyond both: the work that ran last, and that which ran next.
+    """
+    gaps = _gaps(between_steps(trace))
+    return gaps.assign(**_neighbours(trace, gaps))
+
+
+def _neighbours(trace: Trace, gaps: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The last work of the device that began before each gap, and the first from its end on."""
+    events = trace.events
+    found = {side: np.full(len(gaps), NONE) for side in ("before", "after")}
+    works = is_work(events)
+    for (host, device), mine in gaps.groupby(["host", "device"]):
+        at = np.flatnonzero(works & events["host"].eq(host) & events["device"].eq(device))
+        at = at[np.argsort(events["start_ns"].to_numpy()[at], kind="stable")]
+        starts = events["start_ns"].to_numpy()[at]
+        last = np.searchsorted(starts, mine["start_ns"].to_numpy(), "left") - 1
+        first = np.searchsorted(starts, mine["end_ns"].to_numpy(), "left")
+        rows = np.concatenate([[NONE], at, [NONE]])
+        found["before"][mine.index], found["after"][mine.index] = rows[last + 1], rows[first + 1]
+    return found
+
+
+def _gaps(steps: DeviceSteps) -> pd.DataFrame:
+    segments, inside, rows, place, start_ns, end_ns, work = steps
     if segments.empty:
         return GAPS.frame()
     origins = np.concatenate([[0], np.cumsum(inside.end_ns - inside.start_ns)])

@@ -9,13 +9,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from moeprof.analyzers.laws import time
 from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
-LAWS: tuple[Callable[[Trace], Law], ...] = (hosts_end_together, tokens, bytes_known)
+LAWS: tuple[Callable[[Trace], Law], ...] = (
+    time.outside_steps,
+    time.intervals,
+    time.components,
+    hosts_end_together,
+    tokens,
+    bytes_known,
+)
 """Every law of the answer, in the order of the record, behind those of the input."""
 
 

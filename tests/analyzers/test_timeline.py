@@ -147,12 +147,15 @@ WORK = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(WORK, st.lists(st.tuples(st.integers(-10, 60), st.integers(1, 40)), min_size=1, max_size=3))
 def test_agrees_with_painting_every_nanosecond(work, steps):
-    """Steps may overlap; the first kind that covers a nanosecond owns it."""
+    """The first kind that covers a nanosecond owns it; no step outlasts the start of the next."""
     spans = dict(enumerate(steps))
     events = [kernel(op, start, length, device=device) for op, start, length, device in work]
     table = timeline(traced(events, OPS, spans)).table
     for row in table.itertuples():
         begin, length = spans[row.step]
+        after = spans.get(row.step + 1, (begin - 1, 0))[0]
+        if after >= begin:
+            length = min(length, after - begin)
         owner = np.full(length, 3)
         for op, start, duration, device in work:
             if device == row.device:
@@ -160,7 +163,19 @@ def test_agrees_with_painting_every_nanosecond(work, steps):
                 owner[lo:hi] = np.minimum(owner[lo:hi], KINDS[op])
         expected = np.bincount(owner, minlength=4).tolist()
         assert [getattr(row, part) for part in PARTS] == expected
-        assert sum(expected) == row.duration_ns == length
+        assert sum(expected) == length
+        assert row.duration_ns == spans[row.step][1]
+        if after < begin:
+            assert np.isnan([row.interval_ns, row.between_idle_ns, row.between_other_ns]).all()
+            continue
+        assert row.interval_ns == after - begin
+        free = np.ones(after - begin - length, dtype=bool)
+        for _op, start, duration, device in work:
+            if device == row.device:
+                lo, hi = np.clip(np.array([start, start + duration]) - begin - length, 0, len(free))
+                free[lo:hi] = False
+        assert (row.between_idle_ns, row.between_other_ns) == (free.sum(), (~free).sum())
+        assert sum(expected) + row.between_idle_ns + row.between_other_ns == row.interval_ns
 
 
 def test_devices_may_have_large_ordinals_as_those_of_a_second_cpu_process():

@@ -1,0 +1,88 @@
+"""Why devices stand still between two steps.
+
+The causes are those of gaps within a step. Where the host was late and no event of a known kind
+tells why, what the user's program says that it was doing does: an annotation that fills most of
+the time, unless it is that of a step.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.account import account_of, intervals_of
+from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.gaps.causes import ENOUGH, LATE, UNKNOWN, with_causes
+from moeprof.analyzers.gaps.found import gaps_between
+from moeprof.tables.host_side import ANNOTATION
+from moeprof.tables.intervals import cover
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+
+SHORT = "short gaps"
+
+IDLE_BETWEEN = Schema(
+    "idle_between",
+    (
+        Column("cause", "text", "", "why devices stood still between two steps"),
+        Column("per_interval_ns", "float64", "ns", "mean over devices and intervals"),
+        Column("longest_ns", "int64", "ns", "its longest gap"),
+        Column("step", "int64", "", "step before its longest gap"),
+    ),
+)
+_NAMED = (
+    ("checkpoint", re.compile(r"(?i)checkpoint|ckpt|orbax")),
+    ("evaluation", re.compile(r"(?i)\beval|_eval|validat")),
+)
+
+
+@functools.lru_cache(maxsize=2)
+def idle_between(trace: Trace) -> pd.DataFrame:
+    """`IDLE_BETWEEN`, the most time first. Kept for the last two traces."""
+    gaps = gaps_between(trace)
+    if gaps.empty:
+        return IDLE_BETWEEN.frame()
+    gaps = gaps.assign(length_ns=gaps["end_ns"] - gaps["start_ns"], cause=SHORT)
+    is_long = gaps["length_ns"] > SHORT_NS
+    if is_long.any():
+        caused = with_causes(trace, gaps[is_long])
+        gaps.loc[is_long, "cause"] = _annotated(trace, caused)
+    groups = gaps.groupby("cause")["length_ns"]
+    longest = gaps.loc[groups.idxmax()].set_index("cause")
+    shares = len(intervals_of(account_of(trace)))
+    table = pd.DataFrame(
+        {
+            "per_interval_ns": groups.sum() / shares,
+            "longest_ns": longest["length_ns"],
+            "step": longest["step"],
+        }
+    ).reset_index()
+    order = table.sort_values(["per_interval_ns", "cause"], ascending=[False, True])
+    return IDLE_BETWEEN.check(order.reset_index(drop=True).astype({"cause": "str"}))
+
+
+def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
+    """The causes of `gaps`, those that only say that the host was late by its annotations."""
+    causes = gaps["cause"].copy()
+    events = trace.host_events[trace.host_events["kind"].eq(ANNOTATION)]
+    events = events[~events["name"].isin(set(trace.markers["name"]))]
+    start = gaps["start_ns"].to_numpy()
+    until = start + gaps["late_ns"].fillna(gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    until = until.astype(np.int64)
+    best = np.full(len(gaps), ENOUGH)
+    for (host, name), mine in events.groupby(["host", "name"], observed=True):
+        begins = mine["start_ns"].to_numpy()
+        filled = cover(begins, begins + mine["duration_ns"].to_numpy())
+        share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)
+        is_told = gaps["host"].eq(host) & gaps["cause"].isin([LATE, UNKNOWN]) & (share >= best)
+        causes[is_told] = _cause(str(name))
+        best = np.where(is_told, share, best)
+    return causes
+
+
+def _cause(name: str) -> str:
+    """What an annotation of the user's program says that the host was doing."""
+    return next((cause for cause, pattern in _NAMED if pattern.search(name)), f"'{name}'")

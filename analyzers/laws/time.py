@@ -1,0 +1,107 @@
+"""Laws of time: all recorded device time is in a step or named, and every interval adds up.
+
+They compare what different computations say: sums over all events with those of the questions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeprof.tables.law import Law, Scope
+from moeprof.tables.trace import Trace
+from moeprof.tables.waits import work_of
+from moeprof.units import format_count, format_ns, format_percent
+
+_EXACT_NS = 1.0
+"""Sums of whole numbers of ns may differ by the rounding of their quotients alone."""
+_FEW = 3
+
+
+def outside_steps(trace: Trace) -> Law:
+    """Recorded device time is in steps that are used, in steps that are not, or outside and named.
+
+    What is broken falsifies no single figure that is known, but all that are shares of the whole.
+    """
+    from moeprof.analyzers.activity.outside import recorded_work
+
+    check = "outside_steps"
+    recorded = recorded_work(trace)
+    if recorded is None:
+        return Law(check, "unchecked", "no step is used, so no work is outside of one")
+    all_ns = int(work_of(trace.events)["self_ns"].sum())
+    told_ns = recorded.used_ns + recorded.dropped_ns + recorded.outside_ns
+    devices = max(trace.meta.devices, 1)
+    if all_ns != told_ns:
+        detail = (
+            f"{format_ns(abs(all_ns - told_ns))} of {format_ns(all_ns)} device time are in no step "
+            "and of no program, or in two"
+        )
+        return Law(
+            check, "fail", detail, ("step_time", "breakdown"), all_ns, told_ns, "ns of device time"
+        )
+    parts = []
+    if recorded.dropped_ns:
+        share = format_percent(recorded.dropped_ns / all_ns)
+        parts.append(f"{share} of device time in steps that are not used")
+    if recorded.outside_ns:
+        names = list(dict.fromkeys(recorded.outside["program"]))
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        pieces = round(int(recorded.outside["pieces"].sum()) / devices)
+        parts.append(
+            f"{format_percent(recorded.outside_share)} outside of every step, "
+            f"{format_ns(recorded.outside_ns / devices)} in {format_count(pieces)} pieces per "
+            f"device: {', '.join(names[:_FEW])}{more}"
+        )
+    detail = "; ".join(parts) or "all device time lies in steps that are used"
+    return Law(check, "ok", detail, expected=all_ns, found=told_ns, unit="ns of device time")
+
+
+def intervals(trace: Trace) -> Law:
+    """The parts of the time from the start of a step to the start of the next add up to it."""
+    from moeprof.analyzers.activity.account import PARTS, intervals_of
+    from moeprof.analyzers.timeline import timeline
+
+    check = "intervals"
+    table = intervals_of(timeline(trace).table)
+    if table.empty:
+        return Law(check, "unchecked", "no step is followed by another one that is used")
+    parts = table[[f"{part}_ns" for part in PARTS]].to_numpy()
+    whole = table["interval_ns"].to_numpy()
+    is_wrong = (parts.sum(axis=1) != whole) | (parts < 0).any(axis=1)
+    expected, found = int(whole.sum()), int(parts.sum())
+    unit = "ns of intervals"
+    if is_wrong.any():
+        steps = np.unique(table["step"].to_numpy()[is_wrong]).tolist()
+        told = ", ".join(map(str, steps[:_FEW])) + (" …" if len(steps) > _FEW else "")
+        detail = f"parts do not add up to the interval after step {told}"
+        scopes = tuple(Scope("timeline", step=step) for step in steps)
+        return Law(check, "fail", detail, ("step_time",), expected, found, unit, scopes)
+    detail = (
+        f"compute, exposed communication and copies, idle and work between steps add up to each of "
+        f"{format_count(len(table))} intervals, one per device and step"
+    )
+    return Law(check, "ok", detail, expected=expected, found=found, unit=unit)
+
+
+def components(trace: Trace) -> Law:
+    """The components of the breakdown add up to the op time that was recorded in used steps."""
+    from moeprof.analyzers.breakdown import breakdown
+    from moeprof.analyzers.window import window
+
+    check = "components"
+    steps = trace.steps["step"][trace.steps["used"]]
+    work = work_of(trace.events)
+    recorded_ns = int(work["self_ns"][work["step"].isin(steps)].sum())
+    if not recorded_ns:
+        return Law(check, "unchecked", "no device work in a step that is used")
+    found_ns = float(breakdown(trace).table["per_step_ns"].sum()) * window(trace).shares
+    unit = "ns of op time"
+    if abs(found_ns - recorded_ns) > max(_EXACT_NS, 1e-9 * recorded_ns):
+        detail = (
+            f"components are {format_ns(found_ns)} of op time, but {format_ns(recorded_ns)} were "
+            "recorded in the steps"
+        )
+        withholds = ("breakdown", "ops")
+        return Law(check, "fail", detail, withholds, recorded_ns, round(found_ns), unit)
+    detail = f"components add up to the {format_ns(recorded_ns)} of op time recorded in the steps"
+    return Law(check, "ok", detail, expected=recorded_ns, found=round(found_ns), unit=unit)
