@@ -10,9 +10,12 @@ time in which the device is busy; shares are of the op time.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import graph_share, sums_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
@@ -36,6 +39,9 @@ SCHEMA = Schema(
             "device_spread_ns", "float64", "ns", "standard deviation over devices; none for one"
         ),
         Column("meaning", "text", "", "what the component holds"),
+        Column(
+            "interval_share", "float64", "share", "of the mean interval; none where that is unknown"
+        ),
     ),
 )
 QUESTION = "Where does a training step go?"
@@ -43,11 +49,14 @@ WORTH_A_NOTE = 0.005
 """Share of device time without a sure op from which on capturing again is worth while."""
 
 
+@functools.lru_cache(maxsize=2)  # its law asks again
 def breakdown(trace: Trace) -> Analysis:
     """Device time of the used steps by layer, component and phase, with a row for no part."""
     view = window(trace)
     work = sums_in_steps(trace)
     table = _table(work, view)
+    table = table.assign(interval_share=table["per_step_ns"] / (mean_interval_ns(trace) or np.nan))
+    table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
     spans = spans_of_steps(trace) if view.steps else None
     busy = int(busy_ns(view.events, spans).sum())
     headline, schema = _headline(table, view, busy), view.stated(SCHEMA)
@@ -71,7 +80,7 @@ def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
     table["device_spread_ns"] = _spread(work, ["host", "device"], table[keys], max(view.steps, 1))
     table["meaning"] = [MEANINGS[name] for name in table["component"]]
     table = table.sort_values(["per_step_ns", *keys], ascending=[False, *(True for _ in keys)])
-    return SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+    return table
 
 
 def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:

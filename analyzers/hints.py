@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 
+from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.patterns import ALL
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.window import PER_STEP, window
@@ -25,7 +26,13 @@ SCHEMA = Schema(
     (
         Column("hint", "text", "", "name of the pattern"),
         Column("gain_ns", "float64", "ns", f"most that the change saves, {PER_STEP}", "saves"),
-        Column("gain_share", "float64", "share", "that of the mean used step", "of step"),
+        Column(
+            "gain_share",
+            "float64",
+            "share",
+            "that of the mean interval, of the mean used step where no interval is known",
+            "of step",
+        ),
         Column("gain_bytes", "float64", "bytes", "most that it saves on one device", "memory"),
         Column("evidence", "text", "", "what shows it in this trace"),
         Column("change", "text", "", "what to change"),
@@ -51,7 +58,8 @@ def hints(trace: Trace) -> Analysis:
         Metric("hints", len(found), "count"),
         Metric("largest_gain", float(most) if most == most else None, "ns"),
     )
-    basis = f"shares are of the mean used step, {format_ns(step_ns)}"
+    whole = "used step" if mean_interval_ns(trace) is None else "interval from step to step"
+    basis = f"shares are of the mean {whole}, {format_ns(step_ns)}"
     has_shares = bool(table["gain_share"].notna().any())
     notes = (
         f"looked for: {', '.join(ALL)}",
@@ -76,7 +84,10 @@ def _find(name: str, trace: Trace) -> Hint | None:
 
 
 def _step_ns(trace: Trace) -> float:
-    """Mean length of the used steps; NaN where there is none."""
+    """Mean interval; mean length of the used steps where none is known, NaN without a step."""
+    interval_ns = mean_interval_ns(trace)
+    if interval_ns is not None:
+        return interval_ns
     steps = trace.steps
     return float(steps["duration_ns"][steps["used"]].mean())
 

@@ -14,7 +14,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.account import PARTS, account_of, intervals_of
+from moeprof.analyzers.activity.account import (
+    PARTS,
+    account_of,
+    interval_by_step,
+    intervals_of,
+)
 from moeprof.analyzers.activity.other_programs import other_programs
 from moeprof.analyzers.activity.outside import RecordedWork, recorded_work
 from moeprof.analyzers.gaps.between import idle_between
@@ -79,11 +84,10 @@ def _table(trace: Trace) -> pd.DataFrame:
     )
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
-    longest = account_of(trace).groupby("step")["interval_ns"].max()
     others = other_programs(trace).groupby("step")["program"].agg(", ".join)
     return SCHEMA.check(
         steps.assign(
-            interval_ns=steps["step"].map(longest).astype("float64"),
+            interval_ns=steps["step"].map(interval_by_step(trace)).astype("float64"),
             busy_share=share,
             other_programs=steps["step"].map(others).fillna("").astype("str"),
         )

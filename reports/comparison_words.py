@@ -52,7 +52,7 @@ def step_row(document: ComparisonDocument) -> Row | None:
 
 
 def step_parts(document: ComparisonDocument) -> list[Row]:
-    """The four times that add up to the step, the largest change first."""
+    """The times that add up to the step, the largest change first."""
     rows = document["step"]["rows"][1:]
     return sorted(rows, key=lambda row: (-abs(number(row["change_ns"])), str(row["part"])))
 

@@ -45,8 +45,10 @@ STEP_PARTS = {
     "exposed_communication": ("#dd6a1f", ""),
     "exposed_copy": ("#9db4ea", "x"),
     "idle": ("#a3a9af", "."),
+    "between_idle": ("#d3dae1", "/"),
+    "between_other": ("#8a6fb0", "\\"),
 }
-"""Colour and pattern of the times that add up to the step."""
+"""Colour and pattern of the times that add up to the step, from its start to the next one's."""
 
 MIXED = "#c3ccd6"
 """What no component has most of: a scope or a line that holds many."""

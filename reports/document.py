@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers import DRAWN
+from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of
 from moeprof.errors import TableError
 from moeprof.reports.names import encodable
@@ -129,13 +130,17 @@ class TrustInfo(TypedDict):
 
 
 class StepInfo(TypedDict):
-    """One step; `reason` says why it is not used, None where it is."""
+    """One step; `reason` says why it is not used, None where it is.
+
+    `interval_ns` is from its start to that of the next used step, None where none follows.
+    """
 
     step: int
     start_ns: int
     duration_ns: int
     used: bool
     reason: str | None
+    interval_ns: NotRequired[float | None]
 
 
 class Document(TypedDict):
@@ -247,6 +252,7 @@ def _steps(trace: Trace) -> list[StepInfo]:
     if failed is not None:
         why = f"withheld: check '{failed}' failed"
         steps = steps.assign(used=False, reason=steps["reason"].where(steps["reason"] != "", why))
+    intervals = interval_by_step(trace).reindex(steps["step"].where(steps["used"], -1))
     columns = (steps[name].tolist() for name in ("step", "start_ns", "duration_ns", "used"))
     return [
         {
@@ -255,9 +261,10 @@ def _steps(trace: Trace) -> list[StepInfo]:
             "duration_ns": duration_ns,
             "used": used,
             "reason": encodable(reason) or None,
+            "interval_ns": None if math.isnan(interval_ns) else interval_ns,
         }
-        for step, start_ns, duration_ns, used, reason in zip(
-            *columns, steps["reason"].tolist(), strict=True
+        for step, start_ns, duration_ns, used, reason, interval_ns in zip(
+            *columns, steps["reason"].tolist(), intervals.tolist(), strict=True
         )
     ]
 

@@ -18,6 +18,7 @@ from moeprof.reports.run_problems import is_unrecorded, problems_of
 from moeprof.reports.values import is_number
 from moeprof.units import format_count, format_ns, format_percent
 
+_FEW_PROGRAMS = 3
 NAME_WIDTH = 60
 """Where a name stands in a sentence or heading, it is cut to this many characters."""
 
@@ -25,6 +26,20 @@ _NO_FINDING: Finding = {"question": "", "headline": [], "columns": [], "rows": [
 _SPELLED = {
     "gemm": "GEMM", "mlp": "MLP", "moe": "MoE", "mfu": "MFU", "hfu": "HFU", "flops": "FLOPs",
 }  # fmt: skip
+
+_BETWEEN = {
+    "between_idle": "idle between steps",
+    "between_other": "other work between",
+}
+INTERVAL_PARTS = {
+    "interval_compute": "compute",
+    "interval_exposed_communication": "exposed communication",
+    "interval_exposed_copy": "exposed copies",
+    "interval_idle": "idle",
+    "between_other": "other work between steps",
+    "between_idle": "idle between steps",
+}
+"""Metrics of `step_time` that add up to the mean interval, as they are called."""
 
 TITLES = {
     "step_time": "Step time",
@@ -68,6 +83,16 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """From the start of a used step to the start of the next."""
+
+    mean_ns: float
+    least_ns: float
+    most_ns: float
+    count: int
+
+
+@dataclass(frozen=True)
 class Part:
     """One component's time per step, and its share of all parts together."""
 
@@ -84,6 +109,49 @@ def step_time(document: Document) -> StepTime | None:
     return StepTime(
         statistics.median(used), min(used), max(used), len(used), len(document["steps"])
     )
+
+
+def interval(document: Document) -> Interval | None:
+    """The mean interval, least and most; None where no used step is followed by another."""
+    found = [ns for step in document["steps"] if (ns := step.get("interval_ns")) is not None]
+    if not found:
+        return None
+    mean = headline(document, "step_time").get("interval_mean")
+    mean_ns = float(mean) if is_number(mean) else statistics.fmean(found)
+    return Interval(mean_ns, min(found), max(found), len(found))
+
+
+def described_interval(document: Document) -> str:
+    """``mean of 7 intervals, 9.8 ms to 10.4 ms``; empty where none is known."""
+    found = interval(document)
+    if found is None:
+        return ""
+    if found.count == 1:
+        return "one interval: no spread known"
+    least, most = format_ns(found.least_ns), format_ns(found.most_ns)
+    return f"mean of {found.count} intervals, {least} to {most}"
+
+
+def described_interval_parts(document: Document) -> str:
+    """``compute 7.5 ms · idle between steps 2.5 ms``: what adds up to the mean interval."""
+    found = headline(document, "step_time")
+    named = [
+        f"{name} {format_ns(float(ns))}"
+        for metric, name in INTERVAL_PARTS.items()
+        if isinstance(ns := found.get(metric), int | float) and ns
+    ]
+    return " · ".join(named)
+
+
+def described_outside(document: Document) -> str:
+    """``outside of every step: 21.1 % of device time (jit_apply)``; empty where there is none."""
+    found = headline(document, "step_time")
+    share, names = found.get("outside_share"), str(found.get("outside_programs") or "").split(", ")
+    if not isinstance(share, float) or not share:
+        return ""
+    more = f" and {len(names) - _FEW_PROGRAMS} more" if len(names) > _FEW_PROGRAMS else ""
+    told = ", ".join(printable(name) for name in names[:_FEW_PROGRAMS])
+    return f"outside of every step: {format_percent(share)} of device time ({told}{more})"
 
 
 def parts(document: Document) -> list[Part]:
@@ -178,11 +246,21 @@ def lead(document: Document) -> tuple[str, ...]:
 
 
 def described_step(document: Document) -> str:
-    """The step time in words: median, range and number of steps, or why there is none."""
+    """The step time in words: the mean interval where one is known, then its device work.
+
+    Where there is none, why.
+    """
     time = step_time(document)
     if time is None:
         return f"not known: {described_spread(document)}"
-    return f"{format_ns(time.median_ns)} ({described_spread(document)})"
+    work = f"{format_ns(time.median_ns)} ({described_spread(document)})"
+    found = interval(document)
+    if found is None:
+        return work
+    return (
+        f"{format_ns(found.mean_ns)} from start to start ({described_interval(document)}); first "
+        f"to last device work of a step: {work}"
+    )
 
 
 def described_spread(document: Document) -> str:
@@ -327,6 +405,8 @@ def count_of(number: int) -> str:
 
 def label(name: str) -> str:
     """A component's or metric's name as read by people: ``grouped_gemm`` is "grouped GEMM"."""
+    if name in _BETWEEN:
+        return _BETWEEN[name]
     words = printable(name.replace("_", " ")).split(" ")
     return " ".join(_SPELLED.get(word, word) for word in words) or "(no name)"
 

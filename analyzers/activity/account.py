@@ -51,6 +51,17 @@ def intervals_of(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["interval_ns"].notna()]
 
 
+def interval_by_step(trace: Trace) -> pd.Series:
+    """Interval by step, float64 ns, that of the host where it is longest; none where unknown."""
+    return intervals_of(account_of(trace)).groupby("step")["interval_ns"].max()
+
+
+def mean_interval_ns(trace: Trace) -> float | None:
+    """Mean interval over devices and steps; None where none is known."""
+    found = intervals_of(account_of(trace))["interval_ns"]
+    return float(found.mean()) if len(found) else None
+
+
 def _between(between: DeviceSteps) -> pd.DataFrame:
     spans = between.spans
     busy = covered_ns(_laid_out(between), (COMPUTE, COMMUNICATION, COPY), len(spans))

@@ -17,10 +17,14 @@ from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, PARTS, TOTA
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_changes
 from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
 from moeprof.analyzers.comparison.side import side_of
-from moeprof.analyzers.comparison.step_change import STEP_CHANGES, step_changes
+from moeprof.analyzers.comparison.step_change import (
+    STEP_CHANGES,
+    notes_on_steps,
+    step_changes,
+    step_side,
+)
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES, memory_difference
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.timeline import timeline
 from moeprof.tables.trace import Trace
 
 _NEEDED = {
@@ -59,8 +63,9 @@ def compare(base: Trace, new: Trace) -> Comparison:
     notes += dict.fromkeys(text for text in why.values() if text)
     step, rows = STEP_CHANGES.frame(), CHANGES.frame()
     if not why["step"]:
-        tables = [timeline(trace).table for trace in (base, new)]
-        step = step_changes(*tables)
+        sides = [step_side(trace) for trace in (base, new)]
+        step = step_changes(*sides)
+        notes += notes_on_steps(*sides)
     if not why["rows"]:
         rows = changes(*(side_of(trace) for trace in (base, new)))
         if unlike := unlike_attribution(base, new):

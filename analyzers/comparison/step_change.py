@@ -1,28 +1,40 @@
 """Question: by how much did the step change, and which of its times did?
 
-Per device the step is compute + exposed communication + exposed copies + idle, so its change is
-the sum of theirs. Figures are means over devices and used steps, as those add up; medians do not.
+The step is the interval from its start to the start of the next, and per device that is compute +
+exposed communication + exposed copies + idle + idle between steps + other work between steps: its
+change is the sum of theirs. Figures are means over devices and intervals, as those add up; medians
+do not. An interval that holds another program which most do not have, as an evaluation, is left
+out by name: it says nothing of the step. Where one of the runs has no interval, that has one step
+say, both are compared by the length of their steps.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import IN_STEP, PARTS, intervals_of
+from moeprof.analyzers.activity.other_programs import other_programs
 from moeprof.analyzers.comparison.exact import exact_ns
 from moeprof.analyzers.comparison.noise import noise_ns, told
+from moeprof.analyzers.timeline import timeline
 from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
 
-CLASSES = ("compute", "exposed_communication", "exposed_copy", "idle")
+CLASSES = PARTS
 """Times that add up to the step."""
+_MOST_LISTED = 5
 
 STEP_CHANGES = Schema(
     "step_changes",
     (
-        Column("part", "text", "", "step, or compute, exposed_communication, exposed_copy, idle"),
-        Column("base_ns", "float64", "ns", "mean over devices and used steps of base"),
-        Column("new_ns", "float64", "ns", "mean over devices and used steps of new"),
-        Column("change_ns", "float64", "ns", "new less base; the four parts add up to the step's"),
+        Column("part", "text", "", "step, from its start to the next one's, or a time of it"),
+        Column("base_ns", "float64", "ns", "mean over devices and intervals of base"),
+        Column("new_ns", "float64", "ns", "mean over devices and intervals of new"),
+        Column("change_ns", "float64", "ns", "new less base; the parts add up to the step's"),
         Column("change_share", "float64", "share", "change of base; none where base has nothing"),
         Column("noise_ns", "float64", "ns", "95 % half width of the change; none below 2 steps"),
         Column("verdict", "text", "", "beyond noise, within noise, noise not known"),
@@ -30,19 +42,43 @@ STEP_CHANGES = Schema(
 )
 
 
-def step_changes(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """`STEP_CHANGES` of two tables of `timeline`; no row where one of them has none."""
-    if base.empty or new.empty:
+@dataclass(frozen=True)
+class StepSide:
+    """Times of one run that are compared: rows of `timeline`, those with an interval apart.
+
+    ``left_out`` tells of the intervals that hold an unusual program; ``intervals`` lacks them.
+    """
+
+    steps: pd.DataFrame
+    intervals: pd.DataFrame
+    left_out: str
+
+
+def step_side(trace: Trace) -> StepSide:
+    """The steps and intervals of a run."""
+    steps = timeline(trace).table
+    others = other_programs(trace)
+    unusual = others[others["is_unusual"]]
+    known = intervals_of(steps)
+    kept = known[~known["step"].isin(unusual["step"])]
+    return StepSide(steps, kept, _listed(unusual, known))
+
+
+def step_changes(base: StepSide, new: StepSide) -> pd.DataFrame:
+    """`STEP_CHANGES`; no row where one of the runs has no step."""
+    if base.steps.empty or new.steps.empty:
         return STEP_CHANGES.frame()
-    sides = [_by_step(table) for table in (base, new)]
-    means = [exact_ns([table[f"{part}_ns"].mean() for part in CLASSES]) for table in (base, new)]
+    is_by_interval = by_interval(base, new)
+    parts = CLASSES if is_by_interval else IN_STEP
+    tables = [side.intervals if is_by_interval else side.steps for side in (base, new)]
+    means = [exact_ns([table[f"{part}_ns"].mean() for part in parts]) for table in tables]
     means = [np.append(mean.sum(), mean) for mean in means]
     change = means[1] - means[0]
-    noise = noise_ns(*sides)
+    noise = noise_ns(*(_by_step(table, parts) for table in tables))
     share = np.divide(change, means[0], out=np.full(len(change), np.nan), where=means[0] > 0)
     return STEP_CHANGES.frame(
         {
-            "part": ["step", *CLASSES],
+            "part": ["step", *parts],
             "base_ns": means[0],
             "new_ns": means[1],
             "change_ns": change,
@@ -53,7 +89,51 @@ def step_changes(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _by_step(table: pd.DataFrame) -> np.ndarray:
-    """[parts, steps] ns, mean over devices."""
-    columns = ["duration_ns", *(f"{part}_ns" for part in CLASSES)]
-    return table.groupby("step")[columns].mean().to_numpy().T
+def by_interval(base: StepSide, new: StepSide) -> bool:
+    """Whether intervals are compared; else the lengths of steps are."""
+    return len(base.intervals) > 0 and len(new.intervals) > 0
+
+
+def notes_on_steps(base: StepSide, new: StepSide) -> list[str]:
+    """What the times of steps are, and which intervals they leave out."""
+    if base.steps.empty or new.steps.empty:
+        return []
+    sides = {"base": base, "new": new}
+    if not by_interval(base, new):
+        without = " and ".join(name for name, side in sides.items() if side.intervals.empty)
+        return [
+            f"no interval from step to step is known in {without}: the step is its device work, "
+            "first start to last end, and what lies between steps is not compared; capture a few "
+            "steps in a row of both"
+        ]
+    counts = [side.intervals["step"].nunique() for side in sides.values()]
+    return [
+        f"the step is from its start to the start of the next: mean of {counts[0]} of base and "
+        f"{counts[1]} of new",
+        *(f"{name}: {side.left_out}" for name, side in sides.items() if side.left_out),
+    ]
+
+
+def _listed(unusual: pd.DataFrame, known: pd.DataFrame) -> str:
+    """``left out: the interval after step 101 (60.00 ms, jit_evaluate)``; empty without any."""
+    if unusual.empty:
+        return ""
+    length = known.groupby("step")["interval_ns"].mean()
+    programs = unusual.groupby("step")["program"].agg(", ".join)
+    named = [
+        f"{step} ({format_ns(float(length[step]))}, {names})"
+        for step, names in programs.head(_MOST_LISTED).items()
+    ]
+    left = len(programs) - len(named)
+    more = f" and {left} more" if left else ""
+    many = len(programs) > 1
+    return (
+        f"{'intervals' if many else 'the interval'} with another program {'are' if many else 'is'} "
+        f"left out of the step's times: after step {', '.join(named)}{more}"
+    )
+
+
+def _by_step(table: pd.DataFrame, parts: tuple[str, ...]) -> np.ndarray:
+    """[step and parts, steps] ns, mean over devices."""
+    means = table.groupby("step")[[f"{part}_ns" for part in parts]].mean().to_numpy().T
+    return np.vstack([means.sum(axis=0), means])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 ALL = (
     "unfinished_collective",
+    "idle_between_steps",
     "late_rank",
     "unbalanced_experts",
     "slow_ragged_exchange",

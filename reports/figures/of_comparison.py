@@ -41,7 +41,7 @@ class Change:
 
 
 def step(document: ComparisonDocument) -> Figure | None:
-    """The step and the four times that add up to it; ms per step."""
+    """The step and the times that add up to it; ms per step."""
     whole = words.step_row(document)
     if whole is None:
         return None

@@ -28,9 +28,14 @@ _UNTOLD = Fill("#a3a9af", "x")
 
 
 def timeline(document: Document) -> Figure | None:
-    """One bar per device: compute, exposed communication, exposed copies, idle; ms per step."""
+    """One bar per device: what it does in a step and until the next one starts; ms.
+
+    Where no interval is known the bars are of the steps alone.
+    """
+    every = story.rows(document, "timeline")
+    known = [row for row in every if row.get("interval_ns") is not None]
     by_rank: dict[int, list[Mapping[str, Value]]] = {}
-    for row in story.rows(document, "timeline"):
+    for row in known or every:
         by_rank.setdefault(int(number(row["rank"])), []).append(row)
     ranks = sorted(by_rank)[:_MOST]
     parts = {
@@ -39,6 +44,8 @@ def timeline(document: Document) -> Figure | None:
         "exposed copies": "exposed_copy",
         "idle": "idle",
     }
+    if known:
+        parts |= {"other work between steps": "between_other", "idle between steps": "between_idle"}
     bars = [
         _bars(name, Fill(*STEP_PARTS[part]), [_mean(by_rank[rank], f"{part}_ns") for rank in ranks])
         for name, part in parts.items()
@@ -46,7 +53,8 @@ def timeline(document: Document) -> Figure | None:
     if not ranks:
         return None
     labels = [_named(by_rank[rank][0]) for rank in ranks]
-    return horizontal(bars, labels, "ms, mean over used steps")
+    unit = "ms, mean over intervals" if known else "ms, mean over used steps"
+    return horizontal(bars, labels, unit)
 
 
 def collectives(document: Document) -> Figure | None:

@@ -105,6 +105,7 @@ class RunView:
     checked: str
     step: str
     step_detail: str
+    step_notes: tuple[str, ...]
     read: tuple[str, ...]
     parts: str
     overlap: str
@@ -162,7 +163,6 @@ def page_view(documents: Sequence[Document]) -> PageView:
 
 def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunView:
     record = document["run"].get("record")
-    time = story.step_time(document)
     ranked = tuple(segments(story.parts(document), longest_ns))
     troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
     is_empty = is_unrecorded(document)  # there is no question that a section could answer
@@ -181,8 +181,16 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         lesser=troubles[shown:],
         passed=passed,
         checked=_checked(len(troubles[shown:]), len(passed)),
-        step=format_ns(time.median_ns) if time else "not known",
-        step_detail=story.described_spread(document),
+        step=_step(document),
+        step_detail=_step_detail(document),
+        step_notes=tuple(
+            text
+            for text in (
+                story.described_interval_parts(document),
+                story.described_outside(document),
+            )
+            if text
+        ),
         read=_read(document),
         parts=story.described_parts(document),
         overlap=story.overlap(document),
@@ -209,6 +217,25 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
             )
             for title, names in story.grouped([] if is_empty else document["analyses"])
         ),
+    )
+
+
+def _step(document: Document) -> str:
+    """The mean interval; the length of a step where none is known."""
+    interval, time = story.interval(document), story.step_time(document)
+    if interval and time:
+        return format_ns(interval.mean_ns)
+    return format_ns(time.median_ns) if time else "not known"
+
+
+def _step_detail(document: Document) -> str:
+    """How that was taken, and beside an interval the length of a step."""
+    spread, time = story.described_spread(document), story.step_time(document)
+    if not time or story.interval(document) is None:
+        return spread
+    return (
+        f"start to start, {story.described_interval(document)}; first to last device work "
+        f"{format_ns(time.median_ns)}, {spread}"
     )
 
 

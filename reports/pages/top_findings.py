@@ -19,6 +19,7 @@ MOST = 3
 
 PLAIN = {
     "unfinished_collective": "A collective operation never ended",
+    "idle_between_steps": "Devices stand still between steps",
     "late_rank": "One rank is late, and the others wait for it",
     "unbalanced_experts": "Some experts get more tokens than others",
     "slow_ragged_exchange": "The ragged exchange runs far below the speed of the links",

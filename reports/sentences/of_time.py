@@ -6,6 +6,8 @@ from moeprof.reports.document import Document
 from moeprof.reports.names import shortened
 from moeprof.reports.story import (
     NAME_WIDTH,
+    described_interval_parts,
+    described_outside,
     described_parts,
     described_step,
     headline,
@@ -18,8 +20,13 @@ from moeprof.units import format_ns, format_percent
 
 
 def step_time(document: Document) -> str:
-    """The median step, and its spread."""
-    return f"Time per step: {described_step(document)}."
+    """The mean interval and its parts, the device work of a step, and what lies outside of all."""
+    told = [f"Time per step: {described_step(document)}."]
+    if parts_of_it := described_interval_parts(document):
+        told.append(f"From start to start: {parts_of_it}.")
+    if outside := described_outside(document):
+        told.append(f"O{outside[1:]}.")
+    return " ".join(told)
 
 
 def breakdown(document: Document) -> str:

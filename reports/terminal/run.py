@@ -95,6 +95,8 @@ def _heading(document: Document) -> Text:
         lines += _entries("", text, colour)
     if not is_unrecorded(document):
         lines += _entries("Step", story.described_step(document))
+        for text in (story.described_interval_parts(document), story.described_outside(document)):
+            lines += _entries("", text) if text else []
     return Text("\n").join(lines)
 
 
