@@ -84,12 +84,18 @@ def _table(trace: Trace) -> pd.DataFrame:
     )
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
-    others = other_programs(trace).groupby("step")["program"].agg(", ".join)
+    others: dict[int, list[str]] = {}
+    for row in other_programs(trace).itertuples():
+        others.setdefault(int(row.step), []).append(str(row.program))
     return SCHEMA.check(
         steps.assign(
             interval_ns=steps["step"].map(interval_by_step(trace)).astype("float64"),
             busy_share=share,
-            other_programs=steps["step"].map(others).fillna("").astype("str"),
+            other_programs=pd.Series(
+                [", ".join(others.get(step, ())) for step in steps["step"].tolist()],
+                index=steps.index,
+                dtype="str",
+            ),
         )
     )
 

@@ -80,13 +80,15 @@ def recorded_work(trace: Trace) -> RecordedWork | None:
 
 def program_names(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     """The program of each of `events`; what it is where none is known."""
-    names = trace.modules.set_index("module")["name"]
-    modules = events["module"]
-    known = modules.map(names[~names.index.duplicated()])
-    known = known.where(known.ne(""))
-    kinds = events["kind"].astype("str").map(_KINDS).fillna(_NAMELESS)
-    numbered = "program " + modules.astype("str")
-    found: np.ndarray = known.fillna(kinds.where(modules.eq(-1), numbered)).to_numpy(dtype=object)
+    modules = events["module"].to_numpy()
+    named = dict(zip(trace.modules["module"].tolist(), trace.modules["name"].tolist(), strict=True))
+    used, place = np.unique(modules, return_inverse=True)
+    programs = [named.get(module) or f"program {module}" for module in used.tolist()]
+    labels = events["kind"].cat
+    kinds = [_KINDS.get(str(kind), _NAMELESS) for kind in labels.categories]
+    of_kind = np.array([*kinds, _NAMELESS], dtype=object)[labels.codes.to_numpy()]
+    of_module = np.array([*programs, ""], dtype=object)[place]
+    found: np.ndarray = np.where(modules == -1, of_kind, of_module)
     return found
 
 
