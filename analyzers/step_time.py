@@ -51,6 +51,8 @@ SCHEMA = Schema(
 QUESTION = "How long does a training step take?"
 _FEW = 3
 _MOST_PLACES = 4
+_WORTH = 0.01
+"""Share of the mean interval from which on a program is worth a note on its rounds."""
 
 
 def step_time(trace: Trace) -> Analysis:
@@ -184,10 +186,12 @@ def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
 def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
     """The mean over whole rounds, where a program runs once in several steps at equal distance."""
     others = other_programs(trace)
+    worth_ns = _WORTH * float(used["interval_ns"].mean())
     notes = []
-    for program, mine in others[others["is_unusual"]].groupby("program"):
+    for program, mine in others[others["per_device_ns"] >= worth_ns].groupby("program"):
         places = np.flatnonzero(used["step"].isin(mine["step"]))
-        if len(places) < _FEW or len(distances := np.unique(np.diff(places))) != 1:
+        distances = np.unique(np.diff(places))
+        if len(places) < _FEW or len(distances) != 1 or distances[0] == 1:
             continue
         whole = used["interval_ns"].iloc[places[0] + 1 : places[-1] + 1]
         if whole.notna().all():

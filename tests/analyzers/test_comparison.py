@@ -34,11 +34,11 @@ def run(
     devices: int = 1,
     gap: int = 0,
 ) -> Trace:
-    """Two steps, each with `dots` products of attention and one move of permute, on each device."""
+    """Three steps back to back, `dots` products of attention and one move of permute in each."""
     events: list[Row] = []
     steps: dict[int, tuple[int, int]] = {}
-    for step in (0, 1):
-        at = step * 10_000
+    for step in (0, 1, 2):
+        at = step * (dots * dot_ns + gap + 50)
         for device in range(devices):
             for place in range(dots):
                 begin = at + place * dot_ns

@@ -40,7 +40,8 @@ def test_keys_are_those_that_scripts_rely_on():
     made = document()
     assert list(made) == ["schema", "run", "trust", "steps", "analyses", "drawings"]
     assert made["schema"] == "moeprof.analysis/1"
-    assert list(made["steps"][0]) == ["step", "start_ns", "duration_ns", "used", "reason"]
+    keys = ["step", "start_ns", "duration_ns", "used", "reason", "interval_ns"]
+    assert list(made["steps"][0]) == keys
     finding = made["analyses"]["breakdown"]
     assert list(finding) == ["question", "headline", "columns", "rows", "notes"]
     assert list(finding["columns"][0]) == ["name", "unit", "meaning"]

@@ -1,0 +1,242 @@
+"""From the start of a step to the start of the next: parts, other programs, gates, hints, laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders.work import hlo, kernel, traced
+
+from moeprof.analyzers.activity.other_programs import other_programs
+from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.comparison.compare import compare
+from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, PASSED, outcome, parse_gate
+from moeprof.analyzers.hints import hints
+from moeprof.analyzers.laws import time as laws
+from moeprof.analyzers.patterns import idle_between_steps
+from moeprof.analyzers.step_time import step_time
+from moeprof.analyzers.timeline import timeline
+from moeprof.tables.trace import Trace
+
+OPS = (hlo("dot", "dot"), hlo("sum", "all-reduce"))
+US = 1000
+IN_STEP = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]
+COLUMNS = [*IN_STEP, "between_idle_ns", "between_other_ns"]
+
+
+def loop(every_us=100, steps=4, devices=1, others=(), **more):
+    """Steps of 40 us dot, 10 us idle, 20 us sum; one every `every_us`.
+
+    `others` are (start, length in us, program) of work between steps.
+    """
+    work = []
+    for step in range(steps):
+        at = step * every_us * US
+        for device in range(devices):
+            work.append(kernel("dot", at, 40 * US, step=step, device=device))
+            work.append(kernel("sum", at + 50 * US, 20 * US, step=step, device=device))
+    for start, length, module in others:
+        work += [
+            kernel("", start * US, length * US, name="k", step=-1, module=module, device=device)
+            for device in range(devices)
+        ]
+    spans = {step: (step * every_us * US, 70 * US) for step in range(steps)}
+    return traced(work, OPS, spans, **more)
+
+
+def without(trace, step):
+    """`trace` with a step that is not used."""
+    is_left_out = trace.steps["step"] == step
+    steps = trace.steps.assign(used=~is_left_out, reason=is_left_out.map({True: "x", False: ""}))
+    return Trace(**{**vars(trace), "steps": steps})
+
+
+def headline(analysis):
+    return {metric.metric: metric.value for metric in analysis.headline}
+
+
+def test_parts_of_each_interval_add_up_to_it():
+    """100 = 40 + 20 + 0 + 10 in the step and 30 after it, 12 of them of program 9 after step 1."""
+    table = timeline(loop(devices=2, others=[(175, 12, 9)])).table
+    rows = table[table["rank"] == 1].set_index("step")
+    assert rows.loc[0, COLUMNS].tolist() == [40_000, 20_000, 0, 10_000, 30_000, 0]
+    assert rows.loc[1, COLUMNS].tolist() == [40_000, 20_000, 0, 10_000, 18_000, 12_000]
+    known = table[table["interval_ns"].notna()]
+    assert len(known) == 2 * 3
+    assert (known[COLUMNS].sum(axis=1) == known["interval_ns"]).all()
+    last = rows.loc[3, ["interval_ns", "between_idle_ns", "between_other_ns"]]
+    assert last.isna().all()
+
+
+def test_the_headline_is_the_mean_interval_and_its_parts():
+    found = headline(step_time(loop(steps=5, others=[(175, 12, 9)])))
+    assert (found["interval_mean"], found["intervals"]) == (100_000, 4)
+    assert (found["interval_min"], found["interval_max"]) == (100_000, 100_000)
+    parts = ("interval_compute", "interval_exposed_communication", "interval_exposed_copy")
+    parts += ("interval_idle", "between_idle", "between_other")
+    assert [found[part] for part in parts] == [40_000, 20_000, 0, 10_000, 27_000, 3_000]
+    assert found["between_other_share"] == pytest.approx(0.03)
+    assert found["step_time_median"] == 70_000
+
+
+def test_a_step_that_the_next_one_overlaps_ends_at_its_start():
+    """Steps of 70 us every 60: the sum's last 10 us lie in the next interval, under its dot."""
+    analysis = timeline(loop(every_us=60))
+    rows = analysis.table.set_index("step")
+    assert rows.loc[0, COLUMNS].tolist() == [40_000, 10_000, 0, 10_000, 0, 0]
+    assert rows.loc[0, "interval_ns"] == 60_000
+    assert rows.loc[0, "duration_ns"] == 70_000
+    assert rows.loc[3, IN_STEP].tolist() == [40_000, 20_000, 0, 10_000]
+    assert any("steps overlap" in note for note in analysis.notes)
+    assert laws.intervals(loop(every_us=60)).verdict == "ok"
+
+
+def test_a_step_that_is_left_out_is_part_of_no_interval():
+    trace = without(loop(steps=6), 2)
+    table = step_time(trace).table
+    assert table["interval_ns"].fillna(-1).tolist() == [100_000, -1, -1, 100_000, 100_000, -1]
+    found = headline(step_time(trace))
+    assert (found["interval_mean"], found["intervals"]) == (100_000, 3)
+    assert any("1 interval is not known" in note for note in step_time(trace).notes)
+
+
+def test_a_number_that_is_missing_is_a_step_that_is_not_there():
+    trace = loop(steps=4)
+    steps = trace.steps.assign(step=[10, 11, 13, 14])
+    events = trace.events.assign(step=trace.events["step"].map({0: 10, 1: 11, 2: 13, 3: 14}))
+    meta = replace(trace.meta, are_steps_numbered_by_script=True)
+    made = Trace(**{**vars(trace), "steps": steps, "events": events, "meta": meta})
+    table = step_time(made).table
+    assert table["interval_ns"].fillna(-1).tolist() == [100_000, -1, 100_000, -1]
+    by_place = Trace(**{**vars(made), "meta": trace.meta})
+    assert step_time(by_place).table["interval_ns"].notna().sum() == 3
+
+
+def test_one_step_has_no_interval():
+    found = headline(step_time(loop(steps=1)))
+    assert (found["interval_mean"], found["intervals"], found["between_idle"]) == (None, 0, None)
+    assert laws.intervals(loop(steps=1)).verdict == "unchecked"
+
+
+def test_hosts_keep_their_own_clocks():
+    far = 10**12
+    work = [
+        kernel("dot", far * (host == "b") + 100 * step, 40, step=step, host=host)
+        for host in "ab"
+        for step in (0, 1, 2)
+    ]
+    table = timeline(traced(work, OPS, {step: (100 * step, 40) for step in (0, 1, 2)})).table
+    assert table["interval_ns"].fillna(-1).tolist() == [100, 100, -1] * 2
+    assert table["between_idle_ns"].fillna(-1).tolist() == [60, 60, -1] * 2
+
+
+def test_work_outside_of_every_step_is_named_with_its_place():
+    """Of 4 × 60 us in steps and 60 outside, 300 us, program 9 has 40 and program 8 has 20."""
+    trace = loop(others=[(-60, 20, 8), (75, 12, 9), (375, 28, 9)])
+    found = headline(step_time(trace))
+    assert found["outside_time"] == 60_000
+    assert found["outside_share"] == pytest.approx(60 / 300)
+    assert (found["outside_pieces"], found["outside_programs"]) == (3, "program 9, program 8")
+    (note,) = (note for note in step_time(trace).notes if note.startswith("outside of every"))
+    assert "program 9 28.00 µs in 1 pieces after the last step" in note
+    assert "program 8 20.00 µs in 1 pieces before the first step" in note
+    assert "program 9 12.00 µs in 1 pieces between steps" in note
+    law = laws.outside_steps(trace)
+    assert (law.verdict, law.expected, law.found) == ("ok", 300_000, 300_000)
+    assert "20.0 % outside of every step" in law.detail
+
+
+def test_a_program_once_in_several_steps_tells_the_mean_of_whole_rounds():
+    """After steps 1, 3, 5 and 7, with an interval every 100 us: 3 whole rounds of 2 steps."""
+    trace = loop(steps=9, others=[(100 * step + 75, 20, 9) for step in (1, 3, 5, 7)])
+    notes = step_time(trace).notes
+    expected = "program 9 runs once in 2 steps: over 3 whole rounds the mean interval is 100.0 µs"
+    assert expected in notes
+
+
+def test_components_are_shares_of_the_interval_too():
+    table = breakdown(loop()).table
+    assert table["interval_share"].sum() == pytest.approx(0.6)
+    assert breakdown(loop(steps=1)).table["interval_share"].isna().all()
+    law = laws.components(loop())
+    assert (law.verdict, law.expected, law.found) == ("ok", 240_000, 240_000)
+
+
+def test_a_pause_between_steps_is_all_of_the_change():
+    """100 → 130 us: the step is the same, the idle time after it grows by 30 us."""
+    found = compare(loop(steps=5), loop(130, steps=5))
+    step = found.step.set_index("part")
+    assert step.loc["step", ["base_ns", "new_ns", "change_share"]].tolist() == [1e5, 1.3e5, 0.3]
+    assert step["change_ns"].drop(["step", "between_idle"]).eq(0).all()
+    assert step.loc["between_idle", "change_ns"] == 30_000
+    assert outcome(parse_gate("step>+2%"), found).verdict == FAILED
+    assert outcome(parse_gate("between_idle>+20us"), found).verdict == FAILED
+    assert outcome(parse_gate("idle>+1us"), found).verdict == PASSED
+
+
+def test_an_interval_with_an_evaluation_is_left_out_of_gates_by_name():
+    """An evaluation makes step 1's interval 500 of 100 us."""
+    trace = loop(steps=5, others=[(180, 300, 9)])
+    starts = {0: 0, 1: 100, 2: 600, 3: 700, 4: 800}
+    shift = {step: (start - 100 * step) * US for step, start in starts.items()} | {-1: 0}
+    events = trace.events.assign(
+        start_ns=trace.events["start_ns"] + trace.events["step"].map(shift)
+    )
+    steps = trace.steps.assign(start_ns=trace.steps["start_ns"] + trace.steps["step"].map(shift))
+    made = Trace(**{**vars(trace), "events": events, "steps": steps})
+    assert headline(step_time(made))["interval_mean"] == 200_000  # all of them count in the run
+    assert other_programs(made)[["step", "is_unusual"]].to_numpy().tolist() == [[1, True]]
+    found = compare(loop(steps=5), made)
+    assert found.step.set_index("part").loc["step", "new_ns"] == 100_000
+    assert outcome(parse_gate("step>+2%"), found).verdict == PASSED
+    (note,) = (note for note in found.notes if "left out" in note)
+    assert note.startswith("new: the interval with another program")
+    assert "after step 1 (500.0 µs, program 9)" in note
+
+
+def test_a_program_of_every_interval_is_left_in():
+    others = [(100 * step + 75, 10, 9) for step in range(4)]
+    assert not other_programs(loop(steps=5, others=others))["is_unusual"].any()
+
+
+def test_without_an_interval_the_length_of_the_step_is_compared():
+    found = compare(loop(steps=1), loop(steps=5))
+    step = found.step.set_index("part")
+    assert step.loc["step", ["base_ns", "new_ns"]].tolist() == [70_000, 70_000]
+    assert any("no interval from step to step is known in base" in note for note in found.notes)
+    assert outcome(parse_gate("between_idle>+1us"), found).verdict == NOT_KNOWN
+
+
+def test_a_loop_that_idles_between_steps_is_the_first_finding():
+    """70 of 10,000 us are a step: 9,930 us are to be gained, 99.3 %, loading batches."""
+    load = {"host": "a", "line": "t", "kind": "input", "name": "next_batch", "step": -1}
+    loads = [
+        {**load, "start_ns": (10_000 * n + 80) * US, "duration_ns": 9_900 * US} for n in range(3)
+    ]
+    trace = loop(10_000, host_events=loads)
+    table = hints(trace).table
+    assert table["hint"].iloc[0] == "idle_between_steps"
+    assert table["gain_ns"].iloc[0] == 9_930 * US
+    assert table["gain_share"].iloc[0] == pytest.approx(0.993)
+    assert "input pipeline" in table["evidence"].iloc[0]
+    assert headline(step_time(trace))["between_idle_cause"] == "input pipeline"
+
+
+def test_what_the_program_says_it_does_is_the_cause_where_nothing_else_is_known():
+    said = {"host": "a", "line": "t", "kind": "annotation", "name": "orbax_save", "step": -1}
+    trace = loop(1_000, host_events=[{**said, "start_ns": 75 * US, "duration_ns": 900 * US}])
+    notes = step_time(trace).notes
+    assert any("checkpoint 310.0 µs" in note for note in notes)  # 930 in one of 3 intervals
+
+
+def test_back_to_back_steps_give_no_hint():
+    assert idle_between_steps.find(loop(72)) is None
+    assert idle_between_steps.find(loop(steps=1)) is None
+
+
+def test_a_step_that_is_used_and_not_used_at_once_breaks_the_law():
+    trace = loop()
+    twice = trace.steps.iloc[[0, 1, 2, 3, 3]].assign(used=[True, True, True, True, False])
+    law = laws.outside_steps(Trace(**{**vars(trace), "steps": twice}))
+    assert (law.verdict, law.expected, law.found) == ("fail", 240_000, 300_000)
+    assert law.withholds == ("step_time", "breakdown")
