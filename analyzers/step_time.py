@@ -21,7 +21,7 @@ from moeprof.analyzers.activity.account import (
     intervals_of,
 )
 from moeprof.analyzers.activity.other_programs import other_programs
-from moeprof.analyzers.activity.outside import RecordedWork, recorded_work
+from moeprof.analyzers.activity.outside import OUTSIDE, RecordedWork, recorded_work
 from moeprof.analyzers.gaps.between import idle_between
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -87,8 +87,9 @@ def _table(trace: Trace) -> pd.DataFrame:
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     others: dict[int, list[str]] = {}
-    for row in other_programs(trace).itertuples():
-        others.setdefault(int(row.step), []).append(str(row.program))
+    between = other_programs(trace)
+    for step, program in zip(between["step"].tolist(), between["program"].tolist(), strict=True):
+        others.setdefault(step, []).append(program)
     return SCHEMA.check(
         steps.assign(
             interval_ns=steps["step"].map(interval_by_step(trace)).astype("float64"),
@@ -176,9 +177,8 @@ def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
         )
     idle = idle_between(trace)
     if len(idle):
-        told = ", ".join(
-            f"{row.cause} {format_ns(row.per_interval_ns)}" for row in idle.itertuples()
-        )
+        each = zip(idle["cause"].tolist(), idle["per_interval_ns"].tolist(), strict=True)
+        told = ", ".join(f"{cause} {format_ns(ns)}" for cause, ns in each)
         notes.append(f"idle between steps, mean of an interval: {told}")
     return notes + _note_on_rounds(trace, used)
 
@@ -207,10 +207,13 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     if recorded is None or not recorded.outside_ns:
         return []
     devices = max(trace.meta.devices, 1)
+    listed = recorded.outside.head(_MOST_PLACES)
     told = [
-        f"{row.program} {format_ns(row.self_ns / devices)} in "
-        f"{format_count(round(row.pieces / devices))} pieces {row.place}"
-        for row in recorded.outside.head(_MOST_PLACES).itertuples()
+        f"{program} {format_ns(self_ns / devices)} in {format_count(round(pieces / devices))} "
+        f"pieces {place}"
+        for program, place, pieces, self_ns in zip(
+            *(listed[name].tolist() for name in OUTSIDE.names), strict=True
+        )
     ]
     left = len(recorded.outside) - _MOST_PLACES
     more = f"; and {left} more" if left > 0 else ""

@@ -117,7 +117,7 @@ def interval(document: Document) -> Interval | None:
     if not found:
         return None
     mean = headline(document, "step_time").get("interval_mean")
-    mean_ns = float(mean) if is_number(mean) else statistics.fmean(found)
+    mean_ns = float(mean) if isinstance(mean, int | float) else statistics.fmean(found)
     return Interval(mean_ns, min(found), max(found), len(found))
 
 

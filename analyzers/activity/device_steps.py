@@ -58,7 +58,7 @@ def _pieces(trace: Trace, steps: pd.DataFrame) -> DeviceSteps:
     segments[spans["place"], spans["span"]] = spans.index
     rows, span = joined(steps, events)
     start = events["start_ns"].to_numpy()[rows]
-    ends = np.minimum(spans["end_ns"], spans["next_ns"]).to_numpy()
+    ends = np.minimum(spans["end_ns"].to_numpy(), spans["next_ns"].to_numpy())
     return DeviceSteps(
         spans=spans,
         inside=Spans(spans["start_ns"].to_numpy(), ends),

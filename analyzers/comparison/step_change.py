@@ -120,9 +120,12 @@ def _listed(unusual: pd.DataFrame, known: pd.DataFrame) -> str:
         return ""
     length = known.groupby("step")["interval_ns"].mean()
     programs = unusual.groupby("step")["program"].agg(", ".join)
+    steps = programs.index.tolist()
     named = [
-        f"{step} ({format_ns(float(length[step]))}, {names})"
-        for step, names in programs.head(_MOST_LISTED).items()
+        f"{step} ({format_ns(ns)}, {names})"
+        for step, ns, names in zip(
+            steps[:_MOST_LISTED], length.reindex(steps).tolist(), programs.tolist(), strict=False
+        )
     ]
     left = len(programs) - len(named)
     more = f" and {left} more" if left else ""

@@ -77,7 +77,7 @@ def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
         begins = mine["start_ns"].to_numpy()
         filled = cover(begins, begins + mine["duration_ns"].to_numpy())
         share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)
-        is_told = gaps["host"].eq(host) & gaps["cause"].isin([LATE, UNKNOWN]) & (share >= best)
+        is_told = gaps["host"].eq(str(host)) & gaps["cause"].isin([LATE, UNKNOWN]) & (share >= best)
         causes[is_told] = _cause(str(name))
         best = np.where(is_told, share, best)
     return causes

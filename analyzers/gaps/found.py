@@ -53,7 +53,8 @@ def _neighbours(trace: Trace, gaps: pd.DataFrame) -> dict[str, np.ndarray]:
     found = {side: np.full(len(gaps), NONE) for side in ("before", "after")}
     works = is_work(events)
     for (host, device), mine in gaps.groupby(["host", "device"]):
-        at = np.flatnonzero(works & events["host"].eq(host) & events["device"].eq(device))
+        is_mine = events["host"].eq(str(host)) & events["device"].eq(int(str(device)))
+        at = np.flatnonzero(works & is_mine)
         at = at[np.argsort(events["start_ns"].to_numpy()[at], kind="stable")]
         starts = events["start_ns"].to_numpy()[at]
         last = np.searchsorted(starts, mine["start_ns"].to_numpy(), "left") - 1

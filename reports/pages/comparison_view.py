@@ -171,16 +171,16 @@ def _verdict(document: ComparisonDocument) -> tuple[str, str]:
         return ("ok" if way == "faster" else "fail"), (
             f"The new run's step is {told}, more than the noise explains."
         )
+    if not step["change_ns"]:
+        return "ok", "The step is as long as before."
     if step["verdict"] == WITHIN:
-        if not step["change_ns"]:
-            return "ok", "The step is as long as before."
         return "warn", (
             f"The new run's step is {told}, but steps of one run differ by as much: "
             "this may be nothing."
         )
     return "warn", (
         f"The new run's step is {told}; whether that is more than noise is not known, as "
-        "it takes at least two steps of each run to tell."
+        "it takes at least two intervals of each run to tell."
     )
 
 

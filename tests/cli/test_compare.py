@@ -16,8 +16,8 @@ PROGRAM = hlo_proto(
 
 
 def profile(folder, name: str, length: int, cut: float = 1.0):
-    """Four steps of one op that takes `length` ns."""
-    work = [thunk("add", 10_000 * i + 10, length, run_id=i) for i in range(4)]
+    """Four steps back to back, of one op that takes `length` ns."""
+    work = [thunk("add", length * i + 10, length, run_id=i) for i in range(4)]
     data = xspace(metadata(p7=PROGRAM), host(line("pool", *work)))
     file = folder / f"{name}.xplane.pb"
     file.write_bytes(data[: int(cut * len(data))])

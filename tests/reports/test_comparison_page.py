@@ -22,10 +22,10 @@ from moeprof.reports.pages.comparison_view import comparison_view
 US = 1000
 
 
-def run(dot_us: int, scope: str = "attention", late_us: int = 0, steps: int = 2):
-    """A product, then 50 µs of the optimizer; every other product is `late_us` longer."""
+def run(dot_us: int, scope: str = "attention", late_us: int = 0, steps: int = 3):
+    """Back to back: a product, 50 µs of the optimizer; every other product `late_us` longer."""
     lengths = [(dot_us + late_us * (place % 2)) * US for place in range(steps)]
-    at = [place * 1000 * US for place in range(steps)]
+    at = [sum(lengths[:place]) + place * 50 * US for place in range(steps)]
     events = [kernel("dot.1", at[n], length, step=n) for n, length in enumerate(lengths)]
     events += [kernel("add.1", at[n] + lengths[n], 50 * US, step=n) for n in range(steps)]
     ops = [

@@ -328,8 +328,8 @@ def test_a_late_rank_that_idled():
 
 def test_what_shares_of_gains_are_of_is_said():
     analysis = hints(late(400))
-    assert analysis.table["gain_share"].iloc[0] == pytest.approx(400 / 500)  # a step every 500 ns
-    assert "shares are of the mean interval from step to step, 500 ns" in analysis.notes
+    assert analysis.table["gain_share"].iloc[0] == pytest.approx(400 / 10_000)
+    assert "shares are of the mean interval from step to step, 10.00 µs" in analysis.notes
 
 
 def test_ranks_that_arrive_together():
