@@ -11,7 +11,7 @@ from moeprof.ingest.placing.repeated import REPEATED
 from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
 from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.ingest.xspace.space import Flags
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Verdict
 from moeprof.tables.trace import LOW_CONFIDENCE
 from moeprof.units import format_ns, format_percent
 
@@ -120,8 +120,9 @@ def recorded_once(evidence: Evidence) -> Law:
             f"{again:,} of {kept + again:,} pieces of device work repeat another one exactly and "
             "are left out"
         )
-    compared = {"expected": kept, "found": kept + again, "unit": "pieces"}
-    return Law("recorded_once", "warn" if again else "ok", detail, **compared)
+    verdict: Verdict = "warn" if again else "ok"
+    found = kept + again
+    return Law("recorded_once", verdict, detail, expected=kept, found=found, unit="pieces")
 
 
 def steps(evidence: Evidence) -> Law:
