@@ -26,7 +26,7 @@ CHECKS = (
 )
 """Every check, in the order in which the record lists them."""
 
-_WORSE = ("ok", "warn", "fail")
+_WORSE = ("unchecked", "ok", "warn", "fail")
 
 
 def judge(evidence: Evidence) -> tuple[Law, ...]:
