@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule import Schedule, few_microbatches
 from moeprof.specs.schedule_order import KINDS
 from moeprof.specs.schedule_play import Played, play
 from moeprof.specs.stage_work import StageWork, times_of
@@ -46,7 +46,7 @@ def projected(
                 "memory_bytes": np.full(len(stage), np.nan),
             }
         ),
-        notes=(assumed(work), *_beyond_theory(schedule, work)),
+        notes=(assumed(work), *_few(schedule), *_beyond_theory(schedule, work)),
         activation_bytes=activation_bytes,
     )
 
@@ -60,6 +60,13 @@ def assumed(work: StageWork) -> str:
     how = "beside the work" if work.is_overlapped else "in which its sender does not work"
     took = f"handing a result on takes {work.transfer_ns / 1e6:g} ms, {how}"
     return f"assumed, not measured: {stages}, and {took}"
+
+
+def _few(schedule: Schedule) -> tuple[str, ...]:
+    """A note where there are fewer microbatches than stages."""
+    if schedule.microbatches >= schedule.stages:
+        return ()
+    return (few_microbatches(schedule.microbatches, schedule.stages),)
 
 
 def _beyond_theory(schedule: Schedule, work: StageWork) -> tuple[str, ...]:

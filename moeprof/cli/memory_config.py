@@ -21,8 +21,7 @@ _REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
 }
 _DEGREES = {"dp": "data", "fsdp": "fsdp", "ep": "expert", "tp": "tensor", "cp": "context",
             "pp": "pipeline"}  # fmt: skip
-_OTHER_AXES = ("fsdp_transpose", "sequence", "context_autoregressive", "tensor_transpose",
-               "tensor_sequence", "autoregressive")  # fmt: skip
+_LEVELS = ("ici", "dcn")
 _WHOLE_SCORES = "dot_product"
 
 
@@ -50,7 +49,8 @@ def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, l
             )
     said = [f"From {loaded.origin}: {', '.join(taken)}."] if taken else []
     filled = replace(options, **values)  # type: ignore[arg-type]
-    return filled, [*said, *beaten, *_left_out(given, loaded.origin)]
+    dropped = [*_not_understood(given, options, loaded.origin), *_chunks(given, filled)]
+    return filled, [*said, *beaten, *_left_out(given, loaded.origin), *dropped]
 
 
 def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
@@ -71,7 +71,7 @@ def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
     """Degrees of parallelism: inside a machine (ici) times across machines (dcn)."""
     found: dict[str, tuple[str, object]] = {}
     for field, axis in _DEGREES.items():
-        keys = [f"{level}_{axis}_parallelism" for level in ("ici", "dcn")]
+        keys = [f"{level}_{axis}_parallelism" for level in _LEVELS]
         present = [key for key in keys if given.get(key) is not None]
         if present:
             degrees = [_integer(given[key], f"{origin}: key {key}") for key in present]
@@ -82,9 +82,36 @@ def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, obje
 
 def _left_out(given: Mapping[str, object], origin: str) -> list[str]:
     """Axes that a projection has no place for."""
-    keys = [f"{level}_{axis}_parallelism" for axis in _OTHER_AXES for level in ("ici", "dcn")]
-    used = [f"{key} {given[key]}" for key in keys if given.get(key) not in (None, 1)]
+    known = {f"{level}_{axis}_parallelism" for level in _LEVELS for axis in _DEGREES.values()}
+    used = [
+        f"{key} {value}"
+        for key, value in given.items()
+        if key.endswith("_parallelism") and key not in known and value not in (None, 1)
+    ]
     return [f"Not projected, of {origin}: {', '.join(used)}."] if used else []
+
+
+def _not_understood(given: Mapping[str, object], options: RunOptions, origin: str) -> list[str]:
+    """Names that are read and stand for nothing a projection knows, where no option says better."""
+    return [
+        f"{key} {given[key]} of {origin} is not known here, so it is not taken: give "
+        f"--{field.replace('_', '-')}."
+        for key, field in _NAMED.items()
+        if given.get(key) not in (None, "", "default")
+        and getattr(options, field) is None
+        and _KEYS[key][1](given[key], key) is None
+    ]
+
+
+def _chunks(given: Mapping[str, object], options: RunOptions) -> list[str]:
+    """MaxText makes as many repeats as the layers of a stage leave; a projection is told them."""
+    layers = given.get("num_layers_per_pipeline_stage")
+    if layers is None or options.vpp is not None or options.pp in (None, 1):
+        return []
+    return [
+        f"num_layers_per_pipeline_stage {layers}: MaxText repeats its stages layers / "
+        f"({options.pp} × {layers}) times; not taken, give --vpp."
+    ]
 
 
 def _strategy(given: Mapping[str, object]) -> tuple[str, object] | None:
@@ -159,3 +186,6 @@ _KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
         lambda value, _: "whole" if value == _WHOLE_SCORES else "flash",
     ),
 }
+
+_NAMED = {"remat_policy": "remat", "opt_type": "optimizer"}
+"""Keys whose values are names, and the fields of `RunOptions` that take them."""

@@ -17,6 +17,7 @@ from moeprof.errors import PlanError
 from moeprof.specs.model import GqaSpec, ModelSpec, divisors
 from moeprof.specs.plan import ALL_AXES, AXES, MEGATRON_AXES, ParallelPlan
 from moeprof.specs.plan_rules import NO_BATCH, Batch, broken_rules, listed
+from moeprof.specs.schedule import few_microbatches
 from moeprof.specs.stages import even_split
 
 
@@ -63,8 +64,10 @@ def plan_remarks(plan: ParallelPlan, model: ModelSpec, batch: Batch = NO_BATCH) 
         split = even_split(model.layers, chunks)
         remarks.append(
             f"{model.layers} layers over {chunks} chunks: {min(split)} or {max(split)} each; "
-            "give the layers of each stage to choose"
+            "--layers-per-stage chooses the layers of each"
         )
+    if batch != NO_BATCH and batch.microbatches < plan.pipeline:
+        remarks.append(few_microbatches(batch.microbatches, plan.pipeline))
     return tuple(remarks)
 
 

@@ -117,7 +117,8 @@ def _pipeline(plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
             complaints.append(
                 f"{piped} layers cannot be split evenly over pipeline {plan.pipeline} × virtual "
                 f"{plan.virtual}, which {batch.schedule} needs; valid pipeline × virtual: "
-                f"{listed(divisors(piped))}"
+                f"{listed(divisors(piped))}, or give the layers of each stage with "
+                "--layers-per-stage"
             )
     complaints += _schedule(plan, batch)
     is_grouped = batch.schedule == "interleaved" or (
@@ -127,7 +128,8 @@ def _pipeline(plan: ParallelPlan, model: ModelSpec, batch: Batch) -> list[str]:
         below = batch.microbatches // plan.pipeline * plan.pipeline
         complaints.append(
             f"{batch.microbatches} microbatches are no multiple of pipeline {plan.pipeline}, which "
-            f"interleaved stages need; nearest: {_around(below, plan.pipeline)}"
+            f"interleaved stages need; nearest: {_around(below, plan.pipeline)}; use at least "
+            f"{plan.pipeline}"
         )
     return complaints
 

@@ -85,7 +85,7 @@ class Schedule:
         if self.name == "interleaved" and self.microbatches % self.stages:
             raise SpecError(
                 f"interleaved: microbatches must be a multiple of the {self.stages} stages, "
-                f"found {self.microbatches}."
+                f"found {self.microbatches}. Use at least {self.stages}."
             )
 
     @property
@@ -163,3 +163,12 @@ def _v_half(stages: int) -> int:
 
 
 _V_IDLE: Mapping[str, Callable[[int], int]] = {"v-min": _v_min, "v-half": _v_half}
+
+
+def few_microbatches(microbatches: int, stages: int) -> str:
+    """What fewer microbatches than stages cost, and how many fill them."""
+    noun = "microbatch" if microbatches == 1 else "microbatches"
+    return (
+        f"{microbatches} {noun} for {stages} pipeline stages: some always idle; use at least "
+        f"{stages}"
+    )

@@ -201,7 +201,7 @@ def test_a_bom_is_no_damage(tmp_path):
 
 def test_sizes_that_nobody_read_are_named(tmp_path):
     loaded = read_hf_config(write(tmp_path, changed("olmoe", adapter_dim=64, seq_classes=2)))
-    assert "not read: adapter_dim" in loaded.notes
+    assert "not understood, so not in the account: adapter_dim 64" in loaded.notes
 
 
 def test_texts_of_a_file_cannot_move_a_cursor(tmp_path):

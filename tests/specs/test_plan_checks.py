@@ -159,5 +159,7 @@ def test_what_is_legal_and_may_surprise_is_said():
         "(expert_tensor 16 would)",
     )
     (uneven,) = plan_remarks(ParallelPlan(pipeline=16), DEEPSEEK)
-    assert uneven.startswith("61 layers over 16 chunks: 3 or 4 each")
+    assert uneven == (
+        "61 layers over 16 chunks: 3 or 4 each; --layers-per-stage chooses the layers of each"
+    )
     assert plan_remarks(ParallelPlan(fsdp=8, expert=8), DEEPSEEK) == ()

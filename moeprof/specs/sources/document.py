@@ -17,19 +17,23 @@ MOST_LAYERS = 10_000
 
 
 class Document:
-    """The keys of one file; remembers which of them were asked for."""
+    """The keys of one file; remembers which of them were asked for.
+
+    ``per_layer`` is how long a list with one entry for each layer is, None while not known.
+    """
 
     def __init__(self, path: str, values: Mapping[str, object]) -> None:
         """``path`` stands at the start of every complaint."""
         self.path = path
         self.values = values
         self.asked: set[str] = set()
+        self.per_layer: int | None = None
 
     def found(self, spellings: str) -> tuple[str, object] | None:
         """The first of the spellings (apart by blanks) that is there, and its value."""
         hit = None
         for spelling in spellings.split():
-            self.asked.add(spelling.split(".")[0])
+            self.asked.update((spelling, spelling.split(".")[0]))
             value = self._at(spelling)
             if value is not None and hit is None:
                 hit = (spelling, value)
@@ -38,7 +42,7 @@ class Document:
     def count(self, spellings: str, least: int = 0, most: int = MOST) -> int | None:
         """An integer from ``least`` to ``most``; None where no spelling is there.
 
-        A list of equal integers, as some files give one per layer, is that integer.
+        A list of equal integers, one for each layer, is that integer.
 
         Raises:
             SpecError: the value is something else.
@@ -47,11 +51,28 @@ class Document:
         if hit is None:
             return None
         key, value = hit
-        if isinstance(value, list) and value and all(each == value[0] for each in value):
+        if isinstance(value, list) and self._says_one(value):
             value = value[0]
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.wrong(key, f"an integer from {least} to {most:,}", value)
         return value
+
+    def _says_one(self, values: list[object]) -> bool:
+        """Whether each layer has the same; of another length it is about something else."""
+        is_long_enough = self.per_layer is None or len(values) == self.per_layer
+        return bool(values) and is_long_enough and all(each == values[0] for each in values)
+
+    def agreeing(self, spellings: str) -> None:
+        """Check that all spellings that are there say the same.
+
+        Raises:
+            SpecError: two do not.
+        """
+        said = {s: self._at(s) for s in spellings.split() if self._at(s) is not None}
+        if len({repr(value) for value in said.values()}) > 1:
+            (first, value), *others = said.items()
+            other = next(key for key, its in others if its != value)
+            raise self.wrong(first, f"{shown(said[other])} as {other} says", value)
 
     def needed(self, spellings: str, most: int = MOST) -> int:
         """An integer from 1 to ``most`` that must be there.

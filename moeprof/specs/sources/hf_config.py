@@ -13,9 +13,14 @@ from typing import Any
 from moeprof.errors import SpecError
 from moeprof.specs.dtypes import MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
-from moeprof.specs.sources.document import MOST_LAYERS, Document, printable
+from moeprof.specs.sources.document import MOST_LAYERS, Document
 from moeprof.specs.sources.hf_experts import EXPERTS, dense_fields, expert_fields
 from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
+from moeprof.specs.sources.known_keys import (
+    HUGGING_FACE,
+    refuse_what_decides,
+    tell_the_rest,
+)
 from moeprof.specs.sources.loaded import LoadedModel
 from moeprof.specs.sources.text_file import read_text
 
@@ -47,6 +52,7 @@ def read_hf_config(path: Path) -> LoadedModel:
         path = path / "config.json"
     document, notes = _document(path)
     refuse_unknown_mixers(document)
+    refuse_what_decides(document, HUGGING_FACE)
     values: dict[str, Any] = {
         "layers": document.needed(_LAYERS, MOST_LAYERS),
         "hidden": document.needed(_HIDDEN),
@@ -54,6 +60,9 @@ def read_hf_config(path: Path) -> LoadedModel:
         "vocab": document.needed("vocab_size padded_vocab_size n_vocab"),
         "name": document.text("_name_or_path") or document.text("model_type") or path.parent.name,
     }
+    document.per_layer = values["layers"]
+    for spellings in (_LAYERS, _HIDDEN, _HEADS, EXPERTS):
+        document.agreeing(spellings)
     values["attention"] = _attention(document, values["hidden"], values["heads"], notes)
     values |= linear_fields(document, values["layers"], values["heads"], notes)
     values |= _traits(document, notes)
@@ -73,7 +82,7 @@ def read_hf_config(path: Path) -> LoadedModel:
         model = ModelSpec(**values)
     except SpecError as error:
         raise SpecError(f"{document.path}: {error}") from None
-    _tell_unread(document, notes)
+    tell_the_rest(document, HUGGING_FACE, notes)
     return LoadedModel(model, str(path), tuple(notes), options)
 
 
@@ -105,8 +114,6 @@ def _attention(document: Document, hidden: int, heads: int, notes: list[str]) ->
     head_dim = document.count("head_dim attention_head_dim", 1)
     kv_heads = document.count(_KV_HEADS, 1)
     if kv_rank is not None:
-        if document.found("index_n_heads"):
-            notes.append("the indexer of sparse attention (index_n_heads) is not counted")
         return MlaSpec(
             q_lora_rank=document.count("q_lora_rank") or 0,
             kv_lora_rank=kv_rank,
@@ -114,6 +121,7 @@ def _attention(document: Document, hidden: int, heads: int, notes: list[str]) ->
             rope_dim=document.needed("qk_rope_head_dim"),
             value_dim=document.needed("v_head_dim"),
         )
+    _refuse_other_widths(document, head_dim or hidden // heads, heads, kv_heads)
     if head_dim is None:
         if hidden % heads:
             raise SpecError(
@@ -126,6 +134,27 @@ def _attention(document: Document, hidden: int, heads: int, notes: list[str]) ->
         if kv_heads == heads:
             notes.append(f"no key and value heads are named: as many as query heads, {heads}")
     return GqaSpec(kv_heads, head_dim)
+
+
+def _refuse_other_widths(
+    document: Document, head_dim: int, heads: int, kv_heads: int | None
+) -> None:
+    """Refuse values, or layers with a window, whose heads are of another width or number.
+
+    Raises:
+        SpecError: there are some.
+    """
+    same = {
+        "v_head_dim": head_dim,
+        "swa_head_dim": head_dim,
+        "swa_v_head_dim": head_dim,
+        "swa_num_attention_heads": heads,
+        "swa_num_key_value_heads": kv_heads or heads,
+    }
+    for key, expected in same.items():
+        value = document.count(key, 1)
+        if value is not None and value != expected:
+            raise document.wrong(key, f"{expected}, as in all heads and layers", value)
 
 
 def _traits(document: Document, notes: list[str]) -> dict[str, Any]:
@@ -171,7 +200,11 @@ def _dtype(document: Document, notes: list[str]) -> dict[str, str]:
     read = document.text("torch_dtype dtype")
     name = (read or "bfloat16").removeprefix("torch.")
     if document.found("quantization_config"):
-        notes.append("quantization_config is ignored: it is about the published weights")
+        method = document.text("quantization_config.quant_method") or "of some kind"
+        notes.append(
+            f"quantization_config is ignored: it is about the published weights ({method}), and "
+            "trained ones are counted in their own dtype"
+        )
     if read is None:
         notes.append("no torch_dtype: taken as bfloat16")
     elif name not in MODEL_DTYPES:
@@ -186,7 +219,10 @@ def _options(document: Document, notes: list[str]) -> dict[str, object]:
     options: dict[str, object] = {}
     if dtype := document.found("torch_dtype dtype"):
         options["torch_dtype"] = dtype[1]
-    modules = document.count("num_nextn_predict_layers num_mtp_modules mtp_num_layers") or 0
+    modules = (
+        document.count("num_nextn_predict_layers num_mtp_modules mtp_num_layers num_mtp_layers")
+        or 0
+    )
     if modules:
         options["mtp_layers"] = modules
         notes.append(
@@ -194,33 +230,3 @@ def _options(document: Document, notes: list[str]) -> dict[str, object]:
             "training code adds them on request"
         )
     return options
-
-
-_SILENT = (
-    "vocab_size",
-    "num_experts_per_group",
-    "num_expert_group",
-    "max_window_layers",
-    "expert_parallel_size",
-    "qk_head_dim",
-    "index_head_dim",
-    "rotary_dim",
-    "attention_chunk_size",
-    "window_size",
-)
-_TELLING = ("layer", "expert", "size", "dim", "head", "rank", "width", "ffn")
-
-
-def _tell_unread(document: Document, notes: list[str]) -> None:
-    """Name the integers that nobody asked for and that sound like a size."""
-    unread = [
-        key
-        for key, value in document.values.items()
-        if isinstance(value, int)
-        and not isinstance(value, bool)
-        and value > 1
-        and key not in document.asked.union(_SILENT)
-        and any(part in key for part in _TELLING)
-    ]
-    if unread:
-        notes.append(f"not read: {', '.join(map(printable, sorted(unread)[:8]))}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from moeprof.errors import SpecError
 from moeprof.specs.sources.document import Document
-from moeprof.specs.sources.layer_pattern import DensePattern, dense_pattern
+from moeprof.specs.sources.hf_placement import placed_experts
 
 EXPERTS = (
     "num_experts n_routed_experts num_local_experts moe_num_experts ffn_config.moe_num_experts "
@@ -21,8 +20,10 @@ _EXPERT_WIDTH = (
     "moe_intermediate_size moe_ffn_hidden_size expert_intermediate_size expert_ffn_hidden_size "
     "ffn_config.ffn_hidden_size intermediate_size ffn_hidden_size"
 )
-_DENSE_WIDTH = "intermediate_size_mlp intermediate_size ffn_hidden_size ffn_dim n_inner ffn_hidden"
-_FIRST = "first_k_dense_replace first_num_dense_layers moe_layer_start_index"
+_DENSE_WIDTH = (
+    "intermediate_size_mlp dense_intermediate_size intermediate_size ffn_hidden_size ffn_dim "
+    "n_inner ffn_hidden"
+)
 _SHARED_COUNT = "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert"
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size moe_shared_expert_intermediate_size shared_intermediate_size"
@@ -37,7 +38,7 @@ def expert_fields(
     Raises:
         SpecError: a key is missing or damaged, or the dense layers lie in no known pattern.
     """
-    pattern = _pattern(document, layers)
+    pattern = placed_experts(document, layers)
     moe_ffn = document.needed(_EXPERT_WIDTH)
     dense_ffn = document.needed(_DENSE_WIDTH) if pattern.dense_layers else 0
     return {
@@ -81,57 +82,9 @@ def _shared(document: Document, hidden: int, notes: list[str]) -> dict[str, int]
     if count is None and kind.startswith("llama4"):
         notes.append(f"model_type {kind}: one shared expert, which no key says")
         count = 1
+    if document.flag("use_mixed_mlp_moe") is False and count:
+        notes.append(f"use_mixed_mlp_moe False: the {count} shared experts are not there")
+        count = 0
     if count is None:
         count = 1 if width else 0
     return {"shared_experts": count, "shared_ffn": width if count else 0}
-
-
-def _pattern(document: Document, layers: int) -> DensePattern:
-    """Which layers have experts, by the first of the rules whose key is there."""
-    every = range(layers)
-    kinds = document.list_of("mlp_layer_types", str, layers)
-    listed = document.list_of("moe_layers", int)
-    frequency = document.found("moe_layer_freq moe_layer_frequency")
-    step = document.count("interleave_moe_layer_step", 1)
-    sparse_step = document.count("decoder_sparse_step", 1)
-    dense_only = document.list_of("mlp_only_layers", int) or []
-    period = document.count("expert_layer_period", 1)
-    offset = document.count("expert_layer_offset") or 0
-    interval = document.count("moe_layer_interval", 1)
-    first = document.count(_FIRST) or 0
-    if kinds is not None:
-        chosen = [i for i in every if kinds[i] != "dense"]
-    elif listed is not None:
-        chosen = sorted(i for i in listed if isinstance(i, int))
-    elif step is not None:
-        chosen = [i for i in every if (i + 1) % step == 0]
-    elif sparse_step is not None:
-        chosen = [i for i in every if (i + 1) % sparse_step == 0 and i not in dense_only]
-    elif period is not None:
-        chosen = [i for i in every if i % period == offset]
-    elif interval is not None:
-        last = document.count("moe_layer_end_index")
-        end = layers - 1 if last is None else last
-        chosen = [i for i in every if first <= i <= end and (i + 1) % interval == 0]
-    elif frequency is not None:
-        chosen = _by_frequency(document, layers, frequency, first)
-    else:
-        chosen = [i for i in every if i >= first]
-    if not chosen or chosen[0] < 0 or chosen[-1] >= layers:
-        raise SpecError(
-            f"{document.path}: expected experts in some of its layers 0 to {layers - 1}, found "
-            f"{', '.join(map(str, chosen[:4])) or 'none'}. Correct the keys that place them."
-        )
-    return dense_pattern(document.path, layers, chosen)
-
-
-def _by_frequency(
-    document: Document, layers: int, frequency: tuple[str, object], first: int
-) -> list[int]:
-    """A number n: every n-th layer from ``first`` on. A list: 1 where a layer has experts."""
-    key, value = frequency
-    if isinstance(value, list):
-        flags = document.list_of(key, int, layers) or []
-        return [i for i, flag in enumerate(flags) if flag]
-    every = document.count(key, 1) or 1
-    return [i for i in range(layers) if i >= first and i % every == 0]

@@ -10,6 +10,9 @@ from moeprof.specs.sources.document import Document
 
 # Keys of layers whose weights `ModelSpec` has no place for: state-space and other mixers, encoders,
 # several attentions or feed-forwards per layer, streams beside the residual one.
+_SOFTMAX = ("full_attention", "attention", "global_attention")
+_WINDOWED = ("sliding_attention", "chunked_attention", "local_attention")
+_LINEAR = "linear_attention"
 _UNKNOWN_MIXERS = (
     "mamba_d_state",
     "mamba_expand",
@@ -36,6 +39,11 @@ def refuse_unknown_mixers(document: Document) -> None:
         SpecError: a key says that there are some.
     """
     kinds = document.list_of("layer_types", str)
+    for kind in dict.fromkeys(kinds or ()):
+        if kind not in (*_SOFTMAX, *_WINDOWED, _LINEAR):
+            raise document.wrong(
+                "layer_types", f"{', '.join((*_SOFTMAX, *_WINDOWED))} or {_LINEAR}", kind
+            )
     for key in _UNKNOWN_MIXERS:
         hit = document.found(key)
         if hit is None or hit[1] is False:
@@ -48,6 +56,22 @@ def refuse_unknown_mixers(document: Document) -> None:
         )
 
 
+def _tell_windows(document: Document, layers: int, notes: list[str]) -> None:
+    """Attention within a window has the weights of any other, and less work."""
+    kinds = document.list_of("layer_types", str) or []
+    count = sum(kind in _WINDOWED for kind in kinds)
+    window = document.found("sliding_window sliding_window_size")
+    is_off = document.flag("use_sliding_window") is False
+    if not kinds and window is not None and window[1] and not is_off:
+        count = layers
+    if count:
+        size = f" of {window[1]} tokens" if window is not None and window[1] else ""
+        notes.append(
+            f"{count} of {layers} layers attend within a window{size}: the same weights; work and "
+            "score matrices are counted as if every token saw all earlier ones"
+        )
+
+
 def linear_fields(document: Document, layers: int, heads: int, notes: list[str]) -> dict[str, Any]:
     """``linear_layers`` and ``linear`` of a `ModelSpec`; empty where all layers have a softmax.
 
@@ -55,6 +79,7 @@ def linear_fields(document: Document, layers: int, heads: int, notes: list[str])
         SpecError: a key is missing or damaged.
     """
     flags = _flags(document, layers)
+    _tell_windows(document, layers, notes)
     if not any(flags):
         return {}
     count = sum(flags)
@@ -78,14 +103,15 @@ def _flags(document: Document, layers: int) -> list[bool]:
     if kinds is not None and len(kinds) != layers:
         raise document.wrong("layer_types", f"one kind for each of {layers} layers", kinds)
     if kinds is not None:
-        return [kind == "linear_attention" for kind in kinds]
+        return [kind == _LINEAR for kind in kinds]
     if interval is not None:
         return [bool((i + 1) % interval) for i in range(layers)]
     return [False] * layers
 
 
 def _spec(document: Document, heads: int) -> LinearSpec:
-    if document.found("linear_num_value_heads") is None:
+    has_none = document.found("linear_num_value_heads") is None
+    if has_none and (document.text("model_type") or "").startswith("minimax"):
         dim = document.needed("head_dim")
         return LinearSpec(heads, dim, heads, dim, kind=LIGHTNING)
     return LinearSpec(

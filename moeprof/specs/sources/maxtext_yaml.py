@@ -18,6 +18,7 @@ from moeprof.specs.dtypes import DTYPE_BYTES, MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec
 from moeprof.specs.presets import load_preset, preset_key
 from moeprof.specs.sources.document import MOST_LAYERS, Document
+from moeprof.specs.sources.known_keys import MAXTEXT, refuse_what_decides, tell_the_rest
 from moeprof.specs.sources.layer_pattern import dense_pattern
 from moeprof.specs.sources.loaded import LoadedModel
 from moeprof.specs.sources.text_file import read_text
@@ -96,6 +97,8 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
         for key, value in document.values.items()
         if key in RUN_OPTIONS or (key.startswith(("ici_", "dcn_")) and key.endswith("parallelism"))
     }
+    refuse_what_decides(document, MAXTEXT)
+    document.asked.update(options)
     named = document.text("model_name")
     key = preset_key(named) if named else None
     if key is not None:
@@ -103,6 +106,7 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
         if document.found(_WIDTHS):
             notes.append("the widths in the file are ignored, as model_name wins in MaxText")
         model = replace(load_preset(key), **_dtypes(document, notes))
+        tell_the_rest(document, MAXTEXT, notes)
         return LoadedModel(model, str(path), tuple(notes), options)
     if document.found(_WIDTHS) is None:
         told = f"model_name {named!r}, which is no preset" if named else "neither"
@@ -116,6 +120,7 @@ def read_maxtext_yaml(path: Path) -> LoadedModel:
         model = ModelSpec(**values)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+    tell_the_rest(document, MAXTEXT, notes)
     return LoadedModel(model, str(path), tuple(notes), options)
 
 
@@ -153,8 +158,8 @@ def _values(document: Document, notes: list[str]) -> dict[str, Any]:
     if block == "gemma2":
         layers *= 2
         notes.append("decoder_block gemma2: each of MaxText's layers is two, local and global")
-    if document.found("index_n_heads"):
-        notes.append("the indexer of sparse attention (index_n_heads) is not counted")
+    if document.flag("mlp_bias") and block != "gpt_oss":
+        notes.append(f"mlp_bias True: biases of feed-forwards of {block} are not counted")
     activations = document.list_of("mlp_activations", str)
     return {
         "name": document.text("model_name") or Path(document.path).stem,

@@ -1,0 +1,119 @@
+"""What `moeprof memory` says of a configuration and of a pipeline that could be better."""
+
+import json
+
+import pytest
+import yaml
+
+from moeprof.cli import main as command_line
+
+SIX = {
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 64,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "moe_num_experts": 8,
+    "moe_k": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+    "vocab_size": 1000,
+}
+YAML = {
+    "decoder_block": "mixtral",
+    "base_emb_dim": 64,
+    "base_num_query_heads": 4,
+    "base_num_kv_heads": 2,
+    "head_dim": 16,
+    "base_mlp_dim": 128,
+    "base_num_decoder_layers": 12,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 1000,
+}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a command as a shell would: exit code, and all its text on one line."""
+
+    def call(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["moeprof", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+        return int(ended.value.code or 0), " ".join("".join(capsys.readouterr()).split())
+
+    return call
+
+
+@pytest.fixture
+def memory(command, tmp_path):
+    def call(keys: dict, *arguments: object) -> tuple[int, str]:
+        is_yaml = "base_emb_dim" in keys
+        path = tmp_path / ("run.yml" if is_yaml else "config.json")
+        path.write_text(yaml.safe_dump(keys) if is_yaml else json.dumps(keys), encoding="utf-8")
+        return command("memory", "--model", path, "--seq", 128, "--pdbs", 1, *arguments)
+
+    return call
+
+
+def test_the_sentinel_of_ernie_is_the_last_layer_and_unknown_keys_are_named(memory):
+    code, out = memory({**SIX, "num_hyper_layers": 3})
+    assert code == 0
+    assert "not understood, so not in the account: num_hyper_layers 3" in out
+
+
+def test_layers_of_a_kind_that_is_not_known_are_refused(memory):
+    code, out = memory({**SIX, "layer_types": ["mamba"] * 6})
+    assert code != 0
+    assert "key layer_types: expected full_attention" in out
+    assert "found 'mamba'" in out
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"remat_policy": "custom"}, "remat_policy custom of"),
+        ({"opt_type": "lion"}, "opt_type lion of"),
+        ({"ici_diloco_parallelism": 2}, "Not projected, of"),
+        ({"ici_pipeline_parallelism": 2, "num_layers_per_pipeline_stage": 3},
+         "MaxText repeats its stages layers / (2 × 3) times; not taken, give --vpp."),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_taken_is_named(memory, keys, said):
+    code, out = memory({**YAML, **keys})
+    assert code == 0
+    assert said in out
+
+
+def test_an_option_that_says_it_needs_no_word_on_the_value(memory):
+    code, out = memory({**YAML, "remat_policy": "custom"}, "--remat", "full")
+    assert code == 0
+    assert "custom" not in out.replace("remat full", "")
+
+
+def test_fewer_microbatches_than_stages_are_advised_against(memory):
+    _, out = memory(YAML, "--pp", 4, "--microbatches", 3)
+    assert "3 microbatches for 4 pipeline stages: some always idle; use at least 4" in out
+    _, out = memory(YAML, "--pp", 4, "--microbatches", 4)
+    assert "use at least" not in out
+
+
+def test_layers_that_do_not_divide_name_the_option(memory):
+    code, out = memory(YAML, "--pp", 5)
+    assert code != 0
+    assert "or give the layers of each stage with --layers-per-stage" in out
+    code, out = memory(YAML, "--pp", 5, "--layers-per-stage", "3,3,2,2,2")
+    assert code == 0
+    _, out = memory(YAML, "--pp", 5, "--schedule", "1f1b")
+    assert "--layers-per-stage chooses the layers of each" in out
+
+
+def test_the_pipeline_command_gives_the_same_advice(command):
+    words = ("pipeline", "--stages", 6, "--microbatches")
+    few = command(*words, 3)[1]
+    assert "3 microbatches for 6 pipeline stages: some always idle; use at least 6" in few
+    assert "use at least" not in command(*words, 6)[1]
+    assert "Use at least 6." in command(*words, 3, "--virtual", 2)[1]
