@@ -13,10 +13,17 @@ _FLAG = "--xla_force_host_platform_device_count=8"
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: the scripts that
-# tests interrupt would not notice.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def _caught(number: int, frame: object) -> None:
+    """Do nothing: the one who ignored the signal for this process still has it so."""
+
+
+# A shell starts background jobs with SIGINT and SIGQUIT ignored, nohup with SIGHUP, and children
+# inherit that: shells among them cannot even trap such a signal. What is caught here is at its
+# default in children.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else _caught)
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("any machine", deadline=None)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders import processes
 
 from .conftest import BENCHMARKS
 
@@ -207,23 +208,24 @@ def started(pids: Path) -> list[int]:
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_a_signal_ends_what_a_part_started(two_gpus, number, status):
-    script = subprocess.Popen(
-        [str(BENCHMARKS / "gpu.sh"), "ab", "gemm"],
-        env=environment_of(**two_gpus),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    running: list[int] = []
     try:
-        running = started(Path(two_gpus["PIDS"]))
-        assert all(is_running(pid) for pid in running)
-        script.send_signal(number)
-        out, problems = script.communicate(timeout=30)
+        with processes.started(
+            [str(BENCHMARKS / "gpu.sh"), "ab", "gemm"],
+            env=environment_of(**two_gpus),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as script:
+            running = started(Path(two_gpus["PIDS"]))
+            assert all(is_running(pid) for pid in running)
+            script.send_signal(number)
+            out, problems = script.communicate(timeout=30)
+        assert all(has_ended(pid) for pid in running)
     finally:
-        script.kill()
+        for pid in running:
+            processes.kill(pid)
     assert (script.returncode, out) == (status, "== ab\n")
     assert "stopped by a signal" in problems
-    assert all(has_ended(pid) for pid in running)
     assert [path.name for path in Path(two_gpus["OUT"]).iterdir()] == ["ab.log"]
 
 

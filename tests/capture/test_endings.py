@@ -7,6 +7,7 @@ import signal
 import subprocess
 
 import pytest
+from builders import processes
 
 from moeprof.capture.process_record import ProcessRecord
 from moeprof.projector.oom.message import POOL
@@ -80,18 +81,17 @@ def test_a_process_that_is_killed_in_the_window_is_told_by_its_signal(capture):
 def test_a_signal_to_moeprof_reaches_the_script_and_the_recording_is_kept(
     tmp_path, sent, exit_code
 ):
-    moeprof = subprocess.Popen(
+    with processes.started(
         command_line("--no-report", "--out", tmp_path / "run", "loop_that.py", "waits"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         cwd=SCRIPTS,
         env=environment(),
-    )
-    assert moeprof.stdout is not None
-    assert moeprof.stdout.readline() == "waiting\n"
-    os.kill(moeprof.pid, sent)
-    stdout, stderr = moeprof.communicate(timeout=120)
+    ) as moeprof:
+        assert moeprof.stdout is not None
+        assert moeprof.stdout.readline() == "waiting\n"
+        os.kill(moeprof.pid, sent)
+        stdout, stderr = moeprof.communicate(timeout=120)
     run = Captured(moeprof.returncode, stdout, stderr, tmp_path / "run", "loop_that.py")
     assert run.exit_code == exit_code
     assert run.meta["status"] == "partial"

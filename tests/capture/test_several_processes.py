@@ -6,6 +6,8 @@ import json
 import socket
 import subprocess
 
+from builders import processes
+
 from .running import SCRIPTS, command_line, environment
 
 
@@ -18,17 +20,13 @@ def free_port() -> int:
 def launch(run_dir, *options):
     """Both ranks at once; their standard outputs."""
     port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            command_line("--out", run_dir, *options, "two_processes.py", str(rank), port),
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=SCRIPTS,
-            env=environment(MOEPROF_LAUNCH_ID="one launch"),
-        )
+    commands = [
+        command_line("--out", run_dir, *options, "two_processes.py", str(rank), port)
         for rank in range(2)
     ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    settings = {"cwd": SCRIPTS, "env": environment(MOEPROF_LAUNCH_ID="one launch")}
+    with processes.all_started(commands, stdout=subprocess.PIPE, **settings) as ranks:
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     return outputs
 

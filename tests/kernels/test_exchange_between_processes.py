@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from builders import processes
 
 from moeprof.kernels import native_gpu
 
@@ -50,22 +51,14 @@ def run_ranks(scenario: str, timeout_s: float, **settings: str) -> list[End]:
     # This process's settings are for virtual CPU devices.
     inherited = {k: v for k, v in os.environ.items() if k not in ("JAX_PLATFORMS", "XLA_FLAGS")}
     command = [sys.executable, "-m", "tests.kernels.process_ranks", scenario, address]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(RANKS)],
-            cwd=ROOT,
-            env={**inherited, "MOEPROF_EP_TIMEOUT_S": "20", **settings},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
+    with processes.all_started(
+        [[*command, str(rank), str(RANKS)] for rank in range(RANKS)],
+        cwd=ROOT,
+        env={**inherited, "MOEPROF_EP_TIMEOUT_S": "20", **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as ranks:
         outputs = [rank.communicate(timeout=timeout_s) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
     return [
         End(
             rank.returncode, [json.loads(line) for line in out.splitlines() if line[:1] == "{"], err

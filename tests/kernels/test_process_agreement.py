@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from builders import processes
 from jax.experimental import multihost_utils
 
 from moeprof.kernels import process_agreement
@@ -105,21 +106,10 @@ def test_two_processes_of_jax_agree_on_one_token():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, address, str(process)],
-            env={**os.environ, **flags},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
-    try:
+    commands = [[sys.executable, "-c", CHILD, address, str(process)] for process in range(2)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with processes.all_started(commands, env={**os.environ, **flags}, **pipes) as children:
         ends = [child.communicate(timeout=120) for child in children]
-    finally:
-        for child in children:
-            child.kill()
     assert [child.returncode for child in children] == [0, 0], ends
     first, second = (out.splitlines()[-1] for out, _ in ends)
     assert first.startswith("((1, 0),) 32 ")
