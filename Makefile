@@ -1,6 +1,16 @@
 # `make demo` and `make test` create what they need in .venv; PYTHON chooses the interpreter.
 PYTHON ?= python3
 VENV := .venv
+# A subset of the suite runs on a newer Python with the newest jax, in a venv of its own.
+PYTHON_NEWEST ?= python3.13
+NEWEST := .venv-newest
+NEWEST_TESTS := tests/capture tests/ingest/test_open_run.py tests/ingest/test_hlo.py \
+  tests/ingest/test_hlo_programs.py tests/ingest/test_space.py tests/ingest/test_space_twins.py \
+  tests/ingest/test_steps.py tests/ingest/test_trust.py tests/examples/test_train_moe.py \
+  tests/model/test_experts.py tests/model/test_exchange.py tests/model/test_router.py \
+  tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
+  tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
+  tests/projector/compiled tests/known_traces/test_linen_program.py
 CLANG ?= clang++
 SECONDS := 300
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
@@ -11,7 +21,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test gpu hip stress fuzz fuzz-replay lint bench browser node clean
+.PHONY: demo test test-newest gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -22,6 +32,10 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 
 test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the newest jax there is.
+	$(NEWEST)/bin/python -c "import jax, sys; print('jax', jax.__version__, 'on', sys.version)"
+	$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -q $(PYTEST_ARGS) $(NEWEST_TESTS)
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
@@ -98,9 +112,20 @@ $(VENV)/.test: $(VENV)/.installed
 	  $$($(BIN)/python -m moeprof.projector.compiled.requirements)
 	@touch $@
 
+# A build folder of its own: the one of $(VENV) has the headers of another jax. JAX's compiler for
+# GPUs is left out, as it is large: tests that need it are skipped here.
+$(NEWEST)/.test: pyproject.toml $(NATIVE)
+	$(PYTHON_NEWEST) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install -q --upgrade "scikit-build-core>=0.11" cmake ninja \
+	  "jax>=0.12" scipy-openblas32
+	$(NEWEST)/bin/python -m pip install -q --no-build-isolation \
+	  --config-settings=build-dir=build/newest --editable ".[jax,test]"
+	$(NEWEST)/bin/python -m pip install -q --no-deps "xprof>=2.24"
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.test
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test,lint]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(NEWEST) build dist

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from moeprof.capture import jax_private
+from moeprof.capture.device_state import DeviceStates, find_source
 from moeprof.capture.host_facts import host_memory
 from moeprof.tables.compiled_memory import compiled_memory
 
@@ -82,6 +83,16 @@ def _size(axes: dict[str, int]) -> int:
 def _live_arrays() -> list[jax.Array]:
     list_arrays: Callable[[], list[jax.Array]] = jax.live_arrays
     return list_arrays()
+
+
+def gpu_states() -> DeviceStates:
+    """What samples the state of this process's GPUs; of nothing where it has none."""
+    ordinals = [
+        int(getattr(device, "local_hardware_id", None) or 0)
+        for device in jax.local_devices()
+        if device.platform == "gpu"
+    ]
+    return DeviceStates(ordinals, find_source)
 
 
 def drain() -> None:

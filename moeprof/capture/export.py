@@ -32,6 +32,7 @@ class Export:
         self.duration_s: float | None = None
         self.error: str | None = None
         self.is_done = False
+        self.stop_ns: int | None = None  # of it, until the profiler had stopped
         self._session = session
         self._on_done = on_done
         self._path: Path | None = None
@@ -63,6 +64,7 @@ class Export:
         except BaseException as error:  # the script must not see any of it
             self.error = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         self.duration_s = time.perf_counter() - start
+        self.stop_ns = getattr(self._session, "stop_ns", None)
         self.is_done = True
         self._on_done(self)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,10 +35,13 @@ class RawSession:
     def __init__(self, session: Any) -> None:
         """Hold a started jaxlib session."""
         self._session = session
+        self.stop_ns: int | None = None
 
     def stop_into(self, path: Path) -> int:
         """Stop and write the XSpace to `path`; its size in bytes."""
+        start = time.perf_counter_ns()
         xspace: bytes = self._session.stop()
+        self.stop_ns = time.perf_counter_ns() - start
         return write_whole(path, xspace)
 
 

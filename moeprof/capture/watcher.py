@@ -16,6 +16,7 @@ from moeprof.capture.device_facts import describe_process, mesh_axes
 from moeprof.capture.host_facts import LIMIT, GarbagePauses
 from moeprof.capture.options import CaptureOptions
 from moeprof.capture.process_record import ProcessRecord, failure_text, versions
+from moeprof.capture.step_times import StepTimes
 from moeprof.capture.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
 from moeprof.capture.terminate import save_on_terminate
 from moeprof.capture.window import Recorder
@@ -56,6 +57,7 @@ class Watcher:
         self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
         self.record = ProcessRecord(options.run_dir)
         self.pauses = GarbagePauses()
+        self.times = StepTimes()
         self.recorder: Recorder | None = None
         self._hooks = observe.Hooks()
         self._lock = threading.Lock()
@@ -129,7 +131,11 @@ class Watcher:
 
     def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
         """Count a step; whether a recording was started for it."""
+        self.times.begins(key, self.compilations)
         action = self._at_boundary(lambda: self.counter.begin(key, name, **facts))
+        self.times.begun(key, action)
+        if self.counter.phase is Phase.DONE and self.times.is_over:
+            self.remove()
         return action is Action.OPEN
 
     def _on_annotation_end(self, name: str) -> None:
@@ -217,8 +223,6 @@ class Watcher:
             self._close("complete", wait_for_devices=True)
             self._keep_routing()
             self._save()
-            if self.counter.phase is Phase.DONE:
-                self.remove()
         elif self.counter.phase is Phase.RECORDING and self.recorder is not None:
             self.recorder.sample()
 
@@ -241,6 +245,7 @@ class Watcher:
             "settle_s": time.monotonic() - self._start,
             "programs_compiled": self.compilations,
             "first_step": self.counter.first_step,
+            "step_times": self.times.opened(self.counter.source),
         }
         try:
             self.recorder.open(facts)
@@ -266,6 +271,7 @@ class Watcher:
             self._note(f"closing the window failed: {type(error).__name__}: {error}")
         finally:
             self.channel.send("closed")
+            self.times.closed()
             self._save()
             self._restore_terminate()  # last: until here a SIGTERM must not lose the recording
 

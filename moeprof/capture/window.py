@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.capture.channel import Channel
-from moeprof.capture.device_facts import drain, memory_sample
+from moeprof.capture.device_facts import drain, gpu_states, memory_sample
+from moeprof.capture.device_state import DeviceStates
 from moeprof.capture.export import Export, GaveUpError, interrupt_waits
 from moeprof.capture.options import CaptureOptions
 from moeprof.capture.profiler_session import start_session
@@ -22,6 +23,7 @@ class Window:
     facts: dict[str, Any]
     export: Export
     memory: dict[str, Any]
+    states: DeviceStates
 
 
 class Recorder:
@@ -41,17 +43,28 @@ class Recorder:
         Raises:
             Exception: whatever the profiler raises when it does not start.
         """
+        states = gpu_states()
+        states.ask()
+        began = time.perf_counter_ns()
         drain()
+        drained = time.perf_counter_ns()
         before = memory_sample()
+        starting = time.perf_counter_ns()
         session = start_session(self._options.profiler)
-        facts = {**facts, "started_epoch_ns": time.time_ns()}
+        facts = {
+            **facts,
+            "drain_ns": drained - began,
+            "profiler_start_ns": time.perf_counter_ns() - starting,
+            "started_epoch_ns": time.time_ns(),
+        }
         export = Export(session, lambda export: self._exported(facts, export))
-        self.current = Window(facts, export, {"before": before, "in": []})
+        self.current = Window(facts, export, {"before": before, "in": []}, states)
         self.windows.append(self.current)
 
     def sample(self) -> None:
         """Keep the memory in use at a step boundary inside the window."""
         if self.current is not None:
+            self.current.states.ask()
             self.current.memory["in"].append(memory_sample())
 
     def close(self, facts: dict[str, Any], *, wait_for_devices: bool) -> Window | None:
@@ -59,6 +72,7 @@ class Recorder:
         window = self.current
         if window is None:
             return None
+        window.memory["states"] = window.states.close()
         if wait_for_devices:
             drain()
         window.memory["in"].append(memory_sample())
@@ -92,6 +106,7 @@ class Recorder:
 
     def _exported(self, facts: dict[str, Any], export: Export) -> None:
         facts["export_s"] = export.duration_s
+        facts["profiler_stop_ns"] = export.stop_ns
         facts["size_bytes"] = export.size_bytes
         facts["export_error"] = export.error
         outcome = {"size_bytes": export.size_bytes, "duration_s": export.duration_s}

@@ -19,6 +19,8 @@ from moeprof.ingest.sources.routing import read_routing, routing_notes
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
+from moeprof.ingest.sources.window_record import read_window
+from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.ingest.unrecorded import is_unrecorded, told_of
 from moeprof.tables.store import holds_tables
 from moeprof.tables.trace import Trace
@@ -96,6 +98,10 @@ def _named_apart(
 def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
     """What a file holds, or why it cannot be read: the other hosts can."""
     try:
-        return read_file(file, counting_of(run, file))
+        hosts = read_file(file, counting_of(run, file))
+        window = read_window(run, file)
+        if window is not None:
+            hosts[0].record.checks.extend(laws_of_window(window))
+        return hosts
     except TraceError as error:
         return error

@@ -155,11 +155,11 @@ def _bound(document: Document, key: str, layers: int) -> int | None:
     hit = document.found(key)
     if hit is None:
         return None
-    bounds = hit[1] if isinstance(hit[1], list) else [hit[1]]
-    are_layers = all(type(one) is int and _UNSET <= one < layers for one in bounds)
-    if not bounds or not are_layers or len(set(bounds)) > 1:
+    given = hit[1] if isinstance(hit[1], list) else [hit[1]]
+    bounds = {one for one in given if type(one) is int and _UNSET <= one < layers}
+    if len(bounds) != 1 or len(bounds) < len({repr(one) for one in given}):
         raise document.wrong(key, f"-1, or a layer from 0 to {layers - 1}", hit[1])
-    return int(bounds[0])
+    return bounds.pop()
 
 
 def _few(indices: list[int]) -> str:
