@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from jax.profiler import ProfileData
 
+from moeprof.ingest.run import open_run
 from moeprof.routing import KEPT_STEPS
 
 
@@ -100,3 +101,29 @@ def test_routing_of_the_window_survives_a_long_run(capture):
     steps = pyarrow.parquet.read_table(path).column("step").to_pylist()
     assert len(window) == 3
     assert set(window) <= set(steps)
+
+
+def test_steps_are_timed_on_both_sides_of_the_window(capture):
+    window = capture("plain_loop.py", "20").window
+    times = window["step_times"]
+    # Call 0 compiles, 1 to 3 are before the window, 4 to 6 in it; 5 more are timed.
+    assert [len(times[name]) for name in ("before_ns", "in_ns", "after_ns")] == [3, 3, 5]
+    assert all(duration > 0 for durations in times.values() for duration in durations)
+    assert window["profiler_start_ns"] > 0
+    assert 0 < window["profiler_stop_ns"] <= window["export_s"] * 1e9
+    assert window["drain_ns"] >= 0
+
+
+def test_a_script_that_ends_with_its_window_has_the_steps_before_it(capture):
+    run = capture("plain_loop.py", "7")
+    assert run.exit_code == 0
+    times = run.window["step_times"]
+    assert [len(times[name]) for name in ("before_ns", "in_ns", "after_ns")] == [3, 2, 0]
+
+
+def test_the_law_on_the_cost_of_profiling_is_in_the_record(capture):
+    trust = open_run(capture("plain_loop.py", "20").run_dir).trust
+    (law,) = (law for law in trust if law.check == "profiling_cost")
+    assert law.verdict in ("ok", "warn", "unchecked")  # by how fast this machine is
+    assert "not timed" not in law.detail
+    assert not any(law.check == "device_state" for law in trust)

@@ -111,6 +111,7 @@ def test_each_key_that_places_experts_is_heard(tmp_path, keys, dense):
         ({"moe_layer_list": [4, 5, 6, 7, 8, 9], "dense_layers": 3}, "moe_layer_list.*dense_layers"),
         ({"moe_layers": [1, 3], "moe_layer_list": [1, 4]}, "found moe_layers.*and moe_layer_list"),
         ({"num_local_experts": 16}, "key num_experts: expected 16 as num_local_experts says"),
+        ({"moe_topk": [3] * 10}, "key num_experts_per_tok: expected 3 as moe_topk says, found 2"),
         ({"num_experts": [8, 8]}, r"key num_experts: expected an integer.*found \[8, 8\]"),
         ({"layer_types": ["full_attention"] * 9 + ["mamba"]}, "key layer_types.*found 'mamba'"),
         ({"layer_types": ["conv"] * 10}, "key layer_types: expected full_attention.*found 'conv'"),
@@ -135,7 +136,7 @@ def test_what_has_no_place_in_a_model_is_refused_in_one_line(tmp_path, keys, mes
     [
         ({"use_bias": True}, "use_bias True: biases of attention and feed-forwards are not"),
         ({"lm_head_bias": True}, "lm_head_bias True: one bias per entry of the vocabulary"),
-        ({"sliding_window": 128}, "10 of 10 layers attend within a window of 128 tokens: the same"),
+        ({"sliding_window": 128}, "layers attend within a window of 128 tokens: the same"),
         (
             {"layer_types": ["sliding_attention", "full_attention"] * 5, "sliding_window": 64},
             "5 of 10 layers attend within a window of 64 tokens",
@@ -164,6 +165,8 @@ def test_what_is_not_in_the_account_is_named_with_its_effect(tmp_path, keys, not
     [
         {"use_bias": False, "lm_head_bias": None, "use_cla": False, "num_kv_shared_layers": 0},
         {"sliding_window": 128, "use_sliding_window": False},
+        {"sliding_window": 4096, "max_position_embeddings": 4096},
+        {"moe_topk": [2] * 10},
         {"sliding_window": None, "layer_types": ["full_attention"] * 10},
         {"mlp_only_layers": [], "decoder_sparse_step": 1, "max_window_layers": 10},
         {"rms_norm_eps": 1e-6, "attention_dropout": 0.1, "router_aux_loss_coef": 0.001,

@@ -68,7 +68,10 @@ class Document:
         Raises:
             SpecError: two do not.
         """
-        said = {s: self._at(s) for s in spellings.split() if self._at(s) is not None}
+        said = {key: self._at(key) for key in spellings.split() if self._at(key) is not None}
+        for key, value in said.items():
+            if isinstance(value, list) and self._says_one(value):
+                said[key] = value[0]
         if len({repr(value) for value in said.values()}) > 1:
             (first, value), *others = said.items()
             other = next(key for key, its in others if its != value)

@@ -14,7 +14,7 @@ from moeprof.errors import SpecError
 from moeprof.specs.dtypes import MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.sources.document import MOST_LAYERS, Document
-from moeprof.specs.sources.hf_experts import EXPERTS, dense_fields, expert_fields
+from moeprof.specs.sources.hf_experts import EXPERTS, TOP_K_ALONE, dense_fields, expert_fields
 from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
 from moeprof.specs.sources.known_keys import (
     HUGGING_FACE,
@@ -61,7 +61,7 @@ def read_hf_config(path: Path) -> LoadedModel:
         "name": document.text("_name_or_path") or document.text("model_type") or path.parent.name,
     }
     document.per_layer = values["layers"]
-    for spellings in (_LAYERS, _HIDDEN, _HEADS, EXPERTS):
+    for spellings in (_LAYERS, _HIDDEN, _HEADS, EXPERTS, TOP_K_ALONE):
         document.agreeing(spellings)
     values["attention"] = _attention(document, values["hidden"], values["heads"], notes)
     values |= linear_fields(document, values["layers"], values["heads"], notes)

@@ -11,11 +11,12 @@ EXPERTS = (
     "num_experts n_routed_experts num_local_experts moe_num_experts ffn_config.moe_num_experts "
     "num_routed_experts num_moe_experts"
 )
-# The last is also the key of a sampler, which many files carry.
-TOP_K = (
+TOP_K_ALONE = (
     "num_experts_per_tok num_experts_per_token experts_per_token moe_top_k moe_topk moe_k "
-    "ffn_config.moe_top_k num_selected_experts top_k"
+    "ffn_config.moe_top_k num_selected_experts"
 )
+TOP_K = f"{TOP_K_ALONE} top_k"
+"""The last is also the key of a sampler, which many files carry."""
 _EXPERT_WIDTH = (
     "moe_intermediate_size moe_ffn_hidden_size expert_intermediate_size expert_ffn_hidden_size "
     "ffn_config.ffn_hidden_size intermediate_size ffn_hidden_size"

@@ -59,16 +59,16 @@ def refuse_unknown_mixers(document: Document) -> None:
 def _tell_windows(document: Document, layers: int, notes: list[str]) -> None:
     """Attention within a window has the weights of any other, and less work."""
     kinds = document.list_of("layer_types", str) or []
+    window = document.count("sliding_window sliding_window_size") or 0
+    longest = document.count("max_position_embeddings") or 0
     count = sum(kind in _WINDOWED for kind in kinds)
-    window = document.found("sliding_window sliding_window_size")
-    is_off = document.flag("use_sliding_window") is False
-    if not kinds and window is not None and window[1] and not is_off:
-        count = layers
-    if count:
-        size = f" of {window[1]} tokens" if window is not None and window[1] else ""
+    is_on = document.flag("use_sliding_window") is not False and window > 0
+    if count or (is_on and not kinds and not 0 < longest <= window):
+        who = f"{count} of {layers} layers" if kinds else "layers"
+        size = f" of {window} tokens" if window else ""
         notes.append(
-            f"{count} of {layers} layers attend within a window{size}: the same weights; work and "
-            "score matrices are counted as if every token saw all earlier ones"
+            f"{who} attend within a window{size}: the same weights; work and score matrices are "
+            "counted as if every token saw all earlier ones"
         )
 
 
@@ -110,8 +110,9 @@ def _flags(document: Document, layers: int) -> list[bool]:
 
 
 def _spec(document: Document, heads: int) -> LinearSpec:
-    has_none = document.found("linear_num_value_heads") is None
-    if has_none and (document.text("model_type") or "").startswith("minimax"):
+    is_minimax = (document.text("model_type") or "").startswith("minimax")
+    is_lightning = is_minimax or document.found("attn_type_list") is not None
+    if is_lightning and document.found("linear_num_value_heads") is None:
         dim = document.needed("head_dim")
         return LinearSpec(heads, dim, heads, dim, kind=LIGHTNING)
     return LinearSpec(
