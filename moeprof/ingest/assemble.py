@@ -142,6 +142,9 @@ def _evidence(
         damaged=[host.name for host in hosts if host.record.is_damaged],
         ranked=found,
         strange=[name for host in hosts for name in _strange(host)],
+        step_ways=[(table.host.name, table.cut.ways) for table in tables],
+        leads=[(host.name, host.record.lead) for host in hosts],
+        named=[(host.name, host.record.named) for host in hosts],
     )
 
 

@@ -10,6 +10,8 @@ from moeprof.errors import TraceError
 from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.host import Host
+from moeprof.ingest.joining.named_programs import join_by_name
+from moeprof.ingest.planes.causality import with_causal_stamps
 from moeprof.ingest.planes.cpu_plane import read_cpu_work
 from moeprof.ingest.planes.device_ids import device_ids
 from moeprof.ingest.planes.device_planes import (
@@ -23,6 +25,7 @@ from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,
     NO_RUN_IDS,
     gpu_run_ids,
+    read_calls,
     read_host_events,
     read_host_facts,
 )
@@ -72,6 +75,7 @@ def _read_space(file: Path, space: Space) -> Host:
     zero_ns = _zero_ns(head, started_ns)
     _read_work(space, planes.get(HOST_PLANE), zero_ns, record)
     programs = read_programs(space, metadata, record.damage) if metadata else {}
+    join_by_name(record, programs)
     record.damage.extend(_damage(head))
     return Host(
         name=_host_name(file, head),
@@ -104,6 +108,7 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
         read_cpu_work(events, record)
         if any(device is not None for _, device in devices):
             runs = gpu_run_ids(events)
+            record.calls = read_calls(events)
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)
@@ -113,6 +118,7 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
             record.drop(IMPOSSIBLE_DEVICE, sum(line.events for line in plane.lines))
     if events is not None:
         record.ids.update(device_ids(events, record, list(_models(space.head))))
+    with_causal_stamps(record)
 
 
 def _damage(head: SpaceHead) -> list[str]:

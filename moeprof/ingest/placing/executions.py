@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.placing.steps import Execution
+from moeprof.ingest.placing.execution import Execution
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.intervals import covered_by_group
 

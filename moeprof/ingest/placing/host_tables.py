@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.host import Host
+from moeprof.ingest.placing.called_runs import with_annotated_runs, with_calls
 from moeprof.ingest.placing.cut_short import without_cut_short
 from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.placing.graphs import with_graph_ops
@@ -63,12 +64,14 @@ def host_tables(
     work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
     work, notes = with_recurring_runs(work, ops, host.programs)
+    work, annotated = with_annotated_runs(work, record.markers, record.calls)
     is_work = work["kind"].to_numpy() != record.labels.code(WAIT)
     mine = work if is_work.all() else work[is_work]
     number, counted = number_executions(mine)
     rows, launches, unclear = with_joint_runs(
-        counted, record.launches, lambda module: _name_of(host, module)
+        counted, [*record.launches, *annotated], lambda module: _name_of(host, module)
     )
+    launches = with_calls(launches, rows, mine, number, record.calls)
     known = known_executions(rows)
     cut = cut_steps(
         over_devices(known), record.markers, launches, record.compiles_ns, host.counting

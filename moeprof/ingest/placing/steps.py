@@ -17,6 +17,9 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from moeprof.ingest.placing.companions import with_companions
+from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.step_ways import Found, StepWays, in_host_order, step_ways
 from moeprof.ingest.planes.record import Launch, Marker
 from moeprof.ingest.sources.run_record import Counting
 
@@ -25,25 +28,8 @@ _ENDLESS = 10.0  # a last step of more than this many: nothing behind it bounds 
 _STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
 _LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
 _CUT = "cut by the end of the capture"
+_TINY = 1e-3  # of all device time: whether a step has such a program says nothing of the rest
 _ENOUGH = 3  # steps that must be left to call another one an outlier
-
-
-@dataclass(frozen=True)
-class Execution:
-    """One execution of a module over all devices of a host.
-
-    ``least_ops`` and ``most_ops`` are those of the devices with the fewest and the most.
-    """
-
-    module: int
-    run_id: int
-    start_ns: int
-    end_ns: int
-    busy_ns: int
-    ops: int
-    devices: int
-    least_ops: int = 0
-    most_ops: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,13 +48,15 @@ class Cut(NamedTuple):
     """Steps in order of time, and how they were found.
 
     ``is_as_in_script`` says whether their numbers are those that the script or capture counts
-    with; else they are places, from 0. ``doubt`` says what else a step might be.
+    with; else they are places, from 0. ``doubt`` says what else a step might be, ``ways`` how many
+    steps there are in every way in which the record tells them.
     """
 
     steps: list[Step]
     how: str
     is_as_in_script: bool = False
     doubt: str = ""
+    ways: StepWays = StepWays()
 
 
 def cut_steps(
@@ -86,14 +74,75 @@ def cut_steps(
     is_fit = _markers_fit(executions, main, owners)
     if counting is not None and counting.annotation:
         counted = [marker for marker in markers if marker.name == counting.annotation]
-        if counted_owners := _owners(counted, launches):
+        runs = {e.run_id for e in executions}
+        counted_owners = {r: at for r, at in _owners(counted, launches).items() if r in runs}
+        if counted_owners:
             found, owners, is_fit = counted, counted_owners, True
+    cuts = []
+    if not is_fit or _is_from_other_threads(markers, launches):
+        cuts.append(_by_order(executions, main, markers, launches, compiles_ns, counting))
     if is_fit:
-        cut = _marked(executions, found, owners, compiles_ns, main)
-    else:
-        doubt = "" if counting else _doubt(executions, main, found, owners)
-        cut = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
-    return cut._replace(steps=_without_odd_ends(_judged(cut.steps, executions)))
+        cuts.append((_marked(executions, found, owners, compiles_ns, main), owners, found))
+    doubt = "" if counting else _doubt(executions, main, found, owners)
+    by_module = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
+    cuts.append((by_module, {}, found))
+    judged = [
+        (cut._replace(steps=_without_odd_ends(_judged(cut.steps, executions))), own, theirs)
+        for cut, own, theirs in filter(None, cuts)
+    ]
+    # a way that gives no step at all gives way to the next
+    cut, own, theirs = next((one for one in judged if _usable(one[0])), judged[0])
+    main_runs = [e.run_id for e in executions if e.module == main]
+    with_work = sum(bool(step.runs) for step in cut.steps)
+    ways = step_ways(main_runs, launches, counting, Found(theirs, own), with_work)
+    return cut._replace(ways=ways if not cut.doubt else ways._replace(apart=""))
+
+
+def _usable(cut: Cut) -> bool:
+    return any(not step.reason for step in cut.steps)
+
+
+def _is_from_other_threads(markers: Sequence[Marker], launches: Sequence[Launch]) -> bool:
+    """Whether executions are known by calls of threads that run behind the annotated one."""
+    annotated = {marker.line for marker in markers}
+    return bool(annotated) and any(
+        launch.line != -1 and launch.line not in annotated for launch in launches
+    )
+
+
+def _by_order(
+    executions: Sequence[Execution],
+    main: int,
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+    compiles_ns: Sequence[int],
+    counting: Counting | None,
+) -> tuple[Cut, dict[int, int], list[Marker]] | None:
+    """Steps of the annotations, each with the main execution at its place; None if not certain."""
+    own = with_companions(executions, main)
+    mains = [next(e for e in mine if e.module == main) for mine in own]
+    calls = {launch.run_id: launch.start_ns for launch in reversed(launches)}
+    asked = counting.annotation if counting is not None else ""
+    names = dict.fromkeys(marker.name for marker in markers)
+    for name in sorted(names, key=lambda name: name != asked):
+        mine = [marker for marker in markers if marker.name == name]
+        ordered = in_host_order(
+            [e.start_ns for e in mains], mine, [calls.get(e.run_id) for e in mains]
+        )
+        if ordered is None:
+            continue
+        numbers = [marker.step for marker in ordered]
+        is_rising = numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers))
+        numbers = numbers if is_rising else list(range(len(own)))
+        steps = [
+            _compiled_or_not(_step(number, mine, main), marker, compiles_ns)
+            for number, mine, marker in zip(numbers, own, ordered, strict=True)
+        ]
+        how = f"steps from {len(steps)} annotation(s) '{name}', each with the execution of the "
+        how += "largest module at its place in the order"
+        owners = {e.run_id: at for at, mine in enumerate(own) for e in mine}
+        return Cut(_not_ahead(steps, own), how, is_rising), owners, list(ordered)
+    return None
 
 
 def largest_module(executions: Sequence[Execution]) -> int:
@@ -170,9 +219,8 @@ def _marked(
     steps = []
     for index, marker in enumerate(markers):
         if mine[index]:
-            is_compiled = any(marker.start_ns <= at <= marker.end_ns for at in compiles_ns)
             step = _step(marker.step, mine[index], main)
-            steps.append(_with(step, "compiled in it" if is_compiled else ""))
+            steps.append(_compiled_or_not(step, marker, compiles_ns))
         else:
             reason = "no device work in it"
             steps.append(Step(marker.step, -1, marker.start_ns, marker.end_ns, (), reason))
@@ -187,10 +235,15 @@ def _marked(
     return Cut([replace(step, step=place) for place, step in enumerate(steps)], how)
 
 
+def _compiled_or_not(step: Step, marker: Marker, compiles_ns: Sequence[int]) -> Step:
+    is_compiled = any(marker.start_ns <= at <= marker.end_ns for at in compiles_ns)
+    return _with(step, "compiled in it" if is_compiled else "")
+
+
 def _by_module(
     executions: Sequence[Execution], main: int, markers: int, counting: Counting | None
 ) -> Cut:
-    runs = _with_companions(executions, main)
+    runs = with_companions(executions, main)
     first = _first_number(len(runs), counting)
     steps = [_step((first or 0) + place, mine, main) for place, mine in enumerate(runs)]
     steps = _not_ahead(steps, runs)
@@ -205,32 +258,6 @@ def _first_number(steps: int, counting: Counting | None) -> int | None:
         return None
     is_same = counting.last_step - counting.first_step + 1 == steps
     return counting.first_step if is_same else None
-
-
-def _with_companions(executions: Sequence[Execution], main: int) -> list[list[Execution]]:
-    """Each execution of the main module with those of the modules that every step needs.
-
-    Such a module comes at least once between any two main executions. Where it also comes before
-    the first and never after the last, it prepares a step (as the copy of a batch does, which may
-    run while the step before it still does); else it follows up on one (as an update does), and
-    only the last step, which the capture may cut, can lack it.
-    """
-    ordered = sorted(executions, key=lambda e: e.start_ns)
-    starts = [e.start_ns for e in ordered if e.module == main]
-    gaps: list[list[Execution]] = [[] for _ in range(len(starts) + 1)]  # before, between, after
-    for execution in ordered:
-        gaps[bisect_right(starts, execution.start_ns)].append(execution)
-    modules = [{e.module for e in gap} for gap in gaps]
-    between = set.intersection(*(modules[1:-1] or modules[1:]))
-    preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
-    return [
-        sorted(
-            [e for e in before if e.module in preparing]
-            + [e for e in own if e.module in between - preparing],
-            key=lambda e: e.start_ns,
-        )
-        for before, own in pairwise(gaps)
-    ]
 
 
 def _not_ahead(steps: list[Step], runs: list[list[Execution]]) -> list[Step]:
@@ -256,7 +283,8 @@ def _judged(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
     """Give a reason to every step that the capture cut."""
     ops = {(e.module, e.run_id): e.ops for e in executions}
     devices = {(e.module, e.run_id): e.devices for e in executions}
-    sizes = [sum(ops[run] for run in step.runs) for step in steps]
+    tiny = _tiny_modules(executions)
+    sizes = [sum(ops[run] for run in step.runs if run[0] not in tiny) for step in steps]
     widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
     widest = max(widths, default=0)
     at_work = [at for at, step in enumerate(steps) if step.runs]
@@ -293,6 +321,14 @@ def _cut_on_some_devices(
         told = f"{_CUT}: {sizes[at]} of {min(sizes[other] for other in before)} ops"
         steps = [_with(s, s.reason or told) if n == at else s for n, s in enumerate(steps)]
     return steps
+
+
+def _tiny_modules(executions: Sequence[Execution]) -> set[int]:
+    """Modules of next to no device time: a copy of a batch launched before the capture began."""
+    busy: Counter[int] = Counter()
+    for execution in executions:
+        busy[execution.module] += execution.busy_ns
+    return {module for module, ns in busy.items() if ns < _TINY * busy.total()}
 
 
 def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.host_plane import HostEvents
-from moeprof.ingest.planes.record import Record, work_frame
+from moeprof.ingest.planes.record import PROGRAM_NAME, Record, work_frame
 from moeprof.ingest.xspace.space import ABSENT, Int64s
 from moeprof.tables.intervals import last_begun
 
@@ -40,6 +40,7 @@ def read_cpu_work(events: HostEvents, record: Record) -> None:
         start_ns=events.start_ns[places],
         end_ns=ends,
     )
+    work[PROGRAM_NAME] = labels.codes(columns.strings, columns.texts["hlo_module"][places])
     is_wait = events.named(lambda name: name == "Rendezvous") & ~is_work
     waits = _waits(events, np.flatnonzero(is_wait), places, work, record)
     if len(work):
@@ -78,7 +79,9 @@ def _waits(
     columns, labels = events.columns, record.labels
     texts = labels.codes(columns.strings, columns.texts["name"][waits])
     names = labels.codes(events.plane.event_names, columns.name[waits])
-    frame = work.iloc[around][["device", "op", "module", "run_id"]].reset_index(drop=True)
+    frame = work.iloc[around][["device", "op", "module", "run_id", PROGRAM_NAME]].reset_index(
+        drop=True
+    )
     return frame.assign(
         name=np.where(columns.texts["name"][waits] >= 0, texts, names),
         start_ns=events.start_ns[waits],

@@ -14,7 +14,13 @@ import numpy as np
 
 from moeprof.ingest.planes.host_plane import RunIds
 from moeprof.ingest.planes.outliers import drop_impossible
-from moeprof.ingest.planes.record import MADE_UP_RUN, Record, sound, work_frame
+from moeprof.ingest.planes.record import (
+    MADE_UP_RUN,
+    PROGRAM_NAME,
+    Record,
+    sound,
+    work_frame,
+)
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.tables.intervals import last_begun
 
@@ -31,7 +37,7 @@ def read_gpu_work(
     """Add the kernels, copies and memsets of a device's streams to `record`."""
     is_stream = np.array([line.name.startswith("Stream") for line in plane.lines], dtype=bool)
     columns = space.events(
-        plane, numbers=_NUMBERS, texts=("hlo_op", *_DETAILS), skip_lines=~is_stream
+        plane, numbers=_NUMBERS, texts=("hlo_op", "hlo_module", *_DETAILS), skip_lines=~is_stream
     )
     derived = sum(line.events for line, own in zip(plane.lines, is_stream, strict=True) if not own)
     keep = sound(columns.start_ns, columns.end_ns)
@@ -60,6 +66,7 @@ def read_gpu_work(
         graph_node=node,
         details=labels.codes(columns.strings, _first_text(columns, _DETAILS, places)),
     )
+    work[PROGRAM_NAME] = labels.codes(columns.strings, columns.texts["hlo_module"][places])
     modules = _module_spans(space, plane, zero_ns)
     if modules is not None and (work["run_id"] == -1).all():
         work["run_id"] = _run_of_span(modules, work["start_ns"].to_numpy())

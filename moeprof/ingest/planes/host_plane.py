@@ -15,7 +15,7 @@ import numpy as np
 
 from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.outliers import drop_impossible
-from moeprof.ingest.planes.record import Launch, Marker, Record, names_that, sound
+from moeprof.ingest.planes.record import Calls, Launch, Marker, Record, names_that, sound
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.tables.intervals import last_begun
 
@@ -26,6 +26,8 @@ _NUMBERS = (
 )
 _POOL = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
 _COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
+_PJRT_FLOW = 5
+"""Kind of the flows that lead from the call of an execution to its devices (XLA: `ContextType`)."""
 _DEVICE_EXECUTE = re.compile(r"^(?:\[(\d+)\] )?.*LoadedExecutable::Execute")
 """The number is the device's place among those of the process, as GPU planes are numbered."""
 
@@ -66,13 +68,32 @@ class HostEvents:
         """Ends, of all events in the columns."""
         return self.columns.end_ns - self.zero_ns
 
+    @cached_property
+    def stated_run(self) -> Int64s:
+        """The execution that each event is a call of, for all devices; `ABSENT` where it is none.
+
+        By ``run_id``; where there is none, by the flow that leads from the call to its devices,
+        whose id is that of the execution.
+        """
+        told = np.where(self.keep, self.number("run_id"), ABSENT)
+        told[~self.named(lambda name: "::Execute" in name)] = ABSENT
+        begins = self.named(lambda name: "LoadedExecutable::Execute" in name)
+        ends = self.named(lambda name: "LoadedExecutable::EnqueueExecution" in name)
+        for stat, kind, is_one in (("_p", "_pt", begins), ("_c", "_ct", ends)):
+            is_flow = is_one & (told == ABSENT) & (self.number(kind) == _PJRT_FLOW)
+            told = np.where(is_flow, self.number(stat), told)
+        return told
+
 
 def read_host_events(space: Space, plane: PlaneHead, zero_ns: int, record: Record) -> HostEvents:
     """Decode the plane; what is left out is counted in `record`."""
     is_pool = names_that(plane.event_names, lambda name: name.startswith(_POOL))[:-1]
     is_python = names_that(plane.event_names, lambda name: name.startswith("$"))[:-1]
     columns = space.events(
-        plane, numbers=_NUMBERS, texts=("hlo_op", "name"), skip_names=is_pool | is_python
+        plane,
+        numbers=_NUMBERS,
+        texts=("hlo_op", "name", "hlo_module"),
+        skip_names=is_pool | is_python,
     )
     keep = sound(columns.start_ns, columns.end_ns)
     record.drop("thread pool bookkeeping", columns.skipped[is_pool].sum())
@@ -85,7 +106,8 @@ def read_host_events(space: Space, plane: PlaneHead, zero_ns: int, record: Recor
 def read_host_facts(events: HostEvents, record: Record) -> None:
     """Add markers, launches and compilations to `record`."""
     is_marker = events.has("step_num")
-    is_launch = ~is_marker & events.has("run_id") & events.named(lambda n: "::Execute" in n)
+    runs = events.stated_run
+    is_launch = ~is_marker & (runs != ABSENT) & events.named(lambda n: "::Execute" in n)
     is_compile = events.named(lambda name: any(part in name for part in _COMPILES))
     starts, ends = events.start_ns, events.end_ns
     for at in np.flatnonzero(is_marker).tolist():
@@ -96,20 +118,29 @@ def read_host_facts(events: HostEvents, record: Record) -> None:
                 int(events.number("step_num")[at]),
                 int(starts[at]),
                 int(ends[at]),
+                int(events.columns.line[at]),
             )
         )
     record.launches += [
         Launch(run, start)
-        for run, start in zip(
-            events.number("run_id")[is_launch].tolist(), starts[is_launch].tolist(), strict=True
-        )
+        for run, start in zip(runs[is_launch].tolist(), starts[is_launch].tolist(), strict=True)
     ]
     record.compiles_ns += ends[is_compile & ~is_marker].tolist()
 
 
+def read_calls(events: HostEvents) -> Calls:
+    """The host's launch calls."""
+    places = np.flatnonzero(events.has("correlation_id") & (events.stated_run == ABSENT))
+    correlation, start = events.number("correlation_id")[places], events.start_ns[places]
+    order = np.lexsort((start, correlation))
+    ids, first = np.unique(correlation[order], return_index=True)
+    order = order[first]
+    return Calls(ids, start[order], events.columns.line[places][order].astype(np.int64))
+
+
 @dataclass(frozen=True)
 class Executes:
-    """Calls that run a program on one device: place of the line, span, execution, device."""
+    """Calls that run a program: place of the line, span, execution, device (-1: not told)."""
 
     line: Int64s
     start_ns: Int64s
@@ -165,21 +196,49 @@ def gpu_run_ids(events: HostEvents) -> RunIds:
     """The execution that each launch on the host is of.
 
     A kernel carries no run id: its correlation id leads to the host call that launched it, and
-    that call lies inside the execution, on the same thread.
+    that call lies inside the execution, on the same thread. The calls of a program of one device
+    lie inside the execution itself, as it needs no thread per device. Profilers that put all calls
+    on a line of their own tell no thread: there the execution must be the only one at that time.
     """
-    ordinals = _ordinals(events)
-    is_execute = events.has("_c") & (ordinals != _NO_EXECUTE)
+    ordinals, stated = _ordinals(events), events.stated_run
+    is_own = events.has("_c") & (ordinals != _NO_EXECUTE)
+    is_execute = is_own | (stated != ABSENT)
     is_call = events.has("correlation_id") & ~is_execute
     if not is_execute.any() or not is_call.any():
         return NO_RUN_IDS
-    found = _executes(events, is_execute, ordinals)
+    run_id = np.where(is_own, events.number("_c"), stated)
+    device = np.where(is_own, ordinals, _NOT_TOLD)
+    found = _executes(events, is_execute, run_id, device)
     line = events.columns.line[is_call].astype(np.int64)
     start = events.start_ns[is_call]
     at = last_begun(found.line, found.start_ns, line, start)
     is_inside = (at >= 0) & (found.line[at] == line) & (start <= found.end_ns[at])
-    at, correlation = at[is_inside], events.number("correlation_id")[is_call][is_inside]
-    order = np.lexsort((correlation, found.device[at]))
-    return RunIds(found.device[at][order], correlation[order], found.run_id[at][order])
+    calls_run = np.where(is_inside, found.run_id[at], ABSENT)
+    calls_device = np.where(is_inside, found.device[at], _NOT_TOLD)
+    apart = ~np.isin(line, found.line)
+    calls_run[apart] = only_run_at(found.start_ns, found.end_ns, found.run_id, start[apart])
+    is_known = calls_run != ABSENT
+    correlation = events.number("correlation_id")[is_call][is_known]
+    order = np.lexsort((correlation, calls_device[is_known]))
+    return RunIds(calls_device[is_known][order], correlation[order], calls_run[is_known][order])
+
+
+def only_run_at(start_ns: Int64s, end_ns: Int64s, run_id: Int64s, at_ns: Int64s) -> Int64s:
+    """The only execution that the spans say is under way at each point; `ABSENT` for none or more.
+
+    An execution is under way from its first span to the end of its last.
+    """
+    known, place = np.unique(run_id, return_inverse=True)
+    first = np.full(len(known), np.iinfo(np.int64).max)
+    last = np.full(len(known), np.iinfo(np.int64).min)
+    np.minimum.at(first, place, start_ns)
+    np.maximum.at(last, place, end_ns)
+    begun, ended = np.argsort(first, kind="stable"), np.argsort(last, kind="stable")
+    begins = np.searchsorted(first[begun], at_ns, "right")
+    ends = np.searchsorted(last[ended], at_ns, "left")
+    # the sum of the places of those under way is the place of the only one
+    sums = np.append(0, np.cumsum(begun))[begins] - np.append(0, np.cumsum(ended))[ends]
+    return np.where(begins - ends == 1, known[np.clip(sums, 0, len(known) - 1)], ABSENT)
 
 
 def _ordinals(events: HostEvents) -> Int64s:
@@ -200,17 +259,24 @@ def _ordinals(events: HostEvents) -> Int64s:
 
 
 _NO_EXECUTE, _NO_NUMBER = -1, -2
+_NOT_TOLD = -1
+"""Device of a call that runs a program on devices that it does not name."""
 
 
-def _executes(events: HostEvents, is_execute: Flags, ordinals: Int64s) -> Executes:
+def _executes(events: HostEvents, is_execute: Flags, run_id: Int64s, device: Int64s) -> Executes:
     places = np.flatnonzero(is_execute)
-    line, start = events.columns.line[places].astype(np.int64), events.start_ns[places]
-    order = np.lexsort((start, line))
+    order = np.lexsort((events.start_ns[places], events.columns.line[places]))
     places = places[order]
+    line, start = events.columns.line[places].astype(np.int64), events.start_ns[places]
+    end, runs = events.end_ns[places], run_id[places]
+    # of two calls of one execution, one in the other, the outer one
+    is_inner = np.zeros(len(places), bool)
+    is_inner[1:] = (line[1:] == line[:-1]) & (runs[1:] == runs[:-1]) & (end[1:] <= end[:-1])
+    keep = ~is_inner
     return Executes(
-        line=line[order],
-        start_ns=start[order],
-        end_ns=events.end_ns[places],
-        run_id=events.number("_c")[places],
-        device=ordinals[places],
+        line=line[keep],
+        start_ns=start[keep],
+        end_ns=end[keep],
+        run_id=runs[keep],
+        device=device[places][keep],
     )

@@ -25,6 +25,9 @@ COLUMNS = (
 """Columns of device work, all int64: those of `EVENTS`; -1 where unknown, text as codes."""
 
 
+PROGRAM_NAME = "program_name"
+"""A column beside those, dropped as soon as programs are joined by it."""
+
 MADE_UP_RUN = 2**40
 """The first of the 2^32 run ids that the reader counts itself, on each device from here on.
 
@@ -98,23 +101,79 @@ def joined(columns: Sequence[Int64s]) -> Int64s:
 
 
 class Marker(NamedTuple):
-    """A step annotation of the user's program."""
+    """A step annotation of the user's program; ``line`` is its thread, -1 where unknown."""
 
     name: str
     step: int
     start_ns: int
     end_ns: int
+    line: int = -1
 
 
 class Launch(NamedTuple):
     """The host call that started execution ``run_id`` of a module.
 
     ``device`` is the one on which the reader counted that id; -1 where the runtime gave it.
+    ``line`` is the thread of the call where only the calls of its kernels tell of it, else -1.
     """
 
     run_id: int
     start_ns: int
     device: int = -1
+    line: int = -1
+
+
+class Calls(NamedTuple):
+    """Launch calls of the host, the first of each correlation id, sorted by that."""
+
+    correlation: Int64s
+    start_ns: Int64s
+    line: Int64s
+
+    def of(self, correlation: Int64s) -> Int64s:
+        """Place of the call of each correlation id; -1 where there is none."""
+        if not len(self.correlation):
+            return np.full(len(correlation), -1, np.int64)
+        at = np.searchsorted(self.correlation, correlation)
+        at = np.minimum(at, len(self.correlation) - 1)
+        return np.where((self.correlation[at] == correlation) & (correlation >= 0), at, -1)
+
+
+NO_CALLS = Calls(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+class Lead(NamedTuple):
+    """How far device work of a host is behind its launches.
+
+    ``pairs`` counts launches whose work is there, ``early`` those whose work begins before them as
+    recorded; ``least_ns`` is the least time from a call to its work, ``spread_ns`` how much the
+    least differs over the capture and between devices. ``shift_ns`` is what was added to the stamps
+    of the devices; ``are_apart`` says that their clock and the host's are, by no constant.
+    """
+
+    pairs: int
+    early: int
+    least_ns: int
+    spread_ns: int
+    shift_ns: int
+    are_apart: bool
+
+
+class NamedPrograms(NamedTuple):
+    """Whether programs of the profile are those that events name.
+
+    ``events`` counts the events with a name and an id, ``by_name`` those whose id is of no program
+    or of another, and that were joined by name; ``joined`` are the names of these programs, and
+    ``unknown`` says of others why no program of the profile is theirs.
+    """
+
+    events: int = 0
+    by_name: int = 0
+    joined: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+NO_NAMES = NamedPrograms()
 
 
 @dataclass
@@ -127,6 +186,9 @@ class Record:
     ``known_until_ns`` is where the record ends before the capture did, None where it does not.
     ``ids`` are the numbers of devices among those of all processes, where the runtime told them.
     ``merged`` is what is known of other processes in the same file, None where there can be none.
+    ``calls`` are the host's launch calls where devices have their own planes, ``lead`` what these
+    say of the clocks. Until programs are joined by it, ``work`` and ``waits`` may have a column
+    `PROGRAM_NAME`: the label of the program's name as the event tells it.
     All stamps count from the start of the capture.
     """
 
@@ -144,6 +206,9 @@ class Record:
     known_until_ns: int | None = None
     ids: dict[int, int] = field(default_factory=dict)
     merged: MergedProcesses | None = None
+    calls: Calls = NO_CALLS
+    lead: Lead | None = None
+    named: NamedPrograms = NO_NAMES
 
     @property
     def is_damaged(self) -> bool:

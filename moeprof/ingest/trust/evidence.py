@@ -9,6 +9,8 @@ from functools import cached_property
 
 import pandas as pd
 
+from moeprof.ingest.placing.step_ways import StepWays
+from moeprof.ingest.planes.record import Lead, NamedPrograms
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
 from moeprof.tables.law import Law
@@ -38,7 +40,8 @@ class Evidence:
     since 1970, 0 where that is not known; ``damaged`` names hosts part of whose file could not be
     read; ``strange`` names processes that are of no known kind; ``found`` are checks that a reader
     of another format made itself. ``ranked`` are the ranks of the devices and what they follow
-    from.
+    from. By the name of the host: ``step_ways`` compares the ways to its steps, ``leads`` is how
+    far its devices are behind its launches, ``named`` which programs its events name.
     """
 
     events: pd.DataFrame
@@ -63,6 +66,9 @@ class Evidence:
     damaged: Sequence[str] = ()
     ranked: Ranked | None = None
     strange: Sequence[str] = ()
+    step_ways: Sequence[tuple[str, StepWays]] = ()
+    leads: Sequence[tuple[str, Lead | None]] = ()
+    named: Sequence[tuple[str, NamedPrograms]] = ()
 
     @cached_property
     def work(self) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.ingest.trust import across_hosts, placed_work, whole_input
+from moeprof.ingest.trust import across_hosts, joined_work, placed_work, whole_input
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.tables.law import Law
 
@@ -10,11 +10,13 @@ CHECKS = (
     whole_input.truncated,
     whole_input.device_work,
     whole_input.programs,
+    joined_work.program_ids,
     placed_work.resolved,
     placed_work.durations,
     placed_work.time_stamps,
     placed_work.recorded_once,
     placed_work.steps,
+    joined_work.step_ways,
     placed_work.step_order,
     placed_work.strays,
     whole_input.dropped_events,
@@ -22,6 +24,7 @@ CHECKS = (
     across_hosts.ranks,
     whole_input.one_run,
     across_hosts.clocks,
+    joined_work.causality,
     whole_input.profiler,
 )
 """Every check, in the order in which the record lists them."""

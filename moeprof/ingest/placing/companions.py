@@ -1,0 +1,54 @@
+"""Programs that run in every step beside the largest: what prepares it, and what follows up."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from moeprof.ingest.placing.execution import Execution
+
+
+def with_companions(executions: Sequence[Execution], main: int) -> list[list[Execution]]:
+    """Each execution of the main module with those of the modules that every step needs.
+
+    Such a module comes at least once between any two main executions. Where it also comes before
+    the first and never after the last, it prepares a step (as the copy of a batch does, which may
+    run while the step before it still does); else what it is nearer to tells. Where that is the
+    step before, it follows up on it (as an update does). The capture may cut what comes before the
+    first execution and after the last, so those steps may lack one.
+    """
+    ordered = sorted(executions, key=lambda e: e.start_ns)
+    starts = [e.start_ns for e in ordered if e.module == main]
+    gaps: list[list[Execution]] = [[] for _ in range(len(starts) + 1)]  # before, between, after
+    for execution in ordered:
+        gaps[bisect_right(starts, execution.start_ns)].append(execution)
+    modules = [{e.module for e in gap} for gap in gaps]
+    between = set.intersection(*(modules[1:-1] or modules[1:]))
+    preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
+    unclear = between - preparing
+    ends = [e.end_ns for e in ordered if e.module == main]
+    preparing |= {m for m in unclear if _is_nearer_to_the_next(m, gaps[1:-1], ends, starts)}
+    return [
+        sorted(
+            [e for e in before if e.module in preparing]
+            + [e for e in own if e.module in between - preparing],
+            key=lambda e: e.start_ns,
+        )
+        for before, own in pairwise(gaps)
+    ]
+
+
+def _is_nearer_to_the_next(
+    module: int, gaps: Sequence[Sequence[Execution]], ends: Sequence[int], starts: Sequence[int]
+) -> bool:
+    """Whether a module in the gaps between main executions mostly runs just before the next.
+
+    `ends` and `starts` are those of the main executions, the first of which is before all gaps.
+    """
+    votes = 0
+    for gap, end_ns, start_ns in zip(gaps, ends, starts[1:], strict=False):
+        own = [e for e in gap if e.module == module]
+        behind = min(e.start_ns for e in own) - end_ns
+        votes += 1 if start_ns - max(e.end_ns for e in own) < behind else -1
+    return votes > 0

@@ -1,0 +1,116 @@
+"""Ways in which a host tells its steps, and whether they agree.
+
+Annotations, executions of the largest program, their launches and the count of `moeprof capture`
+are recorded apart. Each may lack some of the steps; where they differ, the difference has a reason
+that is told, or a step is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from moeprof.ingest.planes.record import Launch, Marker
+from moeprof.ingest.sources.run_record import Counting
+
+
+class StepWays(NamedTuple):
+    """How many steps each way gives, which were found, and why not all ways agree.
+
+    ``counts`` has the ways that the host's record allows; ``apart`` is empty where they agree.
+    """
+
+    counts: tuple[tuple[str, int], ...] = ()
+    steps: int = 0
+    apart: str = ""
+
+
+class Found(NamedTuple):
+    """What steps were made of: the annotations, and the one of each execution (by run id)."""
+
+    markers: Sequence[Marker]
+    owners: Mapping[int, int]
+
+
+def step_ways(
+    runs: Sequence[int],
+    launches: Sequence[Launch],
+    counting: Counting | None,
+    found: Found,
+    steps: int,
+) -> StepWays:
+    """Compare the ways. `runs` are the run ids of the largest program, `steps` those with work."""
+    counts: list[tuple[str, int]] = []
+    name = found.markers[0].name if found.markers else ""
+    if name:
+        counts.append((f"annotations '{name}'", len(found.markers)))
+    counts.append(("executions of the largest program", len(runs)))
+    if launched := len({launch.run_id for launch in launches} & set(runs)):
+        counts.append(("launches of it", launched))
+    counted = _counted(counting)
+    if counted:
+        counts.append(("steps that capture counted", counted))
+    apart = [
+        _not_as_asked(counting, found),
+        _left_over(runs, found),
+        f"capture counted {counted} steps, {steps} have device work" if steps < counted else "",
+    ]
+    return StepWays(tuple(counts), steps, "; ".join(filter(None, apart)))
+
+
+def _counted(counting: Counting | None) -> int:
+    """How many steps capture counted in the window; 0 where that is not known."""
+    if counting is None or counting.first_step is None or counting.last_step is None:
+        return 0
+    return max(counting.last_step - counting.first_step + 1, 0)
+
+
+def _not_as_asked(counting: Counting | None, found: Found) -> str:
+    asked = counting.annotation if counting is not None else ""
+    if not asked or (found.owners and found.markers[0].name == asked):
+        return ""
+    return (
+        f"capture counted by the annotation '{asked}', with which no execution can be joined: "
+        "steps are told in another way"
+    )
+
+
+def _left_over(runs: Sequence[int], found: Found) -> str:
+    """Annotations without work beside executions without annotation: they cannot both be right."""
+    if not found.markers:
+        return ""
+    name = found.markers[0].name
+    owned = Counter(found.owners[run] for run in runs if run in found.owners)
+    strange, empty = len(runs) - owned.total(), len(found.markers) - len(set(found.owners.values()))
+    if not owned and len(found.markers) > 1:
+        return (
+            f"{len(found.markers)} annotations '{name}' and {len(runs)} executions of the largest "
+            "program cannot be joined: the executions are the steps"
+        )
+    if strange and empty:
+        return (
+            f"{empty} of {len(found.markers)} annotations '{name}' have no device work, while "
+            f"{strange} of {len(runs)} executions of the largest program lie in none"
+        )
+    return ""
+
+
+def in_host_order(
+    starts_ns: Sequence[int], markers: Sequence[Marker], launches_ns: Sequence[int | None]
+) -> Sequence[Marker] | None:
+    """The annotation of each execution by their order, where that is certain; else None.
+
+    `starts_ns` are the starts of the executions in order, `launches_ns` their calls where known.
+    The host annotates and launches in one order, and the device runs in that order. So the k-th
+    execution is of the k-th annotation if there are equally many, and if none of them is called or
+    begins before its annotation does.
+    """
+    ordered = sorted(markers, key=lambda marker: marker.start_ns)
+    if not ordered or len(ordered) != len(starts_ns):
+        return None
+    for start_ns, call_ns, marker in zip(starts_ns, launches_ns, ordered, strict=True):
+        earliest_ns = start_ns if call_ns is None else min(start_ns, call_ns)
+        if earliest_ns < marker.start_ns:
+            return None
+    return ordered
