@@ -39,6 +39,7 @@ class Plane:
     stats: dict[str, Value] = field(default_factory=dict)
     programs: dict[int, bytes] = field(default_factory=dict)
     name_stats: dict[str, dict[str, Value]] = field(default_factory=dict)
+    program_names: dict[int, str] = field(default_factory=dict)
 
 
 def event(name: str, start_ns: float, duration_ns: float, /, **stats: Value | Ref) -> Event:
@@ -46,7 +47,10 @@ def event(name: str, start_ns: float, duration_ns: float, /, **stats: Value | Re
 
 
 def thunk(op: str, start_ns: float, duration_ns: float, /, **stats: Value | Ref) -> Event:
-    """Device work of a CPU run; program 7, run 1, device 0 unless said otherwise."""
+    """Device work of a CPU run; program 7, run 1, device 0 unless said otherwise.
+
+    ``hlo_module=Ref(name)`` tells the program's name as well, as the profiler does.
+    """
     known = {"hlo_op": Ref(op), "program_id": 7, "run_id": 1, "device_ordinal": 0}
     return Event(op, start_ns, duration_ns, {**known, **stats})
 
@@ -59,10 +63,11 @@ def host(*lines: Line) -> Plane:
     return Plane(HOST, lines)
 
 
-def metadata(**programs: bytes) -> Plane:
-    """The programs by id: ``metadata(p7=proto)``."""
+def metadata(names: dict[int, str] | None = None, /, **programs: bytes) -> Plane:
+    """The programs by id: ``metadata(p7=proto)``; all are ``jit_step`` but for those in `names`."""
     by_id = {int(key[1:]): proto for key, proto in programs.items()}
-    return Plane(METADATA, stats={"jax_version": "0.10.2"}, programs=by_id)
+    stats: dict[str, Value] = {"jax_version": "0.10.2"}
+    return Plane(METADATA, stats=stats, programs=by_id, program_names=names or {})
 
 
 def xspace(*planes: Plane, hostnames: tuple[str, ...] = ("node0",)) -> bytes:
@@ -84,7 +89,9 @@ class _Names:
 def _plane(plane: Plane) -> bytes:
     names, stats = _Names(), _Names()
     lines = [_line(line, names, stats) for line in plane.lines]
-    program_names = {names[f"jit_step({key})"]: key for key in plane.programs}
+    program_names = {
+        names[f"{plane.program_names.get(key, 'jit_step')}({key})"]: key for key in plane.programs
+    }
     own_stats = [_stat(stats[name], value, stats) for name, value in plane.stats.items()]
     events = [
         _entry(identity, _event_metadata(identity, name, plane, program_names, stats))
