@@ -26,17 +26,17 @@ def steps(trace):
     return used[["step", "start_ns", "duration_ns"]].to_numpy().tolist()
 
 
-def capture(*, execute=None, called_on="python", lag_ns=0, annotated=NUMBERS) -> bytes:
+def capture(*, execute=None, called_on="python", lag_ns=0, also_on=None) -> bytes:
     """Four steps, each 100 us of host time; the device is 250 us behind, and 60 us at one.
 
     `execute` are stats of the call that runs the program, which None leaves out. Kernels are
-    launched on the thread `called_on`, `lag_ns` behind the call.
+    launched on the thread `called_on`, `lag_ns` behind the call; `also_on` names another event on a
+    thread.
     """
     main, calls, kernels = [], [], []
     for place, number in enumerate(NUMBERS):
         at = 100_000 * (place + 1)
-        if number in annotated:
-            main.append(event("train", at, 90_000, step_num=number))
+        main.append(event("train", at, 90_000, step_num=number))
         if execute is not None:
             stats = {name: value + place for name, value in execute.items()}
             kind = {"_pt": 5} if "_p" in stats else {}
@@ -52,6 +52,8 @@ def capture(*, execute=None, called_on="python", lag_ns=0, annotated=NUMBERS) ->
             )
     lines = {"python": list(main)}
     lines.setdefault(called_on, []).extend(calls)
+    for name, other in (also_on or {}).items():
+        lines[name].append(event(other, 100_000, 400_000))
     threads = [line(name, *sorted(own, key=_start)) for name, own in lines.items()]
     gpu = Plane("/device:GPU:0", (line("Stream #9(Compute)", *kernels),))
     return xspace(metadata(p7=PROGRAM), gpu, host(*threads))
@@ -84,6 +86,15 @@ def test_steps_are_the_annotated_ones_however_executions_are_told(tmp_path, give
     trace = open_run(file)
     assert steps(trace) == RIGHT
     assert law(trace).verdict == "ok"
+
+
+def test_calls_of_threads_that_run_behind_are_not_joined_by_time(tmp_path):
+    """The worker launches 95 us behind, when the host is in the next step's call already."""
+    file = tmp_path / "node.xplane.pb"
+    given = {"execute": {"run_id": 40}, "called_on": "worker", "lag_ns": 95_000}
+    file.write_bytes(capture(**given, also_on={"worker": "GpuExecutable::ExecuteThunks"}))
+    trace = open_run(file)
+    assert steps(trace) == RIGHT
 
 
 def folder(tmp_path, data, annotation="train"):

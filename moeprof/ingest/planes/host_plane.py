@@ -198,7 +198,8 @@ def gpu_run_ids(events: HostEvents) -> RunIds:
     A kernel carries no run id: its correlation id leads to the host call that launched it, and
     that call lies inside the execution, on the same thread. The calls of a program of one device
     lie inside the execution itself, as it needs no thread per device. Profilers that put all calls
-    on a line of their own tell no thread: there the execution must be the only one at that time.
+    on a line of their own, where nothing else is, tell no thread: there the execution must be the
+    only one at that time.
     """
     ordinals, stated = _ordinals(events), events.stated_run
     is_own = events.has("_c") & (ordinals != _NO_EXECUTE)
@@ -215,7 +216,7 @@ def gpu_run_ids(events: HostEvents) -> RunIds:
     is_inside = (at >= 0) & (found.line[at] == line) & (start <= found.end_ns[at])
     calls_run = np.where(is_inside, found.run_id[at], ABSENT)
     calls_device = np.where(is_inside, found.device[at], _NOT_TOLD)
-    apart = ~np.isin(line, found.line)
+    apart = ~np.isin(line, np.unique(events.columns.line[events.keep & ~is_call]))
     calls_run[apart] = only_run_at(found.start_ns, found.end_ns, found.run_id, start[apart])
     is_known = calls_run != ABSENT
     correlation = events.number("correlation_id")[is_call][is_known]
