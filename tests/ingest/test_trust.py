@@ -51,6 +51,9 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "one_run",
         "clocks",
         "profiler",
+        "program_ids",
+        "step_ways",
+        "causality",
     ]
     assert all(c.withholds == () for c in trace.trust)
 

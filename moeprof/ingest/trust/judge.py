@@ -10,13 +10,11 @@ CHECKS = (
     whole_input.truncated,
     whole_input.device_work,
     whole_input.programs,
-    joined_work.program_ids,
     placed_work.resolved,
     placed_work.durations,
     placed_work.time_stamps,
     placed_work.recorded_once,
     placed_work.steps,
-    joined_work.step_ways,
     placed_work.step_order,
     placed_work.strays,
     whole_input.dropped_events,
@@ -24,8 +22,10 @@ CHECKS = (
     across_hosts.ranks,
     whole_input.one_run,
     across_hosts.clocks,
-    joined_work.causality,
     whole_input.profiler,
+    joined_work.program_ids,
+    joined_work.step_ways,
+    joined_work.causality,
 )
 """Every check, in the order in which the record lists them."""
 
