@@ -33,6 +33,7 @@ from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.kernel_names import direction_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
@@ -89,8 +90,6 @@ _FORMS = {
     "collective-permute": "permute",
     "custom-call": "custom call",
 }
-_KERNEL = re.compile(r"(?:deep_ep|mori|moeprof|moe_)\w*.*?(dispatch|combine)", re.IGNORECASE)
-"""Kernels of exchange libraries by name, for where no op is known: DeepEP's, MORI's and ours."""
 _FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
 _NO_DIRECTION = "not known"
 _RAGGED = "ragged-all-to-all"
@@ -145,8 +144,8 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
         site = calls.sites[place]
         known = (site.module, site.op) in classes.index
         part = classes.loc[(site.module, site.op)] if known else None
-        named = _KERNEL.search(site.op) if site.row < 0 else None
-        direction = part["component"] if part is not None else named[1].lower() if named else ""
+        named = direction_of(site.op) if site.row < 0 else ""
+        direction = part["component"] if part is not None else named
         if direction not in ("dispatch", "combine"):
             if site.opcode != _RAGGED:
                 continue

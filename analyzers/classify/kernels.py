@@ -1,10 +1,10 @@
 """Question: what kind of operation is a kernel, by its name alone?
 
 For work whose HLO op is not known: JSON traces, command buffers without a match, other libraries.
-One table serves all who ask. The first pattern that is found in a name decides, so what is special
-stands before what is general. Names are those that the libraries give their kernels: cuBLAS,
-cuDNN, CUTLASS, hipBLASLt (``Cijk_``), composable kernel, TransformerEngine, Primus-Turbo, AITER,
-DeepEP, NCCL and RCCL, Pallas, XLA's own, and moeprof's.
+What moves data is told by `moeprof.tables.kernel_names`; the patterns here tell what computes. The
+first one that is found in a name decides, so what is special stands before what is general. Names
+are those that the libraries give their kernels: cuBLAS, cuDNN, CUTLASS, hipBLASLt (``Cijk_``),
+composable kernel, TransformerEngine, Primus-Turbo, AITER, Pallas, and XLA's own.
 """
 
 from __future__ import annotations
@@ -12,28 +12,11 @@ from __future__ import annotations
 import functools
 import re
 
+from moeprof.tables.kernel_names import moves_as
+
 _TABLE = tuple(
     (re.compile(pattern), kind)
     for kind, pattern in (
-        # communication, whoever asks for it
-        ("ragged_all_to_all", r"RaggedAllToAll|^%?ragged-all-to-all\b"),
-        (
-            "all_to_all",
-            r"(?i:deep_?ep::|deep_ep_)(?!.*get_dispatch_layout)|AllToAll|^%?all-to-all\b|all2all"
-            r"|(?i:moeprof\w*::.*(dispatch|combine))",
-        ),
-        ("all_gather", r"AllGather|^%?all-gather\b"),
-        ("reduce_scatter", r"ReduceScatter|^%?reduce-scatter\b"),
-        ("all_reduce", r"AllReduce|cross_device_reduce|^%?all-reduce\b"),
-        ("broadcast", r"nccl\w*Broadcast|^%?collective-broadcast\b"),
-        ("barrier", r"MultiGpuBarrier"),
-        ("permute", r"MemcpyP2P|MemcpyPeer|^%?collective-permute\b"),
-        ("send_recv", r"nccl\w*SendRecv|^%?(send|recv)(-start|-done)?\b"),
-        ("communication", r"nccl|rccl|nvshmem|rocshmem|mscclpp"),
-        # copies and fills
-        ("host_transfer", r"^Memcpy(H2D|D2H|H2A|A2H)|MemcpyHtoD|MemcpyDtoH|^(infeed|outfeed)\b"),
-        ("copy", r"^Memcpy|^memcpy\d*|rocclr_copyBuffer|CopyBuffer|^%?copy(-start|-done)?\b"),
-        ("memset", r"^Memset|^memset|rocclr_fillBuffer|FillBuffer"),
         # attention before products, as flash kernels are built from them
         (
             "attention",
@@ -79,6 +62,8 @@ COMMUNICATION = frozenset(
 @functools.lru_cache(maxsize=1 << 16)
 def kind_of_kernel(name: str) -> str:
     """Kind of operation of a kernel, copy or memset by its name; ``kernel`` for any other."""
+    if moved := moves_as(name):
+        return moved
     for pattern, kind in _TABLE:
         if pattern.search(name):
             return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,7 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
     if host is not None:
         events = read_host_events(space, host, zero_ns, record)
         read_host_facts(events, record)
-        read_cpu_work(events, record)
+        read_cpu_work(events, record, are_calls=_have_events(devices))
         if any(device is not None for _, device in devices):
             runs = gpu_run_ids(events)
             record.calls = read_calls(events)
@@ -119,6 +120,16 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
     if events is not None:
         record.ids.update(device_ids(events, record, list(_models(space.head))))
     with_causal_stamps(record)
+
+
+def _have_events(devices: Sequence[tuple[PlaneHead, int | None]]) -> bool:
+    """Whether a device recorded anything on a plane of its own."""
+    return any(
+        line.events
+        for plane, gpu in devices
+        if gpu is not None or tpu_ordinal(plane.name) is not None
+        for line in plane.lines
+    )
 
 
 def _damage(head: SpaceHead) -> list[str]:

@@ -18,10 +18,10 @@ from moeprof.ingest.chrome_json.gpu_lines import GpuLines, gpu_lines
 from moeprof.ingest.chrome_json.late_ends import END, done_ns
 from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
-from moeprof.ingest.planes.gpu_plane import kind_of
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.tables.kernel_names import stream_kind_of
 
 _DEVICES, _HOSTS = "/device:", "/host:"
 _KINETO = {
@@ -145,11 +145,7 @@ def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, 
     device = np.where(tpu.core >= 0, tpu.core, np.maximum(gathered.column("device"), 0))
     kind = np.where(tpu.is_op, labels.code("op"), 0)
     derived = (tpu.core >= 0) & ~tpu.is_op
-    nameless = _nameless(gathered)
-    has_devices = any(
-        gpu_ordinal(name) is not None or tpu_ordinal(name) is not None
-        for name in gathered.names.values()
-    )
+    nameless, has_devices = _nameless(gathered), _has_devices_of_its_own(gathered)
     for code in np.unique(process[tpu.core < 0]).tolist():
         name = gathered.names.get(texts[code], "")
         ordinal = gpu_ordinal(name)
@@ -163,8 +159,16 @@ def _devices(gathered: Gathered, tpu: TpuLines, gpu: GpuLines) -> tuple[Int64s, 
             kind[is_op] = labels.code("op")
     for text, name in _KINETO.items():
         kind[category == labels.code(text)] = labels.code(name)
+    is_kernel = category == labels.code("kernel")  # AMD's runtime fills and copies by kernels
+    kind[is_kernel] = _kinds(named[is_kernel], texts, labels.code)
     kind[derived] = 0
     return device, kind, derived
+
+
+def _has_devices_of_its_own(gathered: Gathered) -> bool:
+    """Whether a process is a GPU or a TPU: then no event of the host is work of a device."""
+    names = gathered.names.values()
+    return any(gpu_ordinal(n) is not None or tpu_ordinal(n) is not None for n in names)
 
 
 def _nameless(gathered: Gathered) -> set[int]:
@@ -182,7 +186,9 @@ def _count_of(gathered: Gathered, keep: Flags, processes: set[int]) -> int:
 
 def _kinds(named: Int64s, texts: list[str], code: Callable[[str], int]) -> Int64s:
     unique, inverse = np.unique(named, return_inverse=True)
-    return np.array([code(kind_of(texts[name])) for name in unique.tolist()], np.int64)[inverse]
+    return np.array([code(stream_kind_of(texts[name])) for name in unique.tolist()], np.int64)[
+        inverse
+    ]
 
 
 def _starts(named: Int64s, texts: list[str], beginning: str) -> Flags:

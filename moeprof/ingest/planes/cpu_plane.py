@@ -19,11 +19,16 @@ from moeprof.tables.intervals import last_begun
 _END = "end: "
 
 
-def read_cpu_work(events: HostEvents, record: Record) -> None:
-    """Add device work and waits to `record`."""
+def read_cpu_work(events: HostEvents, record: Record, *, are_calls: bool = False) -> None:
+    """Add device work and waits to `record`.
+
+    An op on the host may be the call that launched it on a device, as with AMD's profiler. It is if
+    it has a correlation id, and all are where devices recorded events of their own (`are_calls`).
+    """
     columns = events.columns
     is_end = events.named(lambda name: name.startswith(_END))
-    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_end
+    is_call = events.has("correlation_id") | are_calls
+    is_work = events.keep & (columns.texts["hlo_op"] >= 0) & ~is_end & ~is_call
     record.drop("ends of operations", is_end.sum())
     places = np.flatnonzero(is_work)
     ends = np.maximum(events.end_ns[places], _done_ns(events, places, np.flatnonzero(is_end)))

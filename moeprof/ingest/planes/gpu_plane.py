@@ -7,7 +7,6 @@ where the launches on the host do not say which execution a kernel is of.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,9 +22,8 @@ from moeprof.ingest.planes.record import (
 )
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.tables.intervals import last_begun
+from moeprof.tables.kernel_names import stream_kind_of
 
-_SYNC = re.compile(r"^(Stream|Event|Context|Device) (Sync|Synchronize|Wait)")
-_COPY = ("Memcpy", "CopyDevice", "CopyHost", "CopyPeer")
 _DETAILS = ("kernel_details", "memcpy_details", "Memset_details", "memset_details")
 _NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")
 _MODULES = "XLA Modules"
@@ -89,17 +87,8 @@ def _first_text(columns: EventColumns, names: Sequence[str], places: Int64s) -> 
 def _kinds(names: Sequence[str], places: Int64s | np.ndarray) -> tuple[list[str], Int64s]:
     """Kinds of work, and the place of each event's kind in them."""
     kinds = ["kernel", "copy", "memset", "sync"]
-    by_name = np.array([kinds.index(kind_of(name)) for name in names] + [0], np.int64)
+    by_name = np.array([kinds.index(stream_kind_of(name)) for name in names] + [0], np.int64)
     return kinds, by_name[places]
-
-
-def kind_of(name: str) -> str:
-    """Kind of stream work that a name stands for: kernel, copy, memset or sync."""
-    if name.startswith("Memset"):
-        return "memset"
-    if name.startswith(_COPY):
-        return "copy"
-    return "sync" if _SYNC.match(name) else "kernel"
 
 
 def _module_spans(space: Space, plane: PlaneHead, zero_ns: int) -> tuple[Int64s, Int64s] | None:

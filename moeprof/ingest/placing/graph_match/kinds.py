@@ -11,6 +11,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.tables.kernel_names import CUSTOM_EXCHANGES, family_of
+
 Floats = npt.NDArray[np.float64]
 
 KERNELS = (
@@ -36,18 +38,22 @@ _KERNEL_PATTERNS = tuple(
     for pattern, kind in (
         (r"^(cuda|hip)?[_ ]?graph([_ ]|$)|graph_?launch", "foreign"),
         (r"h2d|d2h|htod|dtoh|(host|device)to(host|device)(?<!devicetodevice)", "foreign"),
-        (r"[nr]ccl\w*all_?gather", "all-gather"),
-        (r"[nr]ccl\w*reduce_?scatter", "reduce-scatter"),
-        (r"[nr]ccl\w*all_?reduce|all_?reduce\w*kernel", "all-reduce"),
-        (r"[nr]ccl|all_?to_?all", "exchange"),
-        (r"^memset|fillbuffer", "memset"),
-        (r"^memcpy|copybuffer|^copy(device|host)|batch_?memcpy", "copy"),
+        (r"all_?reduce\w*kernel", "all-reduce"),
+        (r"all_?to_?all", "exchange"),
+        (r"batch_?memcpy", "copy"),
         (r"fmha|flash|attention|sdpa", "attention"),
         (r"conv(?!ert)|winograd|implicit_?gemm|dgrad|wgrad|naive_conv", "conv"),
         (r"radix|\bcub\b|rocprim|merge_?sort|top_?k", "sort"),
         (r"nvjet|gemm|gemv|cutlass|cublas|hipblas|rocblas|^cijk_|splitk|matmul|xmma", "gemm"),
     )
 )
+
+_COLLECTIVES = {
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+}
+"""By the kind that `kernel_names` tells; any other communication is an exchange."""
 
 INSTRUCTIONS = (
     "fusion",
@@ -134,7 +140,22 @@ def kernel_kind(name: str, kind: str) -> str:
     if kind == "sync":
         return "foreign"
     found = (found for pattern, found in _KERNEL_PATTERNS if pattern.search(name))
-    return next(found, kind if kind in KERNELS else "other")
+    first = next(found, "")
+    if first == "foreign":
+        return first
+    return _moved(name) or first or (kind if kind in KERNELS else "other")
+
+
+def _moved(name: str) -> str:
+    """One of `KERNELS` for what moves data; libraries' token exchanges run in custom calls."""
+    family = family_of(name)
+    if family is None or family.library in CUSTOM_EXCHANGES or not family.kind:
+        return ""
+    if family.stream != "kernel":
+        return family.stream
+    if family.kind in ("copy", "memset"):
+        return family.kind
+    return _COLLECTIVES.get(family.kind, "exchange")
 
 
 def instruction_kind(opcode: str, target: str, details: str, inside: frozenset[str]) -> str:
