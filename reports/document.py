@@ -86,7 +86,8 @@ class Drawing(TypedDict):
 class RunInfo(TypedDict):
     """Where the figures come from. `record` is there where `moeprof capture` made the run.
 
-    `out_of_memory` is there where its folder holds an out-of-memory message.
+    `out_of_memory` is there where its folder holds an out-of-memory message; `devices_left_out`
+    counts devices that ran programs and have no record, or too little of one.
     """
 
     path: str
@@ -98,6 +99,7 @@ class RunInfo(TypedDict):
     notes: list[str]
     record: NotRequired[RunRecord]
     out_of_memory: NotRequired[list[OutOfMemory]]
+    devices_left_out: NotRequired[int]
 
 
 class ScopeInfo(TypedDict):
@@ -226,6 +228,8 @@ def _run(meta: TraceMeta) -> RunInfo:
         "events": meta.events,
         "notes": [encodable(note) for note in meta.notes],
     }
+    if meta.devices_left_out:
+        run["devices_left_out"] = meta.devices_left_out
     record = read_record(meta.run_folder)
     if record is not None:
         run["record"] = record

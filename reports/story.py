@@ -209,7 +209,9 @@ def described_run(document: Document) -> str:
     record = run.get("record")
     kinds = record.get("kinds", []) if record else []
     # of several kinds nobody knows how many of each were read
-    facts = [f"{run['devices']} × {kinds[0] if len(kinds) == 1 else run['platform']}"]
+    out = run.get("devices_left_out", 0)
+    count = f"{run['devices']} of {run['devices'] + out}" if out else f"{run['devices']}"
+    facts = [f"{count} × {kinds[0] if len(kinds) == 1 else run['platform']}"]
     if len(run["hosts"]) > 1:
         facts.append(f"{len(run['hosts'])} hosts")
     facts.append(f"jax {run['jax_version']}" if run["jax_version"] else "jax version not known")

@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import re
 
-from moeprof.tables.kernel_names import moves_as
+from moeprof.tables.kernel_names import COMMUNICATION, moves_as
+
+__all__ = ["COMMUNICATION", "kind_of_kernel"]
 
 _TABLE = tuple(
     (re.compile(pattern), kind)
@@ -51,12 +53,6 @@ _TABLE = tuple(
     )
 )
 """Pattern -> kind of operation; the first that is found in a kernel's name decides."""
-
-COMMUNICATION = frozenset(
-    {"all_to_all", "ragged_all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast"}
-    | {"permute", "send_recv", "communication", "barrier"}
-)
-"""Kinds that move data between devices, or wait for others to do so."""
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -28,9 +28,10 @@ from moeprof.ingest.joining.side_by_side import side_by_side
 from moeprof.ingest.joining.step_numbers import with_common_numbers
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
+from moeprof.ingest.placing.silent_devices import compares_devices
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
-from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.trust.evidence import Evidence, HostLosses
 from moeprof.ingest.trust.judge import judge
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 
@@ -145,6 +146,7 @@ def _evidence(
         step_ways=[(table.host.name, table.cut.ways) for table in tables],
         leads=[(host.name, host.record.lead) for host in hosts],
         named=[(host.name, host.record.named) for host in hosts],
+        losses=[_losses(table) for table in tables],
     )
 
 
@@ -168,6 +170,12 @@ def _strange(host: Host) -> tuple[str, ...]:
     return host.record.merged.strange if host.record.merged else ()
 
 
+def _losses(table: HostTables) -> HostLosses:
+    record = table.host.record
+    knows = compares_devices(record.executed, table.lost)
+    return HostLosses(table.host.name, table.lost, table.silent, table.endless, knows)
+
+
 def _meta(
     source: Source,
     tables: Sequence[HostTables],
@@ -180,6 +188,7 @@ def _meta(
         platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
         hosts=tuple(host.name for host in hosts),
         devices=len(events[["host", "device"]].drop_duplicates()),
+        devices_left_out=sum(len(t.silent) + len(t.lost.excluded) for t in tables),
         jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
         events=sum(host.record.events for host in hosts),
         notes=(*source.notes, *dict.fromkeys(n for t in tables for n in (t.cut.how, *t.notes))),

@@ -22,9 +22,11 @@ from moeprof.ingest.planes.device_planes import (
     tpu_ordinal,
 )
 from moeprof.ingest.planes.gpu_plane import read_gpu_work
+from moeprof.ingest.planes.host_calls import host_calls
 from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,
     NO_RUN_IDS,
+    executed,
     gpu_run_ids,
     read_calls,
     read_host_events,
@@ -110,6 +112,8 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
         if any(device is not None for _, device in devices):
             runs = gpu_run_ids(events)
             record.calls = read_calls(events)
+            record.called = host_calls(events, runs, record.labels)
+            record.executed = executed(events)
     for plane, device in devices:
         if device is not None:
             read_gpu_work(space, plane, device, runs, zero_ns, record)

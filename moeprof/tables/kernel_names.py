@@ -174,6 +174,12 @@ KERNEL_NAMES = tuple(
 )
 """Families of names, what is special before what is general."""
 
+COMMUNICATION = frozenset(
+    {"all_to_all", "ragged_all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast"}
+    | {"permute", "send_recv", "communication", "barrier"}
+)
+"""Kinds that move data between devices, or wait for others to do so."""
+
 CUSTOM_EXCHANGES = ("DeepEP", "MORI", "moeprof", "Primus-Turbo")
 """Libraries whose exchanges a program calls as custom calls, not as collectives."""
 

@@ -228,7 +228,8 @@ class HostClock:
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace comes from. ``devices`` counts those with work in the profile.
+    """Where a trace comes from. ``devices`` counts those with work in the profile,
+    ``devices_left_out`` those that ran programs and have no record, or too little of one.
 
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
@@ -249,6 +250,7 @@ class TraceMeta:
     clocks: tuple[HostClock, ...] = ()
     recorded_ns: int = 0
     hardware: str = ""
+    devices_left_out: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)

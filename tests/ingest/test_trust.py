@@ -54,6 +54,10 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "program_ids",
         "step_ways",
         "causality",
+        "launches",
+        "devices",
+        "last_kernels",
+        "stream_time",
     ]
     assert all(c.withholds == () for c in trace.trust)
 

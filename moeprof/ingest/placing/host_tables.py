@@ -11,17 +11,33 @@ import pandas as pd
 from moeprof.ingest.host import Host
 from moeprof.ingest.placing.called_runs import with_annotated_runs, with_calls
 from moeprof.ingest.placing.cut_short import without_cut_short
+from moeprof.ingest.placing.endless import Endless, endless_pieces, without_endless
 from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
 from moeprof.ingest.placing.graphs import with_graph_ops
 from moeprof.ingest.placing.in_flight import halves_within_ns
 from moeprof.ingest.placing.joint_runs import with_joint_runs
+from moeprof.ingest.placing.lost_launches import (
+    NOTHING_LOST,
+    OF_EXCLUDED,
+    LostLaunches,
+    lost_launches,
+    without_lost,
+)
 from moeprof.ingest.placing.recurrence import with_recurring_runs
 from moeprof.ingest.placing.repeated import REPEATED, without_repeats
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
+from moeprof.ingest.placing.silent_devices import silent_devices
 from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
 from moeprof.ingest.planes.outliers import near_the_work
-from moeprof.ingest.planes.record import COLUMNS, Labels, is_made_up, is_same, joined
+from moeprof.ingest.planes.record import (
+    COLUMNS,
+    Labels,
+    Launch,
+    is_made_up,
+    is_same,
+    joined,
+)
 from moeprof.ingest.planes.tpu_plane import is_in_flight, nests
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.waits import WAIT
@@ -36,7 +52,9 @@ class HostTables:
 
     ``executions`` has device, module, run_id, start_ns, end_ns, busy_ns, ops; ``step_of`` gives
     the step of (module, run id). ``not_serial`` names the streams on which pieces overlap all the
-    time.
+    time, ``lost`` says which launches have no work; what the devices did that it excludes is in
+    no table. ``silent`` are devices that ran something and recorded nothing, ``endless`` last
+    pieces of streams that are recorded as too long.
     """
 
     host: Host
@@ -46,6 +64,9 @@ class HostTables:
     stray_ns: int
     not_serial: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lost: LostLaunches = NOTHING_LOST
+    silent: tuple[int, ...] = ()
+    endless: tuple[Endless, ...] = ()
 
 
 def host_tables(
@@ -63,6 +84,7 @@ def host_tables(
     record.drop(REPEATED, repeats)
     work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
+    work, endless = endless_pieces(work, ops["opcode"], record.labels, not_serial)
     work, notes = with_recurring_runs(work, ops, host.programs)
     work, annotated = with_annotated_runs(work, record.markers, record.calls)
     is_work = work["kind"].to_numpy() != record.labels.code(WAIT)
@@ -73,17 +95,18 @@ def host_tables(
     )
     launches = with_calls(launches, rows, mine, number, record.calls)
     known = known_executions(rows)
-    cut = cut_steps(
-        over_devices(known), record.markers, launches, record.compiles_ns, host.counting
-    )
-    cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
+    cut, lost = _steps(host, known, launches, mine, rows, number)
     step_of = {run: step.step for step in cut.steps for run in step.runs}
+    is_out = _is_of(work["device"], lost.excluded)
     around = steps_around(cut.steps, work["start_ns"].to_numpy())
-    by_execution = _steps_of_executions(rows, step_of)
+    around[is_out] = -1
+    by_execution = _steps_of_executions(rows, step_of, lost.excluded)
     step = around.copy()  # a wait is of the step in which it begins
     if len(mine):
         has_run = ((rows["run_id"] != -1) & (rows["module"] != -1)).to_numpy()[number]
         step[is_work] = np.where(has_run, by_execution[number], around[is_work])
+    whole, endless = without_endless(cut.steps, endless, step)
+    cut = cut._replace(steps=whole)
     if record.is_damaged:
         pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
         cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
@@ -94,7 +117,44 @@ def host_tables(
         work = work.assign(run_id=_run_ids(work["run_id"].to_numpy(), is_work, rows, number))
     stray_ns = int(self_ns[(around != -1) & (step == -1)].sum())
     work = work.assign(step=step, self_ns=self_ns)
-    return HostTables(host, known, cut, step_of, stray_ns, not_serial, (*notes, *unclear)), work
+    silent = silent_devices(record.executed, work, lost)
+    if lost.excluded:
+        record.drop(OF_EXCLUDED, int(is_out.sum()))
+        work = work[~is_out].reset_index(drop=True)
+        known = known[~_is_of(known["device"], lost.excluded)].reset_index(drop=True)
+    said = (*notes, *unclear)
+    tables = HostTables(host, known, cut, step_of, stray_ns, not_serial, said, lost, silent)
+    return replace(tables, endless=endless), work
+
+
+def _steps(
+    host: Host,
+    known: pd.DataFrame,
+    launches: Sequence[Launch],
+    work: pd.DataFrame,
+    rows: pd.DataFrame,
+    number: Int64s,
+) -> tuple[Cut, LostLaunches]:
+    """The steps of a host, of those devices whose launches have their work."""
+    record, lost = host.record, NOTHING_LOST
+    while True:
+        whole = known[~_is_of(known["device"], lost.excluded)]
+        cut = cut_steps(
+            over_devices(whole), record.markers, launches, record.compiles_ns, host.counting
+        )
+        cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
+        step_of = {run: step.step for step in cut.steps for run in step.runs}
+        by_execution = _steps_of_executions(rows, step_of, lost.excluded)
+        step = by_execution[number] if len(number) else np.zeros(0, np.int64)
+        found = lost_launches(record.called, work, step, cut.steps, lost.excluded)
+        if found.excluded == lost.excluded:
+            return cut._replace(steps=without_lost(cut.steps, found)), found
+        lost = found
+
+
+def _is_of(device: pd.Series, devices: frozenset[int]) -> Flags:
+    flags: Flags = device.isin(list(devices)).to_numpy() if devices else np.zeros(len(device), bool)
+    return flags
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -200,6 +260,10 @@ def steps_around(steps: Sequence[Step], at_ns: Int64s) -> Int64s:
     return np.where(is_in, numbers[np.maximum(at, 0)], -1)
 
 
-def _steps_of_executions(rows: pd.DataFrame, step_of: Mapping[tuple[int, int], int]) -> Int64s:
+def _steps_of_executions(
+    rows: pd.DataFrame, step_of: Mapping[tuple[int, int], int], excluded: frozenset[int]
+) -> Int64s:
     pairs = zip(rows["module"].tolist(), rows["run_id"].tolist(), strict=True)
-    return np.array([step_of.get(pair, -1) for pair in pairs], np.int64)
+    steps = np.array([step_of.get(pair, -1) for pair in pairs], np.int64)
+    steps[_is_of(rows["device"], excluded)] = -1
+    return steps

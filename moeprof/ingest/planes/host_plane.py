@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.outliers import drop_impossible
@@ -22,7 +23,7 @@ from moeprof.tables.intervals import last_begun
 HOST_PLANE = "/host:CPU"
 _NUMBERS = (
     *("program_id", "run_id", "device_ordinal", "step_num", "_pt", "_p", "_ct", "_c"),
-    *("correlation_id", "global_device_id"),
+    *("correlation_id", "global_device_id", "device_id"),
 )
 _POOL = ("ThreadpoolListener::", "ThunkExecutor::", "Wait: pending_threads", "InvokeRendezvous")
 _COMPILES = ("backend_compile", "PyClient::Compile", "CompileAndLoad", "TfrtCpuClient::Compile")
@@ -240,6 +241,18 @@ def only_run_at(start_ns: Int64s, end_ns: Int64s, run_id: Int64s, at_ns: Int64s)
     # the sum of the places of those under way is the place of the only one
     sums = np.append(0, np.cumsum(begun))[begins] - np.append(0, np.cumsum(ended))[ends]
     return np.where(begins - ends == 1, known[np.clip(sums, 0, len(known) - 1)], ABSENT)
+
+
+def executed(events: HostEvents) -> pd.DataFrame:
+    """Rows (device, run_id): which devices of the process ran an execution, whatever they recorded.
+
+    Only where the calls tell the devices by their number.
+    """
+    by_name = [_DEVICE_EXECUTE.match(name) for name in events.plane.event_names]
+    told = [number_in(match.group(1) or "", -1) if match else -1 for match in by_name]
+    device = np.array([*told, -1], np.int64)[events.columns.name]
+    is_one = events.has("_c") & (device >= 0)
+    return pd.DataFrame({"device": device[is_one], "run_id": events.number("_c")[is_one]})
 
 
 def _ordinals(events: HostEvents) -> Int64s:

@@ -183,6 +183,8 @@ class Record:
     ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
+    ``called`` are those calls of the host that brought work to a device (`host_calls.CALLS`), None where
+    the format has none; ``executed`` has rows (device, run_id) of what the host ran.
     ``known_until_ns`` is where the record ends before the capture did, None where it does not.
     ``ids`` are the numbers of devices among those of all processes, where the runtime told them.
     ``merged`` is what is known of other processes in the same file, None where there can be none.
@@ -209,6 +211,8 @@ class Record:
     calls: Calls = NO_CALLS
     lead: Lead | None = None
     named: NamedPrograms = NO_NAMES
+    called: pd.DataFrame | None = None
+    executed: pd.DataFrame | None = None
 
     @property
     def is_damaged(self) -> bool:

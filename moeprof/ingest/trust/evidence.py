@@ -9,6 +9,8 @@ from functools import cached_property
 
 import pandas as pd
 
+from moeprof.ingest.placing.endless import Endless
+from moeprof.ingest.placing.lost_launches import LostLaunches
 from moeprof.ingest.placing.step_ways import StepWays
 from moeprof.ingest.planes.record import Lead, NamedPrograms
 from moeprof.ingest.sources.processes import Processes
@@ -29,6 +31,20 @@ HOST_TOLD = ("launch", "sync_gaps")
 
 
 @dataclass(frozen=True)
+class HostLosses:
+    """What a host's record lacks: work of launches, devices, ends of last pieces.
+
+    ``knows_devices``: whether the host tells which devices ran something.
+    """
+
+    host: str
+    lost: LostLaunches
+    silent: tuple[int, ...]
+    endless: tuple[Endless, ...]
+    knows_devices: bool
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that the checks look at.
 
@@ -41,7 +57,8 @@ class Evidence:
     read; ``strange`` names processes that are of no known kind; ``found`` are checks that a reader
     of another format made itself. ``ranked`` are the ranks of the devices and what they follow
     from. By the name of the host: ``step_ways`` compares the ways to its steps, ``leads`` is how
-    far its devices are behind its launches, ``named`` which programs its events name.
+    far its devices are behind its launches, ``named`` which programs its events name; ``losses``
+    are what each host's record lacks.
     """
 
     events: pd.DataFrame
@@ -69,6 +86,7 @@ class Evidence:
     step_ways: Sequence[tuple[str, StepWays]] = ()
     leads: Sequence[tuple[str, Lead | None]] = ()
     named: Sequence[tuple[str, NamedPrograms]] = ()
+    losses: Sequence[HostLosses] = ()
 
     @cached_property
     def work(self) -> pd.DataFrame:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from moeprof.ingest.trust import across_hosts, joined_work, placed_work, whole_input
+from moeprof.ingest.trust import (
+    across_hosts,
+    joined_work,
+    lost_work,
+    placed_work,
+    whole_input,
+)
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.tables.law import Law
 
@@ -26,6 +32,10 @@ CHECKS = (
     joined_work.program_ids,
     joined_work.step_ways,
     joined_work.causality,
+    lost_work.launches,
+    lost_work.devices,
+    lost_work.last_kernels,
+    lost_work.stream_time,
 )
 """Every check, in the order in which the record lists them."""
 

@@ -1,0 +1,154 @@
+"""Which last pieces of streams are recorded as longer than they can have run?
+
+A piece that ends too late is cut where the next one of its stream begins (`serial`). The last one
+of a stream has none behind it. It is compared with the other executions of its op, or of kernels of
+its name: so much longer than the longest of them is no variation of one kernel, but an end that the
+profiler made up when it stopped. Such a piece is cut to the longest of the others, and the step
+that holds it is not used. A collective may wait as long for a rank that comes late: it is one of
+these only if it is longer than all that was recorded before it, and stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.placing.serial import SERIAL_KINDS
+from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.planes.record import Labels
+from moeprof.ingest.xspace.space import Int64s
+from moeprof.tables.kernel_names import COMMUNICATION, moves_as
+from moeprof.units import format_ns
+
+LONGEST, MEDIAN = 5, 10
+"""Longer than so many times the longest, and the median, of the others."""
+_FEWEST = 2
+_MATTERS = 0.005
+"""Of the other work of its device: a shorter excess alters no figure."""
+_COLLECTIVES = ("all-", "ragged-all-to-all", "reduce-scatter", "collective-", "send", "recv")
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A last piece recorded as too long. ``row`` is its place in the work, ``others`` counts the
+    executions that it is compared with; lengths in ns."""
+
+    row: int
+    device: int
+    op: str
+    recorded_ns: int
+    longest_ns: int
+    median_ns: float
+    others: int
+    is_cut: bool
+    step: int = -1
+
+    @property
+    def told(self) -> str:
+        """What was recorded, against what."""
+        return (
+            f"{self.op} on GPU {self.device}: {format_ns(self.recorded_ns)} against "
+            f"{format_ns(self.median_ns)} in the other {self.others:,} executions of it "
+            f"(× {self.recorded_ns / max(self.median_ns, 1):,.0f})"
+        )
+
+
+def endless_pieces(
+    work: pd.DataFrame, opcodes: pd.Series, labels: Labels, not_serial: Collection[str]
+) -> tuple[pd.DataFrame, tuple[Endless, ...]]:
+    """`work` with such pieces cut, and what they were; ``recorded_ns`` stays as recorded.
+
+    `work` is in order of device and start and has instruction, the row in `opcodes`.
+    """
+    places = _last_of_streams(work, labels, not_serial)
+    judged = [_judged(work, at, places, opcodes, labels) for at in places.tolist()]
+    found = _unbounded([one for one in judged if one], work)
+    cut = [one for one in found if one.is_cut]
+    if not cut:
+        return work, tuple(found)
+    ends = work["end_ns"].to_numpy().copy()
+    for one in cut:
+        ends[one.row] = int(work["start_ns"].to_numpy()[one.row]) + one.longest_ns
+    return work.assign(end_ns=ends), tuple(found)
+
+
+def without_endless(
+    steps: list[Step], found: Sequence[Endless], step: Int64s
+) -> tuple[list[Step], tuple[Endless, ...]]:
+    """The steps with those not used that hold such a piece, and the pieces with their steps."""
+    placed = tuple(replace(one, step=int(step[one.row])) for one in found)
+    held = {one.step: one for one in reversed(placed) if one.step != -1}
+    return [
+        replace(own, reason=f"its last kernel has no end: {held[own.step].told}")
+        if own.step in held and not own.reason
+        else own
+        for own in steps
+    ], placed
+
+
+def _last_of_streams(work: pd.DataFrame, labels: Labels, not_serial: Collection[str]) -> Int64s:
+    """Places of the last piece of each serial stream."""
+    kinds = [labels.code(kind) for kind in SERIAL_KINDS]
+    loose = [labels.code(line) for line in not_serial]
+    is_one = np.isin(work["kind"].to_numpy(), kinds) & ~np.isin(work["line"].to_numpy(), loose)
+    rows = np.flatnonzero(is_one)
+    if not len(rows):
+        return rows
+    device, line = work["device"].to_numpy()[rows], work["line"].to_numpy()[rows]
+    _, at = np.unique((device * len(labels.texts) + line)[::-1], return_index=True)
+    places: Int64s = np.sort(rows[len(rows) - 1 - at])
+    return places
+
+
+def _unbounded(found: Sequence[Endless], work: pd.DataFrame) -> list[Endless]:
+    """Those that end behind all else on their device: work that goes on elsewhere bounds others."""
+    if not found:
+        return []
+    ends = work["end_ns"].to_numpy()
+    is_else = np.ones(len(work), bool)
+    is_else[[one.row for one in found]] = False
+    last_ns = pd.Series(ends[is_else]).groupby(work["device"].to_numpy()[is_else]).max().to_dict()
+    return [one for one in found if ends[one.row] > last_ns.get(one.device, 0)]
+
+
+def _judged(
+    work: pd.DataFrame, at: int, lasts: Int64s, opcodes: pd.Series, labels: Labels
+) -> Endless | None:
+    names = ("device", "name", "op", "kind", "instruction")
+    row = {name: int(work[name].to_numpy()[at]) for name in names}
+    has_op = row["instruction"] >= 0
+    if not has_op and row["kind"] != labels.code("kernel"):
+        return None  # copies of any size have one name
+    is_like = work["name"].to_numpy() == row["name"]
+    if has_op:
+        is_like &= work["instruction"].to_numpy() == row["instruction"]
+    is_like[lasts] = False
+    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    others = (ends - starts)[is_like]
+    own = int(ends[at] - starts[at])
+    if len(others) < _FEWEST:
+        return None
+    longest, median = int(others.max()), float(np.median(others))
+    if own <= max(LONGEST * longest, MEDIAN * median):
+        return None
+    is_mine = work["device"].to_numpy() == row["device"]
+    if own - longest <= _MATTERS * (int((ends - starts)[is_mine].sum()) - own):
+        return None
+    name = labels.texts[row["name"]]
+    opcode = str(opcodes.iat[row["instruction"]]) if has_op else ""
+    waits = moves_as(name) in COMMUNICATION or opcode.startswith(_COLLECTIVES)
+    if waits and own <= (starts[at] - starts[is_mine].min()):
+        return None
+    return Endless(
+        row=at,
+        device=row["device"],
+        op=labels.texts[row["op"]] or name,
+        recorded_ns=own,
+        longest_ns=longest,
+        median_ns=median,
+        others=len(others),
+        is_cut=not waits,
+    )

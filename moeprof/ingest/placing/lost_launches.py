@@ -1,0 +1,307 @@
+"""Which launches on the host have no work on their device, and which steps and devices lack it.
+
+A launch and the work that it brought share a correlation id. Work is missing where the profiler
+lost it (a full buffer, a device that it did not follow). Not missed is the work of launches into a
+graph that was just recorded, and of the last launches, which had not run when the capture ended.
+
+A step that lacks work is not used. A device that lacks it in most steps is left out, so that the
+steps of the others can be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.xspace.space import Flags, Int64s
+
+OF_EXCLUDED = "work of devices that lack most of it"
+MOST_STEPS = 0.8
+"""What is left of a device that lacks work in a larger share of steps is not told."""
+ENOUGH_STEPS = 3
+"""Steps to be left by steps that are not used; else devices are left out instead."""
+_FEW, _LITTLE = 0.01, 0.005
+"""Shares of launches, and of device time as their longest like took, whose loss alters no figure of
+a step by more than its last digits."""
+
+
+@dataclass(frozen=True)
+class DeviceCalls:
+    """Launches on a device, those without work, and those replays of graphs recorded in part.
+
+    ``device`` is -1 where the calls do not tell a device that is known. ``first_step`` and
+    ``last_step`` are of the steps that lack work, -1 for none; ``is_silent``: no launch has work.
+    """
+
+    device: int
+    launches: int
+    lost: int
+    partial: int
+    first_step: int
+    last_step: int
+    is_silent: bool
+
+
+@dataclass(frozen=True)
+class LostLaunches:
+    """What is missing on a host. ``of_steps`` gives the reason why a step is not used.
+
+    ``devices`` is empty where nothing can be compared. ``at_the_end`` counts the lost launches that
+    had not run when the capture ended; they are no loss.
+    """
+
+    devices: tuple[DeviceCalls, ...] = ()
+    excluded: frozenset[int] = frozenset()
+    of_steps: Mapping[int, str] = field(default_factory=dict)
+    at_the_end: int = 0
+
+
+NOTHING_LOST = LostLaunches()
+
+
+def lost_launches(
+    calls: pd.DataFrame | None,
+    work: pd.DataFrame,
+    step_of_piece: Int64s,
+    steps: Sequence[Step],
+    excluded: frozenset[int] = frozenset(),
+) -> LostLaunches:
+    """Compare `calls` (`host_calls.CALLS`) with `work`, whose pieces are of the given steps.
+
+    `excluded` are devices that are left out already.
+    """
+    if calls is None or calls.empty or work.empty:
+        return NOTHING_LOST
+    compared = _compared(calls, _brought(work, step_of_piece))
+    if compared.empty:
+        return NOTHING_LOST
+    missing = compared["is_lost"] | compared["is_partial"]
+    lacking = _lacking(compared[missing], compared, work, step_of_piece, steps)
+    is_late = _ran_too_late(compared, steps, work)
+    used = [step.step for step in steps if step.runs and not step.reason]
+    others = set(work["device"].unique().tolist()) - excluded
+    silent = _silent(compared)
+    pairs = {d: lacks & set(used) for d, lacks in lacking.items() if d not in silent | excluded}
+    out = _to_leave_out(pairs, used, others)
+    left = {device: lacks for device, lacks in pairs.items() if device not in out}
+    return LostLaunches(
+        devices=_by_device(compared, lacking, is_late, silent),
+        excluded=excluded | out,
+        of_steps={
+            step: _reason([device for device, lacks in left.items() if step in lacks])
+            for step in set().union(*left.values())
+        },
+        at_the_end=int(is_late.sum()),
+    )
+
+
+def without_lost(steps: list[Step], lost: LostLaunches) -> list[Step]:
+    """The steps with those not used that lack work."""
+    return [
+        replace(step, reason=lost.of_steps[step.step])
+        if step.step in lost.of_steps and not step.reason
+        else step
+        for step in steps
+    ]
+
+
+def _reason(devices: Sequence[int]) -> str:
+    names = ", ".join(f"GPU {device}" if device >= 0 else "a GPU" for device in sorted(devices)[:3])
+    return f"launches of {names}{', …' if len(devices) > 3 else ''} without their kernels"
+
+
+def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
+    """What each launch brought: device, step, time and number of its pieces, by correlation id."""
+    is_known = (work["correlation_id"] >= 0).to_numpy()
+    pieces = pd.DataFrame(
+        {
+            "id": work["correlation_id"].to_numpy()[is_known],
+            "device": work["device"].to_numpy()[is_known],
+            "step": step_of_piece[is_known],
+            "ns": (work["end_ns"] - work["start_ns"]).to_numpy()[is_known],
+        }
+    )
+    return pieces.groupby("id").agg(
+        on=("device", "first"), step=("step", "first"), ns=("ns", "sum"), pieces=("ns", "size")
+    )
+
+
+def _compared(calls: pd.DataFrame, brought: pd.DataFrame) -> pd.DataFrame:
+    """The launches that can be compared, with what they brought, by device and start.
+
+    Those of a device whose work has ids of its own are left out, as are copies of a name of which
+    no other brought work: the profiler then records none, or the host made them itself.
+    """
+    found = calls.join(brought, on="correlation_id")
+    has_work = found["on"].notna()
+    if not has_work.any():
+        return found[:0]
+    ordinals = found["device"].map(_ordinals(found[has_work]))
+    known = set(brought["on"].unique().tolist())
+    found["on"] = found["on"].fillna(ordinals).fillna(found["device"]).astype(np.int64)
+    joined = set(found["on"][has_work].unique().tolist())
+    has_other_ids = found["on"].isin(known - joined)
+    is_seldom = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
+    is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work.to_numpy())
+    found["is_lost"] = ~has_work
+    found["is_partial"] = _is_partial(found, has_work)
+    kept = found[~(has_other_ids | is_seldom | is_recorded)]
+    return kept.sort_values(["on", "start_ns"], kind="stable", ignore_index=True)
+
+
+def _ordinals(found: pd.DataFrame) -> dict[int, int]:
+    """The device of each number that calls tell: AMD's are none of the planes'."""
+    told = found[found["device"] >= 0]
+    pairs = told.groupby("device")["on"].agg(lambda on: on.value_counts().index[0])
+    return {int(str(device)): int(on) for device, on in pairs.items()}
+
+
+def _is_recorded(found: pd.DataFrame, has_work: Flags) -> Flags:
+    """Whether a launch went into a graph: in XLA's recording of one, or behind the creation of one
+    with no launch in between that brought work."""
+    part = found["part"].to_numpy()
+    begun = np.where(has_work, part, -1)
+    before = pd.Series(begun >= 0).groupby(part).cumsum().to_numpy()
+    flags: Flags = found["is_recorded"].to_numpy() | ((part >= 0) & (before == 0))
+    return flags
+
+
+def _is_partial(found: pd.DataFrame, has_work: pd.Series) -> Flags:
+    """Whether a replay has fewer pieces than most of the same graph."""
+    partial = np.zeros(len(found), bool)
+    replays = np.flatnonzero((has_work & found["is_replay"]).to_numpy())
+    if not len(replays):
+        return partial
+    mine = found.iloc[replays]
+    keys = [mine["on"], mine["key"]]
+    most = mine.groupby(keys)["pieces"].transform("max")
+    is_less = mine["pieces"] < most
+    is_seldom = is_less.groupby(keys).transform("mean") < 0.5
+    partial[replays] = (is_less & is_seldom).to_numpy()
+    return partial
+
+
+def _lacking(
+    missing: pd.DataFrame,
+    compared: pd.DataFrame,
+    work: pd.DataFrame,
+    step_of_piece: Int64s,
+    steps: Sequence[Step],
+) -> dict[int, set[int]]:
+    """Steps that lack work, by device: more of it than alters the last digits alone."""
+    if missing.empty:
+        return {}
+    longest = compared.groupby(["on", "key"])["ns"].max()
+    at = pd.MultiIndex.from_frame(missing[["on", "key"]])
+    likely_ns = longest.reindex(at).to_numpy(np.float64)
+    likely_ns = np.where(np.isnan(likely_ns), np.inf, likely_ns)
+    parts = [
+        pd.DataFrame({"on": missing["on"].to_numpy(), "step": step, "ns": likely_ns})
+        for step in _steps_around(missing, compared, steps)
+    ]
+    lost = pd.concat(parts).drop_duplicates() if len(parts) == 1 else pd.concat(parts)
+    lost = lost[lost["step"] != -1].groupby(["on", "step"])["ns"].agg(["size", "sum"])
+    recorded_ns = pd.Series((work["end_ns"] - work["start_ns"]).to_numpy()).groupby(
+        [work["device"].to_numpy(), step_of_piece]
+    )
+    sums = recorded_ns.sum().reindex(lost.index).fillna(0)
+    counts = recorded_ns.size().reindex(lost.index).fillna(0)
+    is_much = (lost["size"] > _FEW * counts) | (lost["sum"] > _LITTLE * sums)
+    found: dict[int, set[int]] = {}
+    for device, step in lost.index[is_much.to_numpy()].tolist():
+        found.setdefault(int(device), set()).add(int(step))
+    return found
+
+
+def _steps_around(
+    missing: pd.DataFrame, compared: pd.DataFrame, steps: Sequence[Step]
+) -> list[Int64s]:
+    """The step of each launch by its execution; where none is known, those of the launches with
+    work before and behind it: it is in one of them."""
+    if (compared["run_id"] != -1).any():
+        of_run = {run: step.step for step in steps for _, run in step.runs}
+        return [np.array([of_run.get(run, -1) for run in missing["run_id"].tolist()], np.int64)]
+    told = compared[~compared["is_lost"]].sort_values("start_ns", kind="stable")
+    own = set(told["on"].unique().tolist())
+    before, behind = (np.full(len(missing), -1, np.int64) for _ in range(2))
+    for device, rows in missing.groupby("on").indices.items():
+        theirs = told[told["on"] == device] if device in own else told
+        starts, step = theirs["start_ns"].to_numpy(), theirs["step"].to_numpy(np.int64)
+        at = np.searchsorted(starts, missing["start_ns"].to_numpy()[rows])
+        step = np.append(step, -1)  # the last place stands for none, on either side
+        before[rows] = step[at - 1]
+        behind[rows] = step[at]
+    other: Int64s = np.where(behind == before, -1, behind)
+    return [before, other]
+
+
+def _silent(compared: pd.DataFrame) -> set[int]:
+    """Devices none of whose launches has work."""
+    all_lost = compared["is_lost"].groupby(compared["on"]).all()
+    return set(all_lost.index[all_lost].tolist())
+
+
+def _ran_too_late(compared: pd.DataFrame, steps: Sequence[Step], work: pd.DataFrame) -> Flags:
+    """Whether the work of a launch had not run when the capture ended.
+
+    It is behind all launches of its device that brought work, of the last step at most, and the
+    device worked to the end: as far as any other, but for a piece as long as its longest.
+    """
+    has_work = ~compared["is_lost"]
+    last_ns = compared[has_work].groupby("on")["start_ns"].max()
+    is_behind = compared["start_ns"] > compared["on"].map(last_ns)
+    ends = work.groupby("device")["end_ns"].max()
+    longest = (work["end_ns"] - work["start_ns"]).groupby(work["device"]).max()
+    to_the_end = (ends + longest >= ends.max()).reindex(compared["on"], fill_value=False)
+    real = [step for step in steps if step.runs]
+    earlier = {run for step in real[:-1] for _, run in step.runs}
+    one_step = ~compared["run_id"].isin(earlier)
+    flags: Flags = (compared["is_lost"] & is_behind & one_step).to_numpy() & to_the_end.to_numpy()
+    return flags
+
+
+def _to_leave_out(
+    pairs: Mapping[int, set[int]], used: Sequence[int], devices: set[int]
+) -> frozenset[int]:
+    """Devices that lack work in most steps, or in so many that too few would be left."""
+    out = {
+        device
+        for device, lacks in pairs.items()
+        if device in devices and len(lacks) > MOST_STEPS * len(used)
+    }
+    if not devices - out:
+        return frozenset()
+    while True:
+        left = {device: lacks for device, lacks in pairs.items() if device not in out}
+        whole = len(used) - len(set().union(*left.values()))
+        there = [device for device in left if device in devices and left[device]]
+        if whole >= min(ENOUGH_STEPS, len(used)) or not there or len(devices - out) < 2:
+            return frozenset(out)
+        out.add(max(there, key=lambda device: len(left[device])))
+
+
+def _by_device(
+    compared: pd.DataFrame, lacking: Mapping[int, set[int]], is_late: Flags, silent: set[int]
+) -> tuple[DeviceCalls, ...]:
+    counts = pd.DataFrame(
+        {
+            "on": compared["on"].to_numpy(),
+            "launches": 1,
+            "lost": compared["is_lost"].to_numpy() & ~is_late,
+            "partial": compared["is_partial"].to_numpy(),
+        }
+    )
+    rows = counts.groupby("on").sum().reset_index().to_numpy(np.int64).tolist()
+    return tuple(
+        DeviceCalls(
+            *(device, launches, lost, partial),
+            first_step=min(lacking.get(device, ()), default=-1),
+            last_step=max(lacking.get(device, ()), default=-1),
+            is_silent=device in silent,
+        )
+        for device, launches, lost, partial in rows
+    )

@@ -1,0 +1,232 @@
+"""Is all that the host launched in the record, once and no longer than it ran?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.placing.lost_launches import DeviceCalls
+from moeprof.ingest.placing.serial import SERIAL_KINDS
+from moeprof.ingest.placing.silent_devices import UNKNOWN
+from moeprof.ingest.trust.evidence import TIMED, Evidence, HostLosses
+from moeprof.tables.law import Law, Scope
+from moeprof.units import format_count, format_ns, format_percent
+
+_LISTED = 3
+_SLACK = 1.001
+"""Stamps are rounded to whole nanoseconds: sums may exceed what passed by that much."""
+
+
+def launches(evidence: Evidence) -> Law:
+    """Whether each launch on the host has its work on the device."""
+    found = [(losses, own) for losses in evidence.losses for own in losses.lost.devices]
+    total = sum(own.launches for _, own in found)
+    if not total:
+        return Law("launches", "unchecked", "no launch on the host that kernels could belong to")
+    lost, partial = (sum(getattr(own, n) for _, own in found) for n in ("lost", "partial"))
+    late = sum(losses.lost.at_the_end for losses in evidence.losses)
+    if not lost and not partial:
+        detail = f"{format_count(total)} launches, each with its work"
+        detail += f"; {format_count(late)} had not run when the capture ended" if late else ""
+        return Law("launches", "ok", detail, expected=total, found=total, unit="launches")
+    worst = sorted(found, key=lambda pair: -pair[1].lost - pair[1].partial)
+    worst = [pair for pair in worst if pair[1].lost or pair[1].partial]
+    told = [_told(evidence, *pair, total) for pair in worst[:_LISTED]]
+    if len(worst) > _LISTED:
+        told.append(f"{len(worst) - _LISTED} more device(s) lack work")
+    partly = _left_out(evidence)
+    no_step = _no_step_is_left(evidence)
+    return Law(
+        "launches",
+        "fail" if partly or no_step else "warn",
+        "; ".join([*told, *_consequences(evidence)]),
+        withholds=TIMED if no_step else ("stragglers",) if partly else (),
+        expected=total,
+        found=total - lost,
+        unit="launches",
+        scopes=tuple(Scope("timeline", host=host, device=device) for host, device in partly),
+    )
+
+
+def _told(evidence: Evidence, losses: HostLosses, own: DeviceCalls, total: int) -> str:
+    name = _gpu(evidence, losses.host, own.device)
+    parts = []
+    if own.lost:
+        of_all = f"; {format_percent(own.lost / total)} of all {total:,}"
+        parts.append(
+            f"{own.lost:,} of {name}'s {own.launches:,} launches have no kernel "
+            f"({format_percent(own.lost / own.launches)}{of_all if total > own.launches else ''})"
+            f"{_which_steps(evidence, own)}"
+        )
+    if own.partial:
+        parts.append(f"{own.partial:,} replays of graphs on {name} are recorded in part")
+    return "; ".join(parts)
+
+
+def _which_steps(evidence: Evidence, own: DeviceCalls) -> str:
+    numbers = evidence.steps["step"]
+    if own.is_silent or own.first_step == -1 or numbers.empty:
+        return ""
+    if own.first_step == own.last_step:
+        return f", in step {own.first_step}"
+    if own.last_step == int(numbers.iloc[-1]) and own.first_step != int(numbers.iloc[0]):
+        return f", all from step {own.first_step} on"
+    return f", in steps {own.first_step} to {own.last_step}"
+
+
+def _left_out(evidence: Evidence) -> list[tuple[str, int]]:
+    """Devices of which nothing is told: they have no record, or lack most of it."""
+    return [
+        (losses.host, own.device)
+        for losses in evidence.losses
+        for own in losses.lost.devices
+        if own.is_silent or own.device in losses.lost.excluded
+    ]
+
+
+def _no_step_is_left(evidence: Evidence) -> bool:
+    has_lost = any(losses.lost.of_steps for losses in evidence.losses)
+    return has_lost and not evidence.steps["used"].any()
+
+
+def _consequences(evidence: Evidence) -> list[str]:
+    out = _left_out(evidence)
+    dropped = {step for losses in evidence.losses for step in losses.lost.of_steps}
+    said = []
+    if out:
+        names = ", ".join(_gpu(evidence, *place) for place in out[:_LISTED])
+        names += ", …" if len(out) > _LISTED else ""
+        left = len(evidence.events[["host", "device"]].drop_duplicates())
+        said.append(f"{names} left out: figures are those of {left} GPU(s)")
+    if dropped:
+        said.append(f"{len(dropped)} step(s) that lack work are not used")
+    return said
+
+
+def _gpu(evidence: Evidence, host: str, device: int) -> str:
+    name = f"GPU {device}" if device != UNKNOWN else "a GPU"
+    return f"{name} of {host}" if len(evidence.hosts) > 1 else name
+
+
+def devices(evidence: Evidence) -> Law:
+    """Whether each device that ran something has a record."""
+    if not any(losses.knows_devices for losses in evidence.losses):
+        return Law("devices", "unchecked", "the host does not tell which devices ran a program")
+    silent = [(losses.host, device) for losses in evidence.losses for device in losses.silent]
+    excluded = sum(len(losses.lost.excluded) for losses in evidence.losses)
+    told = len(evidence.events[["host", "device"]].drop_duplicates()) + excluded
+    expected = told + len(silent)
+    figures = replace(
+        Law("devices", "ok", f"{told} GPU(s) ran programs, each has a record"),
+        expected=expected,
+        found=told,
+        unit="GPUs",
+    )
+    if not silent:
+        return figures
+    known = [place for place in silent if place[1] != UNKNOWN]
+    names = ", ".join(_gpu(evidence, *place) for place in known[:8])
+    names += ", …" if len(known) > 8 else ""
+    detail = (
+        f"{expected} GPUs ran programs, {len(silent)} of them without a record"
+        f"{f' ({names})' if names else ''}: figures are those of {told - excluded} GPU(s)"
+    )
+    scopes = tuple(Scope("timeline", host=host, device=device) for host, device in known)
+    return replace(figures, verdict="fail", detail=detail, withholds=("stragglers",), scopes=scopes)
+
+
+def last_kernels(evidence: Evidence) -> Law:
+    """Whether the last piece of each stream ends as its like do."""
+    found = [(losses.host, one) for losses in evidence.losses for one in losses.endless]
+    if not _on_streams(evidence).any():
+        return Law("last_kernels", "unchecked", "no stream of a GPU")
+    if not found:
+        return Law("last_kernels", "ok", "no last piece of a stream is longer than its like")
+    host, worst = max(found, key=lambda pair: pair[1].recorded_ns)
+    where = f" of {host}" if len(evidence.hosts) > 1 else ""
+    what = "the record of the last kernel is too long"
+    if not worst.is_cut:
+        what = "the last kernel waits to the end of the record, or its record is too long"
+    detail = f"{what}: {worst.told}{where}"
+    if len(found) > 1:
+        detail += f", and of {len(found) - 1} more stream(s)"
+    steps = sorted({one.step for _, one in found if one.step != -1})
+    if steps:
+        listed = ", ".join(map(str, steps[:_LISTED]))
+        detail += f"; step {listed} is not used" if len(steps) == 1 else f"; steps {listed} are not"
+    cut = [one for _, one in found if one.is_cut]
+    if cut:
+        detail += f"; cut to the longest of the others, {format_ns(cut[0].longest_ns)}"
+    return Law(
+        "last_kernels",
+        "warn",
+        detail,
+        expected=worst.median_ns,
+        found=worst.recorded_ns,
+        unit="ns",
+    )
+
+
+def stream_time(evidence: Evidence) -> Law:
+    """Whether the work on one stream takes no longer than the time that passed on it.
+
+    Pieces of one launch, nodes of a graph, may run at once and be recorded on one stream.
+    """
+    events = evidence.events[_on_streams(evidence)]
+    if events.empty:
+        return Law("stream_time", "unchecked", "no stream of a GPU")
+    places = ["host", "device", "line"]
+    stamps = pd.DataFrame(
+        {
+            "place": events.groupby(places, observed=True, sort=False).ngroup().to_numpy(),
+            "launch": _launch_numbers(events),
+            "start": events["start_ns"].to_numpy(),
+            "end": (events["start_ns"] + events["duration_ns"]).to_numpy(),
+        }
+    )
+    by_place = stamps.groupby("place")
+    passed = (by_place["end"].max() - by_place["start"].min()).to_numpy()
+    worked = (stamps["end"] - stamps["start"]).groupby(stamps["place"]).sum().to_numpy()
+    if (worked > _SLACK * passed).any():
+        worked = _by_launch(stamps)
+    worst = int(np.argmax(worked / np.maximum(passed, 1)))
+    if worked[worst] <= _SLACK * passed[worst]:
+        detail = "work on each stream takes no longer than the time that passed"
+        return Law("stream_time", "ok", detail)
+    row = events.iloc[int(np.flatnonzero(stamps["place"].to_numpy() == worst)[0])]
+    where = f"'{row['line']}' of {_gpu(evidence, str(row['host']), int(row['device']))}"
+    detail = (
+        f"{format_ns(int(worked[worst]))} of work on {where} in {format_ns(int(passed[worst]))}: "
+        "several streams are taken for one, or lines that repeat the work of others for streams"
+    )
+    return Law(
+        "stream_time",
+        "fail",
+        detail,
+        TIMED,
+        expected=int(passed[worst]),
+        found=int(worked[worst]),
+        unit="ns",
+    )
+
+
+def _on_streams(evidence: Evidence) -> np.ndarray:
+    """Which events lie on streams that run one thing after the other."""
+    events = evidence.events
+    is_loose = events["line"].isin(evidence.not_serial).to_numpy()
+    flags: np.ndarray = events["kind"].isin(SERIAL_KINDS).to_numpy() & ~is_loose
+    return flags
+
+
+def _launch_numbers(events: pd.DataFrame) -> np.ndarray:
+    ids = events["correlation_id"].to_numpy()
+    return np.where(ids >= 0, ids, -1 - np.arange(len(ids)))
+
+
+def _by_launch(stamps: pd.DataFrame) -> np.ndarray:
+    """Time from the first start to the last end of each launch, summed over each stream."""
+    spans = stamps.groupby(["place", "launch"]).agg(start=("start", "min"), end=("end", "max"))
+    sums: np.ndarray = (spans["end"] - spans["start"]).groupby(level="place").sum().to_numpy()
+    return sums
