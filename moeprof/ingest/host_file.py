@@ -112,7 +112,7 @@ def _read_work(space: Space, host: PlaneHead | None, zero_ns: int, record: Recor
         if any(device is not None for _, device in devices):
             runs = gpu_run_ids(events)
             record.calls = read_calls(events)
-            record.called = host_calls(events, runs, record.labels)
+            record.called = host_calls(events, runs)
             record.executed = executed(events)
     for plane, device in devices:
         if device is not None:

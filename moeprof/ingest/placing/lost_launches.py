@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.planes.record import HostCalls
 from moeprof.ingest.xspace.space import Flags, Int64s
 
 OF_EXCLUDED = "work of devices that lack most of it"
@@ -64,19 +65,21 @@ NOTHING_LOST = LostLaunches()
 
 
 def lost_launches(
-    calls: pd.DataFrame | None,
+    called: HostCalls | None,
     work: pd.DataFrame,
     step_of_piece: Int64s,
     steps: Sequence[Step],
     excluded: frozenset[int] = frozenset(),
 ) -> LostLaunches:
-    """Compare `calls` (`host_calls.CALLS`) with `work`, whose pieces are of the given steps.
+    """Compare the calls of the host with `work`, whose pieces are of the given steps.
 
     `excluded` are devices that are left out already.
     """
-    if calls is None or calls.empty or work.empty:
+    if called is None or called.calls.empty or work.empty:
         return NOTHING_LOST
-    compared = _compared(calls, _brought(work, step_of_piece))
+    if (all_there := _all_there(called.calls, work)) is not None:
+        return all_there
+    compared = _compared(called, _brought(work, step_of_piece))
     if compared.empty:
         return NOTHING_LOST
     missing = compared["is_lost"] | compared["is_partial"]
@@ -114,6 +117,30 @@ def _reason(devices: Sequence[int]) -> str:
     return f"launches of {names}{', …' if len(devices) > 3 else ''} without their kernels"
 
 
+def _all_there(calls: pd.DataFrame, work: pd.DataFrame) -> LostLaunches | None:
+    """The answer where each call has its work, as in most captures; else None."""
+    ids = calls["correlation_id"].to_numpy()
+    known, first, pieces = np.unique(
+        work["correlation_id"].to_numpy(), return_index=True, return_counts=True
+    )
+    at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    if (known[at] != ids).any():
+        return None
+    on = work["device"].to_numpy()[first][at]
+    is_replay = calls["is_replay"].to_numpy()
+    replays = pd.DataFrame({"on": on, "key": calls["key"].to_numpy(), "pieces": pieces[at]})
+    replays = replays[is_replay].assign(is_replay=True)
+    if _is_partial(replays, np.ones(len(replays), bool)).any():
+        return None
+    counts = zip(*(column.tolist() for column in np.unique(on, return_counts=True)), strict=True)
+    return LostLaunches(
+        tuple(
+            DeviceCalls(device, launches, 0, 0, -1, -1, is_silent=False)
+            for device, launches in counts
+        )
+    )
+
+
 def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
     """What each launch brought: device, step, time and number of its pieces, by correlation id."""
     is_known = (work["correlation_id"] >= 0).to_numpy()
@@ -130,14 +157,14 @@ def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
     )
 
 
-def _compared(calls: pd.DataFrame, brought: pd.DataFrame) -> pd.DataFrame:
+def _compared(called: HostCalls, brought: pd.DataFrame) -> pd.DataFrame:
     """The launches that can be compared, with what they brought, by device and start.
 
     Those of a device whose work has ids of its own are left out, as are copies of a name of which
     no other brought work: the profiler then records none, or the host made them itself.
     """
-    found = calls.join(brought, on="correlation_id")
-    has_work = found["on"].notna()
+    found = called.calls.join(brought, on="correlation_id")
+    has_work = found["on"].notna().to_numpy()
     if not has_work.any():
         return found[:0]
     ordinals = found["device"].map(_ordinals(found[has_work]))
@@ -146,10 +173,11 @@ def _compared(calls: pd.DataFrame, brought: pd.DataFrame) -> pd.DataFrame:
     joined = set(found["on"][has_work].unique().tolist())
     has_other_ids = found["on"].isin(known - joined)
     is_seldom = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
-    is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work.to_numpy())
+    is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work)
     found["is_lost"] = ~has_work
     found["is_partial"] = _is_partial(found, has_work)
     kept = found[~(has_other_ids | is_seldom | is_recorded)]
+    kept = kept.assign(run_id=called.run_of(kept["correlation_id"].to_numpy()))
     return kept.sort_values(["on", "start_ns"], kind="stable", ignore_index=True)
 
 
@@ -170,10 +198,10 @@ def _is_recorded(found: pd.DataFrame, has_work: Flags) -> Flags:
     return flags
 
 
-def _is_partial(found: pd.DataFrame, has_work: pd.Series) -> Flags:
+def _is_partial(found: pd.DataFrame, has_work: Flags) -> Flags:
     """Whether a replay has fewer pieces than most of the same graph."""
     partial = np.zeros(len(found), bool)
-    replays = np.flatnonzero((has_work & found["is_replay"]).to_numpy())
+    replays = np.flatnonzero(has_work & found["is_replay"].to_numpy())
     if not len(replays):
         return partial
     mine = found.iloc[replays]
@@ -248,19 +276,24 @@ def _silent(compared: pd.DataFrame) -> set[int]:
 def _ran_too_late(compared: pd.DataFrame, steps: Sequence[Step], work: pd.DataFrame) -> Flags:
     """Whether the work of a launch had not run when the capture ended.
 
-    It is behind all launches of its device that brought work, of the last step at most, and the
-    device worked to the end: as far as any other, but for a piece as long as its longest.
+    It is behind all launches of its device that brought work, of the last step at most, and there
+    was no time for it: from the end of the device's work, or the first such launch, to the last
+    sign of the capture no more passed than the longest piece takes.
     """
-    has_work = ~compared["is_lost"]
-    last_ns = compared[has_work].groupby("on")["start_ns"].max()
-    is_behind = compared["start_ns"] > compared["on"].map(last_ns)
+    is_lost = compared["is_lost"]
+    last_ns = compared["start_ns"][~is_lost].groupby(compared["on"]).max()
+    is_behind = is_lost & (compared["start_ns"] > compared["on"].map(last_ns))
+    first_ns = compared["start_ns"][is_behind].groupby(compared["on"]).min()
     ends = work.groupby("device")["end_ns"].max()
     longest = (work["end_ns"] - work["start_ns"]).groupby(work["device"]).max()
-    to_the_end = (ends + longest >= ends.max()).reindex(compared["on"], fill_value=False)
+    free_ns = pd.concat([ends.reindex(first_ns.index), first_ns], axis=1).max(axis=1)
+    until_ns = max(int(ends.max()), int(compared["start_ns"].max()))
+    in_time = until_ns - free_ns <= longest.reindex(first_ns.index)
     real = [step for step in steps if step.runs]
     earlier = {run for step in real[:-1] for _, run in step.runs}
-    one_step = ~compared["run_id"].isin(earlier)
-    flags: Flags = (compared["is_lost"] & is_behind & one_step).to_numpy() & to_the_end.to_numpy()
+    of_last = ~compared["run_id"].isin(earlier)
+    had_none = compared["on"].map(in_time.to_dict()).eq(True)
+    flags: Flags = (is_behind & of_last & had_none).to_numpy()
     return flags
 
 

@@ -8,80 +8,75 @@ launches lie in XLA's ``command_buffer::update``, or follow the creation of a gr
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.host_plane import HostEvents, RunIds
-from moeprof.ingest.planes.record import Labels, names_that
+from moeprof.ingest.planes.record import HostCalls, names_that
 from moeprof.ingest.xspace.space import ABSENT, Flags, Int64s
 from moeprof.tables.intervals import last_begun
 
 CALLS = (
-    *("correlation_id", "device", "name", "key", "run_id", "start_ns"),
+    *("correlation_id", "device", "key", "start_ns"),
     *("is_replay", "is_transfer", "is_recorded", "part"),
 )
-"""Columns: ``device`` as the call tells it, ``name`` a code of `Labels`, ``key`` what is equal for
-calls that bring the same work, ``run_id`` -1 where it is not known. ``is_recorded`` calls lie where
-a graph is recorded; ``part`` numbers stretches of a thread in which one may be, -1 for none."""
+"""Columns: ``device`` as the call tells it, -1 for none; ``key`` is equal for calls that bring the
+same work. ``is_recorded`` calls lie where a graph is recorded; ``part`` numbers stretches of a
+thread in which one may be, -1 for none."""
 
 _CALL = re.compile(r"^(?:cu|cuda|hip|hsa|roc)_?[A-Z]")
 """Names of the driver's calls; any other name is a kernel's or tells what is copied."""
 _LAUNCH = re.compile(r"Launch|Memcpy|Memset|^Copy(?:Device|Host|Peer)|FillBuffer")
 _REPLAY = re.compile(r"GraphLaunch")
-_TRANSFER = re.compile(r"Mem(?:cpy|set)|^Copy(?:Device|Host|Peer)|FillBuffer")
+_TRANSFER = re.compile(r"^(?:cu|cuda|hip|hsa)_?Mem(?:cpy|set)(?!.*Async)")
+"""Copies for which the host waits: it may make them itself."""
 _OPENS = re.compile(r"^(?:cu|cuda|hip)(?:Graph(?!Launch)|StreamBeginCapture)")
 _RECORDS = re.compile(r"^command_buffer::(?!execute)")
 _POOL = "Host Threads"
 """Lines of calls whose thread the profiler does not name: XLA's own events are not on them."""
 
 
-def no_calls() -> pd.DataFrame:
-    """`CALLS` of a format or file that has none."""
-    flags = ("is_replay", "is_transfer", "is_recorded")
-    return pd.DataFrame({n: np.zeros(0, bool if n in flags else np.int64) for n in CALLS})
-
-
-def host_calls(events: HostEvents, runs: RunIds, labels: Labels) -> pd.DataFrame:
-    """`CALLS` of a host plane, by thread and start."""
+def host_calls(events: HostEvents, runs: RunIds) -> HostCalls:
+    """The calls of a host plane, by thread and start where a graph is recorded."""
     names = events.plane.event_names
     is_call = names_that(names, _CALL.search)
     opens = names_that(names, _OPENS.search)[events.columns.name]
     launches = (names_that(names, _LAUNCH.search) | ~is_call)[events.columns.name]
     has_device = events.number("device_id") != ABSENT
     told = launches & (has_device | is_call[events.columns.name]) & (events.columns.name >= 0)
-    is_one = events.has("correlation_id") & (told | opens)
-    places = np.flatnonzero(is_one & ~(events.has("_c") & ~has_device))
+    places = np.flatnonzero(events.has("correlation_id") & (told | opens))
     line = events.columns.line.astype(np.int64)
-    places = places[np.lexsort((events.start_ns[places], line[places]))]
+    if opens[places].any():
+        places = places[np.lexsort((events.start_ns[places], line[places]))]
     name = events.columns.name[places].astype(np.int64)
-    op = events.columns.texts["hlo_op"][places]
-    correlation = events.number("correlation_id")[places]
     device = events.number("device_id")[places]
     replays = names_that(names, _REPLAY.search)[name]
-    parts = _parts(line[places], opens[places], replays)
     found = pd.DataFrame(
         {
-            "correlation_id": correlation,
+            "correlation_id": events.number("correlation_id")[places],
             "device": np.where(device == ABSENT, -1, device),
-            "name": labels.codes(names, name),
-            "key": name * (len(events.columns.strings) + 1) + op + 1,
-            "run_id": runs.of(-1, correlation),
+            "key": name * (len(events.columns.strings) + 1)
+            + events.columns.texts["hlo_op"][places],
             "start_ns": events.start_ns[places],
             "is_replay": replays,
             "is_transfer": names_that(names, _TRANSFER.search)[name],
             "is_recorded": _in_recording(events, places),
-            "part": parts,
-        }
+            "part": _parts(line[places], opens[places], replays),
+        },
+        copy=False,
     )
-    return found[~opens[places]].reset_index(drop=True)
+    if opens[places].any():
+        found = found[~opens[places]].reset_index(drop=True)
+    return HostCalls(found, functools.partial(runs.of, -1))
 
 
 def _parts(line: Int64s, opens: Flags, replays: Flags) -> Int64s:
     """Numbers of the stretches from the creation of a graph to a replay or the next thread."""
-    if not len(line):
-        return np.zeros(0, np.int64)
+    if not opens.any():
+        return np.full(len(line), -1, np.int64)
     begins = opens | replays | np.append(True, line[1:] != line[:-1])
     number: Int64s = np.cumsum(begins) - 1
     is_open = opens[np.flatnonzero(begins)]

@@ -176,6 +176,17 @@ class NamedPrograms(NamedTuple):
 NO_NAMES = NamedPrograms()
 
 
+@dataclass(frozen=True)
+class HostCalls:
+    """Calls that brought work to a device (`host_calls.CALLS`).
+
+    ``run_of`` gives the execution of each correlation id, -1 where it is not known.
+    """
+
+    calls: pd.DataFrame
+    run_of: Callable[[Int64s], Int64s]
+
+
 @dataclass
 class Record:
     """What the planes of one file hold. Readers append to it, and who orders the work takes it out.
@@ -183,14 +194,14 @@ class Record:
     ``waits`` are frames of device, name, op, module, run_id, start_ns and end_ns: devices of a
     CPU run waiting for their peers. ``outliers`` describes the first events whose stamps cannot be;
     ``checks`` are for the trust record, of faults that only the reader of a format can see.
-    ``called`` are those calls of the host that brought work to a device (`host_calls.CALLS`), None where
-    the format has none; ``executed`` has rows (device, run_id) of what the host ran.
-    ``known_until_ns`` is where the record ends before the capture did, None where it does not.
-    ``ids`` are the numbers of devices among those of all processes, where the runtime told them.
-    ``merged`` is what is known of other processes in the same file, None where there can be none.
-    ``calls`` are the host's launch calls where devices have their own planes, ``lead`` what these
-    say of the clocks. Until programs are joined by it, ``work`` and ``waits`` may have a column
-    `PROGRAM_NAME`: the label of the program's name as the event tells it.
+    ``called`` and ``executed``, rows (device, run_id), are what the host launched and ran, None
+    where the format has none. ``known_until_ns`` is where the record ends before the capture did,
+    None where it does not. ``ids`` are the numbers of devices among those of all processes, where
+    the runtime told them. ``merged`` is what is known of other processes in the same file, None
+    where there can be none. ``calls`` are the host's launch calls where devices have their own
+    planes, ``lead`` what these say of the clocks. Until programs are joined by it, ``work`` and
+    ``waits`` may have a column `PROGRAM_NAME`: the label of the program's name as the event tells
+    it.
     All stamps count from the start of the capture.
     """
 
@@ -211,7 +222,7 @@ class Record:
     calls: Calls = NO_CALLS
     lead: Lead | None = None
     named: NamedPrograms = NO_NAMES
-    called: pd.DataFrame | None = None
+    called: HostCalls | None = None
     executed: pd.DataFrame | None = None
 
     @property

@@ -87,8 +87,10 @@ def _left_out(evidence: Evidence) -> list[tuple[str, int]]:
 
 
 def _no_step_is_left(evidence: Evidence) -> bool:
-    has_lost = any(losses.lost.of_steps for losses in evidence.losses)
-    return has_lost and not evidence.steps["used"].any()
+    """Then figures are of the whole capture, which lacks the work that was lost."""
+    is_used = bool(evidence.steps["used"].any())
+    left = [own for losses in evidence.losses for own in losses.lost.devices if not own.is_silent]
+    return not is_used and any(own.lost or own.partial for own in left)
 
 
 def _consequences(evidence: Evidence) -> list[str]:
