@@ -22,7 +22,19 @@ from moeprof.tables.trace_json import Record, StoredTable, from_json, to_json
 
 CLOCK = HostClock("b", -5, 1.5, 30, 12)
 META = TraceMeta(
-    "a b/\udcff", "gpu", ("a", "b"), 2, "0.10.2", 5, ("note",), "a b", True, (CLOCK,), 9, "h100_sxm"
+    "a b/\udcff",
+    "gpu",
+    ("a", "b"),
+    2,
+    "0.10.2",
+    5,
+    ("note",),
+    "a b",
+    True,
+    (CLOCK,),
+    9,
+    "h100_sxm",
+    3,
 )  # a file name that is not UTF-8
 
 
