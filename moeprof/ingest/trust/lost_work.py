@@ -192,7 +192,7 @@ def stream_time(evidence: Evidence) -> Law:
     passed = (by_place["end"].max() - by_place["start"].min()).to_numpy()
     worked = (stamps["end"] - stamps["start"]).groupby(stamps["place"]).sum().to_numpy()
     if (worked > _SLACK * passed).any():
-        worked = _by_launch(stamps)
+        worked = np.minimum(worked, _by_launch(stamps))  # ids may be used again
     worst = int(np.argmax(worked / np.maximum(passed, 1)))
     if worked[worst] <= _SLACK * passed[worst]:
         detail = "work on each stream takes no longer than the time that passed"
