@@ -84,7 +84,8 @@ def test_command_buffers_hide_no_flops(opened):
     )
     assert with_buffers["hardware_flops"] == without["hardware_flops"] == 15_753_940_041_728
     assert with_buffers["hardware"] == without["hardware"] == "h100_sxm"
-    assert without["hfu"] == pytest.approx(0.270, abs=0.001)
+    # 15.754 TFLOP in a step of 61.31 ms, with the programs that prepare it, of 989.5 TFLOP/s
+    assert without["hfu"] == pytest.approx(0.2597, abs=0.0005)
     assert without["mfu"] is None  # which of the capacity's rows hold tokens is not recorded
 
 

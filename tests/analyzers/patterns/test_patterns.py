@@ -328,7 +328,9 @@ def test_a_late_rank_that_idled():
 
 def test_what_shares_of_gains_are_of_is_said():
     analysis = hints(late(400))
-    assert analysis.table["gain_share"].iloc[0] == pytest.approx(400 / 10_000)
+    gains = analysis.table.set_index("hint")["gain_share"]
+    assert gains["late_rank"] == pytest.approx(400 / 10_000)
+    assert gains["idle_between_steps"] == pytest.approx(8_000 / 10_000)
     assert "shares are of the mean interval from step to step, 10.00 µs" in analysis.notes
 
 
