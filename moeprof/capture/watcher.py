@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
-from moeprof.capture import jax_private, jit_proxy, observe, routing
+from moeprof.capture import jax_private, jit_proxy, next_step, observe, routing
 from moeprof.capture.channel import Channel
 from moeprof.capture.device_facts import describe_process, mesh_axes
 from moeprof.capture.host_facts import LIMIT, GarbagePauses
@@ -60,6 +60,7 @@ class Watcher:
         self.times = StepTimes()
         self.recorder: Recorder | None = None
         self._hooks = observe.Hooks()
+        self._next_step = next_step.NextStep()
         self._lock = threading.Lock()
         self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
@@ -131,12 +132,26 @@ class Watcher:
 
     def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
         """Count a step; whether a recording was started for it."""
+        now_ns = time.time_ns()
         self.times.begins(key, self.compilations)
-        action = self._at_boundary(lambda: self.counter.begin(key, name, **facts))
+
+        def count() -> Action:
+            action = self.counter.begin(key, name, **facts)
+            self._see_next_step(key, now_ns, closes=action is Action.CLOSE)
+            return action
+
+        action = self._at_boundary(count)
         self.times.begun(key, action)
         if self.counter.phase is Phase.DONE and self.times.is_over:
             self.remove()
         return action is Action.OPEN
+
+    def _see_next_step(self, key: Hashable, now_ns: int, *, closes: bool) -> None:
+        """Write down when the step after a window begins, be the window still open or not."""
+        if closes and self.recorder is not None and self.recorder.current is not None:
+            self.recorder.current.facts[next_step.FACT] = now_ns
+        elif self._next_step.begins(key, now_ns):
+            self._save()
 
     def _on_annotation_end(self, name: str) -> None:
         if not self.is_tracing():
@@ -220,9 +235,13 @@ class Watcher:
         if action is Action.OPEN:
             self._open()
         elif action is Action.CLOSE:
+            began_ns, window = time.time_ns(), self.recorder and self.recorder.current
             self._close("complete", wait_for_devices=True)
             self._keep_routing()
             self._save()
+            if window and next_step.FACT not in window.facts:
+                held_up_ns = time.time_ns() - began_ns
+                self._next_step.expect(window.facts, self.counter.source, held_up_ns)
         elif self.counter.phase is Phase.RECORDING and self.recorder is not None:
             self.recorder.sample()
 

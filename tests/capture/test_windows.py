@@ -32,6 +32,8 @@ def test_calls_of_the_jitted_step_are_counted_where_nothing_is_annotated(capture
     assert (run.window["first_step"], run.window["last_step"]) == (4, 6)
     assert run.window["counted_by"] == "calls of train_step"
     assert run.window["closed_because"] == "complete"
+    assert run.window["started_epoch_ns"] < run.window["next_step_start_ns"]
+    assert run.window["next_step_start_ns"] <= run.window["ended_epoch_ns"]  # the call closes it
     assert run.meta["status"] == "complete"
     assert run.meta["schema"] == "moeprof.run/1"
     assert run.meta["exit_code"] == 0
@@ -50,6 +52,8 @@ def test_annotated_steps_keep_the_numbers_of_the_script(capture):
     assert (run.window["first_step"], run.window["last_step"]) == (103, 104)
     assert run.window["counted_by"] == "annotation train"
     assert run.window["steps"] == 2
+    # step 105 begins when the window is closed: less what that took it is about when it closed
+    assert run.window["started_epoch_ns"] < run.window["next_step_start_ns"]
     assert annotations_in(run.profiles[0], "train") == [103, 104]
 
 
