@@ -206,6 +206,10 @@ def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
     return notes
 
 
+def _pieces(count: float) -> str:
+    return f"{format_count(round(count))} piece{'' if round(count) == 1 else 's'}"
+
+
 def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     """Every program whose work is in no step, how much of it there is, and where."""
     if recorded is None or not recorded.outside_ns:
@@ -213,8 +217,7 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     devices = max(trace.meta.devices, 1)
     listed = recorded.outside.head(_MOST_PLACES)
     told = [
-        f"{program} {format_ns(self_ns / devices)} in {format_count(round(pieces / devices))} "
-        f"pieces {place}"
+        f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces / devices)} {place}"
         for program, place, pieces, self_ns in zip(
             *(listed[name].tolist() for name in OUTSIDE.names), strict=True
         )

@@ -138,9 +138,9 @@ def test_work_outside_of_every_step_is_named_with_its_place():
     assert found["outside_share"] == pytest.approx(60 / 300)
     assert (found["outside_pieces"], found["outside_programs"]) == (3, "program 9, program 8")
     (note,) = (note for note in step_time(trace).notes if note.startswith("outside of every"))
-    assert "program 9 28.00 µs in 1 pieces after the last step" in note
-    assert "program 8 20.00 µs in 1 pieces before the first step" in note
-    assert "program 9 12.00 µs in 1 pieces between steps" in note
+    assert "program 9 28.00 µs in 1 piece after the last step" in note
+    assert "program 8 20.00 µs in 1 piece before the first step" in note
+    assert "program 9 12.00 µs in 1 piece between steps" in note
     law = laws.outside_steps(trace)
     assert (law.verdict, law.expected, law.found) == ("ok", 300_000, 300_000)
     assert "20.0 % outside of every step" in law.detail

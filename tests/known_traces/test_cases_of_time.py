@@ -19,8 +19,6 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def case(data):
-    if not (data / "cases").is_dir():
-        return None
     return functools.cache(lambda name: open_run(data / "cases" / f"{name}.xplane.pb.gz"))
 
 
@@ -33,8 +31,6 @@ def figures(trace):
     [("between_steps/short_pause", 10, 1), ("between_steps/long_pause", 13, 4)],
 )
 def test_a_pause_is_in_the_interval(case, name, mean_ms, idle_ms):
-    if case is None:
-        return
     found = figures(case(name))
     assert found["interval_mean"] == mean_ms * MS
     assert found["between_idle"] == idle_ms * MS
@@ -43,8 +39,6 @@ def test_a_pause_is_in_the_interval(case, name, mean_ms, idle_ms):
 
 
 def test_the_pause_is_all_of_the_change_and_fails_the_gate(case):
-    if case is None:
-        return
     found = compare(case("between_steps/short_pause"), case("between_steps/long_pause"))
     change = found.step.set_index("part")["change_ns"]
     assert change[change != 0].to_dict() == {"step": 3 * MS, "between_idle": 3 * MS}
@@ -55,8 +49,6 @@ def test_the_pause_is_all_of_the_change_and_fails_the_gate(case):
 
 
 def test_an_update_every_third_step_is_named(case):
-    if case is None:
-        return
     trace = case("between_steps/update_every_third")
     found = figures(trace)
     assert (found["outside_time"], found["outside_programs"]) == (20 * MS, "jit_apply")
@@ -75,8 +67,6 @@ def test_an_update_every_third_step_is_named(case):
     ],
 )
 def test_work_beside_all_steps_is_told(case, name, pieces, outside_ms, all_ms, program):
-    if case is None:
-        return
     trace = case(f"spill/{name}")
     found = figures(trace)
     assert found["outside_time"] == pytest.approx(outside_ms * MS)
@@ -89,8 +79,6 @@ def test_work_beside_all_steps_is_told(case, name, pieces, outside_ms, all_ms, p
 
 
 def test_an_evaluation_fails_no_gate(case):
-    if case is None:
-        return
     found = compare(case("spill/after"), case("spill/evaluation"))
     assert outcome(parse_gate("step>+2%"), found).verdict == PASSED
     assert any("after step 101 (60.00 ms, jit_evaluate)" in note for note in found.notes)
