@@ -68,9 +68,11 @@ def command(
     steps may differ in number.
 
     EXPR is NAME>+NUMBER or NAME>-NUMBER with a unit: step>+2%, idle>+1ms, memory>+0.5GiB. NAME is
-    step, compute, exposed_communication, exposed_copy, idle, a component of `moeprof analyze
-    --only breakdown`, or memory. Units are %, ns, us, ms, s; for memory %, B, KiB, MiB, GiB, TiB.
-    A gate looks at the change alone; whether that is beyond the noise is printed beside it.
+    step (from its start to the start of the next), compute, exposed_communication, exposed_copy,
+    idle, between_idle, between_other, a component of `moeprof analyze --only breakdown`, or memory.
+    Intervals with another program, as an evaluation, are left out by name. Units are %, ns, us, ms,
+    s; for memory %, B, KiB, MiB, GiB, TiB. A gate looks at the change alone; whether that is
+    beyond the noise is printed beside it.
 
     Exit codes, the first that holds: 2 wrong usage; 4 a gate failed; 3 an input is damaged or
     partial, figures were withheld, or the figure of a gate is not known; 0.

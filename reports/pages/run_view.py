@@ -15,6 +15,7 @@ from moeprof.reports.document import Document
 from moeprof.reports.figures import FIGURES
 from moeprof.reports.figures.bars import Figure
 from moeprof.reports.figures.of_step import comparison
+from moeprof.reports.interval_words import described_interval_parts, described_outside
 from moeprof.reports.names import printable
 from moeprof.reports.pages.parts import (
     Check,
@@ -186,8 +187,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         step_notes=tuple(
             text
             for text in (
-                story.described_interval_parts(document),
-                story.described_outside(document),
+                described_interval_parts(document),
+                described_outside(document),
             )
             if text
         ),

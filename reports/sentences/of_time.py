@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from moeprof.reports.document import Document
+from moeprof.reports.interval_words import described_interval_parts, described_outside
 from moeprof.reports.names import shortened
 from moeprof.reports.story import (
     NAME_WIDTH,
-    described_interval_parts,
-    described_outside,
     described_parts,
     described_step,
     headline,

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from moeprof.reports import story
 from moeprof.reports.document import Document, Drawing, Finding, drawn_column
+from moeprof.reports.interval_words import described_interval_parts, described_outside
 from moeprof.reports.names import printable, shortened
 from moeprof.reports.run_problems import is_unrecorded
 from moeprof.reports.sentences import SENTENCES, described_metric, sentence
@@ -95,7 +96,7 @@ def _heading(document: Document) -> Text:
         lines += _entries("", text, colour)
     if not is_unrecorded(document):
         lines += _entries("Step", story.described_step(document))
-        for text in (story.described_interval_parts(document), story.described_outside(document)):
+        for text in (described_interval_parts(document), described_outside(document)):
             lines += _entries("", text) if text else []
     return Text("\n").join(lines)
 
