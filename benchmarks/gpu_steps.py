@@ -1,6 +1,6 @@
 """Does every capture on one GPU end with all of its steps, whatever the script, cache and flags?
 
-    python benchmarks/gpu_steps.py [--only NAME…] [--limit-s 560] [--out FILE] [--keep FOLDER]
+    python benchmarks/gpu_steps.py [--only NAME…] [--limit-s 560] [--out FILE] [--add]
 
 Each case is a `moeprof capture` of three steps in a process of its own, read again as the run
 folder and as the bare profile in it: both must have the same steps. Cases: the bundled model with
@@ -193,16 +193,18 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=560)
     parser.add_argument("--case-limit-s", type=float, default=150)
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_steps.json")
+    parser.add_argument("--add", action="store_true", help="keep the other cases of the file")
     parser.add_argument("--keep", type=Path, help="folder for the profiles, gzipped")
     given = parser.parse_args()
     ends = time.monotonic() + given.limit_s
     document: dict[str, Any] = {"machine": gpu_machine(), "steps_asked": STEPS, "cases": {}}
+    if given.add:
+        document["cases"] = json.loads(given.out.read_text())["cases"]
     short = 0
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        for place, case in enumerate(cases(work)):
-            if given.only and case.name not in given.only:
-                continue
+        chosen = [case for case in cases(work) if not given.only or case.name in given.only]
+        for place, case in enumerate(chosen):
             left = min(ends - time.monotonic(), given.case_limit_s)
             out = work / f"run{place}"
             row = run(case, out, left) if left > 15 else {"failed": "no time left"}
