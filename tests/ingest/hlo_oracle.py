@@ -209,6 +209,11 @@ def buffers(proto: Message) -> list[tuple[object, ...]]:
     """(id, op, shape index, size, allocation, offset, color, trace, born, freed) per buffer."""
     names = {i.id: i.name for c in proto.hlo_module.computations for i in c.instructions}
     assignment = proto.buffer_assignment
+    painted = {
+        part.logical_buffer_id: allocation.color
+        for allocation in assignment.buffer_allocations
+        for part in allocation.assigned
+    }
     homes = {
         part.logical_buffer_id: (allocation.index, part.offset)
         for allocation in assignment.buffer_allocations
@@ -227,7 +232,7 @@ def buffers(proto: Message) -> list[tuple[object, ...]]:
             ".".join(map(str, b.defined_at.shape_index)),
             b.size,
             *homes.get(b.id, (-1, -1)),
-            b.color,
+            painted.get(b.id, 0) or b.color,
             *lives.get(b.id, (-1, -1, -1)),
         )
         for b in assignment.logical_buffers
