@@ -508,6 +508,39 @@ def exchange_processes(document: dict[str, Any]) -> str:
     )
 
 
+def captured_steps(document: dict[str, Any]) -> str:
+    """Whether captures of every kind of script have all the steps that were asked for."""
+    rows = []
+    for name, row in document["cases"].items():
+        if "failed" in row:
+            continue
+        folder, file = row["folder"], row["file"]
+        rows.append(
+            [
+                name,
+                f"{folder['steps_used']} of {document['steps_asked']}",
+                f"{file['steps_used']} of {document['steps_asked']}",
+                f"{folder['step_time_median'] / 1e6:.2f}",
+                f"{folder['interval_mean'] / 1e6:.2f}",
+                ", ".join(folder["troubles"]) or "none",
+            ]
+        )
+    head = ["capture", "folder", "bare profile", "step ms", "interval ms", "laws that warn"]
+    return "\n\n".join(
+        [
+            "## Captures on one GPU have their steps",
+            f"`moeprof capture --steps {document['steps_asked']}`, read as the run folder and as "
+            "the profile alone, by `benchmarks/gpu_steps.py`: the bundled model with every "
+            "strategy, a script without annotations, a cold and a warm compilation cache, and "
+            "MaxText 0.2.5. " + measured_on(document["machine"]),
+            table(head, rows),
+            *failures(
+                {n: row["failed"] for n, row in document["cases"].items() if "failed" in row}
+            ),
+        ]
+    )
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_grouped_gemm_check.json": grouped_gemm_check,
     "gpu_grouped_gemm.json": grouped_gemm,
@@ -517,6 +550,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_ab.json": strategies,
     "gpu_ab_one_gpu.json": strategies,
     "gpu_imbalance.json": imbalance,
+    "gpu_steps.json": captured_steps,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

@@ -143,8 +143,9 @@ def test_without_perfettos_builder_there_is_the_report_alone(view, run, monkeypa
     assert "no timeline: pip install 'moeprof[perfetto]'" in err
 
 
-def test_partial_input_is_said_by_the_exit_code_each_time(view, run):
-    (run / "meta.json").write_text('{"schema": "moeprof.run/1", "status": "partial"}')
+def test_withheld_figures_are_told_by_the_exit_code_each_time(view, run):
+    profile = next(run.rglob("*.xplane.pb"))
+    profile.write_bytes(profile.read_bytes() + b"\x0a\xff\xff\x03")  # a plane that is cut
     assert [view(run, "--no-browser")[0] for _ in range(2)] == [3, 3]
 
 
