@@ -14,6 +14,7 @@ from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.law import Law
+from moeprof.tables.laws import REGISTRY
 from moeprof.tables.trace import Trace
 
 LAWS: tuple[Callable[[Trace], Law], ...] = (
@@ -29,8 +30,10 @@ LAWS: tuple[Callable[[Trace], Law], ...] = (
 
 @functools.lru_cache(maxsize=2)
 def laws_of(trace: Trace) -> tuple[Law, ...]:
-    """The whole trust record of a trace: laws of the input, then those of the answer.
+    """The whole trust record of a trace, in the order of the registry.
 
     Kept for the last two traces, as every view of an answer asks.
     """
-    return (*trace.trust, *(judge(trace) for judge in LAWS))
+    laws = (*trace.trust, *(judge(trace) for judge in LAWS))
+    place = {law.name: at for at, law in enumerate(REGISTRY)}
+    return tuple(sorted(laws, key=lambda law: place.get(law.check, len(place))))

@@ -40,8 +40,8 @@ def command(
     .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
     .xplane.pb; it holds less, and the trust record says what.
 
-    Exit code 3: the input is damaged or partial, or figures were withheld; the trust record says
-    which and why.
+    Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
+    and why. A mere warning ends with 0.
 
     Example:
 

@@ -74,8 +74,8 @@ def command(
     s; for memory %, B, KiB, MiB, GiB, TiB. A gate looks at the change alone; whether that is
     beyond the noise is printed beside it.
 
-    Exit codes, the first that holds: 2 wrong usage; 4 a gate failed; 3 an input is damaged or
-    partial, figures were withheld, or the figure of a gate is not known; 0.
+    Exit codes, the first that holds: 2 wrong usage; 4 a gate failed; 3 figures were
+    withheld, or the figure of a gate is not known; 0.
 
     Examples:
 

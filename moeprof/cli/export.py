@@ -60,7 +60,7 @@ def command(
     What was written is printed on stdout, a line each; more about it goes to stderr: a few words
     on a terminal, elsewhere one JSON document, moeprof.export/1.
 
-    Exit code 3: the input is damaged or partial; the trust record says what is missing.
+    Exit code 3: figures of the run would be withheld; the trust record says which and why.
 
     Example:
 
@@ -97,7 +97,7 @@ def command(
         click.echo(perfetto)
     damage = said_of_damage(build(trace, {}))
     if _is_read():
-        for line in (*_words(note), *([f"damaged or partial: {damage}"] if damage else [])):
+        for line in (*_words(note), *([f"figures are withheld: {damage}"] if damage else [])):
             click.echo(f"moeprof: {line}", err=True)
     else:
         click.echo(json.dumps(note), err=True)

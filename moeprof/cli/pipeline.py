@@ -80,7 +80,7 @@ def command(
     pp_rank_N.json). Why stages idle is told in three parts that add up to the bubble: the schedule
     fills and drains, stages are unequal, and the rest: transfers and waits.
 
-    Exit code 3: the run is damaged or partial.
+    Exit code 3: figures of the run were withheld.
 
     Examples:
 
@@ -194,7 +194,7 @@ def _planned(
 def _measured(
     path: Path, iteration: int | None, session: str | None, hosts: tuple[str, ...]
 ) -> tuple[Shown, bool]:
-    """What a run shows, and whether it is damaged or partial."""
+    """What a run shows, and whether figures of it are withheld."""
     from moeprof.analyzers import analyze
     from moeprof.analyzers.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid

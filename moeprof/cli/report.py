@@ -37,7 +37,7 @@ def command(
     The page needs no network. Several runs are compared side by side on it; --session and
     --host then hold for each of them. Its path is printed on stdout.
 
-    Exit code 3: the input is damaged or partial; the page says what is missing.
+    Exit code 3: figures were withheld; the page says which and why.
 
     Example:
 

@@ -63,7 +63,7 @@ def command(
 
     A run folder also opens in TensorBoard, with its plugin XProf: tensorboard --logdir RUN.
 
-    Exit code 3: the input is damaged or partial; the report says what is missing.
+    Exit code 3: figures were withheld; the report says which and why.
 
     Example:
 

@@ -110,7 +110,7 @@ def test_a_timeline_of_nothing_is_said_in_words(ran, idle, tmp_path, monkeypatch
     said = ran(*asked)[2].splitlines()
     assert said[0].startswith(f"moeprof: {tmp_path / 'x.pftrace'}: 0 slices, 0 arrows, ")
     assert "moeprof: not in it: no slice: nothing of this run can be drawn over time" in said
-    assert said[-1].startswith(f"moeprof: damaged or partial: {idle}: no device events")
+    assert said[-1].startswith(f"moeprof: figures are withheld: {idle}: no device events")
 
 
 @pytest.mark.parametrize(

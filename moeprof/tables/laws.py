@@ -1,0 +1,91 @@
+"""The registry of laws: what each one compares, and what it withholds where it does not hold.
+
+A law is judged where its data is: of the input in `moeprof.ingest`, of the answer in
+`moeprof.analyzers.laws`. Here stands each name once, in the order of the record and docs/trust.md;
+a test compares this list with the laws that records hold.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LawInfo(NamedTuple):
+    """A law by name: what it compares, and which figures fall with it ("" for none)."""
+
+    name: str
+    compares: str
+    withholds: str = ""
+
+
+_TIMES = "all times of device work"
+
+OF_THE_INPUT = (
+    LawInfo(
+        "profile", "profiles of a run folder with the processes of its record", "every question"
+    ),
+    LawInfo(
+        "truncated",
+        "the bytes of a file with what could be read",
+        "launch, sync_gaps of the hosts whose file is damaged",
+    ),
+    LawInfo("device_work", "devices with work, with one at least", f"{_TIMES}, receive_buffers"),
+    LawInfo("programs", "programs that ran with those of the profile", "receive_buffers, memory"),
+    LawInfo("resolved", "device time with the part that has an HLO instruction"),
+    LawInfo("durations", "lengths of pieces with what their stream allows"),
+    LawInfo("time_stamps", "stamps with those that can be"),
+    LawInfo("recorded_once", "pieces of device work with those that repeat another one exactly"),
+    LawInfo("steps", "steps found with steps used"),
+    LawInfo("step_order", "the order of steps with that of their numbers", _TIMES),
+    LawInfo("strays", "device time during steps with the part of executions in no step"),
+    LawInfo("dropped", "events that the profiler says it dropped, with none", _TIMES),
+    LawInfo(
+        "processes", "devices that programs and the run record name with those there", "stragglers"
+    ),
+    LawInfo("ranks", "ids of devices with the run record and the files' names", "stragglers"),
+    LawInfo("one_run", "when and what the files recorded: of one run or of several", _TIMES),
+    LawInfo("clocks", "ends of the same collectives on several hosts"),
+    LawInfo("profiler", "errors that the profiler reported, with none"),
+    LawInfo("program_ids", "names of programs that events give with those of the profile"),
+    LawInfo("step_ways", "steps by annotations, executions, launches and by what capture counted"),
+    LawInfo(
+        "causality",
+        "starts of device work with those of its launches",
+        "launch latency, queue, causes of gaps",
+    ),
+    LawInfo(
+        "launches",
+        "launches on the host with work on the device, per device and step",
+        "steps or devices that lack work; all times where none is left",
+    ),
+    LawInfo("devices", "devices that ran programs with those that have a record", "stragglers"),
+    LawInfo(
+        "last_kernels", "the last piece of each stream with its like", "the step that holds it"
+    ),
+    LawInfo("stream_time", "work on one stream with the time that passed", _TIMES),
+    LawInfo("profiling_cost", "recorded steps with those before and after the window"),
+    LawInfo("device_state", "clocks, throttling and processes of GPUs in the window"),
+    LawInfo("format", "what a JSON copy of a profile holds with what a profile does"),
+    LawInfo("merged", "processes in one JSON with those that can be told apart", _TIMES),
+    LawInfo("derived_lines", "work beside the streams of a JSON trace, with none"),
+)
+OF_THE_ANSWER = (
+    LawInfo(
+        "outside_steps",
+        "recorded device time with that in steps and named outside of them",
+        "step_time, breakdown",
+    ),
+    LawInfo(
+        "intervals", "the parts of each interval with its length", "step_time, rows of timeline"
+    ),
+    LawInfo("components", "op time of steps with the sum of components", "breakdown, ops"),
+    LawInfo("hosts_end_together", "the last device work of a host with that of the others"),
+    LawInfo(
+        "tokens",
+        "tokens sent with rows received, and layers of a step with each other",
+        "expert_load; of rows that nobody sent also what counts rows",
+    ),
+    LawInfo("bytes", "element types of operands with those of known size", "bytes of the ops"),
+)
+REGISTRY = (*OF_THE_INPUT, *OF_THE_ANSWER)
+"""All laws."""
