@@ -268,7 +268,7 @@ def described_trust(document: Document) -> str:
         word = "some figures are withheld"
     if verdict == "fail":
         word = "figures are withheld" if is_any else "do not trust these figures"
-    return f"{word}: {len(spoilt)} of {checked} checks found something{rest}"
+    return f"{word}: {len(spoilt)} of {checked} checks failed or warned{rest}"
 
 
 def troubles(document: Document) -> list[TrustInfo]:
