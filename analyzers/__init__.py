@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.laws import laws_over
 from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.errors import SelectionError
@@ -78,7 +78,7 @@ def analyze(
         tell(place, len(names))
         findings[name] = analyzer(name)(trace)
     check_tables(trace, findings)
-    return without_withheld(findings, laws_of(trace), DRAWN)
+    return without_withheld(findings, laws_over(trace, findings), DRAWN)
 
 
 def analyzer(name: str) -> Analyzer:

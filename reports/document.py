@@ -16,7 +16,7 @@ import pandas as pd
 
 from moeprof.analyzers import DRAWN
 from moeprof.analyzers.activity.account import interval_by_step
-from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.laws import laws_of, laws_over
 from moeprof.errors import TableError
 from moeprof.reports.names import encodable
 from moeprof.reports.out_of_memory import OutOfMemory, read_out_of_memory
@@ -179,7 +179,7 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
                 "withholds": list(law.withholds),
                 "scopes": [_scope(scope) for scope in law.scopes],
             }
-            for law in laws_of(trace)
+            for law in laws_over(trace, analyses)
         ],
         "steps": _steps(trace),
         "analyses": {

@@ -7,12 +7,14 @@ Laws of the input are judged where the input is read (`moeprof.ingest.trust`) an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from moeprof.analyzers.laws import time
+from moeprof.analyzers.laws.bounds import shares
 from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
+from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law
 from moeprof.tables.laws import REGISTRY
 from moeprof.tables.trace import Trace
@@ -28,12 +30,20 @@ LAWS: tuple[Callable[[Trace], Law], ...] = (
 """Every law of the answer, in the order of the record, behind those of the input."""
 
 
+def laws_over(trace: Trace, findings: Mapping[str, Analysis]) -> tuple[Law, ...]:
+    """The trust record of answers: the laws of their trace, and those of the figures themselves."""
+    return _in_order((*laws_of(trace), shares(findings)))
+
+
 @functools.lru_cache(maxsize=2)
 def laws_of(trace: Trace) -> tuple[Law, ...]:
     """The whole trust record of a trace, in the order of the registry.
 
     Kept for the last two traces, as every view of an answer asks.
     """
-    laws = (*trace.trust, *(judge(trace) for judge in LAWS))
+    return _in_order((*trace.trust, *(judge(trace) for judge in LAWS)))
+
+
+def _in_order(laws: Sequence[Law]) -> tuple[Law, ...]:
     place = {law.name: at for at, law in enumerate(REGISTRY)}
     return tuple(sorted(laws, key=lambda law: place.get(law.check, len(place))))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +38,11 @@ from moeprof.ingest.planes.tpu_plane import read_tpu_work
 from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE, STARTED, STOPPED
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.trust.evidence import TIMED
 from moeprof.ingest.trust.merged import merged
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
+from moeprof.tables.law import Law
 
 
 def read_file(file: Path, counting: Counting | None) -> list[Host]:
@@ -80,6 +83,7 @@ def _read_space(file: Path, space: Space) -> Host:
     programs = read_programs(space, metadata, record.damage) if metadata else {}
     join_by_name(record, programs)
     record.damage.extend(_damage(head))
+    record.checks.extend(_captures_in_one(head))
     return Host(
         name=_host_name(file, head),
         platform=_platform(head, record),
@@ -94,6 +98,21 @@ def _read_space(file: Path, space: Space) -> Host:
         file=file,
         zero_ns=zero_ns,
     )
+
+
+def _captures_in_one(head: SpaceHead) -> Iterator[Law]:
+    """A fault where a device has several planes: captures that stand one behind the other."""
+    planes = Counter(
+        plane.name
+        for plane in head.planes
+        if gpu_ordinal(plane.name) is not None and any(line.events for line in plane.lines)
+    )
+    if twice := [name for name, count in planes.items() if count > 1]:
+        detail = (
+            f"'{twice[0]}' has {planes[twice[0]]} planes with work: several captures are in one "
+            "file, whose times mean nothing together; give each in a file of its own"
+        )
+        yield Law("one_run", "fail", detail, TIMED, 1, planes[twice[0]], "captures in a file")
 
 
 def _date_ns(environment: PlaneHead | None, name: str) -> int:

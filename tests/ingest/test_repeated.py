@@ -45,6 +45,30 @@ def test_events_of_a_line_that_are_flushed_again_count_once(tmp_path):
     assert law(trace).found == 9
 
 
+def test_a_copy_of_a_stream_with_other_stamps_counts_once(tmp_path):
+    late = [event(e.name, e.start_ns + 70, e.duration_ns - 30, **e.stats) for e in KERNELS]
+    trace = opened(tmp_path, line("Stream #7(Compute)", *KERNELS), line("Stream #8(Copy)", *late))
+    assert trace.events["duration_ns"].tolist() == [300] * 6
+    assert (law(trace).verdict, law(trace).found) == ("warn", 12)
+
+
+def test_kernels_of_one_replay_of_a_graph_share_a_launch(tmp_path):
+    nodes = [
+        event("fusion_1", 1000 + 500 * i, 300, correlation_id=9, cuda_graph_node_id=i + 1)
+        for i in range(4)
+    ]
+    assert len(opened(tmp_path, line("Stream #7(Compute)", *nodes)).events) == 4
+
+
+def test_kernels_without_length_take_the_times_of_work_away(tmp_path):
+    instant = event("fusion_1", 9000, 0, correlation_id=77, hlo_op=Ref("fusion.1"), program_id=7)
+    trace = opened(tmp_path, line("Stream #7(Compute)", *KERNELS, instant))
+    found = next(law for law in trace.trust if law.check == "durations")
+    assert (found.verdict, found.expected, found.found) == ("fail", 7, 6)
+    assert "breakdown" in found.withholds
+    assert "step_time" not in found.withholds
+
+
 def frame(*rows):
     """Rows of device, name, line, start, end, correlation id."""
     known = [
@@ -59,6 +83,12 @@ def frame(*rows):
 def test_equal_pieces_without_a_launch_on_two_streams_are_two():
     work = frame((0, 1, 1, 10, 20, -1), (0, 1, 2, 10, 20, -1), (0, 1, 2, 30, 40, -1))
     assert without_repeats(work)[1] == 0
+
+
+def test_a_launch_brings_one_kernel_of_a_name_and_op():
+    twice = frame((0, 1, 1, 10, 20, 5), (0, 1, 2, 15, 22, 5), (0, 2, 1, 30, 40, 5))
+    assert without_repeats(twice.assign(op=3))[1] == 1
+    assert without_repeats(twice.assign(op=0))[1] == 0  # it may be a graph that nothing marks
 
 
 def test_equal_pieces_of_two_launches_or_devices_are_two():

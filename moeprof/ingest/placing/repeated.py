@@ -1,9 +1,10 @@
 """Leaves out device work that a profile holds twice.
 
-A profiler that flushes a buffer again, or a tool that copies a stream's line, repeats events
-exactly. A device runs one piece once: pieces alike in device, name, op, start, end and launch are
-one. Without a launch's id, streams may run equal pieces at one time; then only repeats on one line
-count.
+A profiler that flushes a buffer again, or a tool that copies a stream's line, repeats events, with
+the same stamps or others. A device runs one piece once: pieces alike in device, name, op, start,
+end and launch are one. Without a launch's id, streams may run equal pieces at one time; then only
+repeats on one line count. A launch outside of graphs brings one kernel of a name and op, whatever
+its stamps: a second one is the same again.
 """
 
 from __future__ import annotations
@@ -22,18 +23,41 @@ def without_repeats(work: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Of equal pieces the first stays. Pieces without length stay: many may share a stamp.
     """
-    is_tie = _ties(work)
-    if not is_tie.any():
-        return work, 0
-    places = np.flatnonzero(is_tie)
-    tied = work[[*_SAME, "line"]].iloc[places]
-    has_launch = (tied["correlation_id"] >= 0).to_numpy()
-    is_again = tied.assign(line=tied["line"].where(~has_launch, -1)).duplicated().to_numpy()
+    is_again = _alike(work) | _of_one_launch(work)
     if not is_again.any():
         return work, 0
-    kept = np.ones(len(work), bool)
-    kept[places[is_again]] = False
-    return work[kept].reset_index(drop=True), int(is_again.sum())
+    return work[~is_again].reset_index(drop=True), int(is_again.sum())
+
+
+def _alike(work: pd.DataFrame) -> Flags:
+    """Whether a piece repeats an earlier one exactly."""
+    is_again: Flags = np.zeros(len(work), bool)
+    places = np.flatnonzero(_ties(work))
+    if len(places):
+        tied = work[[*_SAME, "line"]].iloc[places]
+        has_launch = (tied["correlation_id"] >= 0).to_numpy()
+        line = tied["line"].where(~has_launch, -1)
+        is_again[places] = tied.assign(line=line).duplicated().to_numpy()
+    return is_again
+
+
+def _of_one_launch(work: pd.DataFrame) -> Flags:
+    """Whether a piece is of the same launch, name and op as an earlier one, outside of graphs.
+
+    Without an op nothing tells a launch from the replay of a graph that the profiler did not mark.
+    """
+    is_again: Flags = np.zeros(len(work), bool)
+    is_launched = (work["correlation_id"] >= 0) & (work["op"] > 0)
+    is_launched &= (work["graph_id"] < 0) & (work["graph_node"] < 0)
+    places = np.flatnonzero(is_launched.to_numpy())
+    ids = work["correlation_id"].to_numpy()[places]
+    order = np.argsort(ids, kind="stable")  # nearly in order: cheap
+    same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if len(same):
+        doubtful = np.sort(places[order[np.union1d(same, same + 1)]])
+        keys = work[["device", "name", "op", "correlation_id"]].iloc[doubtful]
+        is_again[doubtful] = keys.duplicated().to_numpy()
+    return is_again
 
 
 def _ties(work: pd.DataFrame) -> Flags:

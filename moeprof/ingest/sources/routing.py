@@ -32,6 +32,16 @@ def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     return _read(routing, ROUTING), _read(received, RECEIVED)
 
 
+def readable_routing(
+    run: Path | None,
+) -> tuple[tuple[pd.DataFrame, pd.DataFrame], tuple[str, ...]]:
+    """What `read_routing` gives, or no routing and why: the times of the run do not need it."""
+    try:
+        return read_routing(run), ()
+    except TraceError as error:
+        return (ROUTING.frame(), RECEIVED.frame()), (f"no routing is known: {error}",)
+
+
 def _read(files: list[Path], schema: Schema) -> pd.DataFrame:
     frames = [_one(file, schema) for file in files]
     if not frames:

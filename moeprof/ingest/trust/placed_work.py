@@ -77,6 +77,8 @@ def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
 def durations(evidence: Evidence) -> Law:
     """Whether pieces on serial streams last longer than they can."""
     events = evidence.work
+    if instant := _without_length(events):
+        return instant
     ends = [one for losses in evidence.losses for one in losses.endless if one.is_cut]
     cut = int((events["duration_ns"] != events["recorded_ns"]).sum()) - len(ends)
     loose = "; ".join(
@@ -93,6 +95,18 @@ def durations(evidence: Evidence) -> Law:
         f"{format_ns(raw_ns)} before repair"
     )
     return Law("durations", "warn", "; ".join(filter(None, (detail, loose))))
+
+
+def _without_length(events: pd.DataFrame) -> Law | None:
+    """Kernels that took no time are not known, and no sum with them is; starts and ends are."""
+    is_kernel = _label_is(events["kind"], lambda kind: kind == "kernel")
+    kernels = int(is_kernel.sum())
+    instant = int((is_kernel & (events["recorded_ns"].to_numpy() == 0)).sum())
+    if not instant:
+        return None
+    detail = f"{instant:,} of {kernels:,} kernels have no length: what they took is not recorded"
+    lost = tuple(name for name in TIMED if name != "step_time")
+    return Law("durations", "fail", detail, lost, kernels, kernels - instant, "kernels")
 
 
 def time_stamps(evidence: Evidence) -> Law:
@@ -119,8 +133,8 @@ def recorded_once(evidence: Evidence) -> Law:
     detail = "no piece of device work is recorded twice"
     if again:
         detail = (
-            f"{again:,} of {kept + again:,} pieces of device work repeat another one exactly and "
-            "are left out"
+            f"{again:,} of {kept + again:,} pieces of device work are recorded again, alike or of "
+            "the same launch, and are left out"
         )
     verdict: Verdict = "warn" if again else "ok"
     found = kept + again

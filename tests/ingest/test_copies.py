@@ -1,0 +1,66 @@
+"""Copies of a profile beside it, and captures put one behind the other, are no further hosts."""
+
+import pytest
+from builders.sessions import profile, write
+from builders.xspace import Plane, event, host, line, xspace
+
+from moeprof.analyzers.expert_load import expert_load
+from moeprof.ingest import open_run
+from moeprof.ingest.sources.copies import without_copies
+
+
+def test_a_copy_of_a_file_is_left_out_and_named(tmp_path):
+    session = tmp_path / "plugins" / "profile" / "s"
+    write(session / "nodeA.xplane.pb", profile((0, 10**9)))
+    write(session / "nodeA (copy).xplane.pb", profile((0, 10**9)))
+    write(session / "nodeB.xplane.pb", profile((5, 10**9)))
+    trace = open_run(tmp_path)
+    assert len(trace.meta.hosts) == 2
+    assert any("is a copy of" in note for note in trace.meta.notes)
+
+
+def test_files_of_one_size_and_other_bytes_stay(tmp_path):
+    files = [tmp_path / name for name in "abc"]
+    for file, text in zip(files, ("one", "two", "one"), strict=True):
+        file.write_text(text)
+    kept, notes = without_copies(files)
+    assert kept == files[:2]
+    assert notes == ("c is a copy of a: left out",)
+
+
+def test_files_that_are_not_there_stay_for_their_reader(tmp_path):
+    missing = [tmp_path / "x", tmp_path / "y"]
+    assert without_copies(missing) == (missing, ())
+
+
+def captured(at):
+    kernels = [event("fusion_1", at + 500 * i, 300, correlation_id=i) for i in range(4)]
+    return xspace(Plane("/device:GPU:0", (line("Stream #7(Compute)", *kernels),)), host())
+
+
+def test_two_captures_in_one_file_have_no_times(tmp_path):
+    file = tmp_path / "both.xplane.pb"
+    file.write_bytes(captured(1000) + captured(9_000_000))
+    law = next(law for law in open_run(file).trust if law.check == "one_run")
+    assert (law.verdict, law.expected, law.found) == ("fail", 1, 2)
+    assert "several captures are in one file" in law.detail
+    assert "step_time" in law.withholds
+
+
+def test_a_plane_that_is_written_in_pieces_is_one_capture(tmp_path):
+    file = tmp_path / "pieces.xplane.pb"
+    file.write_bytes(captured(1000) + xspace(Plane("/device:GPU:0"), host(line("python"))))
+    assert all(law.verdict != "fail" for law in open_run(file).trust if law.check == "one_run")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_routing_that_cannot_be_read_costs_nothing_else(tmp_path, content):
+    run = tmp_path / "run"
+    write(run / "plugins" / "profile" / "s" / "nodeA.xplane.pb", profile((0, 10**9)))
+    write(run / "routing" / "p0.parquet", content)
+    trace = open_run(run)
+    assert trace.steps["used"].all()
+    assert expert_load(trace).table.empty
+    truncated = next(law for law in trace.trust if law.check == "truncated")
+    assert truncated.verdict == "warn"
+    assert "no routing is known" in truncated.detail
