@@ -30,6 +30,18 @@ def test_no_execution_gives_no_step():
     assert cut_steps([], [], [])[0] == []
 
 
+def test_executions_that_start_at_once_on_two_devices_are_one_step():
+    both = [
+        run(TRAIN, 10 * step + device, 100 * step, 100 * step + 40 + device, devices=1)
+        for step in range(4)
+        for device in range(2)
+    ]
+    steps = cut_steps(both, [], [])[0]
+    assert [(s.start_ns, s.end_ns, len(s.runs)) for s in steps] == [
+        (100 * step, 100 * step + 41, 2) for step in range(4)
+    ]
+
+
 def test_markers_name_the_steps_of_the_runs_launched_in_them():
     # the host is ahead: both launches lie before the first run ends
     markers = [marker(3, 0, 10), marker(4, 10, 20)]

@@ -19,7 +19,10 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     first execution and after the last, so those steps may lack one.
     """
     ordered = sorted(executions, key=lambda e: e.start_ns)
-    starts = [e.start_ns for e in ordered if e.module == main]
+    last_end: dict[int, int] = {}  # those that start at once, on several devices, are one step
+    for e in (e for e in ordered if e.module == main):
+        last_end[e.start_ns] = max(e.end_ns, last_end.get(e.start_ns, e.end_ns))
+    starts, ends = list(last_end), list(last_end.values())
     gaps: list[list[Execution]] = [[] for _ in range(len(starts) + 1)]  # before, between, after
     for execution in ordered:
         gaps[bisect_right(starts, execution.start_ns)].append(execution)
@@ -27,7 +30,6 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     between = set.intersection(*(modules[1:-1] or modules[1:]))
     preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
     unclear = between - preparing
-    ends = [e.end_ns for e in ordered if e.module == main]
     preparing |= {m for m in unclear if _is_nearer_to_the_next(m, gaps[1:-1], ends, starts)}
     return [
         sorted(
