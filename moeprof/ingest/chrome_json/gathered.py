@@ -62,6 +62,15 @@ _LARGEST = 2**62
 _HALF = re.compile("[\ud800-\udfff]")
 
 
+def _thread(event: Event) -> tuple[str, str]:
+    return _id(event.get("pid")), _id(event.get("tid"))
+
+
+def _arguments(event: Event) -> dict[str, object]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
 class Gathered:
     """Columns of the complete events, and names of processes and threads by their number.
 
@@ -78,6 +87,7 @@ class Gathered:
         self.renamed: dict[str, tuple[str, str]] = {}
         self.dropped: Counter[str] = Counter()
         self.complete = 0
+        self._open: dict[tuple[str, str], list[Event]] = {}  # begun on a thread, and not yet ended
         self._codes: dict[str, int] = {}
         self._rows = array("q")  # all columns of one event behind each other
 
@@ -89,10 +99,27 @@ class Gathered:
                 self._add_complete(event)
             elif phase == "M":
                 self._add_name(event)
+            elif phase == "B":
+                self._open.setdefault(_thread(event), []).append(event)
+            elif phase == "E":
+                self._add_ended(event)
             elif isinstance(phase, str):
                 self.dropped["other trace events"] += 1
             elif event:  # an empty one ends the traces that JAX writes
                 self.dropped[NO_PHASE] += 1
+
+    def _add_ended(self, end: Event) -> None:
+        """The event that began last on the thread, as a complete one; ends may add arguments."""
+        begun = self._open.get(_thread(end))
+        if not begun:
+            self.dropped["ends without a beginning"] += 1
+            return
+        begin = begun.pop()
+        start_ns, end_ns = nanoseconds(begin.get("ts")), nanoseconds(end.get("ts"))
+        known = None if start_ns is None or end_ns is None else end_ns - start_ns
+        length = None if known is None else str(Decimal(known) / 1000)  # as a stamp is written
+        args = {**_arguments(begin), **_arguments(end)}
+        self._add_complete({**begin, "dur": length, "args": args})
 
     def column(self, name: str) -> Int64s:
         """A column, int64; texts are codes of the labels, numbers that are absent `NONE`."""
