@@ -112,6 +112,12 @@ def sure_rows(events: pd.DataFrame) -> np.ndarray:
     return rows
 
 
+def is_collective(trace: Trace, events: pd.DataFrame) -> np.ndarray:
+    """Whether the op of each piece is a collective: that column of `attribute` alone."""
+    found: np.ndarray = _labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
+    return found
+
+
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 

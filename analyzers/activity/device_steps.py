@@ -11,7 +11,7 @@ import pandas as pd
 from moeprof.analyzers.activity.intervals import between_spans, with_next
 from moeprof.analyzers.activity.spans import joined, places_of, step_spans
 from moeprof.analyzers.activity.unions import Spans
-from moeprof.analyzers.activity.work import work_classes
+from moeprof.analyzers.activity.work import classes_of_events
 from moeprof.tables.trace import Trace
 
 
@@ -37,7 +37,7 @@ class DeviceSteps(NamedTuple):
 @functools.lru_cache(maxsize=2)
 def device_steps(trace: Trace) -> DeviceSteps:
     """All pieces in the used steps. Kept for the last two traces, as several questions ask."""
-    return _pieces(trace, with_next(trace, step_spans(trace)))
+    return _pieces(trace, _used_spans(trace))
 
 
 @functools.lru_cache(maxsize=2)
@@ -46,7 +46,12 @@ def between_steps(trace: Trace) -> DeviceSteps:
 
     A step without an interval has no segment, one that the next overlaps an empty one.
     """
-    return _pieces(trace, between_spans(with_next(trace, step_spans(trace))))
+    return _pieces(trace, between_spans(_used_spans(trace)))
+
+
+@functools.lru_cache(maxsize=2)
+def _used_spans(trace: Trace) -> pd.DataFrame:
+    return with_next(trace, step_spans(trace))
 
 
 def _pieces(trace: Trace, steps: pd.DataFrame) -> DeviceSteps:
@@ -66,5 +71,5 @@ def _pieces(trace: Trace, steps: pd.DataFrame) -> DeviceSteps:
         segment=segments[place[rows], span],
         start_ns=start,
         end_ns=start + events["duration_ns"].to_numpy()[rows],
-        work=work_classes(trace, events)[rows],
+        work=classes_of_events(trace)[rows],
     )

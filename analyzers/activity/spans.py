@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -31,10 +33,12 @@ def step_spans(trace: Trace) -> pd.DataFrame:
     return _hulls(work_of(trace.events).assign(step=-1))
 
 
+@functools.lru_cache(maxsize=2)
 def places_of(trace: Trace) -> tuple[np.ndarray, pd.DataFrame]:
     """For each event the number of its device, and the rows (place, host, device, rank) of these.
 
-    A device without work has no row; its rank is -1 where `trace.devices` does not know it.
+    A device without work has no row; its rank is -1 where `trace.devices` does not know it. Kept
+    for the last two traces.
     """
     hosts, devices = trace.events["host"].cat, trace.events["device"].to_numpy()
     wide = int(devices.max(initial=0)) + 2  # device -1 is one too

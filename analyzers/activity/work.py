@@ -6,13 +6,14 @@ peer copies); names decide where no op is known, or it is a guess.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Set
 
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import attribute, sure_rows
+from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.kernels import COMMUNICATION as KERNELS_OF_COMMUNICATION
 from moeprof.analyzers.classify.kernels import kind_of_kernel
@@ -31,6 +32,12 @@ _COLLECTIVE_OP = (
 )
 _COPY_OP = r"^copy(?:-start|-done)?(?:\.\d+)*$"
 """XLA names an instruction by its opcode and a number, unless a user or a pass renames it."""
+
+
+@functools.lru_cache(maxsize=2)
+def classes_of_events(trace: Trace) -> np.ndarray:
+    """`work_classes` of all events. Kept for the last two traces, as several questions ask."""
+    return work_classes(trace, trace.events)
 
 
 def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
@@ -58,7 +65,6 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
 
 
 def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
-    is_collective = attribute(trace, events)["is_collective"].to_numpy()
     targets = trace.hlo_ops["custom_call_target"]
     sends = {target for target in targets.unique() if exchange_of(target)}
     is_sent = _is_one_of(targets, sends, sure_rows(events))
@@ -66,8 +72,8 @@ def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     names = events["name"].cat
     hits = np.array([kind_of_kernel(n) in KERNELS_OF_COMMUNICATION for n in names.categories], bool)
     is_kernel = hits.take(names.codes.to_numpy()) if len(events) else hits[:0]
-    is_communication: np.ndarray = is_collective | is_sent | is_kernel | is_like_one
-    return is_communication
+    found: np.ndarray = is_collective(trace, events) | is_sent | is_kernel | is_like_one
+    return found
 
 
 def _is_unknown_op(events: pd.DataFrame) -> np.ndarray:

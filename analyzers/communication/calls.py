@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
+from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.members import is_partial, with_ranks
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
@@ -75,7 +75,7 @@ def calls_of(trace: Trace) -> Calls:
     Kept for the last two traces, as several questions ask.
     """
     events = window(trace).events
-    work = events[work_classes(trace, events) == COMMUNICATION]
+    work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
     placed, sites = _with_sites(trace, work)
     pieces = placed[placed["site"] >= 0].sort_values("start_ns", kind="stable")
     if pieces.empty:

@@ -91,6 +91,13 @@ def covered_by_group(group: Int64s, starts: Int64s, ends: Int64s, groups: int) -
     return sums
 
 
+def is_first(ordered: Int64s) -> npt.NDArray[np.bool_]:
+    """Whether each of values in order is the first of its like."""
+    flags = np.ones(len(ordered), bool)
+    flags[1:] = ordered[1:] != ordered[:-1]
+    return flags
+
+
 def last_begun(groups: Int64s, starts: Int64s, group: Int64s, at: Int64s) -> Int64s:
     """Place of the last (group, start) at or before each (group, at); -1 for none.
 

@@ -145,9 +145,14 @@ def _kernels(names: Names, device: int, steps: int, kernels: int) -> np.ndarray:
         place + 1,
         start_ns + 20_000 + device,
         np.full(len(which), STEP_NS // kernels * 4 // 5),
-        {"correlation_id": np.arange(len(which)) + 1, "program_id": PROGRAM_ID},
+        {"correlation_id": _launches(device, len(which)), "program_id": PROGRAM_ID},
         {"hlo_op": place + 4},
     )
+
+
+def _launches(device: int, count: int) -> np.ndarray:
+    """Correlation ids of a device's launches: CUPTI counts those of all devices of a process."""
+    return device * count + np.arange(count) + 1
 
 
 def _grid(steps: int, per_step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +186,7 @@ def _gpu_host(devices: int, steps: int, kernels: int, python_calls: int) -> byte
                 names.event("cuLaunchKernel"),
                 launched_ns,
                 900,
-                {"correlation_id": np.arange(count) + 1},
+                {"correlation_id": _launches(d, count)},
             ),
         )
         for d in range(devices)

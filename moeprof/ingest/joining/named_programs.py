@@ -52,13 +52,17 @@ def join_by_name(record: Record, programs: Mapping[int, Program]) -> None:
 
 
 def _events_by_told(work: Sequence[pd.DataFrame]) -> dict[_Told, int]:
-    """How many events tell each id and name."""
+    """How many events tell each id and name, of work that tells names."""
     found: dict[_Told, int] = defaultdict(int)
-    for part in work:
+    for part in filter(_tells_names, work):
         told, place = _told(part)
         for pair, count in zip(told, np.bincount(place, minlength=len(told)).tolist(), strict=True):
             found[pair] += count
     return found
+
+
+def _tells_names(part: pd.DataFrame) -> bool:
+    return bool(part[PROGRAM_NAME].to_numpy().any())
 
 
 def _told(part: pd.DataFrame) -> tuple[list[_Told], Int64s]:
@@ -149,8 +153,9 @@ def _fresh_ids(record: Record, programs: Mapping[int, Program]) -> Iterator[int]
 def _renamed(part: pd.DataFrame, ids: Mapping[_Told, int]) -> pd.DataFrame:
     if PROGRAM_NAME not in part:
         return part
-    if ids:
+    if ids and _tells_names(part):
         told, place = _told(part)
         new = np.array([ids.get(pair, pair.module) for pair in told], np.int64)
         part = part.assign(module=new[place] if len(told) else part["module"])
-    return part.drop(columns=PROGRAM_NAME)
+    del part[PROGRAM_NAME]
+    return part

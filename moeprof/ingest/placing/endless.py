@@ -98,9 +98,10 @@ def _last_of_streams(work: pd.DataFrame, labels: Labels, not_serial: Collection[
     if not len(rows):
         return rows
     device, line = work["device"].to_numpy()[rows], work["line"].to_numpy()[rows]
-    _, at = np.unique((device * len(labels.texts) + line)[::-1], return_index=True)
-    places: Int64s = np.sort(rows[len(rows) - 1 - at])
-    return places
+    stream, streams = pd.factorize(device * len(labels.texts) + line)
+    last = np.zeros(len(streams), np.int64)
+    np.maximum.at(last, stream, rows)
+    return np.sort(last)
 
 
 def _unbounded(found: Sequence[Endless], work: pd.DataFrame) -> list[Endless]:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from moeprof.ingest.planes.host_plane import HostEvents
-from moeprof.ingest.planes.record import Record
-from moeprof.ingest.xspace.space import ABSENT, Int64s
+from moeprof.ingest.planes.record import Calls, Record
+from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.intervals import last_begun
 
 _MOST_ASKED = 4096
@@ -48,44 +48,31 @@ def _devices(column: object) -> list[int]:
 
 
 def _by_launches(events: HostEvents, is_execute: np.ndarray, record: Record) -> dict[int, int]:
-    is_call = events.has("correlation_id") & ~is_execute
-    if not is_call.any():
+    if not len(record.calls.correlation):
         return {}
-    correlation, owner = _owners(events, is_execute, is_call)
+    places = np.flatnonzero(is_execute)
+    places = places[np.lexsort((events.start_ns[places], events.columns.line[places]))]
     found = {}
     for part in record.work:
         for device in _devices(part["device"]):
             asked = part["correlation_id"].to_numpy()[part["device"].to_numpy() == device]
-            own = _looked_up(correlation, owner, asked[:: -(-len(asked) // _MOST_ASKED)])
-            known, times = np.unique(own[own >= 0], return_counts=True)
+            called = record.calls.of(asked[:: -(-len(asked) // _MOST_ASKED)])
+            own = _owners(events, places, record.calls, called[called >= 0])
+            known, times = np.unique(own, return_counts=True)
             if len(known) and times.max() >= _AGREE * times.sum():
                 found[device] = int(known[times.argmax()])
     return found
 
 
-def _owners(
-    events: HostEvents, is_execute: np.ndarray, is_call: np.ndarray
-) -> tuple[Int64s, Int64s]:
-    """Correlation ids, in order, and the global id of the Execute event that each call lies in."""
-    line, start = events.columns.line.astype(np.int64), events.start_ns
-    places = np.flatnonzero(is_execute)
-    places = places[np.lexsort((start[places], line[places]))]
-    calls = np.flatnonzero(is_call)
-    at = last_begun(line[places], start[places], line[calls], start[calls])
+def _owners(events: HostEvents, places: Int64s, calls: Calls, called: Int64s) -> Int64s:
+    """Global ids of the Execute events, at `places` by line and start, that `called` lie in."""
+    line, start = calls.line[called], calls.start_ns[called]
+    of_places = events.columns.line[places].astype(np.int64)
+    at = last_begun(of_places, events.start_ns[places], line, start)
     around = places[np.maximum(at, 0)]
-    is_in = (at >= 0) & (line[around] == line[calls]) & (start[calls] <= events.end_ns[around])
-    calls, around = calls[is_in], around[is_in]
-    correlation = events.number("correlation_id")[calls]
-    order = np.argsort(correlation, kind="stable")
-    return correlation[order], events.number("global_device_id")[around][order]
-
-
-def _looked_up(correlation: Int64s, owner: Int64s, asked: Int64s) -> Int64s:
-    """The owner of each id; -1 where it has none."""
-    if not len(correlation):
-        return np.full(len(asked), ABSENT, np.int64)
-    at = np.minimum(np.searchsorted(correlation, asked), len(correlation) - 1)
-    return np.where(correlation[at] == asked, owner[at], -1)
+    is_in = (at >= 0) & (events.columns.line[around] == line) & (start <= events.end_ns[around])
+    owners: Int64s = events.number("global_device_id")[around[is_in]]
+    return owners
 
 
 def _by_distance(found: Mapping[int, int], devices: Sequence[int]) -> dict[int, int]:

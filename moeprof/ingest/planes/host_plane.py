@@ -18,7 +18,7 @@ from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.outliers import drop_impossible
 from moeprof.ingest.planes.record import Calls, Launch, Marker, Record, names_that, sound
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
-from moeprof.tables.intervals import last_begun
+from moeprof.tables.intervals import is_first, last_begun
 
 HOST_PLANE = "/host:CPU"
 _NUMBERS = (
@@ -134,9 +134,9 @@ def read_calls(events: HostEvents) -> Calls:
     places = np.flatnonzero(events.has("correlation_id") & (events.stated_run == ABSENT))
     correlation, start = events.number("correlation_id")[places], events.start_ns[places]
     order = np.lexsort((start, correlation))
-    ids, first = np.unique(correlation[order], return_index=True)
-    order = order[first]
-    return Calls(ids, start[order], events.columns.line[places][order].astype(np.int64))
+    order = order[is_first(correlation[order])]
+    line = events.columns.line[places][order].astype(np.int64)
+    return Calls(correlation[order], start[order], line)
 
 
 @dataclass(frozen=True)
@@ -170,16 +170,16 @@ class RunIds:
         own = _found(self.correlation[first:last], self.run_id[first:last], correlation)
         if (own != -1).all():
             return own
-        return np.where(own == -1, _found(*self._of_all_devices(), correlation), own)
+        return np.where(own == -1, _found(*self._of_all_devices, correlation), own)
 
+    @cached_property
     def _of_all_devices(self) -> tuple[Int64s, Int64s]:
         """Correlation ids that are of one execution, in order, and their run ids."""
         order = np.lexsort((self.run_id, self.correlation))
         ids, runs = self.correlation[order], self.run_id[order]
-        known, first = np.unique(ids, return_index=True)
-        last = np.searchsorted(ids, known, "right") - 1
-        is_one = runs[first] == runs[last]
-        return known[is_one], runs[first][is_one]
+        is_low, is_high = is_first(ids), is_first(ids[::-1])[::-1]
+        is_one = runs[is_low] == runs[is_high]
+        return ids[is_low][is_one], runs[is_low][is_one]
 
 
 def _found(known: Int64s, runs: Int64s, asked: Int64s) -> Int64s:

@@ -16,6 +16,7 @@ from moeprof.units import format_count, format_ns, format_percent
 
 _LISTED = 3
 _SLACK = 1.001
+_STAMPS = ["start_ns", "duration_ns"]
 """Stamps are rounded to whole nanoseconds: sums may exceed what passed by that much."""
 
 
@@ -176,28 +177,26 @@ def stream_time(evidence: Evidence) -> Law:
 
     Pieces of one launch, nodes of a graph, may run at once and be recorded on one stream.
     """
-    events = evidence.events[_on_streams(evidence)]
-    if events.empty:
+    is_on_one = _on_streams(evidence)
+    if not is_on_one.any():
         return Law("stream_time", "unchecked", "no stream of a GPU")
-    places = ["host", "device", "line"]
-    stamps = pd.DataFrame(
-        {
-            "place": events.groupby(places, observed=True, sort=False).ngroup().to_numpy(),
-            "launch": _launch_numbers(events),
-            "start": events["start_ns"].to_numpy(),
-            "end": (events["start_ns"] + events["duration_ns"]).to_numpy(),
-        }
-    )
-    by_place = stamps.groupby("place")
-    passed = (by_place["end"].max() - by_place["start"].min()).to_numpy()
-    worked = (stamps["end"] - stamps["start"]).groupby(stamps["place"]).sum().to_numpy()
+    events = evidence.events[["host", "device", "line", "correlation_id", *_STAMPS]]
+    events = events if is_on_one.all() else events[is_on_one]
+    starts, lengths = (events[name].to_numpy() for name in _STAMPS)
+    place = _streams(events)
+    first = np.full(int(place.max()) + 1, starts.max())
+    np.minimum.at(first, place, starts)
+    last, worked = first.copy(), np.zeros_like(first)
+    np.maximum.at(last, place, starts + lengths)
+    np.add.at(worked, place, lengths)
+    passed = last - first
     if (worked > _SLACK * passed).any():
-        worked = np.minimum(worked, _by_launch(stamps))  # ids may be used again
+        worked = np.minimum(worked, _by_launch(place, events))  # ids may be used again
     worst = int(np.argmax(worked / np.maximum(passed, 1)))
     if worked[worst] <= _SLACK * passed[worst]:
         detail = "work on each stream takes no longer than the time that passed"
         return Law("stream_time", "ok", detail)
-    row = events.iloc[int(np.flatnonzero(stamps["place"].to_numpy() == worst)[0])]
+    row = events.iloc[int(np.flatnonzero(place == worst)[0])]
     where = f"'{row['line']}' of {_gpu(evidence, str(row['host']), int(row['device']))}"
     detail = (
         f"{format_ns(int(worked[worst]))} of work on {where} in {format_ns(int(passed[worst]))}: "
@@ -222,13 +221,26 @@ def _on_streams(evidence: Evidence) -> np.ndarray:
     return flags
 
 
-def _launch_numbers(events: pd.DataFrame) -> np.ndarray:
-    ids = events["correlation_id"].to_numpy()
-    return np.where(ids >= 0, ids, -1 - np.arange(len(ids)))
+def _streams(events: pd.DataFrame) -> np.ndarray:
+    """A number of the stream of each event, in order of their first."""
+    hosts, lines = events["host"].cat, events["line"].cat
+    wide = int(events["device"].max()) + 2  # device -1 is one too
+    of_device = hosts.codes.to_numpy().astype(np.int64) * wide + events["device"].to_numpy() + 1
+    place, _ = pd.factorize(of_device * (len(lines.categories) + 1) + lines.codes.to_numpy())
+    return place
 
 
-def _by_launch(stamps: pd.DataFrame) -> np.ndarray:
+def _by_launch(place: np.ndarray, events: pd.DataFrame) -> np.ndarray:
     """Time from the first start to the last end of each launch, summed over each stream."""
+    ids, starts = events["correlation_id"].to_numpy(), events["start_ns"].to_numpy()
+    stamps = pd.DataFrame(
+        {
+            "place": place,
+            "launch": np.where(ids >= 0, ids, -1 - np.arange(len(ids))),
+            "start": starts,
+            "end": starts + events["duration_ns"].to_numpy(),
+        }
+    )
     spans = stamps.groupby(["place", "launch"]).agg(start=("start", "min"), end=("end", "max"))
     sums: np.ndarray = (spans["end"] - spans["start"]).groupby(level="place").sum().to_numpy()
     return sums
