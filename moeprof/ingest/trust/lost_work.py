@@ -226,7 +226,8 @@ def _streams(events: pd.DataFrame) -> np.ndarray:
     hosts, lines = events["host"].cat, events["line"].cat
     wide = int(events["device"].max()) + 2  # device -1 is one too
     of_device = hosts.codes.to_numpy().astype(np.int64) * wide + events["device"].to_numpy() + 1
-    place, _ = pd.factorize(of_device * (len(lines.categories) + 1) + lines.codes.to_numpy())
+    keys = of_device * (len(lines.categories) + 1) + lines.codes.to_numpy()
+    place: np.ndarray = pd.factorize(keys)[0]
     return place
 
 
