@@ -123,7 +123,7 @@ def _half_of_launches_lost(space: Space, rng: random.Random) -> None:
         keep(line, lambda event: event.metadata_id not in calls or rng.random() < 0.5)
 
 
-@kind(loses=True)
+@kind(loses=True, invisible="a script without annotations, and no run record, leaves the same")
 def _annotations_lost(space: Space, rng: random.Random) -> None:
     host = host_plane(space)
     codes = {k for k, found in host.stat_metadata.items() if found.name == "step_num"}
@@ -148,7 +148,7 @@ def _host_plane_lost(space: Space, rng: random.Random) -> None:
         space.planes.remove(host)
 
 
-@kind(loses=True)
+@kind(loses=True, invisible="which program runs ahead of a step, its call alone tells")
 def _executes_lost(space: Space, rng: random.Random) -> None:
     host = host_plane(space)
     calls = names_of(host, lambda name: "Execute" in name) if host is not None else set()

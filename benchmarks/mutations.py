@@ -31,14 +31,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "ingest"))
 
 import mutation_losses  # noqa: F401 (registers its kinds)
 import mutation_same  # noqa: F401
-import numpy as np
 from descriptors import message_class
-from headline import RESULTS, ROOT, Figure, headline, headline_of, is_same
+from headline import RESULTS, ROOT, Figure, headline_of, is_same
 from machine import machine
+from mutation_folders import FOLDER_KINDS, FolderKind, profile_of
 from mutation_kinds import KINDS, Kind, Space
 
 from moeprof.errors import MoeprofError
 from moeprof.ingest import open_run
+from moeprof.tables.trace import Trace
 
 OFF = 0.01
 RIGHT, WITHHELD, WARNED, WRONG = "right", "withheld", "wrong_with_a_warning", "wrong_under_good"
@@ -57,27 +58,30 @@ def captures() -> dict[str, Path]:
 
 def read_space(run: Path) -> Space:
     """The profile of a capture as a message."""
-    file = run if run.is_file() else next(run.glob("plugins/profile/*/*.xplane.pb.gz"))
+    file = profile_of(run)
     return message_class("tensorflow.profiler.XSpace").FromString(
         gzip.decompress(file.read_bytes())
     )
 
 
-def damaged(run: Path, kind: Kind, seed: int, folder: Path) -> Path:
+def damaged(run: Path, kind: Kind | FolderKind, seed: int, folder: Path) -> Path:
     """A copy of the capture in `folder` with the damage."""
     name = f"{run.name.partition('.')[0]}-{kind.name}"
     rng = random.Random(zlib.crc32(f"{name} {seed}".encode()))
-    data = kind.change(read_space(run), rng)
+    space = read_space(run)
+    data = space.SerializeToString() if isinstance(kind, FolderKind) else kind.change(space, rng)
+    made = folder / (f"{name}.xplane.pb" if run.is_file() else name)
     if run.is_file():
-        made = folder / f"{name}.xplane.pb"
         made.write_bytes(data)
-        return made
-    made = folder / name
-    shutil.copytree(run, made)
-    file = next(made.glob("plugins/profile/*/*.xplane.pb.gz"))
-    file.unlink()
-    file.with_suffix("").write_bytes(data)
-    return made
+    else:
+        shutil.copytree(run, made)
+        file = profile_of(made)
+        file.unlink()
+        file.with_suffix("").write_bytes(data)
+    return kind.change(made, rng) if isinstance(kind, FolderKind) else made
+
+
+ALL_KINDS: list[Kind | FolderKind] = [*KINDS, *FOLDER_KINDS]
 
 
 class Sound:
@@ -89,64 +93,97 @@ class Sound:
         self.whole = headline_of(self.trace)
         self._parts: dict[tuple[object, ...], dict[str, Figure]] = {}
 
-    def answers(self, steps: int) -> Iterator[dict[str, Figure]]:
-        """Figures that a record of so many of the steps may give, the likeliest first.
+    def answers(self, found: Trace) -> Iterator[dict[str, Figure]]:
+        """Figures that `found`, a record of some steps and devices, may give, the likeliest first.
 
-        A record may leave out any steps and any devices but one.
+        A record may leave out any steps and devices; which devices, it says itself.
         """
+        yield self.whole["figures"]  # type: ignore[misc]
         table = self.trace.steps
         used = table["step"][table["used"]].tolist()
-        devices = self.trace.devices[["host", "device"]].to_records(index=False).tolist()
-        lost = [(), *([(place,) for place in devices] if len(devices) > 1 else [])]
-        for gone in lost:
-            for kept in combinations(used, steps):
-                yield self._part(kept, gone)
+        kept = min(int(found.steps["used"].sum()), len(used))
+        places = [set(own.events["device"].unique().tolist()) for own in (self.trace, found)]
+        lost = tuple(sorted(places[0] - places[1])) if places[0] > places[1] else ()
+        likely = []
+        if len(found.steps) == len(table):
+            is_used = found.steps["used"].to_numpy() & table["used"].to_numpy()
+            likely.append(tuple(table["step"].to_numpy()[is_used].tolist()))
+        for steps in dict.fromkeys([*likely, *combinations(used, kept)]):
+            yield self._part(steps, lost)
 
-    def _part(self, steps: tuple[int, ...], lost: tuple[tuple[str, int], ...]) -> dict[str, Figure]:
+    def _part(self, steps: tuple[int, ...], lost: tuple[int, ...]) -> dict[str, Figure]:
         if (steps, lost) not in self._parts:
-            table, events = self.trace.steps, self.trace.events
-            is_lost = np.zeros(len(events), bool)
-            for host, device in lost:
-                is_lost |= ((events["host"] == host) & (events["device"] == device)).to_numpy()
-            part = replace(
-                self.trace,
-                steps=table.assign(used=table["step"].isin(steps)),
-                events=events.assign(step=events["step"].where(~is_lost, -1)),
-            )
-            self._parts[steps, lost] = headline_of(part)["figures"]  # type: ignore[assignment]
+            part = _without(self.trace, lost) if lost else self.trace
+            table = part.steps.assign(used=part.steps["step"].isin(steps))
+            self._parts[steps, lost] = headline_of(replace(part, steps=table))["figures"]  # type: ignore[assignment]
         return self._parts[steps, lost]
+
+
+def _without(trace: Trace, lost: tuple[int, ...]) -> Trace:
+    """The trace as if these devices had not been there: steps last as long as the others work."""
+    frames = {
+        name: table[~table["device"].isin(lost)].reset_index(drop=True)
+        for name in ("events", "devices", "executions", "rendezvous")
+        for table in [getattr(trace, name)]
+    }
+    runs = frames["executions"].assign(
+        end_ns=frames["executions"]["start_ns"] + frames["executions"]["duration_ns"]
+    )
+    ends = runs.groupby("step").agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+    ends = ends.reindex(trace.steps["step"]).reset_index()
+    start_ns = ends["start_ns"].fillna(trace.steps["start_ns"]).astype("int64")
+    duration_ns = (ends["end_ns"] - start_ns).fillna(trace.steps["duration_ns"]).astype("int64")
+    return replace(
+        trace,
+        meta=replace(trace.meta, devices=trace.meta.devices - len(lost)),
+        steps=trace.steps.assign(start_ns=start_ns, duration_ns=duration_ns),
+        **frames,
+    )
 
 
 def judged(sound: Sound, run: Path) -> tuple[str, dict[str, list[object]]]:
     """How the damaged run fares, and its wrong figures with the sound ones."""
     try:
-        found = headline(run)
+        trace = open_run(run)
+        found = headline_of(trace)
     except MoeprofError as error:
         return REFUSED, {"error": [str(error)]}
     after: Mapping[str, Figure] = found["figures"]  # type: ignore[assignment]
     before: Mapping[str, Figure] = sound.whole["figures"]  # type: ignore[assignment]
+    is_good = _is_good(sound, found["laws"])  # type: ignore[arg-type]
     nearest: dict[str, list[object]] | None = None
-    for right in sound.answers(int(str(found["steps_used"]))):
+    for right in sound.answers(trace):
         off = {
             name: [value, after[name]]
             for name, value in right.items()
-            if after[name] is not None and not is_same(value, after[name], OFF)
+            if after[name] is not None
+            and not is_same(before[name] if value is None else value, after[name], OFF)
         }
+        if not is_good:  # it says how much the record does not tell, and no more than it does
+            off.pop(_NOT_TOLD, None)
         if nearest is None or len(off) < len(nearest):
             nearest = off
         if not off:
             is_less = any(after[name] is None and before[name] is not None for name in before)
             return (WITHHELD if is_less else RIGHT), {}
-    news = {law for law, v in found["laws"].items() if v != sound.whole["laws"].get(law, "ok")}  # type: ignore[attr-defined]
-    is_good = not any(found["laws"][law] in ("warn", "fail") for law in news)  # type: ignore[index]
-    if nearest is None:  # steps that the sound capture does not have
-        nearest = {"steps_used": [sound.whole["steps_used"], found["steps_used"]]}
-    return (WRONG if is_good else WARNED), nearest
+    return (WRONG if is_good else WARNED), nearest or {}
+
+
+_NOT_TOLD = "breakdown.unattributed_share"
+
+
+def _is_good(sound: Sound, laws: Mapping[str, str]) -> bool:
+    """Whether no law warns that did not before."""
+    before: Mapping[str, str] = sound.whole["laws"]  # type: ignore[assignment]
+    return not any(
+        verdict in ("warn", "fail") and verdict != before.get(law, "ok")
+        for law, verdict in laws.items()
+    )
 
 
 def runs(
-    kinds: list[Kind], chosen: Mapping[str, Path], seeds: int
-) -> Iterator[tuple[Kind, str, int, str, dict[str, list[object]]]]:
+    kinds: list[Kind | FolderKind], chosen: Mapping[str, Path], seeds: int
+) -> Iterator[tuple[Kind | FolderKind, str, int, str, dict[str, list[object]]]]:
     """Every kind over every capture with every seed, and how it fared."""
     sound = {name: Sound(run) for name, run in chosen.items()}
     for kind in kinds:
@@ -166,7 +203,7 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the figures that are wrong")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    kinds = [kind for kind in KINDS if not given.kind or kind.name in given.kind]
+    kinds = [kind for kind in ALL_KINDS if not given.kind or kind.name in given.kind]
     chosen = {n: r for n, r in captures().items() if not given.capture or n in given.capture}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     examples: dict[str, dict[str, object]] = {}
@@ -175,7 +212,7 @@ def main() -> int:
         if verdict == WRONG:
             examples.setdefault(f"{kind.name} {name} {seed}", dict(off))
         if given.show and verdict not in (RIGHT, WITHHELD):
-            print(f"{kind.name} {name} {seed}: {verdict}: {off}")
+            print(f"{kind.name} {name} {seed}: {verdict}: {off}", flush=True)
     for kind in kinds:
         told = ", ".join(f"{n} {what}" for what, n in counts[kind.name].most_common())
         print(f"{kind.name:40} {'loses' if kind.loses else 'same ':6} {told}")

@@ -66,6 +66,8 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     buffers = trace.buffers[trace.buffers["module"].eq(module)]
     if rows.empty or buffers.empty or int(rows["argument_bytes"].iloc[0]) < 0:
         return None
+    if module not in programs_of(trace):  # its instructions are damaged, its buffers are not
+        return None
     stated, buffers = rows.iloc[0], on_device(buffers)
     heaps = tuple(heaps_of(buffers))
     op = _op_at(heaps[0], programs_of(trace)[module].ops) if heaps else ""

@@ -173,7 +173,8 @@ def _strange(host: Host) -> tuple[str, ...]:
 def _losses(table: HostTables) -> HostLosses:
     record = table.host.record
     knows = compares_devices(record.executed, table.lost)
-    return HostLosses(table.host.name, table.lost, table.silent, table.endless, knows)
+    found = (table.lost, table.silent, table.endless, knows, table.unlaunched, table.pieces)
+    return HostLosses(table.host.name, *found)
 
 
 def _meta(

@@ -23,12 +23,14 @@ from moeprof.ingest.placing.lost_launches import (
     lost_launches,
     without_lost,
 )
+from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces, lost_pieces
 from moeprof.ingest.placing.recurrence import with_recurring_runs
 from moeprof.ingest.placing.repeated import REPEATED, without_repeats
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
 from moeprof.ingest.placing.silent_devices import silent_devices
 from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
+from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched, unlaunched
 from moeprof.ingest.planes.outliers import near_the_work
 from moeprof.ingest.planes.record import (
     COLUMNS,
@@ -67,6 +69,8 @@ class HostTables:
     lost: LostLaunches = NOTHING_LOST
     silent: tuple[int, ...] = ()
     endless: tuple[Endless, ...] = ()
+    unlaunched: Unlaunched = NONE_UNLAUNCHED
+    pieces: LostPieces = NOTHING_MISSED
 
 
 def host_tables(
@@ -111,6 +115,9 @@ def host_tables(
         pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
         cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
     cut = cut._replace(steps=without_cut_short(cut.steps, mine, step[is_work], ops))
+    of_row = _steps_of_executions(rows, step_of, lost.excluded)
+    kept, pieces = lost_pieces(cut.steps, mine, number, rows, of_row, ops)
+    cut = cut._replace(steps=kept)
     self_ns = np.zeros(len(work), np.int64)
     self_ns[is_work] = _self_ns(mine, number, host, ops, inside)
     if rows is not counted:
@@ -124,7 +131,8 @@ def host_tables(
         known = known[~_is_of(known["device"], lost.excluded)].reset_index(drop=True)
     said = (*notes, *unclear)
     tables = HostTables(host, known, cut, step_of, stray_ns, not_serial, said, lost, silent)
-    return replace(tables, endless=endless), work
+    lacking = unlaunched(record.calls, work, work["step"].to_numpy())
+    return replace(tables, endless=endless, unlaunched=lacking, pieces=pieces), work
 
 
 def _steps(

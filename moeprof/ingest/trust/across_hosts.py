@@ -54,8 +54,9 @@ def processes(evidence: Evidence) -> Law:
     """Whether the profile of every process of the run is there, by its record and its programs."""
     told = evidence.processes
     read = f"{len(evidence.hosts)} process(es) read"
-    if evidence.ranked is not None and evidence.ranked.missing:
-        return _devices_missing(evidence, evidence.ranked, read)
+    found = evidence.ranked
+    if found is not None and found.missing and not found.devices.empty:
+        return _devices_missing(evidence, found, read)
     if told.missing:
         which = ", ".join(told.missing)
         detail = f"{read} of {told.expected}; no profile of {which}: ranks there are not known"
@@ -66,8 +67,7 @@ def processes(evidence: Evidence) -> Law:
         return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
     if told.expected:
         return Law("processes", "ok", f"{read} of {told.expected}")
-    found = evidence.ranked
-    if found is not None and found.expected and not found.unknown:
+    if found is not None and found.expected and not (found.unknown or found.missing):
         all_there = f"{read}; all {found.expected} device(s) that its programs name are there"
         figures = (found.expected, len(found.devices), "devices")
         return Law("processes", "ok", all_there, (), *figures)

@@ -11,7 +11,9 @@ import pandas as pd
 
 from moeprof.ingest.placing.endless import Endless
 from moeprof.ingest.placing.lost_launches import LostLaunches
+from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces
 from moeprof.ingest.placing.step_ways import StepWays
+from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched
 from moeprof.ingest.planes.record import Lead, NamedPrograms
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
@@ -34,7 +36,8 @@ HOST_TOLD = ("launch", "sync_gaps")
 class HostLosses:
     """What a host's record lacks: work of launches, devices, ends of last pieces.
 
-    ``knows_devices``: whether the host tells which devices ran something.
+    ``knows_devices``: whether the host tells which devices ran something; ``unlaunched``: which
+    launches that work names the host lacks, ``pieces`` what executions lack of their program.
     """
 
     host: str
@@ -42,6 +45,8 @@ class HostLosses:
     silent: tuple[int, ...]
     endless: tuple[Endless, ...]
     knows_devices: bool
+    unlaunched: Unlaunched = NONE_UNLAUNCHED
+    pieces: LostPieces = NOTHING_MISSED
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from moeprof.ingest.trust import (
     across_hosts,
     joined_work,
+    lost_pieces,
     lost_work,
     placed_work,
+    unlaunched_work,
     whole_input,
 )
 from moeprof.ingest.trust.evidence import Evidence
@@ -36,6 +38,8 @@ CHECKS = (
     lost_work.devices,
     lost_work.last_kernels,
     lost_work.stream_time,
+    unlaunched_work.host_launches,
+    lost_pieces.pieces,
 )
 """Every check, in the order in which the record lists them."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from moeprof.ingest.sources.sessions import NEAR_S
 from moeprof.ingest.trust.evidence import HOST_TOLD, TIMED, Evidence
-from moeprof.tables.law import Law, Scope
+from moeprof.tables.law import Law, Scope, Verdict
 from moeprof.units import format_count, format_ns, format_percent
 
 _DROPPED = re.compile(r"\b(dropped|lost|discarded|overflow\w*)\b", re.IGNORECASE)
@@ -124,7 +124,7 @@ def programs(evidence: Evidence) -> Law:
         told = (
             f"{found}, but not those of {format_percent(share)} of device time, which is known by"
         )
-        return Law("programs", "warn", f"{told} the names of its ops alone")
+        return _without_programs(evidence, "warn", f"{told} the names of its ops alone")
     if ran or (evidence.programs and evidence.events.empty):
         return Law("programs", "ok", f"{found}, {ran} of them ran in the window")
     if evidence.programs:
@@ -134,7 +134,24 @@ def programs(evidence: Evidence) -> Law:
     if evidence.events.empty:
         return Law("programs", "warn", detail)
     detail += ": work is known by its kernels' names alone"
-    return Law("programs", "fail", detail, ("receive_buffers", "memory"))
+    return _without_programs(evidence, "fail", detail, ("receive_buffers", "memory"))
+
+
+_ON_HOST = ("breakdown", "ops", "timeline", "collectives", "sync_gaps", "roofline")
+"""Analyses to which it matters which ops run inside of others, and which wait."""
+
+
+def _without_programs(
+    evidence: Evidence, verdict: Verdict, detail: str, lost: tuple[str, ...] = ()
+) -> Law:
+    """Work of no known part may be of any, so the share of none is known.
+
+    On CPU devices ops run inside of others on one thread, which programs alone tell.
+    """
+    if not evidence.models:
+        return Law("programs", verdict, detail, (*lost, *_ON_HOST))
+    scopes = (Scope("breakdown", ("moe_share", "other_share")),)
+    return Law("programs", verdict, detail, lost, scopes=scopes)
 
 
 def _hosts_without_program(evidence: Evidence) -> list[str]:

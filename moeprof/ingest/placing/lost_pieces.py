@@ -1,0 +1,159 @@
+"""Which executions lack pieces that others of their program have, and which steps and devices so.
+
+All executions of a program run the instructions of its entry computation once, and those of loops
+whose rounds are known as often as these go round. An instruction that leaves a trace in most of
+them does so in all: where it does not, the record lost it. What lies in a conditional, or in a loop
+of unknown length, is not compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.xspace.space import Int64s
+from moeprof.units import format_count
+
+FEW = 0.005
+"""Share of its pieces whose loss alters no figure of a step by more than its last digits."""
+_MOST = 0.5
+"""Share of executions in which an instruction is seen, so that the others must have it too."""
+
+
+@dataclass(frozen=True)
+class LostPieces:
+    """Pieces that executions in steps should have, those missing, and devices that lack some.
+
+    ``of_steps`` says why a step is not used; ``in_all`` whether every step lacks too many, so that
+    none can be left out in favour of the others.
+    """
+
+    expected: int = 0
+    missing: int = 0
+    devices: tuple[int, ...] = ()
+    in_all: bool = False
+
+
+NOTHING_MISSED = LostPieces()
+
+
+def lost_pieces(
+    steps: list[Step],
+    work: pd.DataFrame,
+    number: Int64s,
+    rows: pd.DataFrame,
+    step_of_row: Int64s,
+    ops: pd.DataFrame,
+) -> tuple[list[Step], LostPieces]:
+    """The steps, those not used that lack pieces while others do not, and what is missing.
+
+    `number` is the row of `rows`, the executions, of each piece of `work`, `step_of_row` the step
+    of each execution.
+    """
+    used = {step.step for step in steps if step.runs and not step.reason}
+    is_used = np.isin(step_of_row, list(used))
+    if is_used.sum() < 2:
+        return steps, LostPieces()
+    found = _compared(work, number, rows, is_used, ops)
+    by_step = found.assign(step=step_of_row[found.index.to_numpy()]).groupby("step")
+    sums = by_step[["expected", "missing"]].sum()
+    worst = (
+        (found["missing"] / found["expected"].clip(lower=1))
+        .groupby(step_of_row[found.index.to_numpy()])
+        .max()
+    )
+    lacking = set(worst.index[worst > FEW].tolist())
+    devices = (
+        found["missing"]
+        .gt(FEW * found["expected"])
+        .groupby(rows["device"].to_numpy()[found.index.to_numpy()])
+        .any()
+    )
+    told = LostPieces(
+        int(sums["expected"].sum()),
+        int(sums["missing"].sum()),
+        tuple(devices.index[devices].tolist()),
+        in_all=bool(lacking) and lacking >= used,
+    )
+    if told.in_all:
+        return steps, told
+    return [_without(step, sums) if step.step in lacking else step for step in steps], told
+
+
+def _without(step: Step, sums: pd.DataFrame) -> Step:
+    missing, expected = (int(sums.at[step.step, name]) for name in ("missing", "expected"))
+    told = f"lacks {format_count(missing)} of {format_count(expected)} pieces of its programs"
+    return replace(step, reason=step.reason or told)
+
+
+def _compared(
+    work: pd.DataFrame, number: Int64s, rows: pd.DataFrame, is_used: np.ndarray, ops: pd.DataFrame
+) -> pd.DataFrame:
+    """By execution of a used step: pieces expected and missing."""
+    times = known_times(ops)
+    instruction = work["instruction"].to_numpy()
+    is_told = (instruction >= 0) & is_used[number]
+    is_told[is_told] = times[instruction[is_told]] > 0
+    pairs, counts = np.unique(number[is_told] * len(ops) + instruction[is_told], return_counts=True)
+    pieces = pd.DataFrame(
+        {"row": pairs // max(len(ops), 1), "op": pairs % max(len(ops), 1), "count": counts}
+    )
+    of_module = rows["module"].to_numpy()
+    runs = pd.Series(of_module[is_used]).value_counts()
+    by_op = pieces.groupby("op")["count"].agg(["size", "max"])
+    ran = runs.reindex(ops["module"].to_numpy()[by_op.index]).to_numpy()
+    rounds = times[by_op.index]
+    is_usual = (by_op["size"] > _MOST * ran).to_numpy()
+    expected = pd.Series(-(-by_op["max"].to_numpy() // rounds) * rounds, by_op.index)[is_usual]
+    by_module = expected.groupby(ops["module"].to_numpy()[expected.index]).sum()
+    usual = pieces[pieces["op"].isin(expected.index)]
+    seen = usual.groupby("row")["count"].sum()
+    places = np.flatnonzero(is_used)
+    table = pd.DataFrame(
+        {
+            "expected": by_module.reindex(of_module[places]).fillna(0).to_numpy(np.int64),
+            "seen": seen.reindex(places).fillna(0).to_numpy(np.int64),
+        },
+        index=places,
+    )
+    return table.assign(missing=table["expected"] - table["seen"])
+
+
+def known_times(ops: pd.DataFrame) -> Int64s:
+    """How often each instruction runs in an execution; 0 where that is not known, or inside of a
+    fusion."""
+    modules = ops["module"].to_numpy()
+    times = np.zeros(len(ops), np.int64)
+    for module in pd.unique(modules):
+        rows = np.flatnonzero(modules == module)
+        times[rows] = _times_of(ops.iloc[rows])
+    return times
+
+
+def _times_of(program: pd.DataFrame) -> Int64s:
+    place, names = pd.factorize(program["computation"])
+    calls = program[program["called"].ne("").to_numpy()]
+    callers: dict[str, list[tuple[str, int]]] = {}
+    for caller, opcode, text, trips in zip(
+        *(calls[name].tolist() for name in ("computation", "opcode", "called", "trip_count")),
+        strict=True,
+    ):
+        each = {"while": max(int(trips), 0), "call": 1}.get(str(opcode), 0)
+        for name in str(text).split():
+            callers.setdefault(name, []).append((str(caller), each))
+    rounds: dict[str, int] = {}
+
+    def of(name: str, depth: int = 0) -> int:
+        if name not in rounds and depth < _DEEPEST:
+            calls = callers.get(name, ())
+            parts = [each and of(caller, depth + 1) * each for caller, each in calls]
+            rounds[name] = (sum(parts) if all(parts) else 0) if parts else 1
+        return rounds.get(name, 0)
+
+    return np.array([of(str(name)) for name in names], np.int64)[place]
+
+
+_DEEPEST = 64
