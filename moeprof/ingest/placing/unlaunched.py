@@ -42,11 +42,9 @@ def unlaunched(calls: Calls, work: pd.DataFrame, step: Int64s) -> Unlaunched:
         return NONE_UNLAUNCHED
     ids, start_ns = work["correlation_id"].to_numpy(), work["start_ns"].to_numpy()
     of_interest = (ids > 0) & (in_step | (start_ns >= start_ns[in_step].min()))
-    is_missing = of_interest & (calls.of(ids) < 0)
-    if not is_missing.any():
-        return Unlaunched(len(np.unique(ids[of_interest])))
-    return Unlaunched(
-        named=len(np.unique(ids[of_interest])),
-        missing=len(np.unique(ids[is_missing])),
-        loose=int((is_missing & ~in_step & (work["run_id"].to_numpy() == -1)).sum()),
-    )
+    named = np.unique(ids[of_interest])
+    missing = named[calls.of(named) < 0]
+    if not len(missing):
+        return Unlaunched(len(named))
+    is_loose = of_interest & ~in_step & (work["run_id"].to_numpy() == -1)
+    return Unlaunched(len(named), len(missing), int(np.isin(ids[is_loose], missing).sum()))
