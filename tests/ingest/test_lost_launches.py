@@ -151,6 +151,71 @@ def test_a_launch_into_a_graph_that_is_recorded_brings_no_kernel(tmp_path, aroun
     assert trace.steps["used"].all()
 
 
+@pytest.mark.parametrize(
+    "name", ["cuGraphExecUpdate_v2", "cuGraphDestroy", "hipGraphUpload", "cuGraphExecDestroy"]
+)
+def test_a_call_that_opens_no_graph_hides_no_loss(tmp_path, name):
+    # the call lies before the fourth kernel of each step; steps 1 and 4 of 6 lack it and the fifth
+    calls = [
+        event(name, gpu.start_ns(0, s, 3) - 40, 5, correlation_id=90_000 + s) for s in range(6)
+    ]
+    work = gpu.kernels(0, 6, OPS, lambda device, step, place: step not in (1, 4) or place < 3)
+    plane = Plane("/device:GPU:0", (line(gpu.STREAM, *work),))
+    threads = host(gpu.main_thread(6), gpu.thread(0, 6, OPS, *calls))
+    trace = opened(tmp_path, xspace(metadata(p7=gpu.program(OPS)), plane, threads))
+    found = law(trace, "launches")
+    assert (found.verdict, found.expected, found.found) == ("warn", 30, 26)
+    assert trace.steps["used"].tolist() == [True, False, True, True, False, True]
+
+
+@pytest.mark.parametrize("closes", ["cuStreamEndCapture", "cuGraphInstantiateWithFlags", ""])
+def test_a_loss_behind_the_recording_of_a_graph_is_seen(tmp_path, closes):
+    # step 1 of 4 records a graph after its first launch; its last two kernels are lost. Without the
+    # end of the recording its other two, which have work, show that they are in no graph.
+    at = gpu.start_ns(0, 1, 1)
+    calls = [event("cuStreamBeginCapture_v2", at - 60, 2, correlation_id=90_000)]
+    if closes:
+        calls += [
+            event("k_gate", at - 50, 2, correlation_id=90_001, device_id=0),
+            event(closes, at - 40, 2, correlation_id=90_002),
+        ]
+    work = gpu.kernels(0, 4, OPS, lambda device, step, place: step != 1 or place < 3)
+    plane = Plane("/device:GPU:0", (line(gpu.STREAM, *work),))
+    threads = host(gpu.main_thread(4), gpu.thread(0, 4, OPS, *calls))
+    trace = opened(tmp_path, xspace(metadata(p7=gpu.program(OPS)), plane, threads))
+    found = law(trace, "launches")
+    assert (found.verdict, found.expected, found.found) == ("warn", 20, 18)
+    assert trace.steps["used"].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["cuLaunchHostFunc", "hipLaunchHostFunc_spt", "hipGraphAddMemcpyNode"]
+)
+def test_calls_named_like_launches_bring_no_work(tmp_path, name):
+    trace = opened(tmp_path, with_call_in_each_step(name))
+    assert (law(trace, "launches").verdict, law(trace, "launches").expected) == ("ok", 15)
+    assert trace.steps["used"].all()
+
+
+def test_copies_by_a_call_that_never_has_a_record_are_not_compared(tmp_path):
+    trace = opened(tmp_path, with_call_in_each_step("hipMemcpyAsync"))
+    found = law(trace, "launches")
+    assert (found.verdict, found.expected) == ("ok", 15)
+    assert "3 copies by calls that never have a record are not compared" in found.detail
+    assert trace.steps["used"].all()
+
+
+def with_call_in_each_step(name):
+    """Three steps with every kernel, and a call between the third launch and the fourth."""
+    calls = [
+        event(name, gpu.start_ns(0, s, 2) + 30, 5, correlation_id=90_000 + s, device_id=0)
+        for s in range(3)
+    ]
+    planes = Plane("/device:GPU:0", (line(gpu.STREAM, *gpu.kernels(0, 3, OPS, lambda *_: True)),))
+    threads = host(gpu.main_thread(3), gpu.thread(0, 3, OPS, *calls))
+    return xspace(metadata(p7=gpu.program(OPS)), planes, threads)
+
+
 REPLAYS = 6
 
 

@@ -52,13 +52,15 @@ class LostLaunches:
     """What is missing on a host. ``of_steps`` gives the reason why a step is not used.
 
     ``devices`` is empty where nothing can be compared. ``at_the_end`` counts the lost launches that
-    had not run when the capture ended; they are no loss.
+    had not run when the capture ended; they are no loss. ``not_compared`` counts copies by calls
+    that never have a record, as the host may make them itself.
     """
 
     devices: tuple[DeviceCalls, ...] = ()
     excluded: frozenset[int] = frozenset()
     of_steps: Mapping[int, str] = field(default_factory=dict)
     at_the_end: int = 0
+    not_compared: int = 0
 
 
 NOTHING_LOST = LostLaunches()
@@ -79,9 +81,11 @@ def lost_launches(
         return NOTHING_LOST
     if (all_there := _all_there(called.calls, work)) is not None:
         return all_there
-    compared = _compared(called, _brought(work, step_of_piece))
+    found = _compared(called, _brought(work, step_of_piece))
+    compared = found[~found["is_out"]].reset_index(drop=True)
+    not_compared = len(found) - len(compared)
     if compared.empty:
-        return NOTHING_LOST
+        return LostLaunches(not_compared=not_compared)
     missing = compared["is_lost"] | compared["is_partial"]
     lacking = _lacking(compared[missing], compared, work, step_of_piece, steps)
     is_late = _ran_too_late(compared, steps, work)
@@ -99,6 +103,7 @@ def lost_launches(
             for step in set().union(*left.values())
         },
         at_the_end=int(is_late.sum()),
+        not_compared=not_compared,
     )
 
 
@@ -166,18 +171,19 @@ def _compared(called: HostCalls, brought: pd.DataFrame) -> pd.DataFrame:
     found = called.calls.join(brought, on="correlation_id")
     has_work = found["on"].notna().to_numpy()
     if not has_work.any():
-        return found[:0]
+        return found[:0].assign(is_out=False)
     ordinals = found["device"].map(_ordinals(found[has_work]))
     known = set(brought["on"].unique().tolist())
     found["on"] = found["on"].fillna(ordinals).fillna(found["device"]).astype(np.int64)
+    found["run_id"] = called.run_of(found["correlation_id"].to_numpy())
     joined = set(found["on"][has_work].unique().tolist())
     has_other_ids = found["on"].isin(known - joined)
-    is_seldom = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
+    is_never = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
     is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work)
     found["is_lost"] = ~has_work
     found["is_partial"] = _is_partial(found, has_work)
-    kept = found[~(has_other_ids | is_seldom | is_recorded)]
-    kept = kept.assign(run_id=called.run_of(kept["correlation_id"].to_numpy()))
+    found["is_out"] = is_never & ~has_other_ids
+    kept = found[~(has_other_ids | is_recorded)]
     return kept.sort_values(["on", "start_ns"], kind="stable", ignore_index=True)
 
 
@@ -189,12 +195,11 @@ def _ordinals(found: pd.DataFrame) -> dict[int, int]:
 
 
 def _is_recorded(found: pd.DataFrame, has_work: Flags) -> Flags:
-    """Whether a launch went into a graph: in XLA's recording of one, or behind the creation of one
-    with no launch in between that brought work."""
-    part = found["part"].to_numpy()
-    begun = np.where(has_work, part, -1)
-    before = pd.Series(begun >= 0).groupby(part).cumsum().to_numpy()
-    flags: Flags = found["is_recorded"].to_numpy() | ((part >= 0) & (before == 0))
+    """Whether a launch went into a graph: in XLA's recording of one, or behind a call that opens
+    one, in the same execution, with no launch of that stretch that brought work."""
+    worked = pd.Series(has_work, found.index).groupby([found["part"], found["run_id"]])
+    is_open = (found["part"] >= 0).to_numpy()
+    flags: Flags = found["is_recorded"].to_numpy() | (is_open & ~worked.transform("any").to_numpy())
     return flags
 
 

@@ -27,13 +27,17 @@ CALLS = (
 same work. ``is_recorded`` calls lie where a graph is recorded; ``part`` numbers stretches of a
 thread in which one may be, -1 for none."""
 
-_CALL = re.compile(r"^(?:cu|cuda|hip|hsa|roc)_?[A-Z]")
+_CALL = re.compile(r"^(?:__)?(?:cu|cuda|hip|hsa|roc)_?[A-Z]|^hsa_")
 """Names of the driver's calls; any other name is a kernel's or tells what is copied."""
 _LAUNCH = re.compile(r"Launch|Memcpy|Memset|^Copy(?:Device|Host|Peer)|FillBuffer")
+_NO_WORK = re.compile(r"^\w*?Graph(?!Launch)|LaunchHostFunc|CallConfiguration|SetParams|GetParams")
+"""Calls named like launches and copies that bring none: functions of the host, nodes of graphs."""
 _REPLAY = re.compile(r"GraphLaunch")
-_TRANSFER = re.compile(r"^(?:cu|cuda|hip|hsa)_?Mem(?:cpy|set)(?!.*Async)")
-"""Copies for which the host waits: it may make them itself."""
-_OPENS = re.compile(r"^(?:cu|cuda|hip)(?:Graph(?!Launch)|StreamBeginCapture)")
+_TRANSFER = re.compile(r"^(?:cu|cuda|hip|hsa)_?Mem(?:cpy|set)")
+"""Copies by the driver's name for them: the host may make small ones itself."""
+_OPENS = re.compile(r"^(?:cu|cuda|hip)(?:Drv)?(?:StreamBeginCapture|GraphCreate|GraphAdd)")
+"""From here launches may go into a graph; a graph's update or end is no such call."""
+_CLOSES = re.compile(r"^(?:cu|cuda|hip)(?:StreamEndCapture|GraphInstantiate)")
 _RECORDS = re.compile(r"^command_buffer::(?!execute)")
 _POOL = "Host Threads"
 """Lines of calls whose thread the profiler does not name: XLA's own events are not on them."""
@@ -44,10 +48,12 @@ def host_calls(events: HostEvents, runs: RunIds) -> HostCalls:
     names = events.plane.event_names
     is_call = names_that(names, _CALL.search)
     opens = names_that(names, _OPENS.search)[events.columns.name]
-    launches = (names_that(names, _LAUNCH.search) | ~is_call)[events.columns.name]
+    marks = opens | names_that(names, _CLOSES.search)[events.columns.name]
+    brings = names_that(names, _LAUNCH.search) & ~names_that(names, _NO_WORK.search)
+    launches = (brings | ~is_call)[events.columns.name]
     has_device = events.number("device_id") != ABSENT
     told = launches & (has_device | is_call[events.columns.name]) & (events.columns.name >= 0)
-    places = np.flatnonzero(events.has("correlation_id") & (told | opens))
+    places = np.flatnonzero(events.has("correlation_id") & (told | marks))
     line = events.columns.line.astype(np.int64)
     if opens[places].any():
         places = places[np.lexsort((events.start_ns[places], line[places]))]
@@ -64,20 +70,23 @@ def host_calls(events: HostEvents, runs: RunIds) -> HostCalls:
             "is_replay": replays,
             "is_transfer": names_that(names, _TRANSFER.search)[name],
             "is_recorded": _in_recording(events, places),
-            "part": _parts(line[places], opens[places], replays),
+            "part": _parts(line[places], opens[places], marks[places] | replays),
         },
         copy=False,
     )
-    if opens[places].any():
-        found = found[~opens[places]].reset_index(drop=True)
+    if marks[places].any():
+        found = found[~marks[places]].reset_index(drop=True)
     return HostCalls(found, functools.partial(runs.of, -1))
 
 
-def _parts(line: Int64s, opens: Flags, replays: Flags) -> Int64s:
-    """Numbers of the stretches from the creation of a graph to a replay or the next thread."""
+def _parts(line: Int64s, opens: Flags, marks: Flags) -> Int64s:
+    """Numbers of the stretches from a call that opens a graph to the next mark or thread.
+
+    Marks are calls that open a graph, end its recording or replay it.
+    """
     if not opens.any():
         return np.full(len(line), -1, np.int64)
-    begins = opens | replays | np.append(True, line[1:] != line[:-1])
+    begins = marks | np.append(True, line[1:] != line[:-1])
     number: Int64s = np.cumsum(begins) - 1
     is_open = opens[np.flatnonzero(begins)]
     return np.where(is_open[number], number, -1)

@@ -31,6 +31,7 @@ def launches(evidence: Evidence) -> Law:
     if not lost and not partial:
         detail = f"{format_count(total)} launches, each with its work"
         detail += f"; {format_count(late)} had not run when the capture ended" if late else ""
+        detail = "; ".join(filter(None, (detail, _not_compared(evidence))))
         return Law("launches", "ok", detail, expected=total, found=total, unit="launches")
     worst = sorted(found, key=lambda pair: -pair[1].lost - pair[1].partial)
     worst = [pair for pair in worst if pair[1].lost or pair[1].partial]
@@ -42,13 +43,18 @@ def launches(evidence: Evidence) -> Law:
     return Law(
         "launches",
         "fail" if partly or no_step else "warn",
-        "; ".join([*told, *_consequences(evidence)]),
+        "; ".join(filter(None, [*told, *_consequences(evidence), _not_compared(evidence)])),
         withholds=TIMED if no_step else ("stragglers",) if partly else (),
         expected=total,
         found=total - lost,
         unit="launches",
         scopes=tuple(Scope("timeline", host=host, device=device) for host, device in partly),
     )
+
+
+def _not_compared(evidence: Evidence) -> str:
+    count = sum(losses.lost.not_compared for losses in evidence.losses)
+    return f"{count:,} copies by calls that never have a record are not compared" if count else ""
 
 
 def _told(evidence: Evidence, losses: HostLosses, own: DeviceCalls, total: int) -> str:
