@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from moeprof.ingest.placing.partial_replays import partial_replays
 from moeprof.ingest.placing.steps import Step
 from moeprof.ingest.planes.record import HostCalls
 from moeprof.ingest.xspace.space import Flags, Int64s
@@ -79,9 +80,9 @@ def lost_launches(
     """
     if called is None or called.calls.empty or work.empty:
         return NOTHING_LOST
-    if (all_there := _all_there(called.calls, work)) is not None:
+    if (all_there := _all_there(called, work)) is not None:
         return all_there
-    found = _compared(called, _brought(work, step_of_piece))
+    found = _compared(called, work, step_of_piece)
     compared = found[~found["is_out"]].reset_index(drop=True)
     not_compared = len(found) - len(compared)
     if compared.empty:
@@ -122,20 +123,18 @@ def _reason(devices: Sequence[int]) -> str:
     return f"launches of {names}{', …' if len(devices) > 3 else ''} without their kernels"
 
 
-def _all_there(calls: pd.DataFrame, work: pd.DataFrame) -> LostLaunches | None:
+def _all_there(called: HostCalls, work: pd.DataFrame) -> LostLaunches | None:
     """The answer where each call has its work, as in most captures; else None."""
+    calls = called.calls
     ids = calls["correlation_id"].to_numpy()
-    known, first, pieces = np.unique(
-        work["correlation_id"].to_numpy(), return_index=True, return_counts=True
-    )
+    known, first = np.unique(work["correlation_id"].to_numpy(), return_index=True)
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     if (known[at] != ids).any():
         return None
     on = work["device"].to_numpy()[first][at]
-    is_replay = calls["is_replay"].to_numpy()
-    replays = pd.DataFrame({"on": on, "key": calls["key"].to_numpy(), "pieces": pieces[at]})
-    replays = replays[is_replay].assign(is_replay=True)
-    if _is_partial(replays, np.ones(len(replays), bool)).any():
+    replays = calls.assign(on=on)[calls["is_replay"].to_numpy()]
+    replays = replays.assign(run_id=called.run_of(replays["correlation_id"].to_numpy()))
+    if partial_replays(replays, work).any():
         return None
     counts = zip(*(column.tolist() for column in np.unique(on, return_counts=True)), strict=True)
     return LostLaunches(
@@ -147,7 +146,7 @@ def _all_there(calls: pd.DataFrame, work: pd.DataFrame) -> LostLaunches | None:
 
 
 def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
-    """What each launch brought: device, step, time and number of its pieces, by correlation id."""
+    """What each launch brought: device, step and time of its pieces, by correlation id."""
     is_known = (work["correlation_id"] >= 0).to_numpy()
     pieces = pd.DataFrame(
         {
@@ -158,16 +157,17 @@ def _brought(work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
         }
     )
     return pieces.groupby("id").agg(
-        on=("device", "first"), step=("step", "first"), ns=("ns", "sum"), pieces=("ns", "size")
+        on=("device", "first"), step=("step", "first"), ns=("ns", "sum")
     )
 
 
-def _compared(called: HostCalls, brought: pd.DataFrame) -> pd.DataFrame:
+def _compared(called: HostCalls, work: pd.DataFrame, step_of_piece: Int64s) -> pd.DataFrame:
     """The launches that can be compared, with what they brought, by device and start.
 
     Those of a device whose work has ids of its own are left out, as are copies of a name of which
     no other brought work: the profiler then records none, or the host made them itself.
     """
+    brought = _brought(work, step_of_piece)
     found = called.calls.join(brought, on="correlation_id")
     has_work = found["on"].notna().to_numpy()
     if not has_work.any():
@@ -181,7 +181,9 @@ def _compared(called: HostCalls, brought: pd.DataFrame) -> pd.DataFrame:
     is_never = found["is_transfer"] & ~found["key"].isin(found["key"][has_work])
     is_recorded = ~has_work & ~found["is_replay"] & _is_recorded(found, has_work)
     found["is_lost"] = ~has_work
-    found["is_partial"] = _is_partial(found, has_work)
+    is_replay = found["is_replay"].to_numpy()
+    found["is_partial"] = False
+    found.loc[is_replay, "is_partial"] = partial_replays(found[is_replay], work)
     found["is_out"] = is_never & ~has_other_ids
     kept = found[~(has_other_ids | is_recorded)]
     return kept.sort_values(["on", "start_ns"], kind="stable", ignore_index=True)
@@ -201,21 +203,6 @@ def _is_recorded(found: pd.DataFrame, has_work: Flags) -> Flags:
     is_open = (found["part"] >= 0).to_numpy()
     flags: Flags = found["is_recorded"].to_numpy() | (is_open & ~worked.transform("any").to_numpy())
     return flags
-
-
-def _is_partial(found: pd.DataFrame, has_work: Flags) -> Flags:
-    """Whether a replay has fewer pieces than most of the same graph."""
-    partial = np.zeros(len(found), bool)
-    replays = np.flatnonzero(has_work & found["is_replay"].to_numpy())
-    if not len(replays):
-        return partial
-    mine = found.iloc[replays]
-    keys = [mine["on"], mine["key"]]
-    most = mine.groupby(keys)["pieces"].transform("max")
-    is_less = mine["pieces"] < most
-    is_seldom = is_less.groupby(keys).transform("mean") < 0.5
-    partial[replays] = (is_less & is_seldom).to_numpy()
-    return partial
 
 
 def _lacking(
