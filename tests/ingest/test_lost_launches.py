@@ -3,6 +3,8 @@
 Each step launches five kernels of 80 ns, one every 100, on each GPU: 400 ns of work in 480.
 """
 
+from dataclasses import replace
+
 import pytest
 from builders import gpu
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
@@ -201,8 +203,34 @@ def test_copies_by_a_call_that_never_has_a_record_are_not_compared(tmp_path):
     trace = opened(tmp_path, with_call_in_each_step("hipMemcpyAsync"))
     found = law(trace, "launches")
     assert (found.verdict, found.expected) == ("ok", 15)
-    assert "3 copies by calls that never have a record are not compared" in found.detail
+    assert "3 more call(s) not compared: copies by calls that never have a record" in found.detail
     assert trace.steps["used"].all()
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+@pytest.mark.parametrize("places", [[(2, 4)], [(0, 1), (1, 1)]])
+def test_a_device_that_ran_no_program_is_not_missed(tmp_path, are_named, places):
+    # GPU 1 gets a memory set or two; executions tell their devices or not
+    name = "[0] X LoadedExecutable::Execute (jit_step)"
+    calls = [
+        event("Memset", gpu.start_ns(0, *place) + 60, 5, correlation_id=90_000 + n, device_id=1)
+        for n, place in enumerate(places)
+    ]
+    own = gpu.thread(0, 3, OPS, *calls)
+    if not are_named:
+        own = replace(own, events=tuple(e for e in own.events if e.name != name))
+    trace = opened(
+        tmp_path,
+        xspace(
+            metadata(p7=gpu.program(OPS)),
+            Plane("/device:GPU:0", (line(gpu.STREAM, *gpu.kernels(0, 3, OPS, lambda *_: True)),)),
+            Plane("/device:GPU:1"),
+            host(gpu.main_thread(3), own),
+        ),
+    )
+    assert (law(trace, "launches").verdict, law(trace, "devices").verdict) == ("ok", "ok")
+    assert "launches on devices that ran no program" in law(trace, "launches").detail
+    assert not any(law.withholds_any for law in trace.trust)
 
 
 def with_call_in_each_step(name):

@@ -154,7 +154,7 @@ def _steps(
         step_of = {run: step.step for step in cut.steps for run in step.runs}
         by_execution = _steps_of_executions(rows, step_of, lost.excluded)
         step = by_execution[number] if len(number) else np.zeros(0, np.int64)
-        found = lost_launches(record.called, work, step, cut.steps, lost.excluded)
+        found = lost_launches(record.called, work, step, cut.steps, lost.excluded, record.executed)
         if found.excluded == lost.excluded:
             return cut._replace(steps=without_lost(cut.steps, found)), found
         lost = found

@@ -54,7 +54,7 @@ class LostLaunches:
 
     ``devices`` is empty where nothing can be compared. ``at_the_end`` counts the lost launches that
     had not run when the capture ended; they are no loss. ``not_compared`` counts copies by calls
-    that never have a record, as the host may make them itself.
+    that never have a record, as the host may make them itself, and launches on idle devices.
     """
 
     devices: tuple[DeviceCalls, ...] = ()
@@ -73,10 +73,11 @@ def lost_launches(
     step_of_piece: Int64s,
     steps: Sequence[Step],
     excluded: frozenset[int] = frozenset(),
+    executed: pd.DataFrame | None = None,
 ) -> LostLaunches:
     """Compare the calls of the host with `work`, whose pieces are of the given steps.
 
-    `excluded` are devices that are left out already.
+    `excluded` are devices that are left out already; `executed` has rows (device, run_id).
     """
     if called is None or called.calls.empty or work.empty:
         return NOTHING_LOST
@@ -84,6 +85,8 @@ def lost_launches(
         return all_there
     found = _compared(called, work, step_of_piece)
     compared = found[~found["is_out"]].reset_index(drop=True)
+    idle = _idle(compared, work, steps, executed)
+    compared = compared[~compared["on"].isin(idle)].reset_index(drop=True)
     not_compared = len(found) - len(compared)
     if compared.empty:
         return LostLaunches(not_compared=not_compared)
@@ -263,6 +266,32 @@ def _silent(compared: pd.DataFrame) -> set[int]:
     """Devices none of whose launches has work."""
     all_lost = compared["is_lost"].groupby(compared["on"]).all()
     return set(all_lost.index[all_lost].tolist())
+
+
+def _idle(
+    compared: pd.DataFrame,
+    work: pd.DataFrame,
+    steps: Sequence[Step],
+    executed: pd.DataFrame | None,
+) -> set[int]:
+    """Devices without any work that had none to do: no execution names them.
+
+    Where executions do not tell the devices by the numbers of their planes, those that have fewer
+    launches than there are steps: each step launches something on a device that takes part. Not
+    counted are launches that had not run when the capture ended.
+    """
+    silent = _silent(compared) - {-1}
+    if not silent:
+        return set()
+    ran = set(executed["device"].tolist()) if executed is not None else set()
+    if ran and set(work["device"].unique().tolist()) <= ran:
+        return silent - ran
+    until_ns = max(int(work["end_ns"].max()), int(compared["start_ns"].max()))
+    longest_ns = int((work["end_ns"] - work["start_ns"]).max())
+    in_time = compared["start_ns"] + longest_ns < until_ns
+    counts = compared["on"][in_time].value_counts()
+    least = max(1, sum(bool(step.runs) for step in steps))
+    return {device for device in silent if counts.get(device, 0) < least}
 
 
 def _ran_too_late(compared: pd.DataFrame, steps: Sequence[Step], work: pd.DataFrame) -> Flags:

@@ -54,7 +54,10 @@ def launches(evidence: Evidence) -> Law:
 
 def _not_compared(evidence: Evidence) -> str:
     count = sum(losses.lost.not_compared for losses in evidence.losses)
-    return f"{count:,} copies by calls that never have a record are not compared" if count else ""
+    if not count:
+        return ""
+    what = "copies by calls that never have a record, or launches on devices that ran no program"
+    return f"{count:,} more call(s) not compared: {what}"
 
 
 def _told(evidence: Evidence, losses: HostLosses, own: DeviceCalls, total: int) -> str:
