@@ -18,6 +18,7 @@ from moeprof.analyzers import DRAWN
 from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of, laws_over
 from moeprof.errors import TableError
+from moeprof.reports.left_out import left_out, said_of
 from moeprof.reports.names import encodable
 from moeprof.reports.out_of_memory import OutOfMemory, read_out_of_memory
 from moeprof.reports.record import RunRecord, read_record
@@ -282,9 +283,11 @@ def column_info(column: Column) -> ColumnInfo:
 def finding_of(analysis: Analysis) -> Finding:
     """One analysis as plain values, as `build` puts it into the document.
 
-    A withheld value is None, and its metric, column or row names the law under `withheld`.
+    A withheld value is None, and its metric, column or row names the law under `withheld`. A device
+    that is left out has one row, of nulls.
     """
     hidden = [withheld for withheld in analysis.withheld if not withheld.scope.chooses_rows]
+    missing = left_out(analysis)
     return {
         "question": analysis.question,
         "headline": _headline(analysis),
@@ -292,8 +295,9 @@ def finding_of(analysis: Analysis) -> Finding:
         "rows": [
             _row({str(name): plain(value) for name, value in row.items()}, analysis.withheld)
             for row in analysis.table[analysis.schema.names].to_dict("records")
-        ],
-        "notes": [encodable(note) for note in analysis.notes],
+        ]
+        + missing,
+        "notes": [encodable(note) for note in (*analysis.notes, *map(said_of, missing))],
     }
 
 

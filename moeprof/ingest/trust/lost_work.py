@@ -285,7 +285,8 @@ def _overlaps(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarr
     latest = np.maximum.accumulate(group * width + (end - low)) - group * width + low
     is_first = np.append(True, group[1:] != group[:-1])
     before = np.where(is_first, start, np.append(low, latest[:-1]))
-    return np.maximum(0, np.minimum(end, before) - start).astype(np.float64)
+    beside: np.ndarray = np.maximum(0, np.minimum(end, before) - start).astype(np.float64)
+    return beside
 
 
 def _on_streams(evidence: Evidence) -> np.ndarray:
