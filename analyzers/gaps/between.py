@@ -15,7 +15,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.short import SHORT_NS
-from moeprof.analyzers.gaps.causes import ENOUGH, LATE, UNKNOWN, with_causes
+from moeprof.analyzers.gaps.causes import ENOUGH, LATE, UNKNOWN, has_host_time, with_causes
 from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import ANNOTATION
 from moeprof.tables.intervals import cover
@@ -72,12 +72,13 @@ def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
     start = gaps["start_ns"].to_numpy()
     until = start + gaps["late_ns"].fillna(gaps["end_ns"] - gaps["start_ns"]).to_numpy()
     until = until.astype(np.int64)
+    may_be = causes.isin([LATE, UNKNOWN]) & has_host_time(trace, gaps)
     best = np.full(len(gaps), ENOUGH)
     for (host, name), mine in events.groupby(["host", "name"], observed=True):
         begins = mine["start_ns"].to_numpy()
         filled = cover(begins, begins + mine["duration_ns"].to_numpy())
         share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)
-        is_told = gaps["host"].eq(str(host)) & gaps["cause"].isin([LATE, UNKNOWN]) & (share >= best)
+        is_told = gaps["host"].eq(str(host)) & may_be & (share >= best)
         causes[is_told] = _cause(str(name))
         best = np.where(is_told, share, best)
     return causes

@@ -7,7 +7,7 @@ before an execution the user's program does. A call that began in time and reach
 still have been handing over its work. A launch in time leaves the device: nodes of one graph follow
 each other, or streams wait for each other. No collective is the cause of a gap, as a
 device that waits for its peers in one is not idle; that its thread waited for theirs is a
-rendezvous.
+rendezvous. Where the clocks of a host and its devices are apart, no cause compares them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
 
     Without a launch the whole gap is compared with what the host did.
     """
-    launch = launch_times(trace, gaps["after"].to_numpy())
+    is_comparable = has_host_time(trace, gaps)
+    launch = launch_times(trace, np.where(is_comparable, gaps["after"].to_numpy(), -1))
     start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
     is_known = launch["start_ns"].notna().to_numpy()
     # a call that began and ended after the device's start is of another clock: the gap bounds it
@@ -97,13 +98,19 @@ def with_causes(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     found[is_edge] = EDGE
     for kind in reversed(HOST_CAUSES):
         share = _share_of(trace, kind, gaps["host"], start, until)
-        may_be = ~within | (kind in _WITHIN)
+        may_be = (~within | (kind in _WITHIN)) & is_comparable
         found[(share >= ENOUGH) & may_be & (is_late | ~is_known) & ~is_edge] = HOST_CAUSES[kind]
     before = gaps["before"].to_numpy()
     copied = is_copy_to_host(trace.events.iloc[np.maximum(before, 0)]) & (before >= 0)
     found[copied & within & (is_late | ~is_known)] = COPY_TO_HOST
     late = np.where(is_late, began - start, np.nan)
     return gaps.assign(cause=pd.Series(found, index=gaps.index, dtype="str"), late_ns=late)
+
+
+def has_host_time(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
+    """Whether each of `gaps`, which devices stamp, can be compared with stamps of its host."""
+    flags: np.ndarray = ~gaps["host"].isin(trace.meta.clocks_apart).to_numpy()
+    return flags
 
 
 def _share_of(

@@ -24,7 +24,8 @@ def find(trace: Trace) -> Hint | None:
     if pauses.empty or used.empty:
         return None
     spans = spans_of_steps(trace)
-    spans = spans[spans["step"].isin(used)]
+    is_known = ~spans["host"].isin(trace.meta.clocks_apart)  # when steps ran by the host's clock
+    spans = spans[spans["step"].isin(used) & is_known]
     lost = {
         str(host): _inside_ns(
             pauses["start_ns"][pauses["host"].eq(host)].to_numpy(),

@@ -196,5 +196,8 @@ def _meta(
         run_folder=source.run_folder,
         are_steps_numbered_by_script=_are_numbered(tables, clocks),
         clocks=clocks,
+        clocks_apart=tuple(
+            h.name for h in hosts if h.record.lead and not h.record.lead.is_comparable
+        ),
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

@@ -234,6 +234,7 @@ class TraceMeta:
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
     ``clocks`` has one entry per host where their clocks could be aligned, else none.
+    ``clocks_apart`` names hosts whose stamps and those of their devices cannot be compared.
     ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
     ``hardware`` is the key of the device that the user named; empty where the profile tells.
     """
@@ -251,6 +252,7 @@ class TraceMeta:
     recorded_ns: int = 0
     hardware: str = ""
     devices_left_out: int = 0
+    clocks_apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

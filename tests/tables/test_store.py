@@ -35,6 +35,7 @@ META = TraceMeta(
     9,
     "h100_sxm",
     3,
+    ("b",),
 )  # a file name that is not UTF-8
 
 

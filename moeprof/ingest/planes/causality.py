@@ -1,12 +1,16 @@
 """Clocks of one host: no device work begins before the call that launches it.
 
 Devices stamp by clocks of their own, which the profiler lays on the host's. Where that failed by a
-constant, the smallest shift that puts all work behind its launch mends it: the launches that a
-device waits for show it. Where the least time from launch to work differs over the capture or
-between devices, no constant is sure: stamps stay as recorded.
+constant, work is shifted by the least that puts all of it behind its launch: all devices of the
+host by one constant where that holds for them, else each by its own. The true constant may be
+larger, as every launch may have had to wait, so what compares host and devices stays unknown. Where
+the least time from launch to work differs over the capture no constant is sure: stamps stay as
+recorded.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,30 +27,63 @@ _SHARE = 0.05
 """Of the shift, in which the least times may differ."""
 
 
+class _Device(NamedTuple):
+    """Leads of one device: the least, how much it differs over the capture, the least but one."""
+
+    least_ns: int
+    spread_ns: int
+    next_least_ns: int
+
+    @property
+    def shift_ns(self) -> int:
+        """The least that puts all its work behind its launch; 0 where no constant does."""
+        return max(-self.least_ns, 0) if self.spread_ns <= _allowed_ns(self.least_ns) else 0
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether work is early by no constant; a single launch may have damaged stamps."""
+        return self.next_least_ns < 0 and not self.shift_ns
+
+
 def with_causal_stamps(record: Record) -> None:
     """Shift the device work of a host behind its launches, and note in `record` what was found."""
     by_device = [_leads(part, record.calls) for part in record.work]
-    parts = [part for leads in by_device for part in np.array_split(leads, _PARTS) if len(part)]
-    if not parts:
+    found = [_judged(leads) if len(leads) else None for leads in by_device]
+    devices = [device for device in found if device is not None]
+    if not devices:
         return
-    least = np.array([part.min() for part in parts])
-    # but for one, which may be a launch of damaged stamps
-    next_least = np.array(
-        [np.partition(part, 1)[1] if len(part) > 1 else part[0] for part in parts]
-    )
-    least_ns, spread_ns = int(least.min()), int(least.max() - least.min())
-    is_constant = spread_ns <= max(JITTER_NS, -_SHARE * least_ns)
-    shift_ns = -least_ns if least_ns < 0 and is_constant else 0
+    least_ns = min(device.least_ns for device in devices)
+    are_apart = any(device.is_apart for device in devices)
+    shifts = [0 if are_apart or device is None else device.shift_ns for device in found]
+    between_ns = max(device.least_ns for device in devices) - least_ns
+    if any(shifts) and between_ns <= _allowed_ns(least_ns):
+        shifts = [max(shifts)] * len(shifts)
     record.lead = Lead(
         pairs=sum(map(len, by_device)),
         early=sum(int((leads < 0).sum()) for leads in by_device),
         least_ns=least_ns,
-        spread_ns=spread_ns,
-        shift_ns=shift_ns,
-        are_apart=least_ns < 0 and not is_constant and int(next_least.min()) < 0,
+        spread_ns=max(device.spread_ns for device in devices),
+        shifts_ns=tuple(dict.fromkeys(shift for shift in shifts if shift)),
+        are_apart=are_apart,
     )
-    if shift_ns:
-        record.work = [_shifted(part, shift_ns) for part in record.work]
+    record.work = [
+        _shifted(part, shift) if shift else part
+        for part, shift in zip(record.work, shifts, strict=True)
+    ]
+
+
+def _judged(leads: Int64s) -> _Device:
+    parts = [part for part in np.array_split(leads, _PARTS) if len(part)]
+    least = [int(part.min()) for part in parts]
+    next_least = [
+        int(np.partition(part, 1)[1]) if len(part) > 1 else int(part[0]) for part in parts
+    ]
+    return _Device(min(least), max(least) - min(least), min(next_least))
+
+
+def _allowed_ns(least_ns: int) -> float:
+    """By how much least times may differ where work is ``-least_ns`` early."""
+    return max(JITTER_NS, -_SHARE * least_ns)
 
 
 def _shifted(part: pd.DataFrame, shift_ns: int) -> pd.DataFrame:

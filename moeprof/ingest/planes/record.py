@@ -147,16 +147,22 @@ class Lead(NamedTuple):
 
     ``pairs`` counts launches whose work is there, ``early`` those whose work begins before them as
     recorded; ``least_ns`` is the least time from a call to its work, ``spread_ns`` how much the
-    least differs over the capture and between devices. ``shift_ns`` is what was added to the stamps
-    of the devices; ``are_apart`` says that their clock and the host's are, by no constant.
+    least of a device differs over the capture. ``shifts_ns`` is what was added to stamps of
+    devices, the least that their clocks are apart from the host's; ``are_apart`` says that a
+    device's clock and the host's are, by no constant.
     """
 
     pairs: int
     early: int
     least_ns: int
     spread_ns: int
-    shift_ns: int
+    shifts_ns: tuple[int, ...]
     are_apart: bool
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether stamps of the host and of its devices can be compared."""
+        return not (self.shifts_ns or self.are_apart)
 
 
 class NamedPrograms(NamedTuple):

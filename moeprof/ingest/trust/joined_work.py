@@ -15,9 +15,10 @@ _BY_LAUNCH = (
             *("queue_depth_median", "empty_queue_share"),
         ),
     ),
-    Scope("sync_gaps", ("host_late_time", "main_cause", "cause", "late_ns")),
+    Scope("sync_gaps", ("host_late_time", "late_ns")),
 )
-"""Figures that compare stamps of the host with those of its devices."""
+"""Figures that compare stamps of the host with those of its devices. Causes that do are not known
+on a host in `TraceMeta.clocks_apart`, wherever they are shown."""
 
 
 def step_ways(evidence: Evidence) -> Law:
@@ -95,25 +96,32 @@ def causality(evidence: Evidence) -> Law:
         detail = (
             f"{_on(host, leads)}device work begins up to {format_ns(-lead.least_ns)} before its "
             "launch, and no constant shift is sure: the least time from launch to work differs by "
-            f"{format_ns(lead.spread_ns)} over the capture and its devices. Times of the host and "
-            "of devices cannot be compared"
+            f"{format_ns(lead.spread_ns)} over the capture. Times of the host and of devices "
+            "cannot be compared"
         )
         return Law("causality", "warn", detail, (), *compared, _BY_LAUNCH)
-    shifted = [(host, lead) for host, lead in leads if lead.shift_ns]
+    shifted = [(host, lead) for host, lead in leads if lead.shifts_ns]
     told = []
     if shifted:
-        by = ", ".join(f"{_on(host, leads)}{format_ns(lead.shift_ns)}" for host, lead in shifted)
+        by = ", ".join(f"{_on(host, leads)}{_listed_ns(lead.shifts_ns)}" for host, lead in shifted)
         told.append(
             "device work began before its launch: the clocks are apart by a constant, and stamps "
-            f"of the devices are shifted by it ({by})"
+            f"of the devices are shifted by the least that it can be ({by}). How far work is "
+            "behind its launch is not known"
         )
-    early = sum(lead.early for _, lead in leads if not lead.shift_ns)
+    early = sum(lead.early for _, lead in leads if not lead.shifts_ns)
     if early:
         told.append(
             f"{format_count(early)} of {format_count(pairs)} launches have stamps that cannot be: "
             f"their work begins up to {format_ns(-least_ns)} before them, that of all others not"
         )
-    return Law("causality", "warn", "; ".join(told), (), *compared)
+    return Law("causality", "warn", "; ".join(told), (), *compared, _BY_LAUNCH if shifted else ())
+
+
+def _listed_ns(shifts: tuple[int, ...]) -> str:
+    """Shifts of devices; of many the least and the most."""
+    known = sorted({min(shifts), max(shifts)})
+    return " to ".join(map(format_ns, known))
 
 
 def _on(host: str, leads: list[tuple[str, Lead]]) -> str:
