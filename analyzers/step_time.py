@@ -22,6 +22,7 @@ from moeprof.analyzers.activity.account import (
 )
 from moeprof.analyzers.activity.other_programs import other_programs
 from moeprof.analyzers.activity.outside import OUTSIDE, RecordedWork, recorded_work
+from moeprof.analyzers.activity.rounds import period, steps_in_a_row
 from moeprof.analyzers.gaps.between import idle_between
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
@@ -191,16 +192,16 @@ def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
     """The mean over whole rounds, where a program runs once in several steps at equal distance."""
     others = other_programs(trace)
     worth_ns = _WORTH * float(used["interval_ns"].mean())
+    steps = steps_in_a_row(trace)
+    lengths = used.set_index("step")["interval_ns"].reindex(steps).to_numpy()
     notes = []
     for program, mine in others[others["per_device_ns"] >= worth_ns].groupby("program"):
-        places = np.flatnonzero(used["step"].isin(mine["step"]))
-        distances = np.unique(np.diff(places))
-        if len(places) < _FEW or len(distances) != 1 or distances[0] == 1:
-            continue
-        whole = used["interval_ns"].iloc[places[0] + 1 : places[-1] + 1]
-        if whole.notna().all():
+        places = np.flatnonzero(np.isin(steps, mine["step"]))
+        distance = period(places, len(steps))
+        if distance > 1:
+            whole = lengths[places[0] + 1 : places[-1] + 1]
             notes.append(
-                f"{program} runs once in {distances[0]} steps: over {len(places) - 1} whole rounds "
+                f"{program} runs once in {distance} steps: over {len(places) - 1} whole rounds "
                 f"the mean interval is {format_ns(float(whole.mean()))}"
             )
     return notes

@@ -21,7 +21,7 @@ from moeprof.analyzers.comparison.step_change import (
     STEP_CHANGES,
     notes_on_steps,
     step_changes,
-    step_side,
+    step_sides,
 )
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES, memory_difference
 from moeprof.analyzers.laws import laws_of
@@ -63,7 +63,7 @@ def compare(base: Trace, new: Trace) -> Comparison:
     notes += dict.fromkeys(text for text in why.values() if text)
     step, rows = STEP_CHANGES.frame(), CHANGES.frame()
     if not why["step"]:
-        sides = [step_side(trace) for trace in (base, new)]
+        sides = step_sides(base, new)
         step = step_changes(*sides)
         notes += notes_on_steps(*sides)
     if not why["rows"]:

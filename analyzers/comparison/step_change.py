@@ -3,20 +3,22 @@
 The step is the interval from its start to the start of the next, and per device that is compute +
 exposed communication + exposed copies + idle + idle between steps + other work between steps: its
 change is the sum of theirs. Figures are means over devices and intervals, as those add up; medians
-do not. An interval that holds another program which most do not have, as an evaluation, is left
-out by name: it says nothing of the step. Where one of the runs has no interval, that has one step
+do not. Which intervals count is decided for both runs at once (`alike`): whole rounds of programs
+that come at equal distances, and none that holds another program which most do not have, as an
+evaluation: it says nothing of the step. Where one of the runs has no interval, that has one step
 say, both are compared by the length of their steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import IN_STEP, PARTS, intervals_of
-from moeprof.analyzers.activity.other_programs import other_programs
+from moeprof.analyzers.comparison.alike import Kept, alike_intervals
 from moeprof.analyzers.comparison.exact import exact_ns
 from moeprof.analyzers.comparison.noise import noise_ns, told
 from moeprof.analyzers.timeline import timeline
@@ -46,22 +48,29 @@ STEP_CHANGES = Schema(
 class StepSide:
     """Times of one run that are compared: rows of `timeline`, those with an interval apart.
 
-    ``left_out`` tells of the intervals that hold an unusual program; ``intervals`` lacks them.
+    ``intervals`` has those that are compared, with the number of their round; ``left_out`` tells
+    which are not, and why.
     """
 
     steps: pd.DataFrame
     intervals: pd.DataFrame
-    left_out: str
+    left_out: tuple[str, ...]
 
 
-def step_side(trace: Trace) -> StepSide:
-    """The steps and intervals of a run."""
-    steps = timeline(trace).table
-    others = other_programs(trace)
-    unusual = others[others["is_unusual"]]
+def step_sides(base: Trace, new: Trace) -> tuple[StepSide, StepSide]:
+    """The steps and intervals of two runs."""
+    first, second = (
+        _side(timeline(trace).table, kept)
+        for trace, kept in zip((base, new), alike_intervals(base, new), strict=True)
+    )
+    return first, second
+
+
+def _side(steps: pd.DataFrame, kept: Kept) -> StepSide:
     known = intervals_of(steps)
-    kept = known[~known["step"].isin(unusual["step"])]
-    return StepSide(steps, kept, _listed(unusual, known))
+    numbered = known.assign(round=known["step"].map(kept.round_of))
+    told = [text for text in (_listed(kept.unusual, known), kept.about) if text]
+    return StepSide(steps, numbered[numbered["round"].notna()], tuple(told))
 
 
 def step_changes(base: StepSide, new: StepSide) -> pd.DataFrame:
@@ -74,7 +83,7 @@ def step_changes(base: StepSide, new: StepSide) -> pd.DataFrame:
     means = [exact_ns([table[f"{part}_ns"].mean() for part in parts]) for table in tables]
     means = [np.append(mean.sum(), mean) for mean in means]
     change = means[1] - means[0]
-    noise = noise_ns(*(_by_step(table, parts) for table in tables))
+    noise = noise_ns(*(_by_round(table, parts) for table in tables))
     share = np.divide(change, means[0], out=np.full(len(change), np.nan), where=means[0] > 0)
     return STEP_CHANGES.frame(
         {
@@ -104,14 +113,19 @@ def notes_on_steps(base: StepSide, new: StepSide) -> list[str]:
         return [
             f"no interval from step to step is known in {without}: the step is its device work, "
             "first start to last end, and what lies between steps is not compared; capture a few "
-            "steps in a row of both"
+            "steps in a row of both",
+            *_left_out(sides),
         ]
     counts = [side.intervals["step"].nunique() for side in sides.values()]
     return [
         f"the step is from its start to the start of the next: mean of {counts[0]} of base and "
         f"{counts[1]} of new",
-        *(f"{name}: {side.left_out}" for name, side in sides.items() if side.left_out),
+        *_left_out(sides),
     ]
+
+
+def _left_out(sides: Mapping[str, StepSide]) -> list[str]:
+    return [f"{name}: {text}" for name, side in sides.items() for text in side.left_out]
 
 
 def _listed(unusual: pd.DataFrame, known: pd.DataFrame) -> str:
@@ -136,7 +150,12 @@ def _listed(unusual: pd.DataFrame, known: pd.DataFrame) -> str:
     )
 
 
-def _by_step(table: pd.DataFrame, parts: tuple[str, ...]) -> np.ndarray:
-    """[step and parts, steps] ns, mean over devices."""
-    means = table.groupby("step")[[f"{part}_ns" for part in parts]].mean().to_numpy().T
+def _by_round(table: pd.DataFrame, parts: tuple[str, ...]) -> np.ndarray:
+    """[step and parts, rounds or steps] ns, mean over devices and the intervals of a round."""
+    means = (
+        table.groupby("round" if "round" in table else "step")[[f"{part}_ns" for part in parts]]
+        .mean()
+        .to_numpy()
+        .T
+    )
     return np.vstack([means.sum(axis=0), means])

@@ -185,7 +185,7 @@ def test_an_interval_with_an_evaluation_is_left_out_of_gates_by_name():
     steps = trace.steps.assign(start_ns=trace.steps["start_ns"] + trace.steps["step"].map(shift))
     made = Trace(**{**vars(trace), "events": events, "steps": steps})
     assert headline(step_time(made))["interval_mean"] == 200_000  # all of them count in the run
-    assert other_programs(made)[["step", "is_unusual"]].to_numpy().tolist() == [[1, True]]
+    assert other_programs(made)[["step", "is_program"]].to_numpy().tolist() == [[1, True]]
     found = compare(loop(steps=5), made)
     assert found.step.set_index("part").loc["step", "new_ns"] == 100_000
     assert outcome(parse_gate("step>+2%"), found).verdict == PASSED
@@ -196,7 +196,88 @@ def test_an_interval_with_an_evaluation_is_left_out_of_gates_by_name():
 
 def test_a_program_of_every_interval_is_left_in():
     others = [(100 * step + 75, 10, 9) for step in range(4)]
-    assert not other_programs(loop(steps=5, others=others))["is_unusual"].any()
+    trace = loop(steps=5, others=others)
+    found = compare(trace, trace)
+    assert found.step.set_index("part").loc["between_other", "base_ns"] == 10_000
+    assert not any("left out" in note for note in found.notes)
+
+
+def updates(every, steps, first=0, length=20):
+    """Steps of 100 us, with program 9 behind every `every`-th from `first` on."""
+    return loop(steps=steps, others=[(100 * n + 75, length, 9) for n in range(first, steps, every)])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "firsts", "counts"),
+    [
+        ((9, 8), (1, 1), (8, 6)),  # 8 and 7 intervals of rounds of 2
+        ((8, 9), (0, 1), (6, 8)),
+        ((9, 5), (1, 0), (8, 4)),
+        ((10, 4), (1, 1), (8, 2)),  # program 9 comes once in 3 intervals, as in the other run
+    ],
+)
+def test_a_program_of_every_other_step_is_compared_over_whole_rounds(sizes, firsts, counts):
+    sides = [updates(2, size, first) for size, first in zip(sizes, firsts, strict=True)]
+    found = compare(*sides)
+    step = found.step.set_index("part")
+    assert step.loc["between_other", ["base_ns", "new_ns"]].tolist() == [10_000, 10_000]
+    assert step["change_ns"].eq(0).all()
+    assert any(f"mean of {counts[0]} of base and {counts[1]} of new" in n for n in found.notes)
+    told = f"base: whole rounds are compared (program 9 once in 2 steps): {counts[0]} of "
+    assert any(note.startswith(told) for note in found.notes)
+    assert outcome(parse_gate("between_other>+1%"), found).verdict == PASSED
+
+
+def test_an_update_that_takes_longer_fails_its_gate():
+    """20 → 24 us once in three of 10 and 8 intervals: 4 / 3 us of the mean interval."""
+    found = compare(updates(3, 11), updates(3, 9, first=2, length=24))
+    step = found.step.set_index("part")
+    assert step.loc["between_other", "base_ns"] == pytest.approx(20_000 / 3)
+    assert step.loc["between_other", "change_ns"] == pytest.approx(4_000 / 3)
+    assert step.loc["between_other", "verdict"] == "beyond noise"  # a round is like the other
+    assert outcome(parse_gate("between_other>+10%"), found).verdict == FAILED
+
+
+def test_a_run_too_short_for_a_round_leaves_the_program_out_of_both():
+    found = compare(updates(4, 13), updates(4, 4, first=1))
+    step = found.step.set_index("part")
+    assert step.loc["between_other", ["base_ns", "new_ns"]].tolist() == [0, 0]
+    assert any("mean of 9 of base and 2 of new" in note for note in found.notes)
+    left_out = [note for note in found.notes if "left out" in note]
+    assert [note.split(":")[0] for note in left_out] == ["base", "new"]
+
+
+def test_an_evaluation_takes_the_whole_round_that_it_is_in():
+    """Update after steps 1, 3, 5, 7 of 8 intervals; the evaluation is in the third round."""
+    others = [(100 * n + 75, 20, 9) for n in (1, 3, 5, 7)] + [(475, 22, 8)]
+    found = compare(loop(steps=9, others=others), updates(2, 9, first=1))
+    step = found.step.set_index("part")
+    assert step.loc["between_other", ["base_ns", "new_ns"]].tolist() == [10_000, 10_000]
+    assert any("mean of 6 of base and 8 of new" in note for note in found.notes)
+    assert any("after step 4 (100.0 µs, program 8)" in note for note in found.notes)
+
+
+def test_programs_at_no_equal_distance_are_left_out_of_both_runs_alike():
+    """Behind 3 of 5 steps in one run, 1 of 5 in the other: 4 of 10, so it is not of the loop."""
+    sides = [
+        loop(steps=6, others=[(100 * n + 75, 20, 9) for n in places])
+        for places in ((0, 1, 3), (2,))
+    ]
+    for base, new in (sides, sides[::-1]):
+        step = compare(base, new).step.set_index("part")
+        assert step.loc["between_other", ["base_ns", "new_ns"]].tolist() == [0, 0]
+
+
+def test_a_copy_is_no_program_however_long_it_is():
+    """The batch of step 2 is 25 us where others are 5 us: a stall that a gate has to see."""
+    copies = [(100 * n + 72, 25 if n == 2 else 5, -1) for n in range(5)]
+    found = compare(
+        loop(steps=6, others=[(s, 5, m) for s, _, m in copies]), loop(steps=6, others=copies)
+    )
+    assert not any("left out" in note for note in found.notes)
+    step = found.step.set_index("part")
+    assert step.loc["between_other", ["base_ns", "new_ns"]].tolist() == [5_000, 9_000]
+    assert outcome(parse_gate("between_other>+5%"), found).verdict == FAILED
 
 
 def test_without_an_interval_the_length_of_the_step_is_compared():
