@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from moeprof.analyzers.laws import laws_over
 from moeprof.analyzers.self_check import check_tables
-from moeprof.analyzers.withhold import without_withheld
+from moeprof.analyzers.withhold import with_good_answers, without_withheld
 from moeprof.errors import SelectionError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
@@ -78,7 +78,8 @@ def analyze(
         tell(place, len(names))
         findings[name] = analyzer(name)(trace)
     check_tables(trace, findings)
-    return without_withheld(findings, laws_over(trace, findings), DRAWN)
+    laws = laws_over(trace, findings)
+    return without_withheld(with_good_answers(findings, laws), laws, DRAWN)
 
 
 def analyzer(name: str) -> Analyzer:

@@ -54,8 +54,6 @@ _FEW = 3
 _MOST_PLACES = 4
 _WORTH = 0.01
 """Share of the mean interval from which on a program is worth a note on its rounds."""
-_TOLD = ("profiling_cost", "device_state")
-"""Laws whose good answer is worth telling beside a step's time."""
 
 
 def step_time(trace: Trace) -> Analysis:
@@ -162,8 +160,6 @@ def _notes(trace: Trace) -> tuple[str, ...]:
         notes.append("clocks of hosts are not aligned: a step lasts as long as on its slowest host")
     if trace.meta.platform == "cpu":
         notes.append("virtual CPU devices share the machine's cores: the time is this machine's")
-    # Where one of these laws warns the record says so itself.
-    notes += [law.detail for law in trace.trust if law.check in _TOLD and law.verdict == "ok"]
     return tuple(notes)
 
 

@@ -40,12 +40,12 @@ def names_of_ranks(trace: Trace) -> dict[int, str]:
 
 def is_partial(trace: Trace) -> bool:
     """Whether devices of the run are known to be missing: a process, or a rank between others."""
-    told = next((own for own in trace.trust if own.check == "processes"), None)
     ranks = set(trace.devices["rank"])
-    if told is not None and told.unit == "devices" and isinstance(told.expected, int):
-        return told.expected > len(ranks)
-    is_missing = told is not None and told.verdict == "fail"
-    return is_missing or (max(ranks, default=0) >= 0 and ranks != set(range(len(ranks))))
+    if trace.meta.missing_processes:
+        return True
+    if trace.meta.expected_devices:
+        return trace.meta.expected_devices > len(ranks)
+    return max(ranks, default=0) >= 0 and ranks != set(range(len(ranks)))
 
 
 def _members(trace: Trace) -> dict[int, tuple[int, ...]]:

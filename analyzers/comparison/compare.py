@@ -84,7 +84,7 @@ def _reason(base: Trace, new: Trace, part: str) -> str:
     """Why a part of the comparison cannot be known; empty where it can."""
     for name, trace in (("base", base), ("new", new)):
         for check in laws_of(trace):
-            if set(check.withholds) & set(_NEEDED[part]):
+            if any(check.withholds_figures(question) for question in _NEEDED[part]):
                 return f"{part} withheld: {name}: {check.check}: {check.detail}"
     has_steps = [bool(trace.steps["used"].any()) for trace in (base, new)]
     if part in ("step", "rows") and not all(has_steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.expert_load import EVEN, expert_load
+from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -17,7 +18,8 @@ def find(trace: Trace) -> Hint | None:
     if worst.empty or not float(worst["rank_imbalance"].iloc[0]) > EVEN:
         return None
     row = worst.iloc[0]
-    known = table["tax_ns"].notna().any()
+    are_times_known = not any(law.withholds_figures("breakdown") for law in laws_of(trace))
+    known = table["tax_ns"].notna().any() and are_times_known
     return Hint(
         "unbalanced_experts",
         f"in layer {row['layer']} {_who(row, 'rank')} gets {row['rank_imbalance']:.2f} × the mean "

@@ -80,7 +80,7 @@ def assemble(
     found = ranked([table.host for table in tables], with_work, ops, source.processes)
     clocks, not_aligned = align(tables, events, ops, found)
     source = replace(source, notes=(*source.notes, *renamed))
-    meta = _meta(source, tables, events, clocks)
+    meta = _meta(source, tables, events, clocks, found)
     steps = steps_frame(tables, meta)
     sides = HostSides([table.host for table in tables], source.run_folder)
     return Trace(
@@ -182,6 +182,7 @@ def _meta(
     tables: Sequence[HostTables],
     events: pd.DataFrame,
     clocks: tuple[HostClock, ...],
+    found: Ranked,
 ) -> TraceMeta:
     hosts = [table.host for table in tables]
     return TraceMeta(
@@ -199,5 +200,7 @@ def _meta(
         clocks_apart=tuple(
             h.name for h in hosts if h.record.lead and not h.record.lead.is_comparable
         ),
+        expected_devices=found.expected if found.missing or not found.unknown else 0,
+        missing_processes=source.processes.missing,
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

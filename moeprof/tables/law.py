@@ -57,6 +57,18 @@ class Law:
     unit: str = ""
     scopes: tuple[Scope, ...] = ()
 
+    def withholds_figures(self, question: str, figures: tuple[str, ...] = ()) -> bool:
+        """Whether it withholds one of these figures of a question whole, without `figures` any.
+
+        A figure of which some rows alone are withheld is not.
+        """
+        return question in self.withholds or any(
+            scope.question == question
+            and not scope.chooses_rows
+            and not (figures and scope.figures and set(figures).isdisjoint(scope.figures))
+            for scope in self.scopes
+        )
+
     @property
     def withholds_any(self) -> bool:
         """Whether any figure is not shown because of it."""

@@ -235,6 +235,8 @@ class TraceMeta:
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
     ``clocks`` has one entry per host where their clocks could be aligned, else none.
     ``clocks_apart`` names hosts whose stamps and those of their devices cannot be compared.
+    ``expected_devices`` is how many devices the programs of the run name, 0 where that is not
+    known; ``missing_processes`` names those that were to record and of which no profile is there.
     ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
     ``hardware`` is the key of the device that the user named; empty where the profile tells.
     """
@@ -253,6 +255,8 @@ class TraceMeta:
     hardware: str = ""
     devices_left_out: int = 0
     clocks_apart: tuple[str, ...] = ()
+    expected_devices: int = 0
+    missing_processes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

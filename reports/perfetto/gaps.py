@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import numpy as np
@@ -23,9 +24,15 @@ ABOUT = (
 SHORT = "short gap"
 
 
-def gap_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
-    """A slice for each gap that `sync_gaps` counts, named after its cause where it is long."""
-    gaps = told(trace, gaps_of(trace))
+def gap_slices(
+    trace: Trace, tracks: Tracks, devices: Devices, without: Collection[str] = ()
+) -> Slices:
+    """A slice for each gap that `sync_gaps` counts, named after its cause where it is long.
+
+    Gaps on the hosts ``without`` are left out.
+    """
+    known = gaps_of(trace)
+    gaps = told(trace, known[~known["host"].isin(list(without))].reset_index(drop=True))
     start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
     length = gaps["length_ns"].to_numpy()
     track = np.zeros(len(gaps), np.int64)

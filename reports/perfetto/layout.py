@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.reports.perfetto.collectives import collective_slices
 from moeprof.reports.perfetto.components import component_slices
@@ -25,7 +26,15 @@ from moeprof.reports.perfetto.slices import NONE, Slices
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices, work_slices
 from moeprof.tables.clock import is_comparable
+from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
+
+_SHOWN = {
+    "sync_gaps": ("cause",),
+    "collectives": ("wait_ns", "transfer_ns"),
+    "expert_load": ("expert_imbalance",),
+}
+"""Columns of a question that its part of the file shows; of others all."""
 
 Part = Slices | Counter
 
@@ -62,7 +71,11 @@ def layout(trace: Trace) -> Layout:
     _guarded(
         trace, made, "breakdown", "components", lambda: [component_slices(trace, tracks, devices)]
     )
-    _guarded(trace, made, "sync_gaps", "gaps", lambda: [gap_slices(trace, tracks, devices)])
+    lost = _lost_hosts(laws_of(trace), "sync_gaps")
+    _guarded(trace, made, "sync_gaps", "gaps", lambda: [gap_slices(trace, tracks, devices, lost)])
+    made.missing += [
+        f"gaps of {host}: withheld: {law.check}: {law.detail}" for host, law in lost.items()
+    ]
     _guarded(trace, made, "collectives", "collectives", lambda: _collectives(trace, made, devices))
     made.add([work_slices(trace, tracks, devices, begun)])
     _guarded(trace, made, "memory", "memory", lambda: _memory(trace, made, devices))
@@ -77,12 +90,23 @@ def layout(trace: Trace) -> Layout:
 def _guarded(
     trace: Trace, made: Layout, question: str, what: str, parts: Callable[[], Sequence[Part]]
 ) -> None:
-    """Add parts, unless a check withholds the figures of the question that they illustrate."""
-    failed = [check for check in trace.trust if question in check.withholds]
+    """Add parts, unless a law withholds the figures of the question that they illustrate."""
+    shown = _SHOWN.get(question, ())
+    failed = [law for law in laws_of(trace) if law.withholds_figures(question, shown)]
     if failed:
         made.missing.append(f"{what}: withheld: {failed[0].check}: {failed[0].detail}")
     else:
         made.add(parts())
+
+
+def _lost_hosts(laws: Sequence[Law], question: str) -> dict[str, Law]:
+    """Hosts whose rows of a question are withheld, each with the first law that does so."""
+    found: dict[str, Law] = {}
+    for law in laws:
+        for scope in law.scopes:
+            if scope.question == question and scope.host and scope.device == scope.step == -1:
+                found.setdefault(scope.host, law)
+    return found
 
 
 def _devices(trace: Trace, tracks: Tracks) -> Devices:

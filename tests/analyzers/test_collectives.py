@@ -6,7 +6,6 @@ from builders.work import MODULE, hlo, kernel, traced
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import groups_of, sites_of
-from moeprof.tables.law import Law
 from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"
@@ -121,14 +120,14 @@ def with_program(trace, partitions, replicas=1):
     return dataclasses.replace(trace, modules=MODULES.frame([row]))
 
 
-def one_process(groups, trust=()):
+def one_process(groups):
     """A sum over 64 MiB on 4 of 8 devices, which start within 3 µs and end together."""
     ops = (
         hlo("rows", "parameter", size_bytes=64 << 20, shape="bf16[33554432]"),
         hlo("sum", "all-reduce", "rows", replica_groups=groups),
     )
     work = [kernel("sum", 1000 * d, 5_300_000 - 1000 * d, device=d) for d in range(4)]
-    return dataclasses.replace(traced(work, ops), trust=trust)
+    return traced(work, ops)
 
 
 NOT_KNOWN = ["wait_ns", "transfer_ns", "bus_gb_per_s", "algorithm_gb_per_s", "link_share"]
@@ -151,8 +150,9 @@ def test_replicas_of_a_program_take_part_too():
 
 
 def test_where_a_process_is_missing_and_no_program_tells_it_the_group_is_unknown():
-    missing = Law("processes", "fail", "1 process(es) read of 2")
-    analysis = collectives(one_process("", (missing,)), link_bytes_per_s=450e9)
+    trace = one_process("")
+    meta = dataclasses.replace(trace.meta, missing_processes=("process 1",))
+    analysis = collectives(dataclasses.replace(trace, meta=meta), link_bytes_per_s=450e9)
     row = analysis.table.iloc[0]
     assert row["group_size"] == 0
     assert row[NOT_KNOWN].isna().all()

@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers import analyze
 from moeprof.analyzers.buffers.filled import filled
 from moeprof.analyzers.expert_load import expert_load
+from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
 from moeprof.analyzers.load.by_step import imbalance_by_step
+from moeprof.analyzers.patterns import unbalanced_experts
+from moeprof.reports.document import build
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
 
@@ -228,10 +232,27 @@ def test_without_times_of_the_same_rows_there_is_no_tax(change, why):
 def test_doubted_times_leave_the_loads_and_take_the_tax():
     check = Law("durations", "fail", "stamps cannot be", ("breakdown",))
     trace = dataclasses.replace(routed([[10, 30]], ranks=2), trust=(check,))
-    found = expert_load(trace)
-    assert found.table["rank_imbalance"].tolist() == [1.5]
-    assert found.table["tax_ns"].isna().all()
-    assert "the tax is not known: times fail the check durations" in found.notes
+    found = build(trace, analyze(trace, ["expert_load"]))["analyses"]["expert_load"]
+    assert [row["rank_imbalance"] for row in found["rows"]] == [1.5]
+    assert [row["tax_ns"] for row in found["rows"]] == [None]
+    figures = {own["metric"]: (own["value"], own.get("withheld")) for own in found["headline"]}
+    assert figures["tax_least"] == figures["tax_most"] == (None, "durations")
+    assert figures["worst_rank_imbalance"] == (1.5, None)
+    assert expert_load(trace).table["tax_ns"].notna().all()
+
+
+def test_components_that_do_not_add_up_take_the_tax_and_its_gain(monkeypatch):
+    """A law of the answer, which is not in the trace's own record."""
+    trace = routed([[10, 30]], ranks=2)
+    assert unbalanced_experts.find(trace).gain_ns > 0
+    broken = Law("components", "fail", "they do not add up", ("breakdown", "ops"))
+    laws_of.cache_clear()
+    monkeypatch.setattr("moeprof.analyzers.laws.LAWS", (lambda _: broken,))
+    found = build(trace, analyze(trace, ["expert_load"]))["analyses"]["expert_load"]
+    withheld = {own["metric"]: own.get("withheld") for own in found["headline"]}
+    assert withheld["tax_least"] == withheld["tax_most"] == "components"
+    assert unbalanced_experts.find(trace).gain_ns is None
+    laws_of.cache_clear()
 
 
 def test_a_layer_without_tokens_has_no_ratio():

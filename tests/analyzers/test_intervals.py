@@ -16,6 +16,7 @@ from moeprof.analyzers.laws import time as laws
 from moeprof.analyzers.patterns import idle_between_steps
 from moeprof.analyzers.step_time import step_time
 from moeprof.analyzers.timeline import timeline
+from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
 
 OPS = (hlo("dot", "dot"), hlo("sum", "all-reduce"))
@@ -321,3 +322,14 @@ def test_a_step_that_is_used_and_not_used_at_once_breaks_the_law():
     law = laws.outside_steps(Trace(**{**vars(trace), "steps": twice}))
     assert (law.verdict, law.expected, law.found) == ("fail", 240_000, 300_000)
     assert law.withholds == ("step_time", "breakdown")
+
+
+def test_a_figure_that_a_law_withholds_whole_is_not_compared():
+    """A scope without rows counts as a whole question does; one of some rows leaves the others."""
+    figures = Law("x", "warn", "why", scopes=(Scope("step_time", ("interval_mean",)),))
+    base = loop(steps=5)
+    found = compare(base, replace(base, trust=(figures,)))
+    assert found.step.empty
+    assert "step withheld: new: x: why" in found.notes
+    rows = Law("x", "warn", "why", scopes=(Scope("timeline", device=3),))
+    assert len(compare(base, replace(base, trust=(rows,))).step)

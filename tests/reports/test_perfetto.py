@@ -19,7 +19,7 @@ from moeprof.ingest import open_run
 from moeprof.reports.perfetto import Written, write_perfetto
 from moeprof.tables import trace as tables
 from moeprof.tables.host_side import ALLOCATIONS
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Scope
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import HostClock, Trace
 
@@ -282,6 +282,24 @@ def test_what_a_failed_check_would_falsify_is_left_out_and_said(engine, written)
     assert found.missing[:2] == (
         "components: withheld: dropped: 9 events lost", "gaps: withheld: dropped: 9 events lost",
     )  # fmt: skip
+
+
+def test_a_law_of_the_answer_and_scopes_of_whole_figures_count_too(engine, written, monkeypatch):
+    broken = Law("components", "fail", "do not add up", ("breakdown",))
+    monkeypatch.setattr("moeprof.analyzers.laws.LAWS", (lambda _: broken,))
+    late = Law("causality", "warn", "apart", scopes=(Scope("sync_gaps", ("late_ns",)),))
+    trace = traced([kernel("a", 0, 5), kernel("b", 50_000, 5)])
+    found = written(replace(trace, trust=(late,)))
+    assert found.missing[0] == "components: withheld: components: do not add up"
+    assert "launched in time" not in [name for _, name, *_ in slices(engine)]
+    assert "unknown" in [name for _, name, *_ in slices(engine)]  # the gap's cause is not withheld
+    causes = Law("x", "warn", "why", scopes=(Scope("sync_gaps", ("cause",)),))
+    found = written(replace(trace, trust=(causes,)))
+    assert "gaps: withheld: x: why" in found.missing
+    one_host = Law("truncated", "warn", "cut", scopes=(Scope("sync_gaps", host="a"),))
+    found = written(replace(trace, trust=(one_host,)))
+    assert "gaps of a: withheld: truncated: cut" in found.missing
+    assert "unknown" not in [name for _, name, *_ in slices(engine)]
 
 
 def test_a_trace_without_work_is_written_and_says_so(tmp_path, engine, written):

@@ -36,6 +36,8 @@ META = TraceMeta(
     "h100_sxm",
     3,
     ("b",),
+    16,
+    ("process 3",),
 )  # a file name that is not UTF-8
 
 

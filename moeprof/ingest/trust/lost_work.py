@@ -273,7 +273,8 @@ def _same_again(
     names = own.groupby(["place", "launch"], sort=False)["name"].transform("nunique")
     own["name"] = np.where(node >= 0, -1, name)
     same = own.groupby(list(own), sort=False).ngroup().to_numpy(np.int64)
-    return np.where((node >= 0) | (names.to_numpy() == 1), same, -1)
+    numbers: np.ndarray = np.where((node >= 0) | (names.to_numpy() == 1), same, -1)
+    return numbers
 
 
 def _overlaps(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
