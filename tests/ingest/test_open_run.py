@@ -444,6 +444,7 @@ def test_runs_during_a_step_that_belong_to_none_are_told(tmp_path):
     assert check.verdict == "warn"
     # 3 steps of 150 ns on 2 devices, and 100 ns that stand in step 0 only
     assert check.detail.startswith("10.0 % of device time during steps")
+    assert "counts as busy time" in check.detail
 
 
 def test_steps_of_several_hosts_are_in_order_of_their_number(tmp_path):

@@ -189,9 +189,15 @@ def step_order(evidence: Evidence) -> Law:
 
 
 def strays(evidence: Evidence) -> Law:
-    """Work of modules that do not run in every step, yet run during one, is in no figure."""
+    """How much device time during steps is of no step, as it is of other programs.
+
+    Devices are busy with it, and it counts in sums over the capture; no op or component has it.
+    """
     in_steps_ns = int(evidence.work["self_ns"][evidence.work["step"] != -1].sum())
     whole_ns = in_steps_ns + evidence.stray_ns
     share = evidence.stray_ns / whole_ns if whole_ns else 0.0
-    detail = f"{format_percent(share)} of device time during steps belongs to none and is left out"
+    detail = (
+        f"{format_percent(share)} of device time during steps is of no step: it counts as busy "
+        "time and in the timeline, and is in no op or component of a step"
+    )
     return Law("strays", "ok" if share < 0.01 else "warn", detail)
