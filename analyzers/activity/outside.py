@@ -33,6 +33,7 @@ OUTSIDE = Schema(
     ),
 )
 _KINDS = {"copy": "copies", "memset": "memory sets"}
+_NO_STEP = -1
 _NAMELESS = "work of no known program"
 
 
@@ -40,7 +41,8 @@ _NAMELESS = "work of no known program"
 class RecordedWork:
     """All recorded op time of a trace in ns, all devices together, and what of it is where.
 
-    ``outside`` has `OUTSIDE`, the most time first.
+    ``outside`` has `OUTSIDE`, the most time first. Each part is found by itself: that they add up
+    to all is a law, which is broken where a step is twice or work names one that is not there.
     """
 
     all_ns: int
@@ -69,7 +71,7 @@ def recorded_work(trace: Trace) -> RecordedWork | None:
     step, self_ns = events["step"].to_numpy(), events["self_ns"].to_numpy()
     used = np.isin(step, steps["step"][steps["used"]])
     dropped = np.isin(step, steps["step"][~steps["used"]])
-    loose = events[~used & ~dropped]
+    loose = events[step == _NO_STEP]
     return RecordedWork(
         all_ns=int(self_ns.sum()),
         used_ns=int(self_ns[used].sum()),

@@ -6,6 +6,8 @@ steps to its idle time between them, to the nanosecond.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -33,13 +35,15 @@ GAPS = Schema(
 )
 
 
+@functools.lru_cache(maxsize=2)
 def gaps_of(trace: Trace) -> pd.DataFrame:
-    """`GAPS` of all devices in the used steps, by device and time."""
+    """`GAPS` of all devices in the used steps, by device and time. Kept for the last two traces."""
     return _gaps(device_steps(trace))
 
 
+@functools.lru_cache(maxsize=2)
 def gaps_between(trace: Trace) -> pd.DataFrame:
-    """`GAPS` of all devices from the end of a used step to the start of the next.
+    """`GAPS` of all devices from the end of a used step to the start of the next; kept as well.
 
     ``before`` and ``after`` reach beyond both: the work that ran last, and that which ran next.
     """

@@ -6,6 +6,7 @@ They compare what different computations say: sums over all events with those of
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
@@ -35,8 +36,8 @@ def outside_steps(trace: Trace) -> Law:
     devices = max(trace.meta.devices, 1)
     if all_ns != told_ns:
         detail = (
-            f"{format_ns(abs(all_ns - told_ns))} of {format_ns(all_ns)} device time are in no step "
-            "and of no program, or in two"
+            f"{format_ns(abs(all_ns - told_ns))} of {format_ns(all_ns)} device time are in two "
+            "steps, or in a step that is not there"
         )
         return Law(
             check, "fail", detail, ("step_time", "breakdown"), all_ns, told_ns, "ns of device time"
@@ -59,15 +60,22 @@ def outside_steps(trace: Trace) -> Law:
 
 
 def intervals(trace: Trace) -> Law:
-    """The parts of the time from the start of a step to the start of the next add up to it."""
+    """The parts of the time from the start of a step to the start of the next add up to it.
+
+    Idle time is that of the gaps, which are found one by one: the account takes it for what work
+    leaves of the time, so that its own parts would always add up.
+    """
     from moeprof.analyzers.activity.account import PARTS, intervals_of
+    from moeprof.analyzers.gaps.found import gaps_between, gaps_of
     from moeprof.analyzers.timeline import timeline
 
     check = "intervals"
     table = intervals_of(timeline(trace).table)
     if table.empty:
         return Law(check, "unchecked", "no step is followed by another one that is used")
-    parts = table[[f"{part}_ns" for part in PARTS]].to_numpy()
+    idle = {"idle_ns": gaps_of(trace), "between_idle_ns": gaps_between(trace)}
+    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle.items()})
+    parts = counted[[f"{part}_ns" for part in PARTS]].to_numpy()
     whole = table["interval_ns"].to_numpy()
     is_wrong = (parts.sum(axis=1) != whole) | (parts < 0).any(axis=1)
     expected, found = int(whole.sum()), int(parts.sum())
@@ -75,7 +83,7 @@ def intervals(trace: Trace) -> Law:
     if is_wrong.any():
         steps = np.unique(table["step"].to_numpy()[is_wrong]).tolist()
         told = ", ".join(map(str, steps[:_FEW])) + (" …" if len(steps) > _FEW else "")
-        detail = f"parts do not add up to the interval after step {told}"
+        detail = f"work, other work and gaps do not add up to the interval after step {told}"
         scopes = tuple(Scope("timeline", step=step) for step in steps)
         return Law(check, "fail", detail, ("step_time",), expected, found, unit, scopes)
     detail = (
@@ -83,6 +91,14 @@ def intervals(trace: Trace) -> Law:
         f"{format_count(len(table))} intervals, one per device and step"
     )
     return Law(check, "ok", detail, expected=expected, found=found, unit=unit)
+
+
+def _gaps_ns(gaps: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+    """Length of the gaps of each row of `table`, a device in a step."""
+    place = ["host", "device", "step"]
+    sums = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"]).groupby(place)["ns"].sum()
+    found: np.ndarray = sums.reindex(pd.MultiIndex.from_frame(table[place])).fillna(0).to_numpy()
+    return found
 
 
 def components(trace: Trace) -> Law:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers.activity import account
 from moeprof.analyzers.activity.other_programs import other_programs
 from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.comparison.compare import compare
@@ -322,6 +324,36 @@ def test_a_step_that_is_used_and_not_used_at_once_breaks_the_law():
     law = laws.outside_steps(Trace(**{**vars(trace), "steps": twice}))
     assert (law.verdict, law.expected, law.found) == ("fail", 240_000, 300_000)
     assert law.withholds == ("step_time", "breakdown")
+
+
+def test_work_of_a_step_that_is_not_there_breaks_the_law():
+    """Of 4 × 60 us the 60 of step 3 name step 9, which no table has: they are in no figure."""
+    trace = loop()
+    events = trace.events.assign(step=trace.events["step"].replace({3: 9}))
+    law = laws.outside_steps(Trace(**{**vars(trace), "events": events}))
+    assert (law.verdict, law.expected, law.found) == ("fail", 240_000, 180_000)
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_work_that_the_account_misses_breaks_the_law_of_intervals(monkeypatch, is_between):
+    """3 intervals of 100 us lack the 12 us behind step 1, or 20 us of each step's 60."""
+    trace = loop(others=[(175, 12, 9)])
+    if is_between:
+        monkeypatch.setattr(account, "covered_ns", lambda _, __, count: np.zeros(count, np.int64))
+    else:
+        right = account.shares_of_time
+        monkeypatch.setattr(
+            account, "shares_of_time", lambda *given: _without_exposed(right(*given))
+        )
+    law = laws.intervals(trace)
+    assert law.verdict == "fail"
+    assert law.expected - law.found == (12_000 if is_between else 3 * 20_000)
+    assert law.withholds == ("step_time",)
+
+
+def _without_exposed(shares):
+    idle = shares["idle_ns"] + shares["exposed_communication_ns"]
+    return {**shares, "exposed_communication_ns": 0 * idle, "idle_ns": idle}
 
 
 def test_a_figure_that_a_law_withholds_whole_is_not_compared():
