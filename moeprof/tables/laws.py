@@ -63,6 +63,16 @@ OF_THE_INPUT = (
         "last_kernels", "the last piece of each stream with its like", "the step that holds it"
     ),
     LawInfo("stream_time", "work on one stream with the time that passed", _TIMES),
+    LawInfo(
+        "host_launches",
+        "launches that device work names with those on the host",
+        "launch, causes of gaps; all times where such work lies beside the steps",
+    ),
+    LawInfo(
+        "pieces",
+        "pieces of each execution with those of the others of its program",
+        "steps that lack some; all times where every step does",
+    ),
     LawInfo("profiling_cost", "recorded steps with those before and after the window"),
     LawInfo("device_state", "clocks, throttling and processes of GPUs in the window"),
     LawInfo("format", "what a JSON copy of a profile holds with what a profile does"),

@@ -58,6 +58,8 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "devices",
         "last_kernels",
         "stream_time",
+        "host_launches",
+        "pieces",
     ]
     assert all(c.withholds == () for c in trace.trust)
 

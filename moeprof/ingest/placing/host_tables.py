@@ -112,8 +112,8 @@ def host_tables(
     whole, endless = without_endless(cut.steps, endless, step)
     cut = cut._replace(steps=whole)
     if record.is_damaged:
-        pieces = _pieces_by_device(step[is_work], mine["device"].to_numpy())
-        cut = cut._replace(steps=without_half_lost(cut.steps, pieces))
+        counts = _pieces_by_device(step[is_work], mine["device"].to_numpy())
+        cut = cut._replace(steps=without_half_lost(cut.steps, counts))
     cut = cut._replace(steps=without_cut_short(cut.steps, mine, step[is_work], ops))
     of_row = _steps_of_executions(rows, step_of, lost.excluded)
     kept, pieces = lost_pieces(cut.steps, mine, number, rows, of_row, ops)

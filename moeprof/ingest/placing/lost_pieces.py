@@ -84,7 +84,7 @@ def lost_pieces(
 
 
 def _without(step: Step, sums: pd.DataFrame) -> Step:
-    missing, expected = (int(sums.at[step.step, name]) for name in ("missing", "expected"))
+    missing, expected = (int(sums[name].loc[step.step]) for name in ("missing", "expected"))
     told = f"lacks {format_count(missing)} of {format_count(expected)} pieces of its programs"
     return replace(step, reason=step.reason or told)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeprof.ingest.placing.lost_pieces import FEW
 from moeprof.ingest.trust.evidence import TIMED, Evidence, HostLosses
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Verdict
 from moeprof.units import format_count, format_percent
 
 _LISTED = 4
@@ -36,7 +36,7 @@ def pieces(evidence: Evidence) -> Law:
     is_lost = any(losses.pieces.in_all for losses in lacking)
     detail += ", in every step" if is_lost else ": steps that lack some are not used"
     withholds = TIMED if is_lost else ()
-    verdict = "fail" if is_lost else "warn"
+    verdict: Verdict = "fail" if is_lost else "warn"
     return Law(check, verdict, detail, withholds, expected, found, "pieces")
 
 
