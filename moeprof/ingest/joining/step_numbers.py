@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.placing.host_tables import HostTables
-from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.placing.step import Step
 
 
 def with_common_numbers(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.placing.step import Step
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.units import format_count
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.placing.serial import SERIAL_KINDS
-from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.kernel_names import COMMUNICATION, moves_as

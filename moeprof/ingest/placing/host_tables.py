@@ -29,8 +29,10 @@ from moeprof.ingest.placing.repeated import REPEATED, without_repeats
 from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
 from moeprof.ingest.placing.serial import repaired
 from moeprof.ingest.placing.silent_devices import silent_devices
-from moeprof.ingest.placing.steps import Cut, Step, cut_steps, without_half_lost, without_unseen
+from moeprof.ingest.placing.step import Cut, Step
+from moeprof.ingest.placing.steps import cut_steps
 from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched, unlaunched
+from moeprof.ingest.placing.whole_steps import without_half_lost, without_unseen
 from moeprof.ingest.planes.outliers import near_the_work
 from moeprof.ingest.planes.record import (
     COLUMNS,

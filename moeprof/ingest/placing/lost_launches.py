@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.placing.partial_replays import partial_replays
-from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import HostCalls
 from moeprof.ingest.xspace.space import Flags, Int64s
 

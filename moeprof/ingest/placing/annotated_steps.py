@@ -1,0 +1,137 @@
+"""Steps of the script's annotations: which executions belong to each of them.
+
+An execution belongs to the annotation in which the host launched it. Where no launch tells that,
+the order of the annotations and of the executions does, if it is certain.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from moeprof.ingest.placing.companions import with_companions
+from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.step import Cut, Step, not_ahead, made_of, with_reason
+from moeprof.ingest.placing.step_ways import in_host_order
+from moeprof.ingest.planes.record import Launch, Marker
+from moeprof.ingest.sources.run_record import Counting
+
+
+def best_markers(
+    executions: Sequence[Execution],
+    main: int,
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+) -> tuple[list[Marker], dict[int, int]]:
+    """Markers of one name, and what they own: a name that fits, with the most main runs."""
+    runs = {e.run_id for e in executions if e.module == main}
+    best: tuple[list[Marker], dict[int, int]] = ([], {})
+    most = (False, -1)
+    for name in dict.fromkeys(marker.name for marker in markers):
+        mine = [marker for marker in markers if marker.name == name]
+        owners = owners_of(mine, launches)
+        owned = (markers_fit(executions, main, owners), len(runs & owners.keys()))
+        if owned > most:
+            best, most = (mine, owners), owned
+    return best
+
+
+def owners_of(markers: Sequence[Marker], launches: Sequence[Launch]) -> dict[int, int]:
+    """run id -> index of the marker in which the host launched it."""
+    order = sorted(range(len(markers)), key=lambda i: markers[i].start_ns)
+    starts = [markers[i].start_ns for i in order]
+    found: dict[int, int] = {}
+    for launch in launches:
+        at = bisect_right(starts, launch.start_ns) - 1
+        if at >= 0 and launch.start_ns <= markers[order[at]].end_ns:
+            found[launch.run_id] = order[at]
+    return found
+
+
+def markers_fit(executions: Sequence[Execution], main: int, owners: dict[int, int]) -> bool:
+    """Most runs of the main module lie in markers, and not all of several in a single one."""
+    runs = [e.run_id for e in executions if e.module == main]
+    owned = Counter(owners[run] for run in runs if run in owners)
+    return 2 * sum(owned.values()) > len(runs) and (len(owned) > 1 or len(runs) == 1)
+
+
+def are_from_other_threads(markers: Sequence[Marker], launches: Sequence[Launch]) -> bool:
+    """Whether executions are known by calls of threads that run behind the annotated one."""
+    annotated = {marker.line for marker in markers}
+    return bool(annotated) and any(
+        launch.line != -1 and launch.line not in annotated for launch in launches
+    )
+
+
+def marked(
+    executions: Sequence[Execution],
+    markers: Sequence[Marker],
+    owners: dict[int, int],
+    compiles_ns: Sequence[int],
+    main: int,
+) -> Cut:
+    """A step of each annotation, by the executions that it owns."""
+    mine: dict[int, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        if execution.run_id in owners:
+            mine[owners[execution.run_id]].append(execution)
+    steps = []
+    for index, marker in enumerate(markers):
+        if mine[index]:
+            step = made_of(marker.step, mine[index], main)
+            steps.append(_compiled_or_not(step, marker, compiles_ns))
+        else:
+            reason = "no device work in it"
+            steps.append(Step(marker.step, -1, marker.start_ns, marker.end_ns, (), reason))
+    # the host is ahead: a step without device work may begin before the work of an earlier one
+    order = sorted(range(len(markers)), key=lambda at: markers[at].start_ns)
+    numbers = [steps[at].step for at in order]
+    steps.sort(key=lambda step: step.start_ns)
+    how = f"steps from {len(steps)} annotation(s) '{markers[0].name}'"
+    if numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers)):
+        return Cut(steps, how, is_as_in_script=True)
+    how += ", numbered by their place: the annotations' own numbers do not rise"
+    return Cut([replace(step, step=place) for place, step in enumerate(steps)], how)
+
+
+def by_order(
+    executions: Sequence[Execution],
+    main: int,
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+    compiles_ns: Sequence[int],
+    counting: Counting | None,
+) -> tuple[Cut, dict[int, int], list[Marker]] | None:
+    """Steps of the annotations, each with the main execution at its place; None if not certain."""
+    own = with_companions(executions, main)
+    mains = [next(e for e in mine if e.module == main) for mine in own]
+    calls = {launch.run_id: launch.start_ns for launch in reversed(launches)}
+    asked = counting.annotation if counting is not None else ""
+    names = dict.fromkeys(marker.name for marker in markers)
+    for name in sorted(names, key=lambda name: name != asked):
+        mine = [marker for marker in markers if marker.name == name]
+        ordered = in_host_order(
+            [e.start_ns for e in mains], mine, [calls.get(e.run_id) for e in mains]
+        )
+        if ordered is None:
+            continue
+        numbers = [marker.step for marker in ordered]
+        is_rising = numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers))
+        numbers = numbers if is_rising else list(range(len(own)))
+        steps = [
+            _compiled_or_not(made_of(number, mine, main), marker, compiles_ns)
+            for number, mine, marker in zip(numbers, own, ordered, strict=True)
+        ]
+        how = f"steps from {len(steps)} annotation(s) '{name}', each with the execution of the "
+        how += "largest module at its place in the order"
+        owners = {e.run_id: at for at, mine in enumerate(own) for e in mine}
+        return Cut(not_ahead(steps, own), how, is_rising), owners, list(ordered)
+    return None
+
+
+def _compiled_or_not(step: Step, marker: Marker, compiles_ns: Sequence[int]) -> Step:
+    is_compiled = any(marker.start_ns <= at <= marker.end_ns for at in compiles_ns)
+    return with_reason(step, "compiled in it" if is_compiled else "")

@@ -1,0 +1,138 @@
+"""Which steps are whole: those that the capture cut, or that are no step like the others, are not.
+
+Every step that is not used has the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.step import Step, with_reason
+
+_WARM_UP = 2.0  # a leading step of more than this many medians still warms up
+_ENDLESS = 10.0  # a last step of more than this many: nothing behind it bounds a wrong end
+_STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
+_LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
+_CUT = "cut by the end of the capture"
+_TINY = 1e-3  # of all device time: whether a step has such a program says nothing of the rest
+_ENOUGH = 3  # steps that must be left to call another one an outlier
+
+
+def without_cut(steps: list[Step], executions: Sequence[Execution]) -> list[Step]:
+    """Give a reason to every step that the capture cut."""
+    ops = {(e.module, e.run_id): e.ops for e in executions}
+    devices = {(e.module, e.run_id): e.devices for e in executions}
+    tiny = _tiny_modules(executions)
+    sizes = [sum(ops[run] for run in step.runs if run[0] not in tiny) for step in steps]
+    widths = [max((devices[run] for run in step.runs), default=0) for step in steps]
+    widest = max(widths, default=0)
+    at_work = [at for at, step in enumerate(steps) if step.runs]
+    # the host may be ahead of the device: the last annotations then hold no work
+    first, last = (at_work[0], at_work[-1]) if at_work else (-1, -1)
+    judged = []
+    for at, step in enumerate(steps):
+        reason = step.reason
+        if not reason and widths[at] < widest:
+            reason = f"work of {widths[at]} of {widest} devices"
+        if not reason and at in (first, last):
+            reason = _cut_at_an_end(steps, sizes, at, is_first=at == first)
+        judged.append(with_reason(step, reason))
+    uneven = {(e.module, e.run_id) for e in executions if e.least_ops < e.most_ops}
+    return _cut_on_some_devices(judged, sizes, at_work, uneven)
+
+
+def _cut_on_some_devices(
+    steps: list[Step], sizes: list[int], at_work: list[int], uneven: set[tuple[int, int]]
+) -> list[Step]:
+    """The steps without those that the end of the capture cut on the devices that were behind.
+
+    They come right before the last one, which is cut too. A program whose devices differ in every
+    step tells nothing.
+    """
+    if len(at_work) < _ENOUGH or not steps[at_work[-1]].reason.startswith(_CUT):
+        return steps
+    for place in range(len(at_work) - 2, 0, -1):
+        at, before = at_work[place], at_work[:place]
+        others = [run for other in before for run in steps[other].runs]
+        fewer = sizes[at] < min(sizes[other] for other in before)
+        if not fewer or not uneven.intersection(steps[at].runs) or uneven.intersection(others):
+            break
+        told = f"{_CUT}: {sizes[at]} of {min(sizes[other] for other in before)} ops"
+        steps = [with_reason(s, s.reason or told) if n == at else s for n, s in enumerate(steps)]
+    return steps
+
+
+def _tiny_modules(executions: Sequence[Execution]) -> set[int]:
+    """Modules of next to no device time: a copy of a batch launched before the capture began."""
+    busy: Counter[int] = Counter()
+    for execution in executions:
+        busy[execution.module] += execution.busy_ns
+    return {module for module, ns in busy.items() if ns < _TINY * busy.total()}
+
+
+def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int, *, is_first: bool) -> str:
+    """Why the first or last step is not whole: it has fewer ops than any other; empty if it is."""
+    others = [size for i, size in enumerate(sizes) if i != at and steps[i].runs]
+    if not others or sizes[at] >= min(others):
+        return ""
+    where = "began before the capture" if is_first else _CUT
+    return f"{where}: {sizes[at]} of {min(others)} ops"
+
+
+def without_odd_ends(steps: list[Step]) -> list[Step]:
+    """Drop a last step that is cut or never ends, then leading ones.
+
+    Those that warm up are long, those that ramp up short.
+    """
+    for is_last in (True, False):
+        used = [s for s in steps if not s.reason]
+        while len(used) > _ENOUGH:
+            end = used.pop() if is_last else used.pop(0)
+            rest = median(s.end_ns - s.start_ns for s in used)
+            share = (end.end_ns - end.start_ns) / rest if rest else 1.0
+            if _STUMP <= share <= (_ENDLESS if is_last else _WARM_UP):
+                break
+            what = "warm-up" if share > _WARM_UP else "ramp-up"
+            if is_last:
+                what = "end not seen" if share > _ENDLESS else _CUT
+            told = f"{share:.1f}" if share > 1 else f"{share:.2f}"
+            reason = (
+                f"{what}: {told} × the median of the steps {'before' if is_last else 'after'} it"
+            )
+            steps = [with_reason(s, reason) if s is end else s for s in steps]
+            if is_last:
+                break  # the end of the capture cuts one step
+    return steps
+
+
+def without_unseen(steps: list[Step], known_until_ns: int | None) -> list[Step]:
+    """The steps with those not used that a record, which ends at that time, cannot tell of."""
+    if known_until_ns is None:
+        return steps
+    last = max((s.end_ns for s in steps if s.runs), default=known_until_ns)
+    return [
+        with_reason(step, "not captured: the record ends before it")
+        if not step.runs and step.start_ns >= last
+        else with_reason(step, "not captured whole: the record ends in it")
+        if step.runs and step.end_ns == last
+        else step
+        for step in steps
+    ]
+
+
+def without_half_lost(steps: list[Step], pieces: Mapping[int, Sequence[int]]) -> list[Step]:
+    """The steps of a damaged record with those not used in which a device lacks work.
+
+    `pieces` counts those of each device in a step. All devices run one program: what one of them
+    lacks is in the part that is lost.
+    """
+    found = []
+    for step in steps:
+        mine = pieces.get(step.step, (0,))
+        is_short = min(mine) < _LEAST_LEFT * max(mine) and not step.reason
+        told = f"{min(mine)} of {max(mine)} pieces left on a device"
+        found.append(with_reason(step, told) if is_short else step)
+    return found
