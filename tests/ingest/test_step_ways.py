@@ -10,6 +10,9 @@ from builders.mutated import ANNOTATIONS, FLOWS, LAUNCHES, RUN_IDS, without
 from builders.xspace import Event, Plane, Ref, event, host, line, metadata, xspace
 
 from moeprof.ingest import open_run
+from moeprof.ingest.placing.step_ways import Found, step_ways
+from moeprof.ingest.planes.record import Marker
+from moeprof.ingest.sources.run_record import Counting
 
 GPU_CAPTURES = Path(__file__).parent.parent / "data" / "gpu"
 
@@ -164,3 +167,70 @@ def test_a_recorded_run_keeps_its_steps_without(tmp_path, name, removed):
         assert "with which no execution can be joined" in law(trace).detail
     else:
         assert law(trace).verdict == "ok"
+
+
+def told_apart_alone(*, shown: tuple[int, ...], ran: int) -> bytes:
+    """Executions on a line of their own, and annotations; no call is recorded.
+
+    A step takes 100 us on both, the device is one step behind. The first execution ends in the
+    annotation of step 21.
+    """
+    spans = [event("train", 100_000 * n, 90_000, step_num=n) for n in shown]
+    runs, kernels = [], []
+    for place in range(ran):
+        at = 2_110_000 + 100_000 * place
+        runs.append(event("jit_step(7)", at, 70_000))
+        kernels += [
+            event("k", at + 30_000 * own, 30_000, hlo_op=Ref(name), program_id=7)
+            for own, name in enumerate(("dot.1", "add.2"))
+        ]
+    lines = (line("Stream #9(Compute)", *kernels), line("XLA Modules", *runs))
+    return xspace(metadata(p7=PROGRAM), Plane("/device:GPU:0", lines), host(line("python", *spans)))
+
+
+def test_as_many_annotations_as_executions_may_be_off_by_one_where_no_call_is_known(tmp_path):
+    """The capture opened in step 20, whose work is the first; that of step 24 was not recorded."""
+    file = tmp_path / "node.xplane.pb"
+    file.write_bytes(told_apart_alone(shown=NUMBERS, ran=4))
+    trace = open_run(file)
+    assert not trace.meta.are_steps_numbered_by_script
+    assert [row[0] for row in steps(trace)] == [0, 1, 2, 3]
+    assert law(trace).verdict == "warn"
+    assert "cannot be joined: the executions are the steps" in law(trace).detail
+
+
+def test_a_window_of_capture_begins_with_its_first_annotation(tmp_path):
+    data = told_apart_alone(shown=NUMBERS, ran=4)
+    trace = open_run(folder(tmp_path, data))  # it counted 21 to 24
+    assert trace.meta.are_steps_numbered_by_script
+    assert [row[0] for row in steps(trace)] == list(NUMBERS)
+    assert law(trace).verdict == "ok"
+
+
+def test_annotations_that_capture_did_not_count_are_not_joined_by_order(tmp_path):
+    data = told_apart_alone(shown=(22, 23, 24, 25), ran=4)
+    trace = open_run(folder(tmp_path, data))
+    assert law(trace).verdict == "warn"
+    assert "'train', with which no execution can be joined" in law(trace).detail
+
+
+def ways(runs, owners, *, markers=0, counted=0):
+    """Ways to steps of annotations 'train', of which `owners` gives that of each execution."""
+    shown = [Marker("train", n, 100 * n, 100 * n + 90) for n in range(markers)]
+    counting = Counting("train", 0, counted - 1) if counted else None
+    number = len(set(owners)) if owners else len(runs)
+    return step_ways(runs, [], counting, Found(shown, dict(enumerate(owners))), number)
+
+
+@pytest.mark.parametrize("counted", [0, 5])
+def test_steps_of_several_executions_are_compared_with_annotations(counted):
+    """Five steps of three micro-steps each."""
+    found = ways(range(15), [run // 3 for run in range(15)], markers=5, counted=counted)
+    assert (found.apart, found.expected, found.steps) == ("", 5, 5)
+    assert ("executions of the largest program", 15) in found.counts
+
+
+def test_more_steps_than_capture_counted_are_told():
+    found = ways(range(15), [], counted=5)
+    assert (found.expected, found.steps) == (5, 15)
+    assert "capture counted 5 steps, 15 are found" in found.apart

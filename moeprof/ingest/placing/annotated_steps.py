@@ -13,9 +13,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from moeprof.ingest.placing.companions import with_companions
-from moeprof.ingest.placing.execution import Execution
-from moeprof.ingest.placing.step import Cut, Step, not_ahead, made_of, with_reason
-from moeprof.ingest.placing.step_ways import in_host_order
+from moeprof.ingest.placing.execution import (
+    COMPARABLE,
+    Execution,
+    busy_by_module,
+    largest_module,
+)
+from moeprof.ingest.placing.step import Cut, Step, made_of, not_ahead, with_reason
+from moeprof.ingest.placing.step_ways import in_host_order, is_window_of
 from moeprof.ingest.planes.record import Launch, Marker
 from moeprof.ingest.sources.run_record import Counting
 
@@ -37,6 +42,27 @@ def best_markers(
         if owned > most:
             best, most = (mine, owners), owned
     return best
+
+
+def annotated_module(
+    executions: Sequence[Execution],
+    main: int,
+    markers: Sequence[Marker],
+    launches: Sequence[Launch],
+) -> int:
+    """The largest module in the markers, where they fit it and its time is comparable; else `main`.
+
+    An evaluation without annotations may take longer than the steps that are annotated.
+    """
+    owned = owners_of(markers, launches).keys()
+    inside = [e for e in executions if e.run_id in owned]
+    if not inside:
+        return main
+    other, busy = largest_module(inside), busy_by_module(executions)
+    if busy[other] < COMPARABLE * busy[main]:
+        return main
+    _, owners = best_markers(executions, other, markers, launches)
+    return other if markers_fit(executions, other, owners) else main
 
 
 def owners_of(markers: Sequence[Marker], launches: Sequence[Launch]) -> dict[int, int]:
@@ -113,10 +139,10 @@ def by_order(
     names = dict.fromkeys(marker.name for marker in markers)
     for name in sorted(names, key=lambda name: name != asked):
         mine = [marker for marker in markers if marker.name == name]
-        ordered = in_host_order(
-            [e.start_ns for e in mains], mine, [calls.get(e.run_id) for e in mains]
-        )
-        if ordered is None:
+        called = [calls.get(e.run_id) for e in mains]
+        ordered = in_host_order([e.start_ns for e in mains], mine, called)
+        is_known = any(call is not None for call in called)
+        if ordered is None or not (is_known or is_window_of(ordered, counting)):
             continue
         numbers = [marker.step for marker in ordered]
         is_rising = numbers[0] >= 0 and all(a < b for a, b in pairwise(numbers))

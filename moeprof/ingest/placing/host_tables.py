@@ -150,7 +150,12 @@ def _steps(
     while True:
         whole = known[~_is_of(known["device"], lost.excluded)]
         cut = cut_steps(
-            over_devices(whole), record.markers, launches, record.compiles_ns, host.counting
+            over_devices(whole),
+            record.markers,
+            launches,
+            record.compiles_ns,
+            host.counting,
+            lambda module: _name_of(host, module),
         )
         cut = cut._replace(steps=without_unseen(cut.steps, record.known_until_ns))
         step_of = {run: step.step for step in cut.steps for run in step.runs}

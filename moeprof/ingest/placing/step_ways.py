@@ -18,12 +18,14 @@ from moeprof.ingest.sources.run_record import Counting
 class StepWays(NamedTuple):
     """How many steps each way gives, which were found, and why not all ways agree.
 
-    ``counts`` has the ways that the host's record allows; ``apart`` is empty where they agree.
+    ``counts`` has the ways that the host's record allows, ``expected`` is how many steps there
+    should be; ``apart`` is empty where they agree.
     """
 
     counts: tuple[tuple[str, int], ...] = ()
     steps: int = 0
     apart: str = ""
+    expected: int = 0
 
 
 class Found(NamedTuple):
@@ -40,7 +42,12 @@ def step_ways(
     found: Found,
     steps: int,
 ) -> StepWays:
-    """Compare the ways. `runs` are the run ids of the largest program, `steps` those with work."""
+    """Compare the ways. `runs` are the run ids of the largest program, `steps` those with work.
+
+    A step may have several executions, as with gradient accumulation. So capture's count tells how
+    many steps there should be, else the annotations of which steps were made, without those that
+    have no work as the host was ahead; executions do where they are the steps.
+    """
     counts: list[tuple[str, int]] = []
     name = found.markers[0].name if found.markers else ""
     if name:
@@ -55,8 +62,11 @@ def step_ways(
         _not_as_asked(counting, found),
         _left_over(runs, found),
         f"capture counted {counted} steps, {steps} have device work" if steps < counted else "",
+        f"capture counted {counted} steps, {steps} are found" if 0 < counted < steps else "",
     ]
-    return StepWays(tuple(counts), steps, "; ".join(filter(None, apart)))
+    told = "; ".join(filter(None, apart))
+    expected = counted or (len(found.markers) if told else steps)
+    return StepWays(tuple(counts), steps, told, expected)
 
 
 def _counted(counting: Counting | None) -> int:
@@ -105,6 +115,10 @@ def in_host_order(
     The host annotates and launches in one order, and the device runs in that order. So the k-th
     execution is of the k-th annotation if there are equally many, and if none of them is called or
     begins before its annotation does.
+
+    Where no call is known that may still be wrong by one: a capture that opens inside a step lacks
+    the annotation of that step, and with the host ahead it lacks the work of the last one as well.
+    Then `is_window_of` must say that the annotations are those of capture's window.
     """
     ordered = sorted(markers, key=lambda marker: marker.start_ns)
     if not ordered or len(ordered) != len(starts_ns):
@@ -114,3 +128,15 @@ def in_host_order(
         if earliest_ns < marker.start_ns:
             return None
     return ordered
+
+
+def is_window_of(markers: Sequence[Marker], counting: Counting | None) -> bool:
+    """Whether annotations, in order, are those of the window in which capture counted steps.
+
+    Capture opens its window right before an annotation, once the devices have run all that was
+    launched before. So the first execution in the profile is that of the first annotation.
+    """
+    if counting is None or counting.first_step is None:
+        return False
+    window = (counting.annotation, counting.first_step, counting.last_step)
+    return window == (markers[0].name, markers[0].step, markers[-1].step)

@@ -9,10 +9,10 @@ capture` counted the steps, its way of counting decides.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from moeprof.ingest.placing.annotated_steps import (
+    annotated_module,
     are_from_other_threads,
     best_markers,
     by_order,
@@ -21,8 +21,9 @@ from moeprof.ingest.placing.annotated_steps import (
     owners_of,
 )
 from moeprof.ingest.placing.companions import with_companions
-from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.execution import Execution, largest_module
 from moeprof.ingest.placing.step import Cut, made_of, not_ahead
+from moeprof.ingest.placing.step_doubts import doubts
 from moeprof.ingest.placing.step_ways import Found, step_ways
 from moeprof.ingest.placing.whole_steps import without_cut, without_odd_ends
 from moeprof.ingest.planes.record import Launch, Marker
@@ -35,13 +36,21 @@ def cut_steps(
     launches: Sequence[Launch],
     compiles_ns: Sequence[int] = (),
     counting: Counting | None = None,
+    name_of: Callable[[int], str] = str,
 ) -> Cut:
-    """Find the steps of one host; every step has a number of its own."""
+    """Find the steps of one host; every step has a number of its own.
+
+    `name_of` gives the name of a program.
+    """
     if not executions:
         return Cut([], "no step: no execution of a module can be told apart")
     main = largest_module(executions)
     found, owners = best_markers(executions, main, markers, launches)
     is_fit = markers_fit(executions, main, owners)
+    if not is_fit and (other := annotated_module(executions, main, markers, launches)) != main:
+        main = other
+        found, owners = best_markers(executions, main, markers, launches)
+        is_fit = True
     if counting is not None and counting.annotation:
         counted = [marker for marker in markers if marker.name == counting.annotation]
         runs = {e.run_id for e in executions}
@@ -53,8 +62,10 @@ def cut_steps(
         cuts.append(by_order(executions, main, markers, launches, compiles_ns, counting))
     if is_fit:
         cuts.append((marked(executions, found, owners, compiles_ns, main), owners, found))
-    doubt = "" if counting else _doubt(executions, main, found, owners)
-    by_module = _by_module(executions, main, len(found), counting)._replace(doubt=doubt)
+    by_module = _by_module(executions, main, len(found), counting)
+    if counting is None:
+        doubt = doubts(executions, main, by_module.steps, found, owners, name_of)
+        by_module = by_module._replace(doubt=doubt)
     cuts.append((by_module, {}, found))
     judged = [
         (cut._replace(steps=without_odd_ends(without_cut(cut.steps, executions))), own, theirs)
@@ -70,28 +81,6 @@ def cut_steps(
 
 def _usable(cut: Cut) -> bool:
     return any(not step.reason for step in cut.steps)
-
-
-def largest_module(executions: Sequence[Execution]) -> int:
-    """The module with the most device time."""
-    busy: Counter[int] = Counter()
-    for execution in executions:
-        busy[execution.module] += execution.busy_ns
-    return max(busy, key=lambda module: busy[module])
-
-
-def _doubt(
-    executions: Sequence[Execution], main: int, markers: Sequence[Marker], owners: dict[int, int]
-) -> str:
-    """What speaks against a step per execution: a single annotation that holds most of them."""
-    runs = [e.run_id for e in executions if e.module == main]
-    owned = [owners[run] for run in runs if run in owners]
-    if len(set(owned)) != 1 or 2 * len(owned) <= len(runs):
-        return ""
-    return (
-        f"one annotation '{markers[owned[0]].name}' holds {len(owned)} executions of the largest "
-        f"module: they are counted as {len(owned)} steps, but may be one"
-    )
 
 
 def _by_module(

@@ -22,7 +22,7 @@ on a host in `TraceMeta.clocks_apart`, wherever they are shown."""
 
 
 def step_ways(evidence: Evidence) -> Law:
-    """Whether all ways to the steps give as many: annotations, executions, launches, capture."""
+    """Whether the ways to the steps agree: annotations, executions, launches, capture's count."""
     known = [(host, ways) for host, ways in evidence.step_ways if ways.counts]
     if not any(len(ways.counts) > 1 for _, ways in known):
         return Law("step_ways", "unchecked", "there is one way at most to the steps")
@@ -33,12 +33,11 @@ def step_ways(evidence: Evidence) -> Law:
     ]
     ways = next((own for _, own in known if own.apart), known[0][1])
     told = ", ".join(f"{count} {what}" for what, count in ways.counts)
-    expected = max(count for _, count in ways.counts)
     if apart:
         detail = "; ".join(apart[:3]) + ("; …" if len(apart) > 3 else "")
-        return Law("step_ways", "warn", detail, (), expected, ways.steps, "steps")
+        return Law("step_ways", "warn", detail, (), ways.expected, ways.steps, "steps")
     return Law(
-        "step_ways", "ok", f"{ways.steps} step(s): {told}", (), expected, ways.steps, "steps"
+        "step_ways", "ok", f"{ways.steps} step(s): {told}", (), ways.expected, ways.steps, "steps"
     )
 
 
