@@ -18,6 +18,8 @@ class Execution:
     """One execution of a module over all devices of a host.
 
     ``least_ops`` and ``most_ops`` are those of the devices with the fewest and the most.
+    ``loose_ops`` are those in loops of unknown rounds and in branches; ``begins_loose`` and
+    ``ends_loose`` count the devices whose first or last is such a one.
     """
 
     module: int
@@ -29,6 +31,9 @@ class Execution:
     devices: int
     least_ops: int = 0
     most_ops: int = 0
+    loose_ops: int = 0
+    begins_loose: int = 0
+    ends_loose: int = 0
 
 
 def busy_by_module(executions: Sequence[Execution]) -> Counter[int]:

@@ -40,7 +40,10 @@ def known_executions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_devices(known: pd.DataFrame) -> list[Execution]:
-    """Executions of all devices of the host together, by start."""
+    """Executions of all devices of the host together, by start.
+
+    `known` has the columns of `with_loose_ops`.
+    """
     together = known.groupby(["module", "run_id"], sort=False).agg(
         start_ns=("start_ns", "min"),
         end_ns=("end_ns", "max"),
@@ -49,6 +52,9 @@ def over_devices(known: pd.DataFrame) -> list[Execution]:
         devices=("device", "size"),
         least_ops=("ops", "min"),
         most_ops=("ops", "max"),
+        loose_ops=("loose_ops", "sum"),
+        begins_loose=("begins_loose", "sum"),
+        ends_loose=("ends_loose", "sum"),
     )
     columns = together.reset_index().sort_values("start_ns", kind="stable").to_dict("list")
     return [Execution(*row) for row in zip(*columns.values(), strict=True)]

@@ -31,6 +31,7 @@ from moeprof.ingest.placing.serial import repaired
 from moeprof.ingest.placing.silent_devices import silent_devices
 from moeprof.ingest.placing.step import Cut, Step
 from moeprof.ingest.placing.steps import cut_steps
+from moeprof.ingest.placing.unknown_rounds import with_loose_ops
 from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched, unlaunched
 from moeprof.ingest.placing.whole_steps import without_half_lost, without_unseen
 from moeprof.ingest.planes.outliers import near_the_work
@@ -100,7 +101,7 @@ def host_tables(
         counted, [*record.launches, *annotated], lambda module: _name_of(host, module)
     )
     launches = with_calls(launches, rows, mine, number, record.calls)
-    known = known_executions(rows)
+    known = known_executions(with_loose_ops(rows, mine, number, ops, inside))
     cut, lost = _steps(host, known, launches, mine, rows, number)
     step_of = {run: step.step for step in cut.steps for run in step.runs}
     is_out = _is_of(work["device"], lost.excluded)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.placing.steps import Step
+from moeprof.ingest.placing.step import Step
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.units import format_count
 

@@ -39,6 +39,8 @@ def without_cut(steps: list[Step], executions: Sequence[Execution]) -> list[Step
             reason = f"work of {widths[at]} of {widest} devices"
         if not reason and at in (first, last):
             reason = _cut_at_an_end(steps, sizes, at, is_first=at == first)
+            if reason and _is_whole_but_for_loops(steps, executions, at, is_first=at == first):
+                reason = ""
         judged.append(with_reason(step, reason))
     uneven = {(e.module, e.run_id) for e in executions if e.least_ops < e.most_ops}
     return _cut_on_some_devices(judged, sizes, at_work, uneven)
@@ -80,6 +82,29 @@ def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int, *, is_first: bo
         return ""
     where = "began before the capture" if is_first else _CUT
     return f"{where}: {sizes[at]} of {min(others)} ops"
+
+
+def _is_whole_but_for_loops(
+    steps: list[Step], executions: Sequence[Execution], at: int, *, is_first: bool
+) -> bool:
+    """Whether the first or last step lacks nothing but rounds of loops that data may decide.
+
+    The capture cuts off what comes first or last. So it cut no round where that is no part of such
+    a loop and is there, as in the other steps.
+    """
+    of_run = {(e.module, e.run_id): e for e in executions}
+    mine = [of_run[run] for run in steps[at].runs]
+    if is_first:
+        is_loose = min(mine, key=lambda e: e.start_ns).begins_loose
+    else:
+        is_loose = max(mine, key=lambda e: e.end_ns).ends_loose
+    tiny = _tiny_modules(executions)
+    fixed = [
+        sum(of_run[run].ops - of_run[run].loose_ops for run in step.runs if run[0] not in tiny)
+        for step in steps
+    ]
+    others = [size for i, size in enumerate(fixed) if i != at and steps[i].runs]
+    return not is_loose and fixed[at] >= min(others)
 
 
 def without_odd_ends(steps: list[Step]) -> list[Step]:
