@@ -247,3 +247,21 @@ def test_a_step_is_whole_without_a_program_of_next_to_no_time():
     steps, *_ = cut_steps([*mains, *copies], [], [])  # 16 of 45,016: 0.04 %
     assert [len(step.runs) for step in steps] == [1, 2, 2]
     assert [step.reason for step in steps] == ["", "", ""]
+
+
+def test_many_programs_of_next_to_no_time_are_not_little_together():
+    """Five copies of 0.027 % each, which the first step lacks: 0.13 % of 30,040."""
+    mains = [run(TRAIN, n, 10_400 * n, 10_400 * n + 10_000) for n in range(3)]
+    copies = [
+        run(50 + kind, 100 + 10 * n + kind, at, at + 4, ops=1)
+        for n in range(2)
+        for kind in range(5)
+        for at in (10_400 * n + 10_350 + 8 * kind,)
+    ]
+    steps, *_ = cut_steps([*mains, *copies], [], [])
+    assert [len(step.runs) for step in steps] == [1, 6, 6]
+    assert [step.reason for step in steps] == [
+        "began before the capture: 100 of 102 ops",  # three of them are 0.08 % together
+        "",
+        "",
+    ]

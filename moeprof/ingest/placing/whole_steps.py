@@ -5,19 +5,29 @@ Every step that is not used has the reason.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.execution import Execution, busy_by_module
 from moeprof.ingest.placing.step import Step, with_reason
 
-_WARM_UP = 2.0  # a leading step of more than this many medians still warms up
-_ENDLESS = 10.0  # a last step of more than this many: nothing behind it bounds a wrong end
-_STUMP = 0.5  # a step at either end of less than this many medians is not a whole one
-_LEAST_LEFT = 0.98  # of the work of another device, where the record is damaged
+_WARM_UP, _STUMP = 2.0, 0.5
+"""Medians of the other steps between which a step at an end is one of them. One of more than twice
+their length did other work beside its own (compilation, autotuning, allocation); one of less than
+half of it lacks most of its own. What data may change, as the load of experts, is a part of a step.
+Lengths are asked where counts of ops show nothing, at the ends alone and while enough steps are
+left; a long or short step in the middle is the run's own."""
+_ENDLESS = 10.0
+"""Medians above which a last step is not believed. No work behind it bounds a wrong end, but it may
+well be long, as with a checkpoint or a wait for a late host, which take a few steps' time: so only
+another order of length counts."""
+_LEAST_LEFT = 0.98
+"""Of the work of another device, where the record is damaged."""
 _CUT = "cut by the end of the capture"
-_TINY = 1e-3  # of all device time: whether a step has such a program says nothing of the rest
+_TINY = 1e-3
+"""Of all device time, what the smallest programs have together whose ops are not compared: some,
+as the copy of a batch, run ahead, so that the capture lacks one. A step that is used without them
+lacks as much of its own time on average, which is less than its figures show."""
 _ENOUGH = 3  # steps that must be left to call another one an outlier
 
 
@@ -68,11 +78,15 @@ def _cut_on_some_devices(
 
 
 def _tiny_modules(executions: Sequence[Execution]) -> set[int]:
-    """Modules of next to no device time: a copy of a batch launched before the capture began."""
-    busy: Counter[int] = Counter()
-    for execution in executions:
-        busy[execution.module] += execution.busy_ns
-    return {module for module, ns in busy.items() if ns < _TINY * busy.total()}
+    """The smallest modules, of next to no device time together."""
+    busy = busy_by_module(executions)
+    most, found, passed = _TINY * busy.total(), set(), 0
+    for module, ns in sorted(busy.items(), key=lambda item: item[1]):
+        passed += ns
+        if passed >= most:
+            break
+        found.add(module)
+    return found
 
 
 def _cut_at_an_end(steps: list[Step], sizes: list[int], at: int, *, is_first: bool) -> str:
