@@ -89,7 +89,7 @@ def _no_collection() -> Iterator[None]:
 
 def is_partial(document: Document) -> bool:
     """Whether figures are withheld: a law withholds some, or no step could be measured."""
-    from moeprof.reports.story import withholds_any
+    from moeprof.reports.trust_words import withholds_any
 
     no_step = not any(step["used"] for step in document["steps"])
     return no_step or any(withholds_any(law) for law in document["trust"])
@@ -102,7 +102,8 @@ def said_of_damage(document: Document) -> str:
     """
     from moeprof.reports.names import printable
     from moeprof.reports.run_problems import is_unrecorded
-    from moeprof.reports.story import problems, troubles, withholds_any
+    from moeprof.reports.story import problems
+    from moeprof.reports.trust_words import troubles, withholds_any
 
     if not is_partial(document):
         return ""

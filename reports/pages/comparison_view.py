@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import comparison_words as words
+from moeprof.reports import comparison_words as words, trust_words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import Changes, ComparisonDocument, GateInfo, Row, SideInfo
@@ -212,10 +212,10 @@ def _side(side: SideInfo, names: tuple[str, str], step: str, found: Sequence[Seg
         command=printable(record["command"]) if record and record["command"] else None,
         window=printable(record["window"]) if record and record["window"] else None,
         problems=tuple(printable(problem) for problem in story.problems(run)),
-        verdict=story.worst_verdict(run),
-        trust=story.described_trust(run),
-        troubles=check_views(story.troubles(run)),
-        passed=check_views(story.passed(run)),
+        verdict=trust_words.worst_verdict(run),
+        trust=trust_words.described_trust(run),
+        troubles=check_views(trust_words.troubles(run)),
+        passed=check_views(trust_words.passed(run)),
         step=step,
         segments=stacked(segment for segment in found if segment.share),
         ranked=tuple(sorted(found, key=lambda segment: -segment.share)),

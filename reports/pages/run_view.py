@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprof.analyzers import DRAWN
-from moeprof.reports import story
+from moeprof.reports import story, trust_words
 from moeprof.reports.document import Document
 from moeprof.reports.figures import FIGURES
 from moeprof.reports.figures.bars import Figure
@@ -165,7 +165,7 @@ def page_view(documents: Sequence[Document]) -> PageView:
 def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunView:
     record = document["run"].get("record")
     ranked = tuple(segments(story.parts(document), longest_ns))
-    troubles, passed = check_views(story.troubles(document)), check_views(story.passed(document))
+    troubles, passed = check_views(trust_words.troubles(document)), check_views(trust_words.passed(document))
     is_empty = is_unrecorded(document)  # there is no question that a section could answer
     findings = None if is_empty else top_findings(document, prefix)
     shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))
@@ -176,8 +176,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         cores=story.of_cores(document),
         command=printable(record["command"]) if record and record["command"] else None,
         problems=tuple(printable(problem) for problem in story.problems(document)),
-        verdict=story.worst_verdict(document),
-        trust=story.described_trust(document),
+        verdict=trust_words.worst_verdict(document),
+        trust=trust_words.described_trust(document),
         troubles=troubles[:shown],
         lesser=troubles[shown:],
         passed=passed,
@@ -312,7 +312,7 @@ def _answer(document: Document, name: str) -> tuple[str, list[str]]:
 
 def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[FigureView, ...]:
     """The figures of a section that have something to show, the first described by its answer."""
-    if story.withheld_by(document, name):
+    if trust_words.withheld_by(document, name):
         return ()
     drawn = [(caption, draw(document)) for caption, draw in FIGURES.get(name, ())]
     return tuple(

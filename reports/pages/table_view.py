@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from moeprof.reports import story
+from moeprof.reports import story, trust_words
 from moeprof.reports.components import in_order
 from moeprof.reports.document import ColumnInfo, Document, Finding, Value
 from moeprof.reports.names import shortened
@@ -135,7 +135,7 @@ def runs_table(documents: Sequence[Document], labels: Sequence[str]) -> TableVie
             cell(label),
             cell(_median_ns(document), "ns"),
             *(cell(_headline(document, name), unit) for name, unit in metrics.items()),
-            cell(story.worst_verdict(document)),
+            cell(trust_words.worst_verdict(document)),
         )
         for document, label in zip(documents, labels, strict=True)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moeprof.reports import story
+from moeprof.reports import story, trust_words
 from moeprof.reports.document import Document, Value
 from moeprof.reports.names import printable
 from moeprof.units import format_bytes, format_ns, format_percent
@@ -76,7 +76,7 @@ def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
     """
     if "hints" not in document["analyses"]:
         return None
-    if failed := story.withheld_by(document, "hints"):
+    if failed := trust_words.withheld_by(document, "hints"):
         return FindingsView(f"Withheld: {' and '.join(map(printable, failed))} failed.", (), ())
     peak = story.headline(document, "memory").get("program_peak")
     size = float(peak) if isinstance(peak, int | float) else 0.0

@@ -14,7 +14,8 @@ from moeprof.reports.sentences.of_experts import expert_load, grouped_gemm
 from moeprof.reports.sentences.of_hints import hints
 from moeprof.reports.sentences.of_memory import memory, receive_buffers
 from moeprof.reports.sentences.of_time import breakdown, ops, step_time, timeline
-from moeprof.reports.story import count_of, metric_name, withheld_by
+from moeprof.reports.story import count_of, metric_name
+from moeprof.reports.trust_words import withheld_by
 from moeprof.reports.values import NONE, written
 
 SENTENCES: dict[str, Callable[[Document], str]] = {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import comparison_words as words
+from moeprof.reports import comparison_words as words, trust_words
 from moeprof.reports import story
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row
@@ -171,9 +171,9 @@ def _runs(document: ComparisonDocument) -> list[Text]:
         path = shortened(printable(side["run"]["path"]), WIDTH - _INDENT)
         lines.append(Text.assemble((f"{name:<{_INDENT}}", "bold"), path))
         run = words.as_document(side)
-        told = f"{story.described_run(run)} · {story.described_trust(run)}"
+        told = f"{story.described_run(run)} · {trust_words.described_trust(run)}"
         lines += _wrapped(told, " " * _INDENT)
-        for check in story.troubles(run):
+        for check in trust_words.troubles(run):
             text = f"{check['verdict']} {printable(check['check'])}: {printable(check['detail'])}"
             lines += _wrapped(text, " " * _INDENT, "yellow")
     return lines

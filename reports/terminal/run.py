@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from moeprof.reports import story
+from moeprof.reports import story, trust_words
 from moeprof.reports.document import Document, Drawing, Finding, drawn_column
 from moeprof.reports.interval_words import described_interval_parts, described_outside
 from moeprof.reports.names import printable, shortened
@@ -36,7 +36,7 @@ def summary(document: Document) -> Text:
     notes = [
         note
         for name, finding in document["analyses"].items()
-        if not story.withheld_by(document, name)
+        if not trust_words.withheld_by(document, name)
         for note in finding["notes"]
     ]
     next_command = _next(document, "analyze")
@@ -79,7 +79,7 @@ def _joined(blocks: Sequence[Text]) -> Text:
 def _heading(document: Document) -> Text:
     path = shortened(printable(document["run"]["path"]), WIDTH - _INDENT)
     lines = []
-    if cut := story.is_cut(document):
+    if cut := trust_words.is_cut(document):
         lines += _entries("Cut", printable(cut["detail"]), "yellow")
     lines += [_entry("Run", path), *_entries("", story.described_run(document))]
     for note in document["run"]["notes"]:
@@ -89,8 +89,8 @@ def _heading(document: Document) -> Text:
         lines += _entries("", f"command: {printable(record['command'])}")
     for problem in story.problems(document):
         lines += _entries("", printable(problem), "yellow")
-    lines += _entries("Trust", story.described_trust(document))
-    for check in story.troubles(document):
+    lines += _entries("Trust", trust_words.described_trust(document))
+    for check in trust_words.troubles(document):
         mark, colour = _MARKS[check["verdict"]]
         text = f"{mark.strip()} {printable(check['check'])}: {printable(check['detail'])}"
         lines += _entries("", text, colour)
@@ -117,7 +117,7 @@ def _bars(document: Document) -> Text:
         if is_unrecorded(document):
             return Text("")
         if "breakdown" in document["analyses"]:
-            failed = story.withheld_by(document, "breakdown")
+            failed = trust_words.withheld_by(document, "breakdown")
             why = (
                 f"withheld, as {failed[0]} failed." if failed else "no device work in the capture."
             )
@@ -181,6 +181,6 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     left = len(finding["rows"]) - len(rows)
     if left and name != "hints":
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
-    if finding["notes"] and not story.withheld_by(document, name):  # why stands under Trust
+    if finding["notes"] and not trust_words.withheld_by(document, name):  # why stands under Trust
         lines += [Text(""), _notes(finding["notes"])]
     return Text("\n").join(lines)

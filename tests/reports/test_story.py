@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from report_cases import MS, breakdown, document, trace
 
-from moeprof.reports import story
+from moeprof.reports import story, trust_words
 from moeprof.reports.document import build
 from moeprof.reports.sentences.of_runs import comparison_sentence
 
@@ -74,15 +74,15 @@ def test_parts_without_any_time_have_no_share():
 
 def test_the_worst_verdict_decides():
     checks = [("a", "ok", ""), ("b", "warn", "some lost"), ("c", "fail", "all lost")]
-    assert story.worst_verdict(build(trace(trust=checks), {})) == "fail"
-    assert story.worst_verdict(build(trace(trust=checks[:2]), {})) == "warn"
-    assert story.worst_verdict(build(trace(trust=checks[:1]), {})) == "ok"
-    assert story.worst_verdict(build(trace(trust=()), {}) | {"trust": []}) == "unchecked"
+    assert trust_words.worst_verdict(build(trace(trust=checks), {})) == "fail"
+    assert trust_words.worst_verdict(build(trace(trust=checks[:2]), {})) == "warn"
+    assert trust_words.worst_verdict(build(trace(trust=checks[:1]), {})) == "ok"
+    assert trust_words.worst_verdict(build(trace(trust=()), {}) | {"trust": []}) == "unchecked"
 
 
 def test_failed_checks_are_named_before_warnings():
     checks = [("b", "warn", "some lost"), ("a", "ok", ""), ("c", "fail", "all lost")]
-    found = story.troubles(build(trace(trust=checks), {}))
+    found = trust_words.troubles(build(trace(trust=checks), {}))
     assert [check["check"] for check in found] == ["c", "b"]
 
 
