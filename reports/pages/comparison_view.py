@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import comparison_words as words, trust_words
-from moeprof.reports import story
+from moeprof.reports import comparison_words as words
+from moeprof.reports import story, trust_words
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import Changes, ComparisonDocument, GateInfo, Row, SideInfo
 from moeprof.reports.components import HATCHED, colour

@@ -165,7 +165,10 @@ def page_view(documents: Sequence[Document]) -> PageView:
 def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunView:
     record = document["run"].get("record")
     ranked = tuple(segments(story.parts(document), longest_ns))
-    troubles, passed = check_views(trust_words.troubles(document)), check_views(trust_words.passed(document))
+    troubles, passed = (
+        check_views(trust_words.troubles(document)),
+        check_views(trust_words.passed(document)),
+    )
     is_empty = is_unrecorded(document)  # there is no question that a section could answer
     findings = None if is_empty else top_findings(document, prefix)
     shown = max(_MOST_TROUBLES, sum(check.verdict == "fail" for check in troubles))

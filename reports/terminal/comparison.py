@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import comparison_words as words, trust_words
-from moeprof.reports import story
+from moeprof.reports import comparison_words as words
+from moeprof.reports import story, trust_words
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row
 from moeprof.reports.names import printable, shortened
