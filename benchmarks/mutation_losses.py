@@ -306,3 +306,18 @@ def _ops_exchanged(space: Space, rng: random.Random) -> None:
         rng.shuffle(values)
         for stat, value in zip(stats, values, strict=True):
             stat.ref_value = value
+
+
+@kind(loses=True)
+def _one_device_clock_late(space: Space, rng: random.Random) -> None:
+    more = rng.choice((1, 5, 40)) * 10**6
+    for plane in device_planes(space)[-1:]:
+        for line in plane.lines:
+            line.timestamp_ns += more
+
+
+@kind(loses=True)
+def _all_devices_an_hour_late(space: Space, rng: random.Random) -> None:
+    for plane in device_planes(space):
+        for line in plane.lines:
+            line.timestamp_ns += 3600 * 1000 * MS_PS // 1000

@@ -22,6 +22,7 @@ from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clocks import align
 from moeprof.ingest.joining.common_start import recorded_window
+from moeprof.ingest.joining.device_clocks import with_one_device_clock
 from moeprof.ingest.joining.program_ids import joined_ids
 from moeprof.ingest.joining.ranks import ranked
 from moeprof.ingest.joining.side_by_side import side_by_side
@@ -69,6 +70,7 @@ def assemble(
     ops = hlo_frame(ran_programs).copy()
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
     inside = bodies(ops)
+    hosts = [with_one_device_clock(host, ops, len(hosts) == 1) for host in hosts]
     tables, work = [], []
     for placed, theirs in side_by_side(lambda h: host_tables(h, ops, rows, inside), hosts):
         tables.append(placed)
@@ -145,6 +147,7 @@ def _evidence(
         strange=[name for host in hosts for name in _strange(host)],
         step_ways=[(table.host.name, table.cut.ways) for table in tables],
         leads=[(host.name, host.record.lead) for host in hosts],
+        device_clocks=[(host.name, host.record.device_clocks) for host in hosts],
         named=[(host.name, host.record.named) for host in hosts],
         losses=[_losses(table) for table in tables],
     )

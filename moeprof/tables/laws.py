@@ -45,6 +45,12 @@ OF_THE_INPUT = (
     LawInfo("ranks", "ids of devices with the run record and the files' names", "stragglers"),
     LawInfo("one_run", "when and what the files recorded: of one run or of several", _TIMES),
     LawInfo("clocks", "ends of the same collectives on several hosts"),
+    LawInfo(
+        "device_clocks",
+        "ends of the same collectives on the devices of a host",
+        "what compares devices: step_time, timeline, stragglers, waits; of the host's clock alone "
+        "launch latency, queue, causes of gaps",
+    ),
     LawInfo("profiler", "errors that the profiler reported, with none"),
     LawInfo("program_ids", "names of programs that events give with those of the profile"),
     LawInfo("step_ways", "steps by annotations, executions, launches and by what capture counted"),

@@ -50,6 +50,7 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "ranks",
         "one_run",
         "clocks",
+        "device_clocks",
         "profiler",
         "program_ids",
         "step_ways",

@@ -165,6 +165,38 @@ class Lead(NamedTuple):
         return not (self.shifts_ns or self.are_apart)
 
 
+class DeviceClock(NamedTuple):
+    """A device of several: by how much its stamps were ahead of those of the reference.
+
+    0 where no more than ends of collectives differ on one clock. ``residual_ns`` is the distance
+    from that within which 90 % of the ``pairs`` compared calls lie.
+    """
+
+    device: int
+    ahead_ns: int
+    residual_ns: int
+    pairs: int
+
+
+class DeviceClocks(NamedTuple):
+    """How the clocks of a host's devices stand to each other, and to the host's.
+
+    ``others`` were compared with the ``reference`` and shifted onto its clock; ``unsure`` are
+    devices whose calls cannot be as recorded, by how many ns, and that no constant mends.
+    ``is_sure`` says that the reference's clock is that of the host; ``far_ns`` is the least time
+    from launch to work of a device that never came near the host's calls, 0 where all did.
+    """
+
+    reference: int = -1
+    others: tuple[DeviceClock, ...] = ()
+    unsure: tuple[tuple[int, int], ...] = ()
+    is_sure: bool = True
+    far_ns: int = 0
+
+
+NO_DEVICE_CLOCKS = DeviceClocks()
+
+
 class NamedPrograms(NamedTuple):
     """Whether programs of the profile are those that events name.
 
@@ -205,7 +237,8 @@ class Record:
     None where it does not. ``ids`` are the numbers of devices among those of all processes, where
     the runtime told them. ``merged`` is what is known of other processes in the same file, None
     where there can be none. ``calls`` are the host's launch calls where devices have their own
-    planes, ``lead`` what these say of the clocks. Until programs are joined by it, ``work`` and
+    planes, ``lead`` what these say of the clocks, ``device_clocks`` what collectives
+    do. Until programs are joined by it, ``work`` and
     ``waits`` may have a column `PROGRAM_NAME`: the label of the program's name as the event tells
     it.
     All stamps count from the start of the capture.
@@ -227,6 +260,7 @@ class Record:
     merged: MergedProcesses | None = None
     calls: Calls = NO_CALLS
     lead: Lead | None = None
+    device_clocks: DeviceClocks = NO_DEVICE_CLOCKS
     named: NamedPrograms = NO_NAMES
     called: HostCalls | None = None
     executed: pd.DataFrame | None = None

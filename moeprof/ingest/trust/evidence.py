@@ -14,7 +14,7 @@ from moeprof.ingest.placing.lost_launches import LostLaunches
 from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces
 from moeprof.ingest.placing.step_ways import StepWays
 from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched
-from moeprof.ingest.planes.record import Lead, NamedPrograms
+from moeprof.ingest.planes.record import DeviceClocks, Lead, NamedPrograms
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
 from moeprof.tables.law import Law
@@ -62,7 +62,8 @@ class Evidence:
     read; ``strange`` names processes that are of no known kind; ``found`` are checks that a reader
     of another format made itself. ``ranked`` are the ranks of the devices and what they follow
     from. By the name of the host: ``step_ways`` compares the ways to its steps, ``leads`` is how
-    far its devices are behind its launches, ``named`` which programs its events name; ``losses``
+    far its devices are behind its launches, ``device_clocks`` how these stand to each other,
+    ``named`` which programs its events name; ``losses``
     are what each host's record lacks.
     """
 
@@ -90,6 +91,7 @@ class Evidence:
     strange: Sequence[str] = ()
     step_ways: Sequence[tuple[str, StepWays]] = ()
     leads: Sequence[tuple[str, Lead | None]] = ()
+    device_clocks: Sequence[tuple[str, DeviceClocks]] = ()
     named: Sequence[tuple[str, NamedPrograms]] = ()
     losses: Sequence[HostLosses] = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moeprof.ingest.trust import (
     across_hosts,
+    device_clocks,
     joined_work,
     lost_pieces,
     lost_work,
@@ -30,6 +31,7 @@ CHECKS = (
     across_hosts.ranks,
     whole_input.one_run,
     across_hosts.clocks,
+    device_clocks.device_clocks,
     whole_input.profiler,
     joined_work.program_ids,
     joined_work.step_ways,
