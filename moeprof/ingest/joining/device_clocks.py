@@ -155,7 +155,9 @@ def _with_order(calls: pd.DataFrame) -> pd.DataFrame:
         calls.loc[lacking, "run_id"] = by_op.cumcount()
         enough = calls["runs"].where(lacking & calls["runs"].ge(LEAST_PAIRS))
         seldom = enough.groupby([calls["device"], calls["module"]]).transform("min")
-        return calls.loc[~lacking | calls["runs"].eq(seldom).to_numpy()]
+        is_kept = ~lacking | calls["runs"].eq(seldom).to_numpy()
+        kept: pd.DataFrame = calls[is_kept]
+        return kept
     return calls
 
 
