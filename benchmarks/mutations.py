@@ -1,6 +1,6 @@
 """Damaged captures: does a figure stay right, is it withheld, or is it wrong under good trust?
 
-    python benchmarks/mutations.py [--seeds 2] [--kind NAME…] [--capture NAME…] [--show]
+    python benchmarks/mutations.py [--seeds 2] [--kind NAME…] [--capture NAME…] [--processes 2]
 
 Every kind of change is applied to the captures of ``tests/data``, and the headline figures of the
 result (`headline.FIGURES`) are compared with those of the sound capture. A run is
@@ -14,15 +14,18 @@ result (`headline.FIGURES`) are compared with those of the sound capture. A run 
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import json
 import random
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -181,17 +184,40 @@ def _is_good(sound: Sound, laws: Mapping[str, str]) -> bool:
     )
 
 
+Outcome = tuple[str, str, int, str, dict[str, list[object]]]
+"""Kind, capture, seed, verdict, and the figures that are off."""
+
+
+@functools.cache
+def _sound(name: str) -> Sound:
+    return Sound(captures()[name])
+
+
+def run_one(kind_name: str, name: str, seed: int) -> Outcome:
+    """Apply a kind to a capture, and see how it fares."""
+    kind = next(kind for kind in ALL_KINDS if kind.name == kind_name)
+    with tempfile.TemporaryDirectory() as folder:
+        made = damaged(captures()[name], kind, seed, Path(folder))
+        return (kind_name, name, seed, *judged(_sound(name), made))
+
+
 def runs(
-    kinds: list[Kind | FolderKind], chosen: Mapping[str, Path], seeds: int
-) -> Iterator[tuple[Kind | FolderKind, str, int, str, dict[str, list[object]]]]:
-    """Every kind over every capture with every seed, and how it fared."""
-    sound = {name: Sound(run) for name, run in chosen.items()}
-    for kind in kinds:
-        for name, run in chosen.items():
-            for seed in range(seeds):
-                with tempfile.TemporaryDirectory() as folder:
-                    made = damaged(run, kind, seed, Path(folder))
-                    yield kind, name, seed, *judged(sound[name], made)
+    kinds: Sequence[Kind | FolderKind],
+    chosen: Sequence[str],
+    seeds: int,
+    processes: int,
+    limit_s: float,
+) -> Iterator[Outcome]:
+    """Every kind over every capture with every seed, until the time is up."""
+    ends = time.monotonic() + limit_s
+    tasks = [(kind.name, name, seed) for seed in range(seeds) for kind in kinds for name in chosen]
+    with ProcessPoolExecutor(processes) as pool:
+        futures = [pool.submit(run_one, *task) for task in tasks]
+        for future in futures:
+            if time.monotonic() > ends:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+            yield future.result()
 
 
 def main() -> int:
@@ -202,23 +228,29 @@ def main() -> int:
     parser.add_argument("--capture", action="append")
     parser.add_argument("--show", action="store_true", help="print the figures that are wrong")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--limit-s", type=float, default=7200, help="stop there with what ran")
     given = parser.parse_args()
     kinds = [kind for kind in ALL_KINDS if not given.kind or kind.name in given.kind]
-    chosen = {n: r for n, r in captures().items() if not given.capture or n in given.capture}
+    chosen = [name for name in captures() if not given.capture or name in given.capture]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     examples: dict[str, dict[str, object]] = {}
-    for kind, name, seed, verdict, off in runs(kinds, chosen, given.seeds):
-        counts[kind.name][verdict] += 1
+    ran = runs(kinds, chosen, given.seeds, given.processes, given.limit_s)
+    for kind_name, name, seed, verdict, off in ran:
+        counts[kind_name][verdict] += 1
         if verdict == WRONG:
-            examples.setdefault(f"{kind.name} {name} {seed}", dict(off))
+            examples.setdefault(f"{kind_name} {name} {seed}", dict(off))
         if given.show and verdict not in (RIGHT, WITHHELD):
-            print(f"{kind.name} {name} {seed}: {verdict}: {off}", flush=True)
+            print(f"{kind_name} {name} {seed}: {verdict}: {off}", flush=True)
     for kind in kinds:
         told = ", ".join(f"{n} {what}" for what, n in counts[kind.name].most_common())
         print(f"{kind.name:40} {'loses' if kind.loses else 'same ':6} {told}")
     if given.write:
         result = {
             "machine": machine("numpy", "pandas"),
+            "captures": chosen,
+            "asked": len(kinds) * len(chosen) * given.seeds,
+            "ran": sum(sum(each.values()) for each in counts.values()),
             "kinds": {
                 kind.name: {
                     "loses": kind.loses,

@@ -145,7 +145,7 @@ def steps(evidence: Evidence) -> Law:
     """Whether steps could be measured, and are the only reading of the record."""
     used = int(evidence.steps["used"].sum())
     dropped = len(evidence.steps) - used
-    is_good = used > 0 and not evidence.doubts
+    is_good = used > dropped and not evidence.doubts
     detail = f"{used} step(s) measured, {dropped} dropped"
     if 0 < used < 3:
         detail += ": too few to tell noise from change"
