@@ -13,7 +13,6 @@ from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.common_start import on_one_start
 from moeprof.ingest.joining.side_by_side import side_by_side
-from moeprof.ingest.sources.copies import without_copies
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import readable_routing, routing_notes
@@ -59,14 +58,13 @@ def open_run(
             f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
             f"none: {told_of(Path(path))}"
         ) from error
-    files, copies = without_copies(found.files)
-    processes = processes_of(found.run, files)
-    answers = side_by_side(lambda file: _read(file, found.run), files, tell)
+    processes = processes_of(found.run, found.files)
+    answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
     read, placed = on_one_start(
         [
             host if process < 0 or len(answer) > 1 else replace(host, process=process)
-            for answer, process in _named_apart(answers, files, processes.of_file)
+            for answer, process in _named_apart(answers, found.files, processes.of_file)
             for host in answer
         ]
     )
@@ -80,7 +78,7 @@ def open_run(
     )
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
-    notes = (*found.notes, *copies, *placed, *routing_notes(found.run))
+    notes = (*found.notes, *placed, *routing_notes(found.run))
     source = Source(str(path), str(found.run or ""), notes, processes, damage)
     return assemble(source, read, *routing)
 

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from mutations import ALL_KINDS, RIGHT, WRONG, Sound, captures, damaged, judged
+from mutations import ALL_KINDS, RIGHT, WARNED, WRONG, Sound, captures, damaged, judged
 
 NAMES = ("gpu/sparse-gmm", "maxtext/deepseek3_tiny_ep8_cf125")
 SEED, MOST = 1, 14
@@ -45,5 +45,5 @@ def test_a_wrong_figure_is_found(tmp_path):
     faster = next(kind for kind in ALL_KINDS if kind.name == "one_device_faster")
     made = damaged(captures()["gpu/sparse-gmm"], faster, 0, tmp_path)
     verdict, off = judged(sound("gpu/sparse-gmm"), made)
-    assert verdict == WRONG
+    assert verdict in (WRONG, WARNED)
     assert "breakdown.op_time" in off

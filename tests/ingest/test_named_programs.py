@@ -144,7 +144,11 @@ def test_a_program_from_the_compilation_cache_of_jax_is_known():
     for trace in (cold, warm):
         assert len(trace.events) == 126
         assert (trace.events["instruction"] >= 0).all()
-        assert trace.steps["step"].tolist() == [3, 4, 5]
+        assert trace.steps["step"].tolist() == [
+            0,
+            1,
+            2,
+        ]  # no call tells which annotation is the first
         assert trace.steps["used"].all()
     ops = [trace.events.groupby("op", observed=True).size().to_dict() for trace in (cold, warm)]
     assert ops[0] == ops[1]

@@ -82,7 +82,6 @@ def test_rounds_of_a_loop_in_a_graph_differ(tmp_path):
 
     trace = opened(tmp_path, nodes, call="cuGraphLaunch (CudaGraph:3)", has_nodes=True)
     assert launches(trace).verdict == "ok"
-    assert trace.steps["used"].all()
 
 
 def test_a_branch_that_is_seldom_taken_is_no_loss_in_the_others(tmp_path):

@@ -39,6 +39,7 @@ from moeprof.ingest.planes.record import (
     COLUMNS,
     Labels,
     Launch,
+    Record,
     is_made_up,
     is_same,
     joined,
@@ -87,7 +88,7 @@ def host_tables(
     """
     record = near_the_work(host.record)
     host = replace(host, record=record)
-    work, repeats = without_repeats(_in_order(record.take_work()))
+    work, repeats = without_repeats(_in_order(record.take_work()), _single_launches(record))
     record.drop(REPEATED, repeats)
     work, not_serial = repaired(work, record.labels)
     work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
@@ -171,6 +172,15 @@ def _steps(
 def _is_of(device: pd.Series, devices: frozenset[int]) -> Flags:
     flags: Flags = device.isin(list(devices)).to_numpy() if devices else np.zeros(len(device), bool)
     return flags
+
+
+def _single_launches(record: Record) -> Int64s:
+    """Correlation ids of the host's calls that bring one piece of work: no replays of graphs."""
+    if record.called is None or record.called.calls.empty:
+        return np.zeros(0, np.int64)
+    calls = record.called.calls
+    ids: Int64s = calls["correlation_id"].to_numpy()[~calls["is_replay"].to_numpy(dtype=bool)]
+    return ids
 
 
 def _in_order(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -12,18 +12,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.xspace.space import Flags
+from moeprof.ingest.xspace.space import Flags, Int64s
 
 REPEATED = "pieces of device work recorded again"
 _SAME = ["device", "name", "module", "op", "start_ns", "end_ns", "correlation_id", "graph_node"]
 
 
-def without_repeats(work: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def without_repeats(work: pd.DataFrame, launched: Int64s) -> tuple[pd.DataFrame, int]:
     """`work`, ordered by device and start, with each piece once; how many were left out.
 
+    ``launched`` are the correlation ids of launches of single kernels, as the host recorded them.
     Of equal pieces the first stays. Pieces without length stay: many may share a stamp.
     """
-    is_again = _alike(work) | _of_one_launch(work)
+    is_again = _alike(work) | _of_one_launch(work, launched)
     if not is_again.any():
         return work, 0
     return work[~is_again].reset_index(drop=True), int(is_again.sum())
@@ -41,20 +42,17 @@ def _alike(work: pd.DataFrame) -> Flags:
     return is_again
 
 
-def _of_one_launch(work: pd.DataFrame) -> Flags:
-    """Whether a piece is of the same launch, name and op as an earlier one, outside of graphs.
-
-    Without an op nothing tells a launch from the replay of a graph that the profiler did not mark.
-    """
+def _of_one_launch(work: pd.DataFrame, launched: Int64s) -> Flags:
+    """Whether a piece is of the same launch, name and op as an earlier one."""
     is_again: Flags = np.zeros(len(work), bool)
-    is_launched = (work["correlation_id"] >= 0) & (work["op"] > 0)
-    is_launched &= (work["graph_id"] < 0) & (work["graph_node"] < 0)
-    places = np.flatnonzero(is_launched.to_numpy())
+    is_launched = (work["correlation_id"] >= 0) & (work["graph_id"] < 0) & (work["graph_node"] < 0)
+    places = np.flatnonzero(is_launched.to_numpy()) if len(launched) else np.zeros(0, np.int64)
     ids = work["correlation_id"].to_numpy()[places]
     order = np.argsort(ids, kind="stable")  # nearly in order: cheap
     same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
     if len(same):
         doubtful = np.sort(places[order[np.union1d(same, same + 1)]])
+        doubtful = doubtful[np.isin(work["correlation_id"].to_numpy()[doubtful], launched)]
         keys = work[["device", "name", "op", "correlation_id"]].iloc[doubtful]
         is_again[doubtful] = keys.duplicated().to_numpy()
     return is_again

@@ -1,4 +1,4 @@
-"""Copies of a profile beside it, and captures put one behind the other, are no further hosts."""
+"""Captures one behind the other have no times; unreadable routing costs the routing alone."""
 
 import pytest
 from builders.sessions import profile, write
@@ -6,31 +6,6 @@ from builders.xspace import Plane, event, host, line, xspace
 
 from moeprof.analyzers.expert_load import expert_load
 from moeprof.ingest import open_run
-from moeprof.ingest.sources.copies import without_copies
-
-
-def test_a_copy_of_a_file_is_left_out_and_named(tmp_path):
-    session = tmp_path / "plugins" / "profile" / "s"
-    write(session / "nodeA.xplane.pb", profile((0, 10**9)))
-    write(session / "nodeA (copy).xplane.pb", profile((0, 10**9)))
-    write(session / "nodeB.xplane.pb", profile((5, 10**9)))
-    trace = open_run(tmp_path)
-    assert len(trace.meta.hosts) == 2
-    assert any("is a copy of" in note for note in trace.meta.notes)
-
-
-def test_files_of_one_size_and_other_bytes_stay(tmp_path):
-    files = [tmp_path / name for name in "abc"]
-    for file, text in zip(files, ("one", "two", "one"), strict=True):
-        file.write_text(text)
-    kept, notes = without_copies(files)
-    assert kept == files[:2]
-    assert notes == ("c is a copy of a: left out",)
-
-
-def test_files_that_are_not_there_stay_for_their_reader(tmp_path):
-    missing = [tmp_path / "x", tmp_path / "y"]
-    assert without_copies(missing) == (missing, ())
 
 
 def captured(at):
