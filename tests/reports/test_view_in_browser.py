@@ -35,7 +35,11 @@ def serving(table: Table) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    with files_of(Wanted(two_hosts(tmp_path_factory.mktemp("viewed") / "run"))) as made:
+    run = two_hosts(tmp_path_factory.mktemp("viewed") / "run")
+    for session, name in (("S_36", "hostA-p0"), ("S_38", "hostB-p1")):  # names that give ranks
+        (file,) = (run / "plugins" / "profile" / session).iterdir()
+        file.rename(file.with_name(f"{name}.xplane.pb"))
+    with files_of(Wanted(run)) as made:
         yield made
 
 
