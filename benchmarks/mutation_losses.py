@@ -223,6 +223,17 @@ def _last_kernel_never_ends(space: Space, rng: random.Random) -> None:
 
 @kind(loses=True)
 def _some_kernels_last_far_too_long(space: Space, rng: random.Random) -> None:
+    if device_planes(space):
+        _lengthen(space, rng)
+
+
+@kind(loses=True, invisible="a thread that had to wait for a core leaves the same")
+def _some_cpu_ops_last_far_too_long(space: Space, rng: random.Random) -> None:
+    if not device_planes(space):
+        _lengthen(space, rng)
+
+
+def _lengthen(space: Space, rng: random.Random) -> None:
     events = list(largest(space).events)
     for event in rng.sample(events, 3):
         event.duration_ps += rng.randrange(50, 200) * MS_PS
