@@ -10,8 +10,8 @@ import pandas as pd
 
 from moeprof.analyzers.classify import CLASSES, classify
 from moeprof.analyzers.classify.kernels import kind_of_kernel
-from moeprof.analyzers.classify.program import Program, programs_in
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import Program, programs_in
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 
 _NONE = {

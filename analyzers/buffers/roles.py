@@ -10,9 +10,9 @@ from math import prod
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, programs_of
-from moeprof.analyzers.classify.arrays import arrays_of
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import arrays_of
 from moeprof.tables.trace import Trace
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})

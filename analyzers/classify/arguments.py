@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from moeprof.analyzers.classify.program import FLOATS, Op, Program
+from moeprof.hlo.program import FLOATS, Op, Program
 
 _WEIGHT = re.compile(
     r"\b(params?|variables|weight|kernel\w*|embedding\w*|\w+_proj|opt_state|optimizer|master|"

@@ -39,7 +39,6 @@ from moeprof.analyzers.classify.names import (
 )
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.program import Frame, Op, Program, array_dims
 from moeprof.analyzers.classify.structure import (
     Structure,
     find_structure,
@@ -47,6 +46,7 @@ from moeprof.analyzers.classify.structure import (
     is_top_k,
 )
 from moeprof.analyzers.classify.targets import component_of_target
+from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
 CLASSES = Schema(

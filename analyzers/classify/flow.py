@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 
-from moeprof.analyzers.classify.program import Op, Program
+from moeprof.hlo.program import Op, Program
 
 _State = tuple[str, tuple[int, ...]]  # a value: an op, and which part of its tuple
 _SAME = frozenset(

@@ -9,8 +9,8 @@ import re
 
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.analyzers.classify.kernels import kind_of_kernel
-from moeprof.analyzers.classify.program import VIEWS, Op, Program
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
+from moeprof.hlo.program import VIEWS, Op, Program
 
 KINDS = {
     "gemm": "matrix product",

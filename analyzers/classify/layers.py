@@ -15,7 +15,7 @@ from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.classify.flow import Flow
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.neighbours import spread
-from moeprof.analyzers.classify.program import Op, Program
+from moeprof.hlo.program import Op, Program
 
 LAYER_KINDS = {
     "embedding": "before the layers: token embedding",

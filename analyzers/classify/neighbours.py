@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from moeprof.analyzers.classify.flow import CARRIERS, Flow
-from moeprof.analyzers.classify.program import Op, Program
+from moeprof.hlo.program import Op, Program
 
 Label = tuple[str, str]  # (component, phase)
 _ROUNDS = 6

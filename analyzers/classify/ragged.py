@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from moeprof.analyzers.classify.program import Op, Program
+from moeprof.hlo.program import Op, Program
 
 RAGGED_PRIMITIVES = frozenset({"ragged_dot", "ragged_dot_general"})
 _PRODUCT_CALLS = ("__cublas$", "__triton_gemm", "__onednn$matmul")

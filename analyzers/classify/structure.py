@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of
-from moeprof.analyzers.classify.program import FLOATS, Frame, Op, Program
+from moeprof.hlo.program import FLOATS, Frame, Op, Program
 
 Function = tuple[str, str]  # (file, function)
 _LOG_SOFTMAX = re.compile(r"log_softmax|logsumexp|cross_entropy")

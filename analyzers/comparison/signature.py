@@ -14,8 +14,8 @@ import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.names import scopes
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import component_of_target, exchange_of, is_grouped_gemm
+from moeprof.hlo.program import Op, Program
 from moeprof.tables.schema import Column, Schema
 
 SIGNATURES = Schema(

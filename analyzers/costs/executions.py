@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of, sure_rows, work_in_steps
-from moeprof.analyzers.classify.program import Program
+from moeprof.hlo.program import Program
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 

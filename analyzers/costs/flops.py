@@ -9,10 +9,10 @@ import json
 import re
 from typing import NamedTuple
 
-from moeprof.analyzers.classify.arrays import Array, arrays_of
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.analyzers.costs.products import is_grouped_call, products_of
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import Array, arrays_of
 
 _CONVOLUTION = re.compile(r"^__cudnn\$conv(\w+)$")
 _ATTENTION = re.compile(r"^__cudnn\$fmha(\w*)$")

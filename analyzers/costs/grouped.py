@@ -17,11 +17,11 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.buffers.filled import filled
-from moeprof.analyzers.classify.arrays import Array, arrays_of
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import Array, arrays_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 

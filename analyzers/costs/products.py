@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.analyzers.classify.arrays import Array, arrays_of
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.targets import is_grouped_gemm
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import Array, arrays_of
 
 _MATMUL_CALL = re.compile(r"^__cublas\$(gemm|lt\$matmul(\$f8|\$mx)?)$|^__triton_gemm")
 _SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")

@@ -7,10 +7,10 @@ import functools
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.classify.arrays import has_unknown_type
 from moeprof.analyzers.costs.executions import RUNS, runs_of
 from moeprof.analyzers.costs.flops import Flops, flops_of
 from moeprof.analyzers.costs.traffic import bytes_of
+from moeprof.hlo.shape import has_unknown_type
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan, nan
 
-from moeprof.analyzers.classify.arrays import arrays_of
 from moeprof.analyzers.classify.components import LOOPS
-from moeprof.analyzers.classify.program import Op, Program
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import arrays_of
 
 _FREE = LOOPS | {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"}
 _READERS = frozenset({"slice", "dynamic-slice", "gather"})

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
 from moeprof.analyzers.classify.classifier import best_frames, best_name, is_library
 from moeprof.analyzers.classify.names import scopes
-from moeprof.analyzers.classify.program import Frame, Op, Program
 from moeprof.analyzers.drawn.branches import Amount, Branch, grown, pruned, rows, with_trunk
 from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.hlo.program import Frame, Op, Program
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

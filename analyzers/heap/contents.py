@@ -12,9 +12,9 @@ import re
 
 from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.buffers.roles import uses_of
-from moeprof.analyzers.classify.arrays import arrays_of
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import arrays_of
 from moeprof.tables.trace import Trace
 
 DENSE_FALLBACK = "dense fallback of ragged dot"

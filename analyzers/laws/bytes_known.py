@@ -7,9 +7,9 @@ known, and no sum with it is.
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.classify.arrays import has_unknown_type, unknown_types
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.costs.table import costs_of
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import has_unknown_type, unknown_types
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
 

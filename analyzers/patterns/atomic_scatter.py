@@ -8,10 +8,10 @@ pipeline and in this package's model does so.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import MOE
-from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import Program
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from math import prod
 
-from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import Program
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 

@@ -9,10 +9,10 @@ all-gather makes the experts' dimension of a weight larger and grouped products 
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.classify.program import VIEWS, Op, Program
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import VIEWS, Op, Program
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 

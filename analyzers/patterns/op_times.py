@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
-from moeprof.analyzers.classify.program import Op, Program
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import Trace
 
 

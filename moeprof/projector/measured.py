@@ -15,13 +15,13 @@ from pathlib import Path
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
 from moeprof.analyzers.heap.at_peak import AT_PEAK, GAPS, RESULTS, peak_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, SAVED, WEIGHTS
 from moeprof.analyzers.heap.module import main_module
 from moeprof.errors import TraceError
+from moeprof.hlo.program import Program
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import is_dump, open_dump
 from moeprof.specs.hardware import hardware_of

@@ -4,7 +4,7 @@ from builders.programs import parameter, program
 from builders.work import hlo
 
 from moeprof.analyzers.classify.flow import Flow
-from moeprof.analyzers.classify.program import Program
+from moeprof.hlo.program import Program
 
 
 def makers(rows: Program, op: str) -> list[str]:

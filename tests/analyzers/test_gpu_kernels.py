@@ -10,8 +10,6 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.classify.arrays import arrays_of
-from moeprof.analyzers.classify.program import Program
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.comparison.signature import signatures
 from moeprof.analyzers.dispatch_combine import dispatch_combine
@@ -21,6 +19,8 @@ from moeprof.analyzers.receive_buffers import receive_buffers
 from moeprof.analyzers.roofline import roofline
 from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.timeline import timeline
+from moeprof.hlo.program import Program
+from moeprof.hlo.shape import arrays_of
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 US = 1000

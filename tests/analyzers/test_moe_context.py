@@ -5,7 +5,7 @@ from builders.hlo import computation, dot, hlo_proto, op
 from builders.trace import trace_of
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.program import programs_in
+from moeprof.hlo.program import programs_in
 
 LAYER = [
     ("layers/moe.py", 30, "RoutedMoE.dense_matmul"),

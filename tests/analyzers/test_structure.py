@@ -6,8 +6,8 @@ from builders.trace import trace_of
 from builders.work import hlo
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.program import programs_in
 from moeprof.analyzers.classify.structure import Structure
+from moeprof.hlo.program import programs_in
 
 FILE = "prog.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.classify.program import Program
+from moeprof.hlo.program import Program
 from moeprof.tables.trace import HLO_OPS
 
 _NONE = {"int64": -1, "bool": False, "text": "", "label": ""}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from builders.work import Row, hlo
 
-from moeprof.analyzers.classify.program import Program
+from moeprof.hlo.program import Program
 from moeprof.tables import trace as tables
 
 _EMPTY = {"int64": -1, "float64": 0.0, "bool": False, "text": "", "label": ""}

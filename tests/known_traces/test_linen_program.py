@@ -12,7 +12,7 @@ from builders.protobuf import message
 
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.flow import CARRIERS
-from moeprof.analyzers.classify.program import programs_in
+from moeprof.hlo.program import programs_in
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import parse_program
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.classify.arrays import Array, arrays_of, unknown_types
 from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.roofline import roofline
+from moeprof.hlo.shape import Array, arrays_of, unknown_types
 
 MLP, HEAD = "jit(s)/jvp()/mlp/add", "jit(s)/jvp()/head/add"
 KNOWN = [

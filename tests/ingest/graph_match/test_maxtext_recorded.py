@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.program import programs_in
+from moeprof.hlo.program import programs_in
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.placing.graph_match import match_graphs

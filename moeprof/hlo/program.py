@@ -1,6 +1,6 @@
-"""Question: how do the instructions of one program hang together?
+"""The instructions of one program: graph, call chain and source frames.
 
-Graph, call chain and source frames of a module, built once from its rows of `HLO_OPS`.
+Built once from its rows of `HLO_OPS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Question: which arrays does a shape name, and how large are they?"""
+"""The arrays that a shape names, and how large they are."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Compiled programs as values: shapes, instructions, and how instructions hang together."""
