@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.classify import CLASSES, classify
+from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.kernels import kind_of_kernel
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program, programs_in
@@ -55,7 +55,8 @@ def _labels(trace: Trace) -> pd.DataFrame:
         for name, none in _NONE.items()
     }
     is_collective = np.append(rows["is_collective"].eq(True).to_numpy(), False)
-    return pd.DataFrame({**columns, "is_collective": is_collective})
+    named = np.append(rows["confidence"].fillna(0.0).to_numpy(), 0.0)
+    return pd.DataFrame({**columns, "is_collective": is_collective, "named_with": named})
 
 
 @functools.lru_cache(maxsize=2)
@@ -121,12 +122,15 @@ def is_collective(trace: Trace, events: pd.DataFrame) -> np.ndarray:
 def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     """`events` with the columns of `CLASSES`; work without an HLO op is unattributed.
 
+    Events have a ``confidence`` of their own, in their op: that in its component is
+    ``named_with``.
+
     So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and
     memory sets that the GPU ran outside any op are copies. Text comes as categories.
     """
     classes = _labels(trace)
     rows = sure_rows(events)
-    found = {name: classes[name].array.take(rows) for name in CLASSES.names if name in classes}
+    found = {str(name): classes[name].array.take(rows) for name in classes}
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
     found["component"] = _replaced(found["component"], is_copy, np.full(len(events), "copies"))
     names = events["name"].cat

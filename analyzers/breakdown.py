@@ -11,6 +11,7 @@ time in which the device is busy; shares are of the op time.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ import pandas as pd
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import graph_share, sums_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
+from moeprof.analyzers.classify.evidence import BY_STRUCTURE, GUESS
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -59,7 +61,7 @@ def breakdown(trace: Trace) -> Analysis:
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
     spans = spans_of_steps(trace) if view.steps else None
     busy = int(busy_ns(view.events, spans).sum())
-    headline, schema = _headline(table, view, busy), view.stated(SCHEMA)
+    headline, schema = _headline(table, view, busy, _named(work)), view.stated(SCHEMA)
     return Analysis("breakdown", QUESTION, headline, schema, table, _notes(trace, view))
 
 
@@ -113,7 +115,27 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
 
 
-def _headline(table: pd.DataFrame, view: Window, busy: int) -> tuple[Metric, ...]:
+def _named(work: pd.DataFrame) -> dict[str, float | None]:
+    """Shares of op time whose part the program names, its structure tells, or a guess gives."""
+    total_ns = int(work["self_ns"].sum())
+    is_known = work["component"] != "unattributed"
+    is_guess = is_known & (work["named_with"] < GUESS)
+    is_told = is_known & ~is_guess
+    by_structure = work["evidence"].isin(BY_STRUCTURE)
+    which = {
+        "named_by_program_share": is_told & ~by_structure,
+        "named_by_structure_share": is_told & by_structure,
+        "guessed_share": is_guess,
+    }
+    return {
+        name: int(work["self_ns"][rows].sum()) / total_ns if total_ns else None
+        for name, rows in which.items()
+    }
+
+
+def _headline(
+    table: pd.DataFrame, view: Window, busy: int, named: Mapping[str, float | None]
+) -> tuple[Metric, ...]:
     def share(names: frozenset[str]) -> float | None:
         if table.empty:
             return None
@@ -125,6 +147,7 @@ def _headline(table: pd.DataFrame, view: Window, busy: int) -> tuple[Metric, ...
         Metric("unattributed_share", share(frozenset({"unattributed"})), "share"),
         Metric("other_share", share(frozenset({"other"})), "share"),
         Metric("moe_share", share(MOE), "share"),
+        *(Metric(name, value, "share") for name, value in named.items()),
         Metric("op_time", op_ns, "ns"),
         Metric("busy_time", device_ns, "ns"),
         Metric("steps_used", view.steps, "count"),

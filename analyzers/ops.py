@@ -30,6 +30,7 @@ SCHEMA = Schema(
         Column("share", "float64", "share", "of all op time"),
         Column("calls", "float64", "count", f"kernels, copies or thunks run, {PER_STEP}"),
         Column("evidence", "text", "", "what the component was decided by"),
+        Column("confidence", "float64", "", "how sure the component is, 0 to 1"),
         Column("source", "text", "", "file:line of the user's program"),
         Column("op_name", "text", "", "scope path that JAX recorded"),
     ),
@@ -46,7 +47,9 @@ def ops(trace: Trace) -> Analysis:
     work = work.assign(op=sure_names(work), is_known=is_known)
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
     groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
-    sums = groups.agg(sum=("self_ns", "sum"), size=("pieces", "sum")).reset_index()
+    sums = groups.agg(
+        sum=("self_ns", "sum"), size=("pieces", "sum"), confidence=("named_with", "min")
+    ).reset_index()
     sums = sums.astype({name: "str" for name in keys if name != "module"})
     total_ns = int(sums["sum"].sum())
     largest = sums.sort_values(["sum", "module", "op"], ascending=[False, True, True])

@@ -297,9 +297,29 @@ def unexplained(document: Document) -> str:
     """The shares that no component explains, told even where they are nothing."""
     shares = {part.component: part.share for part in parts(document)}
     return " · ".join(
-        f"{label(name)} {format_percent(shares.get(name, 0.0))}"
-        for name in ("unattributed", "other")
+        [
+            *_named(document),
+            *(
+                f"{label(name)} {format_percent(shares.get(name, 0.0))}"
+                for name in ("unattributed", "other")
+            ),
+        ]
     )
+
+
+def _named(document: Document) -> list[str]:
+    """How the parts are known: by what the program says, by its structure, by a guess."""
+    found = document["analyses"].get("breakdown", _NO_FINDING)["headline"]
+    known = {str(metric["metric"]): metric["value"] for metric in found}
+    told = {
+        "named by the program": known.get("named_by_program_share"),
+        "by structure": known.get("named_by_structure_share"),
+        "guessed": known.get("guessed_share"),
+    }
+    shares = {what: share for what, share in told.items() if isinstance(share, float | int)}
+    if len(shares) < len(told):
+        return []
+    return [", ".join(f"{what} {format_percent(share)}" for what, share in shares.items())]
 
 
 def unknown_parts(document: Document) -> str:

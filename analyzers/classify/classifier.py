@@ -1,14 +1,16 @@
-"""Question: which part of the step is each instruction, and how is that known?
+"""Which part of the step is each instruction, how is that known, and how surely?
 
 The evidence, strongest first; the first that speaks decides:
 
 1. target     the custom call's name (grouped GEMM, dispatch, combine)
 2. scope      `jax.named_scope` and module names in the op_name, innermost first
-3. function   functions, classes and files of the source frames, innermost first
-4. parameter  the name of the weight that a product reads
-5. structure  what the program computes there (`structure`)
-6. primitive  the JAX primitive at the end of the op_name, where it serves one purpose alone
-7. neighbour  where nothing above speaks: the ops that read and write the same values
+3. structure  how values flow (`roles`), where an anchor names the instruction itself
+4. function   the function that it stands in, and libraries' below that
+5. structure  how values flow around it, or what its line is in the forward pass (`sites`)
+6. function   functions, classes and files further out
+7. parameter  the name of the weight that a product reads
+8. primitive  the JAX primitive at the end of the op_name, where it serves one purpose alone
+9. neighbour  where nothing above speaks: the ops that read and write the same values
 
 A name that says "MoE layer" only is refined by structure, and what encloses the layer (a block
 called "mlp", say) no longer counts. Collectives outside the MoE layer's
@@ -39,12 +41,9 @@ from moeprof.analyzers.classify.names import (
 )
 from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.structure import (
-    Structure,
-    find_structure,
-    is_expert_product,
-    is_top_k,
-)
+from moeprof.analyzers.classify.ragged import dense_fallback
+from moeprof.analyzers.classify.roles import Role, find_roles
+from moeprof.analyzers.classify.sites import Sites, of_whole, settled
 from moeprof.analyzers.classify.targets import component_of_target
 from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
@@ -61,6 +60,7 @@ CLASSES = Schema(
         Column("layer_kind", "text", "", "kind of layer: moe_layer, dense_layer, head, …"),
         Column("is_collective", "bool", "", "whether it moves data between devices"),
         Column("source", "text", "", "file:line of the user's program; empty where unknown"),
+        Column("confidence", "float64", "", "how sure the component is, 0 to 1"),
     ),
 )
 
@@ -72,11 +72,21 @@ _LIBRARY = re.compile(
 Python names ``<frozen runpy>``."""
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
+_SURE, _BY_CARGO, _BY_NEIGHBOUR = 0.95, 0.9, 0.7
+_EXCHANGING = frozenset({"all_to_all", "ragged_all_to_all"})
+_WAY = {
+    "permute": "dispatch",
+    "unpermute": "combine",
+    "expert_elementwise": "collectives",
+    "grouped_gemm": "collectives",
+}
+"""An exchange between devices at a step on the way of tokens; between products it is none."""
 _VAGUE = ("other", "moe_other")
 _IN_LAYER = MOE | {"shared_expert"}
 _EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
 """Scopes of a MoE layer in which its experts multiply or apply their activation."""
 _MATMUL_CALLS = ("__cublas$gemm", "__cublas$lt$matmul")
+_COMPILED = re.compile(r"jit\((\w+)")
 _STEM = re.compile(
     r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
     r"embeddings?|optimizers?|losses"
@@ -86,10 +96,11 @@ _STEM = re.compile(
 
 @dataclass(frozen=True)
 class Finding:
-    """Component of an op and the evidence for it."""
+    """Component of an op, the evidence for it, and how sure it is."""
 
     component: str
     evidence: str
+    confidence: float = 0.5
 
 
 def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
@@ -101,8 +112,8 @@ def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
 
 
 def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
-    structure, flow = find_structure(program), Flow(program)
-    findings = {op.name: _finding(program, structure, op) for op in program.ops.values()}
+    flow, roles = Flow(program), _Roles(program)
+    findings = {op.name: _finding(program, roles, op) for op in program.ops.values()}
     labels = {
         name: (found.component, phase_of(best_name(program, program.ops[name])))
         for name, found in findings.items()
@@ -121,7 +132,7 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
     rows = [
-        _row(module, program, op, findings[op.name], voted.get(op.name))
+        _row(module, program, roles, op, findings[op.name], voted.get(op.name))
         for op in program.ops.values()
     ]
     known = {str(row["op"]): (str(row["component"]), "") for row in rows}
@@ -130,6 +141,59 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
         row["op_kind"] = kind_of(program, op, str(row["component"]))
         row["layer_kind"] = kinds.get(op.name, "outside")
     return rows
+
+
+class _Roles:
+    """Roles of the ops of a program by flow and by line, and whether an anchor names them."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        found = find_roles(program)
+        self.sites = Sites(found, is_library)
+        self._number = found.facts.values.number
+        self._expanded = dense_fallback(program).arrays
+        self._is_forward = found.facts.is_forward
+        self._phases = found.facts.flowing_phases()
+        self._settled = settled(found, self.sites)
+        self.experts = found.anchors.experts
+
+    def phase(self, op: Op) -> str:
+        """Phase of an op without a name, by what it reads."""
+        number = self._number.get(op.name)
+        return self._phases[number] if number is not None else "other"
+
+    def of(self, op: Op) -> Role | None:
+        """Of a fusion that of what decides in it."""
+        found = self._of(op)
+        is_way = self.program.opcodes(op) & EXCHANGES or op.primitive in _EXCHANGING
+        if found is not None and is_way:
+            way = _WAY.get(found.component)
+            return Role(way, found.confidence) if way else found
+        return found
+
+    def is_slice(self, op: Op) -> bool:
+        """Whether it is a loop's own slice or store: who makes or reads it tells its part."""
+        return self.sites.is_call(op) and self.program.only_moves(op)
+
+    def is_before_gradients(self, op: Op) -> bool:
+        """Whether nothing that it reads comes from the backward pass."""
+        number = self._number.get(op.name)
+        return number is None or self._is_forward[number]
+
+    def _of(self, op: Op) -> Role | None:
+        if op.name in self._expanded and not op.op_name:
+            return Role("expert_elementwise", 0.93)  # masks and layouts of ragged products
+        if self.is_slice(op):
+            return None
+        if op.opcode != "fusion":
+            number = self._number.get(op.name)
+            return self._settled[number] if number is not None else None
+        inside = [
+            (member, self._settled[self._number[member.name]])
+            for member in self.program.interior(op)
+            if member.name in self._number
+        ]
+        return of_whole(inside, op)
 
 
 def _is_moe_other(found: Finding | None) -> bool:
@@ -150,19 +214,29 @@ def _may_vote(program: Program, op: Op) -> bool:
 
 
 def _row(
-    module: int, program: Program, op: Op, found: Finding | None, vote: tuple[str, str] | None
+    module: int,
+    program: Program,
+    roles: _Roles,
+    op: Op,
+    found: Finding | None,
+    vote: tuple[str, str] | None,
 ) -> dict[str, object]:
-    phase = phase_of(best_name(program, op))
+    name = best_name(program, op)
+    phase = phase_of(name)
+    if not name and found is not None:
+        phase = roles.phase(op)
     is_in_layer = _is_moe_other(found)
     if is_in_layer and (vote is None or vote[0] not in _IN_LAYER):
         vote = None
     if found is None or (found.component in _VAGUE and vote):
         if op.opcode in COPIES and not is_in_layer:
-            found = Finding("copies", "opcode")
+            found = Finding("copies", "opcode", 0.9)
         elif vote:
-            found = Finding(_refined(program, op, vote[0]), "neighbour")
+            is_sent = vote[0] in ("dispatch", "combine") and bool(program.opcodes(op) & EXCHANGES)
+            sure = _BY_CARGO if is_sent else _BY_NEIGHBOUR
+            found = Finding(_refined(program, op, vote[0]), "neighbour", sure)
         else:
-            found = Finding("unattributed", "none")
+            found = Finding("unattributed", "none", 1.0)
         phase = vote[1] if vote and phase == "other" else phase
     return {
         "module": module,
@@ -172,12 +246,18 @@ def _row(
         "evidence": found.evidence,
         "is_collective": bool(program.opcodes(op) & COLLECTIVES),
         "source": source_of(op.frames),
+        "confidence": found.confidence,
     }
 
 
 def is_library(frame: Frame) -> bool:
     """Whether a line is of a library: no model is written there."""
-    return _LIBRARY.search(frame.file) is not None
+    return _is_of_library(frame.file)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_of_library(file: str) -> bool:
+    return _LIBRARY.search(file) is not None
 
 
 @functools.lru_cache(maxsize=1 << 13)
@@ -187,21 +267,24 @@ def source_of(frames: tuple[Frame, ...]) -> str:
     return f"{own[0].file}:{own[0].line}" if own else ""
 
 
-def _finding(program: Program, structure: Structure, op: Op) -> Finding | None:
+def _finding(program: Program, roles: _Roles, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
     if op.opcode in LOOPS:
-        return Finding("loop_gaps", "opcode")  # its self time is what its body leaves
+        return Finding("loop_gaps", "opcode", 1.0)  # its self time is what its body leaves
+    wrapped = program.started(op)
+    if wrapped is not None and program.opcodes(wrapped) & COLLECTIVES:
+        op = wrapped
     targets = (component_of_target(member.target) for member in program.interior(op))
     by_target = next((component for component in targets if component), None)
     if by_target:
-        return Finding(by_target, "target")
-    found = _by_names(program, structure, op)
+        return Finding(by_target, "target", 0.99)
+    found = _by_evidence(program, roles, op)
     if program.opcodes(op) & COLLECTIVES:
-        return _collective(program, op, found)
+        return _collective(program, roles, op, found)
     return found
 
 
-def _collective(program: Program, op: Op, found: Finding | None) -> Finding | None:
+def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) -> Finding | None:
     """MoE exchanges keep their part; moving weights and gradients, or a merged op, does not.
 
     None for an all-to-all that lost its name: what it exchanges tells (`neighbours.exchanged`).
@@ -216,31 +299,32 @@ def _collective(program: Program, op: Op, found: Finding | None) -> Finding | No
     is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
     is_sent = not is_mixed and _is_way(found) and (is_named or bool(opcodes & EXCHANGES))
     if reads_arguments(program, op) and (not is_sent or reads_named_weights(program, op)):
-        return Finding("weight_gather" if "all-gather" in opcodes else "collectives", "parameter")
-    if not is_way and _sums_gradients(program, op):
-        return Finding("gradient_reduce", "structure")
+        part = "weight_gather" if "all-gather" in opcodes else "collectives"
+        return Finding(part, "parameter", 0.95)
+    if not is_way and _sums_gradients(program, roles, op):
+        return Finding("gradient_reduce", "structure", 0.95)
     is_exchange = found is not None and (
         found.component in MOE - _EXPERTS_WORK
         or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
     )
     if is_exchange and not is_mixed:
         return found
-    return Finding("collectives", "opcode")
+    return Finding("collectives", "opcode", 0.9)
 
 
 def _is_way(found: Finding | None) -> bool:
     return found is not None and found.component in ("dispatch", "combine")
 
 
-def _sums_gradients(program: Program, op: Op) -> bool:
-    """A sum over devices in the backward pass of arrays with the shape of the program's weights.
+def _sums_gradients(program: Program, roles: _Roles, op: Op) -> bool:
+    """A sum over devices, in the backward pass or behind it, of arrays with the shape of weights.
 
     The weights may be sharded over the same devices: then one dimension is that many times longer,
     as in an all-reduce of which each device keeps its share.
     """
     if not program.opcodes(op) & {"all-reduce", "reduce-scatter"}:
         return False
-    if phase_of(best_name(program, op)) != "backward":
+    if phase_of(best_name(program, op)) != "backward" and roles.is_before_gradients(op):
         return False
     longer = op.group_size
     for dims in array_dims(op.shape):
@@ -254,38 +338,61 @@ def _sums_gradients(program: Program, op: Op) -> bool:
     return False
 
 
-def _by_names(program: Program, structure: Structure, op: Op) -> Finding | None:
+def _by_evidence(program: Program, roles: _Roles, op: Op) -> Finding | None:
     name = best_name(program, op)
     frames = best_frames(program, op)
+    role = roles.of(op)
     if not name and not frames:
-        return None
-    by_scope = _by_scopes(scopes(name))
-    by_function = _by_frames(frames, phase_of(name), in_moe=by_scope == MOE_CONTEXT)
+        return Finding(role.component, "structure", role.confidence) if role else None
+    by_scope = _by_own_scopes(name, frames)
+    if by_scope not in (None, MOE_CONTEXT, "dense_mlp"):
+        return Finding(_refined(program, op, str(by_scope)), "scope", 0.97)
+    if role is not None and role.confidence > _SURE:
+        return Finding(role.component, "structure", role.confidence)
+    phase = phase_of(name)
+    own = next((i for i, f in enumerate(frames) if not is_library(f)), 0) + 1
+    by_own = _by_frames(frames[:own], phase, in_moe=by_scope == MOE_CONTEXT)
+    is_own = bool(op.frames) or role is None
+    if is_own and by_own not in (None, MOE_CONTEXT, "dense_mlp", *_ENCLOSING):
+        return Finding(_refined(program, op, str(by_own)), "function", 0.93)
+    if phase == "other" and _updates_parameter(program, op):
+        return Finding("optimizer", "parameter", 0.9)
+    if role is not None:
+        return Finding(role.component, "structure", role.confidence)
+    if roles.is_slice(op):
+        return Finding("other", "none")
+    by_function = _by_frames(frames, phase, in_moe=by_scope == MOE_CONTEXT)
     if by_scope == "dense_mlp" and by_function in (MOE_CONTEXT, *MOE):
         by_scope = MOE_CONTEXT  # experts are feed-forward layers too: "ffn_act" in class RoutedMoE
-    if by_function == "dense_mlp" and structure.is_shared_expert(frames):
-        by_function = "shared_expert"
     if by_scope not in (None, MOE_CONTEXT):
-        return Finding(_refined(program, op, str(by_scope)), "scope")
+        return Finding(_refined(program, op, str(by_scope)), "scope", 0.9)
     if by_function not in (None, MOE_CONTEXT):
-        return Finding(_refined(program, op, str(by_function)), "function")
+        return Finding(_refined(program, op, str(by_function)), "function", 0.85)
     is_moe = MOE_CONTEXT in (by_scope, by_function)
     if is_moe and any(_EXPERT_SCOPE.fullmatch(s) for path in scopes(name) for s in path):
-        return Finding(_refined(program, op, "grouped_gemm"), "scope")
-    by_parameter = _by_parameter(program, structure, op, in_moe=is_moe)
+        return Finding(_refined(program, op, "grouped_gemm"), "scope", 0.9)
+    by_parameter = _by_parameter(program, roles, op, in_moe=is_moe)
     if by_parameter:
-        return Finding(by_parameter, "parameter")
-    by_structure = _by_structure(program, structure, op, (name, frames))
-    if by_structure:
-        return Finding(by_structure, "structure")
-    if is_moe and is_top_k(op):
-        return Finding("router", "primitive")
+        return Finding(by_parameter, "parameter", 0.85)
     if is_moe and _is_batched_product(program, op):
-        return Finding("grouped_gemm", "structure")
+        return Finding("grouped_gemm", "structure", 0.8)
     by_primitive = component_of_primitive(name)
     if by_primitive:
-        return Finding(_refined(program, op, by_primitive), "primitive")
+        return Finding(_refined(program, op, by_primitive), "primitive", 0.9)
     return Finding("moe_other" if is_moe else "other", "function" if is_moe else "none")
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _by_own_scopes(name: str, frames: tuple[Frame, ...]) -> str | None:
+    return _by_scopes(_own_scopes(name, frames))
+
+
+def _own_scopes(name: str, frames: tuple[Frame, ...]) -> list[list[str]]:
+    """Scopes without the names of a library's own compiled functions, as of ``jnp.linalg.norm``."""
+    compiled = set(_COMPILED.findall(name))
+    own = {part for f in frames if not is_library(f) for part in f.function.split(".")}
+    left_out = compiled - own if frames else set()
+    return [[scope for scope in path if scope not in left_out] for path in scopes(name)]
 
 
 def _by_scopes(paths: list[list[str]]) -> str | None:
@@ -326,34 +433,18 @@ def _refined(program: Program, op: Op, component: str) -> str:
     return component if "dot" in program.opcodes(op) else "expert_elementwise"
 
 
-def _by_parameter(program: Program, structure: Structure, op: Op, *, in_moe: bool) -> str | None:
+def _by_parameter(program: Program, roles: _Roles, op: Op, *, in_moe: bool) -> str | None:
     for dot in program.dots(op):
         for side in (dot.lhs, dot.rhs):
             weight = program.origin(side)
             words = re.findall(r"\w+", weight.op_name) if weight else []
             named = [component_of(word) for word in reversed(words)]
-            if weight and weight.dims[-1:] != (structure.experts,):
+            if weight and not {*weight.dims[-1:]} & roles.experts:
                 named = [component for component in named if component != "router"]
             component = innermost(named, in_moe=in_moe)
             if component not in (None, MOE_CONTEXT):
                 return component
     return None
-
-
-def _by_structure(
-    program: Program, structure: Structure, op: Op, known: tuple[str, tuple[Frame, ...]]
-) -> str | None:
-    name, frames = known
-    if is_top_k(op) and structure.moe:
-        return "router"
-    if is_expert_product(program, op, structure.experts):
-        return "grouped_gemm"
-    found = structure.component(program, op, frames)
-    if found:
-        return found
-    if phase_of(name) == "other" and _updates_parameter(program, op):
-        return "optimizer"
-    return structure.by_vocabulary(program, op)
 
 
 def _is_batched_product(program: Program, op: Op) -> bool:

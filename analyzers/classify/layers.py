@@ -51,7 +51,13 @@ def layer_kinds(
     program: Program, flow: Flow, labels: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
     """Kind of layer by op; `labels` are (component, phase) of the ops that have a component."""
-    contexts = {op.name: list(_contexts(program, op)) for op in program.ops.values()}
+    places: dict[tuple[object, ...], list[_Context]] = {}
+    contexts = {}
+    for op in program.ops.values():
+        place = (op.op_name, op.computation, op.frames)
+        if place not in places:
+            places[place] = list(_contexts(program, op))
+        contexts[op.name] = places[place]
     seen = _seen(contexts, labels)
     found: dict[str, str] = {}
     for name, own in contexts.items():

@@ -13,6 +13,7 @@ from moeprof.analyzers.laws import time
 from moeprof.analyzers.laws.bounds import shares
 from moeprof.analyzers.laws.bytes_known import bytes_known
 from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
+from moeprof.analyzers.laws.names import names
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law
@@ -23,6 +24,7 @@ LAWS: tuple[Callable[[Trace], Law], ...] = (
     time.outside_steps,
     time.intervals,
     time.components,
+    names,
     hosts_end_together,
     tokens,
     bytes_known,

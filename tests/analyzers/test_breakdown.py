@@ -24,8 +24,8 @@ PROGRAM = hlo_proto(
         op("psum", "all-reduce", "f32[8,4]", "send", op_name="jit(s)/grad_sync/psum"),
         op("cast", "convert", "bf16[8,4]", "psum"),
         op("adam", "subtract", "f32[8,4]", "psum", op_name="jit(s)/optimizer/sub"),
-        op("line", "add", "f32[8,4]", "adam", op_name="jit(s)/add"),
         op("lost", "rng", "f32[8,4]"),
+        op("line", "add", "f32[8,4]", "lost", op_name="jit(s)/add"),
         op("copied", "copy", "f32[8,4]", "x"),
     ),
 )

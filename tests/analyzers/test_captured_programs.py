@@ -124,9 +124,9 @@ def test_an_update_in_a_program_of_its_own_is_the_optimizer_and_in_the_step(capt
     assert set(ops["component"][ops["line"] == line_of("terse", "a - 0.01 * b")]) == {"optimizer"}
 
 
-def test_gradient_sums_are_collectives(captured):
+def test_sums_of_gradients_outside_of_the_derivative_are_such(captured):
     ops = operations(captured("terse"))
-    assert set(ops["component"][ops["is_collective"]]) == {"collectives"}
+    assert set(ops["component"][ops["is_collective"]]) == {"gradient_reduce"}
 
 
 def test_terse_attention_is_told_by_its_softmax(captured):

@@ -6,7 +6,7 @@ from builders.trace import trace_of
 from builders.work import hlo
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.structure import Structure
+from moeprof.analyzers.classify.roles import find_roles
 from moeprof.hlo.program import programs_in
 
 FILE = "prog.py"
@@ -118,19 +118,27 @@ def test_the_vocabulary_tells_embedding_head_and_loss(tmp_path):
     assert component["p"] == component["lse"] == "loss"
 
 
-def test_a_product_of_tables_of_token_pairs_is_no_head():
-    """[50, 50] × [50, 50] for a vocabulary of 50; logits [16, 50] have tokens on one side."""
+def test_scores_of_token_pairs_as_many_as_the_vocabulary_are_no_head():
+    """16 tokens and a vocabulary of 16: scores [16, 16] and logits [16, 16] look alike."""
     made = program(
-        hlo("pairs", "parameter", shape="f32[50,50]"),
-        hlo("x", "parameter", shape="f32[16,50]"),
-        hlo("spread", "dot", "pairs pairs", shape="f32[50,50]"),
-        hlo("logits", "dot", "x pairs", shape="f32[16,50]"),
-        hlo("rare", "gather", "pairs", shape="f32[16,1]"),
+        hlo("ids", "parameter", shape="s32[16]", parameter=0),
+        hlo("table", "parameter", shape="f32[16,8]", parameter=1),
+        hlo("x", "gather", "table ids", shape="f32[16,8]"),
+        hlo("pairs", "dot", "x x", shape="f32[16,16]"),
+        hlo("soft", "exponential", "pairs", shape="f32[16,16]"),
+        hlo("mixed", "dot", "soft x", shape="f32[16,8]"),
+        hlo("o", "parameter", shape="f32[8,8]", parameter=2),
+        hlo("out", "dot", "mixed o", shape="f32[16,8]"),
+        hlo("logits", "dot", "out table", shape="f32[16,16]"),
+        hlo("odds", "exponential", "logits", shape="f32[16,16]"),
+        hlo("lse", "log", "odds", shape="f32[16]"),
     )
-    structure = Structure(0, {}, {}, 50, frozenset())
-    assert {
-        name: structure.by_vocabulary(made, made.ops[name]) for name in ("spread", "logits", "rare")
-    } == {"spread": None, "logits": "head", "rare": None}
+    roles = find_roles(made)
+    found = {op.name: role for op, role in zip(roles.facts.values.ops, roles.of, strict=True)}
+    asked = ("pairs", "soft", "mixed", "logits", "lse")
+    assert [getattr(found[name], "component", None) for name in asked] == [
+        *("attention", "attention", "attention", "head", "loss")
+    ]
 
 
 def test_what_replaces_a_parameter_outside_the_derivative_is_the_optimizer(tmp_path):

@@ -1,0 +1,325 @@
+"""Where does a program choose experts, attend, normalise and predict?
+
+Each of these betrays itself by how values flow, whatever its names are:
+
+- routing: a choice of the largest (top-k, argmax, a sort of scores) over a product with a weight;
+- attention: two products of activations with an exponential between them, or a library's call;
+- norm: the reciprocal root of a mean of squares;
+- head: a product with a weight that reaches a logarithm before any other product.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+from moeprof.analyzers.classify.facts import Facts
+from moeprof.hlo.program import Op
+
+_CHOICES = frozenset({"top_k", "approx_top_k", "argmax", "argmin"})
+_CHOOSING = frozenset({"topk", "sort", "custom-call", "reduce"})
+_ATTENTION_CALL = re.compile(r"(?i)fmha|flash|attn|attention|sdpa|splash")
+_LARGEST_AND_PLACE = re.compile(r"\((b?f\d+)\[[\d,]*\][^(]*, [su]\d+\[")
+"""Shape of an argmax: the largest, and where it is."""
+_MOST_EXPERTS = 8192
+_PADDING = 16
+_GIVEN = frozenset({"parameter", "constant"})
+_MOST_OF_NORM = 60
+_RESIZES = frozenset({"reshape", "bitcast", "copy", "convert", "transpose", "broadcast"})
+
+
+@dataclass
+class Anchors:
+    """Numbers of instructions: ``choices`` of experts, ``routers`` the products that they are made
+    over, ``experts`` how many there are to choose from, ``scores`` what lies between; ``attention``
+    all of attention with its projections, ``norms`` all of norms, ``heads`` the products of the
+    head, ``vocabulary`` the rows of the embedding table, ``lookups`` what reads it by token.
+    """
+
+    choices: set[int] = field(default_factory=set)
+    routers: set[int] = field(default_factory=set)
+    scores: set[int] = field(default_factory=set)
+    experts: set[int] = field(default_factory=set)
+    attention: set[int] = field(default_factory=set)
+    norms: set[int] = field(default_factory=set)
+    heads: set[int] = field(default_factory=set)
+    lookups: set[int] = field(default_factory=set)
+    vocabulary: int = 0
+
+
+def find_anchors(facts: Facts) -> Anchors:
+    """Anchors of the forward pass of a program."""
+    found = Anchors()
+    _find_lookups(facts, found)
+    _find_routing(facts, found)
+    _find_attention(facts, found)
+    _find_norms(facts, found)
+    _find_heads(facts, found)
+    return found
+
+
+def _find_lookups(facts: Facts, found: Anchors) -> None:
+    """The largest table of two dimensions that whole numbers of the input choose rows of."""
+    tables: list[tuple[int, Op]] = []
+    for i, op in enumerate(facts.values.ops):
+        if op.opcode == "gather" and facts.is_forward[i] and op.operands:
+            slots = facts.values.made_by[i]
+            shown = [facts.origin[m] for m in slots[0]]
+            if shown and shown[0] is not None and len(shown[0].dims) == 2 and _reads_ids(facts, i):
+                tables.append((i, shown[0]))
+    if tables:
+        largest = max((table for _, table in tables), key=lambda op: op.dims[0])
+        found.vocabulary = largest.dims[0]
+        found.lookups = {i for i, _ in tables}
+
+
+def _reads_ids(facts: Facts, i: int) -> bool:
+    """Whether the indices come from the program's input with no product between."""
+    slots = facts.values.made_by[i]
+    ids = slots[1] if len(slots) > 1 else []
+    around = list(facts.back(ids, lambda m: facts.is_product[m]))
+    return bool(around) and not any(facts.is_product[m] for m in around)
+
+
+def _find_routing(facts: Facts, found: Anchors) -> None:
+    columns = {n for op in facts.origin if op is not None for n in op.dims[-2:]}
+    for i, width in _choices(facts):
+        if width == found.vocabulary and width:
+            continue
+        first = facts.values.made_by[i][0]
+        way = list(facts.back(first, lambda m: facts.is_product[m]))
+        if "top_k" not in facts.values.ops[i].primitive and found.choices & set(way):
+            continue  # it sorts what was chosen
+        products = [m for m in way if facts.is_product[m] and facts.weight_of(m) is not None]
+        sizes = {n for m in products for n in [_choosable(facts, m)] if 1 < n <= _MOST_EXPERTS}
+        if not sizes and products and width in columns:
+            sizes = {width}  # the compiler made the product wider
+        if not sizes or found.vocabulary in sizes:
+            continue
+        found.choices.add(i)
+        found.routers.update(m for m in products if _is_narrow(facts, m, max(sizes)))
+        found.scores.update(m for m in way if not facts.is_product[m])
+        found.experts |= sizes
+
+
+def _choices(facts: Facts) -> Iterator[tuple[int, int]]:
+    """Forward choices of the largest, each with how many there are to choose from."""
+    for i, op in enumerate(facts.values.ops):
+        if op.opcode not in _CHOOSING or not facts.is_forward[i] or not op.operands:
+            continue
+        is_choice = op.opcode == "topk" or op.target == "TopK" or op.primitive in _CHOICES
+        is_choice |= op.opcode == "reduce" and bool(_LARGEST_AND_PLACE.match(op.shape))
+        given = facts.values.made_by[i]
+        source = facts.values.ops[given[0][0]] if given and given[0] else None
+        if source is None or not source.dims:
+            continue
+        if is_choice or op.opcode == "sort" or "sort" in op.target:
+            at = op.details.get("dimensions", "")
+            place = int(at) if at.isdigit() and int(at) < len(source.dims) else -1
+            yield i, source.dims[place]
+
+
+def _choosable(facts: Facts, product: int) -> int:
+    """Columns of the weight of a product: the dimension that its result has too."""
+    weight = facts.weight_of(product)
+    dims = facts.values.ops[product].dims
+    own = weight.dims[-2:] if weight is not None else ()
+    return next((n for n in (*dims[-1:], *reversed(own)) if n in own and n in dims), 0)
+
+
+def _is_narrow(facts: Facts, product: int, experts: int) -> bool:
+    """Whether a product makes scores alone: a compiler pads it, or joins it with wider ones."""
+    dims = facts.values.ops[product].dims
+    return any(experts <= n <= experts + _PADDING for n in dims)
+
+
+def _find_attention(facts: Facts, found: Anchors) -> None:
+    ops = facts.values.ops
+    pairs: list[tuple[int, int, list[int]]] = []
+    for i, op in enumerate(ops):
+        if not facts.is_forward[i]:
+            continue
+        if op.opcode == "custom-call" and _ATTENTION_CALL.search(op.target):
+            pairs.append((i, i, []))
+        elif facts.is_product[i] and facts.weight_of(i) is None:
+            between: list[int] = []
+            reached: list[int] = []
+            for m in facts.ahead(i, lambda m: facts.is_product[m]):
+                (reached if facts.is_product[m] else between).append(m)
+            is_softmax = any(ops[m].opcode in ("exponential", "exp") for m in between)
+            behind = [m for m in reached if facts.weight_of(m) is None]
+            pairs += [(i, m, between) for m in behind if is_softmax]
+    for first, second, between in pairs:
+        found.attention.update((first, second))
+        found.attention.update(_leading(facts, between, second))
+        found.attention.update(_projections(facts, found, {first, second}))
+        found.attention.update(_output(facts, second))
+
+
+def _leading(facts: Facts, between: list[int], end: int) -> set[int]:
+    """Those of `between` that lead to `end`."""
+    inside = set(between)
+    return {m for m in facts.back([end], lambda m: m != end and m not in inside) if m in inside}
+
+
+def _projections(facts: Facts, found: Anchors, products: set[int]) -> set[int]:
+    """What leads to the products from the stream: projections, positions, norms between.
+
+    A projection whose input is another one's output alone, as of a latent, is followed further.
+    """
+    starts = [m for i in products for side in facts.values.made_by[i] for m in side]
+    way = list(facts.back(starts, lambda m: facts.is_product[m] or m in found.lookups))
+    if found.lookups & set(way) or any(_is_of_experts(facts, found, m) for m in way):
+        return set()
+    marked = {m for m in way if facts.values.ops[m].opcode != "parameter"}
+    todo = [m for m in way if facts.is_product[m] and m not in products]
+    while todo:
+        inputs = facts.activations(todo.pop())
+        before = list(facts.back(inputs, lambda m: _begins(facts, found, m)))
+        last = [m for m in before if _begins(facts, found, m)]
+        if last and all(facts.is_product[m] and facts.weight_of(m) for m in last):
+            todo.extend(m for m in last if m not in marked)
+            marked.update(before)
+    return marked
+
+
+def _is_of_experts(facts: Facts, found: Anchors, i: int) -> bool:
+    weight = facts.weight_of(i) if facts.is_product[i] else None
+    return weight is not None and has_experts(weight.dims, found.experts)
+
+
+def has_experts(dims: tuple[int, ...], experts: set[int]) -> bool:
+    """Whether a weight has a dimension of experts beside those of a matrix."""
+    return len(dims) > 2 and any(n in dims[:-2] for n in experts)
+
+
+def _begins(facts: Facts, found: Anchors, i: int) -> bool:
+    """Whether the stream, or another product, is where a search leaves what it looks at."""
+    is_given = facts.values.ops[i].opcode == "parameter"
+    return facts.is_product[i] or i in found.lookups or is_given or _is_sum(facts, i)
+
+
+def _output(facts: Facts, product: int) -> set[int]:
+    """The product with a weight behind attention, and what lies between."""
+    way = list(facts.ahead(product, lambda m: facts.is_product[m] or _is_sum(facts, m)))
+    reached = [m for m in way if facts.is_product[m] and facts.weight_of(m) is not None]
+    return {*reached, *_leading(facts, way, reached[0])} if reached else set()
+
+
+def _is_sum(facts: Facts, i: int) -> bool:
+    """A sum of two arrays that are no weights: the stream goes on there."""
+    op = facts.values.ops[i]
+    makers = facts.values.makers[i]
+    return (
+        op.opcode == "add"
+        and sum(facts.origin[m] is None and facts.values.ops[m].dims == op.dims for m in makers) > 1
+    )
+
+
+def _find_norms(facts: Facts, found: Anchors) -> None:
+    ops = facts.values.ops
+    for i, op in enumerate(ops):
+        is_root = op.opcode == "rsqrt" or (op.opcode == "sqrt" and _is_divisor(facts, i))
+        if is_root and facts.is_forward[i] and op.dims and facts.origin[i] is None:
+            below = _below(facts, i)
+            if any(ops[m].opcode in ("reduce", "dot") for m in below):
+                found.norms.update(below, _above(facts, i))
+
+
+def _is_divisor(facts: Facts, i: int) -> bool:
+    """Whether something is divided by it, or by it spread over rows."""
+    near = list(facts.ahead(i, lambda m: facts.values.ops[m].opcode not in _RESIZES | {"fusion"}))
+    return any(facts.values.ops[m].opcode == "divide" for m in near)
+
+
+def _below(facts: Facts, root: int) -> set[int]:
+    """What the root is taken of: sums over rows, and before them squares of what is centred."""
+    ops, found = facts.values.ops, {root}
+    small = _size(ops[root])
+    todo = [root]
+    while todo:
+        i = todo.pop()
+        for m in facts.values.makers[i]:
+            op = ops[m]
+            if m in found or facts.origin[m] is not None or facts.is_product[m]:
+                continue
+            is_large = op.opcode != "reduce" and _size(op) > small
+            if op.opcode in _GIVEN or (is_large and not _is_square(facts, m, small)):
+                continue
+            found.add(m)
+            todo.append(m)
+    return found
+
+
+def _is_square(facts: Facts, i: int, small: int) -> bool:
+    """Whether it squares, takes a mean over rows off, or shows a result of these."""
+    op, makers = facts.values.ops[i], facts.values.makers[i]
+    while op.opcode in _RESIZES | {"fusion"} and len(makers) == 1:
+        i = makers[0]
+        op, makers = facts.values.ops[i], facts.values.makers[i]
+    if op.opcode in ("multiply", "power"):
+        return len(makers) == 1 or any(_is_spread(facts, m, small) for m in makers)
+    return op.opcode == "subtract" and any(_is_spread(facts, m, small) for m in makers)
+
+
+def _is_spread(facts: Facts, i: int, small: int) -> bool:
+    """Whether a value has no more numbers than there are rows, or is spread from such a one."""
+    near = (i, *facts.values.makers[i])
+    arrays = [facts.values.ops[m] for m in near if facts.values.ops[m].opcode not in _GIVEN]
+    return any(_size(op) <= small for op in arrays)
+
+
+def _above(facts: Facts, root: int) -> set[int]:
+    """What is multiplied by the root, with the scale and offset of the norm behind it."""
+    ops, found = facts.values.ops, set[int]()
+    small = _size(ops[root])
+    todo, is_scaled = [root], {root: False}
+    while todo and len(found) < _MOST_OF_NORM:
+        i = todo.pop()
+        for m in facts.values.read_by[i]:
+            op = ops[m]
+            if m in is_scaled or not facts.is_forward[m]:
+                continue
+            others = [n for n in facts.values.makers[m] if n != i]
+            if op.opcode in _RESIZES | {"fusion"}:
+                is_scaled[m] = is_scaled[i]
+            elif op.opcode in ("multiply", "divide") and not is_scaled[i]:
+                is_scaled[m] = _size(op) > small
+            elif op.opcode in ("multiply", "add") and all(_is_scale(facts, n) for n in others):
+                is_scaled[m] = True
+            else:
+                continue
+            found.add(m)
+            todo.append(m)
+    return found
+
+
+def _is_scale(facts: Facts, i: int) -> bool:
+    return facts.origin[i] is not None or not facts.values.ops[i].dims
+
+
+def _size(op: Op) -> int:
+    return prod(op.dims)
+
+
+def _find_heads(facts: Facts, found: Anchors) -> None:
+    """Products with a weight that a logarithm is taken of; else those as wide as the vocabulary."""
+    ops = facts.values.ops
+    known = found.routers | found.attention
+    for i, op in enumerate(ops):
+        if op.opcode == "log" and facts.is_forward[i]:
+            way = facts.back([i], lambda m: facts.is_product[m] or m in found.choices)
+            reached = [m for m in way if facts.is_product[m] and m not in known]
+            found.heads.update(m for m in reached if facts.weight_of(m) is not None)
+    if found.heads:
+        widest = max(max(ops[m].dims, default=0) for m in found.heads)
+        found.heads = {m for m in found.heads if widest in ops[m].dims}
+        return
+    for i, op in enumerate(ops):  # without a loss the last product is the head
+        weight = facts.weight_of(i) if facts.is_product[i] and facts.is_forward[i] else None
+        is_wide = weight is not None and found.vocabulary in weight.dims
+        if is_wide and found.vocabulary in op.dims and i not in known:
+            if not any(facts.is_product[m] for m in facts.ahead(i, lambda m: facts.is_product[m])):
+                found.heads.add(i)

@@ -1,0 +1,231 @@
+"""Which part does an instruction belong to by the line of the program that it was traced from?
+
+Differentiation and recomputation run the lines of the forward pass again, and JAX keeps where each
+instruction comes from: the chain of lines through the user's functions. What flow tells of the
+forward instructions of a chain holds for the others of the chain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from moeprof.analyzers.classify.roles import Kind, Role, Roles
+from moeprof.hlo.program import Frame, Op
+
+_DUALS = {
+    "gather": "scatter-add",
+    "scatter-add": "gather",
+    "reduce_sum": "broadcast_in_dim",
+    "broadcast_in_dim": "reduce_sum",
+    "slice": "pad",
+    "pad": "slice",
+    "dynamic_slice": "dynamic_update_slice",
+    "concatenate": "slice",
+    "all_gather": "reduce_scatter",
+    "reduce_scatter": "all_gather",
+    "cumsum": "cumsum",
+}
+"""Primitives that the derivative of another one is made of."""
+_EXACT, _CHAIN, _MIXED = 0.93, 0.88, 0.7
+_CLEAR = 0.75
+"""Share of a chain's forward instructions above which the chain is of one part."""
+_SURE_WEIGHT = 5
+_OF_LINES = ("forward", "recompute", "backward")
+_OF_KIND = {
+    Kind.EXPERTS: "grouped_gemm",
+    Kind.MOVED: "grouped_gemm",
+    Kind.ATTENTION: "attention",
+    Kind.SHARED: "shared_expert",
+    Kind.HIDDEN: "dense_mlp",
+}
+_SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
+Chain = tuple[tuple[str, int], ...]
+
+
+class Sites:
+    """What the forward pass tells of each chain of lines."""
+
+    def __init__(self, roles: Roles, is_library: Callable[[Frame], bool]) -> None:
+        """`is_library` tells lines that no model is written in."""
+        self._roles = roles
+        self._is_library = is_library
+        self._chains: dict[tuple[Frame, ...], Chain] = {}
+        self._by_primitive: dict[tuple[Chain, str, bool], Counter[str]] = defaultdict(Counter)
+        self._by_chain: dict[tuple[Chain, bool], Counter[str]] = defaultdict(Counter)
+        facts = roles.facts
+        for wanted in ("forward", "recompute"):
+            known = {chain for chain, _ in self._by_chain}
+            for i, (op, role) in enumerate(zip(facts.values.ops, roles.of, strict=True)):
+                is_one = facts.phase[i] == wanted or (
+                    wanted == "forward" and facts.phase[i] == "other"
+                )
+                if role is not None and facts.is_forward[i] and is_one and op.frames:
+                    chain = self.chain(op)
+                    if chain not in known:
+                        self._add(chain, i, role)
+
+    def is_call(self, op: Op) -> bool:
+        """Whether its line calls a function of the program, as of a loop's own slices."""
+        return bool(op.frames) and self.chain(op)[0] in self._calls
+
+    @cached_property
+    def _calls(self) -> set[tuple[str, int]]:
+        """Lines that call a function of the program: they stand further out in some chain."""
+        chains = {self.chain(op) for op in self._roles.facts.values.ops if op.frames}
+        return {line for chain in chains for line in chain[1:]}
+
+    def _add(self, chain: Chain, i: int, role: Role) -> None:
+        op, is_product = self._roles.facts.values.ops[i], self._roles.facts.is_product[i]
+        weight = max(op.size_bytes, 1) * (_SURE_WEIGHT if role.confidence > 0.95 else 1)
+        self._by_primitive[chain, op.primitive, is_product][role.component] += weight
+        self._by_chain[chain, is_product][role.component] += weight
+        if chain:
+            self._by_chain[chain[:1], is_product][role.component] += weight
+
+    def chain(self, op: Op) -> Chain:
+        """Lines of the user's program that led to an op, innermost first.
+
+        JAX joins tracebacks, so a chain may name lines again: the first time counts.
+        """
+        known = self._chains.get(op.frames)
+        if known is None:
+            own = [(f.file, f.line) for f in op.frames if not self._is_library(f)]
+            known = tuple(dict.fromkeys(own or [(f.file, f.line) for f in op.frames[:1]]))
+            self._chains[op.frames] = known
+        return known
+
+    def role(self, i: int) -> Role | None:
+        """Part of an instruction by its chain; None where the forward pass has none there."""
+        op = self._roles.facts.values.ops[i]
+        if not op.frames:
+            return None
+        chain = self.chain(op)
+        is_product = self._roles.facts.is_product[i]
+        for primitive in (op.primitive, _DUALS.get(op.primitive, "")):
+            found = self._by_primitive.get((chain, primitive, is_product))
+            if found and (clear := _clear(found)):
+                return Role(clear, _EXACT)
+        counts = next(
+            (
+                found
+                for key in ((chain, is_product), (chain, not is_product), (chain[:1], is_product))
+                if (found := self._by_chain.get(key))
+            ),
+            None,
+        )
+        if not counts:
+            return None
+        if clear := _clear(counts):
+            return Role(clear, _CHAIN)
+        near = self._of_operands(i, counts)
+        return Role(near or counts.most_common(1)[0][0], _CHAIN if near else _MIXED)
+
+    def _of_operands(self, i: int, counts: Counter[str]) -> str | None:
+        """The part among those of the chain that values of the forward pass which it reads have."""
+        of = self._roles.of
+        read = [
+            of[m] for m in self._roles.facts.values.makers[i] if self._roles.facts.is_forward[m]
+        ]
+        known = Counter(role.component for role in read if role and role.component in counts)
+        return known.most_common(1)[0][0] if known else None
+
+
+def _clear(counts: Counter[str]) -> str | None:
+    component, most = counts.most_common(1)[0]
+    return component if most >= _CLEAR * counts.total() else None
+
+
+def settled(roles: Roles, sites: Sites) -> list[Role | None]:
+    """Roles of all instructions: of the forward pass by flow, of the others by their lines.
+
+    What is recomputed is what its line is in the forward pass, unless an anchor names it.
+    """
+    facts = roles.facts
+    found: list[Role | None] = []
+    weights = _products_by_weight(roles)
+    for i, role in enumerate(roles.of):
+        is_again = facts.phase[i] == "recompute"
+        if role is not None and not is_again:
+            found.append(role)
+            continue
+        op = facts.values.ops[i]
+        is_slice = sites.is_call(op) and facts.values.program.only_moves(op)
+        by_line = sites.role(i) if facts.phase[i] in _OF_LINES and not is_slice else None
+        if by_line is None and facts.is_product[i]:
+            by_line = _by_weight(roles, weights, i)
+        if role is not None and by_line is not None and by_line.confidence < _CHAIN:
+            by_line = None
+        found.append(by_line or role)
+    return found
+
+
+def _products_by_weight(roles: Roles) -> dict[str, Counter[str]]:
+    """Parts of the forward products that read each parameter of the program."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for i, role in enumerate(roles.of):
+        weight = roles.facts.weight_of(i) if role and roles.facts.is_product[i] else None
+        if weight is not None and role is not None:
+            found[weight.name][role.component] += 1
+    return found
+
+
+def _by_weight(roles: Roles, weights: dict[str, Counter[str]], i: int) -> Role | None:
+    """A product of the backward pass has the part of the forward product of its weight.
+
+    So has that of a weight's gradient, by the kind of the activations that it reads.
+    """
+    weight = roles.facts.weight_of(i)
+    if weight is not None:
+        counts = weights.get(weight.name)
+        return Role(counts.most_common(1)[0][0], _CHAIN) if counts else None
+    read = {roles.kinds[m] for side in roles.facts.sides(i) for m in side}
+    part = next((part for kind, part in _OF_KIND.items() if kind in read), None)
+    return Role(part, _CHAIN) if part else None
+
+
+def of_whole(inside: Sequence[tuple[Op, Role | None]], whole: Op) -> Role | None:
+    """Role of a fusion out of those of its instructions.
+
+    A product or a library's call decides; else what a loop stores; else the root, those of the
+    fusion's own name, and the most.
+    """
+    members = [(op, role) for op, role in inside if role is not None]
+    if not members:
+        return None
+    heavy = [role for op, role in members if op.opcode in ("dot", "convolution", "custom-call")]
+    if heavy:
+        return heavy[-1]
+    if stored := _stored(inside):
+        return stored
+    root = next((role for op, role in members if op.is_root and op.frames == whole.frames), None)
+    if root:
+        return root
+    named = [
+        role for op, role in members if op.op_name == whole.op_name and op.frames == whole.frames
+    ]
+    if whole.op_name and named:
+        return _most(named)
+    root = next((role for op, role in members if op.is_root), None)
+    return root or _most([role for _, role in members])
+
+
+def _stored(inside: Sequence[tuple[Op, Role | None]]) -> Role | None:
+    """Role of what the root stores into a stack, the value that it was computed as."""
+    known = {op.name: (op, role) for op, role in inside}
+    root = next((op for op, _ in inside if op.is_root), None)
+    while root is not None and root.opcode in _SHOWN and root.operands:
+        root = known.get(root.operands[0], (None, None))[0]
+    if root is None or root.opcode != "dynamic-update-slice" or len(root.operands) < 2:
+        return None
+    op, role = known.get(root.operands[1], (None, None))
+    while op is not None and op.opcode in _SHOWN and op.operands and op.operands[0] in known:
+        op, role = known[op.operands[0]]
+    return role if op is not None and op.opcode != "parameter" else None
+
+
+def _most(roles: list[Role]) -> Role:
+    counts = Counter(role.component for role in roles)
+    component = counts.most_common(1)[0][0]
+    return max((r for r in roles if r.component == component), key=lambda r: r.confidence)

@@ -1,0 +1,185 @@
+"""What flows into an instruction, and what it feeds, tells its part: no name is in these programs.
+
+D = 8 features, F = 12, E = 4 experts, 16 tokens, top-2.
+"""
+
+import pytest
+from builders.programs import program
+from builders.work import hlo
+
+from moeprof.analyzers.classify.roles import find_roles
+
+TOKENS = (
+    hlo("ids", "parameter", shape="s32[16]", parameter=0),
+    hlo("table", "parameter", shape="f32[50,8]", parameter=1),
+    hlo("gate", "parameter", shape="f32[8,4]", parameter=2),
+    hlo("up", "parameter", shape="f32[4,8,12]", parameter=3),
+    hlo("down", "parameter", shape="f32[4,12,8]", parameter=4),
+    hlo("x", "gather", "table ids", shape="f32[16,8]"),
+    hlo("scores", "dot", "x gate", shape="f32[16,4]"),
+    hlo("odds", "exponential", "scores", shape="f32[16,4]"),
+)
+CHOICE = hlo("chosen", "topk", "odds", shape="(f32[16,2], s32[16,2])", op_name="jit(f)/top_k")
+
+
+def parts(*rows):
+    """Component of each instruction by name, None where flow does not tell."""
+    roles = find_roles(program(*rows))
+    ops = roles.facts.values.ops
+    return {
+        op.name: role.component if role else None for op, role in zip(ops, roles.of, strict=True)
+    }
+
+
+def test_sorted_tokens_go_through_the_experts_and_back():
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        hlo("which", "get-tuple-element", "chosen", shape="s32[16,2]", details="index=1"),
+        hlo("flat", "reshape", "which", shape="s32[32]"),
+        hlo("order", "sort", "flat", shape="s32[32]", details="dimensions=0"),
+        hlo("rows", "gather", "x order", shape="f32[32,8]"),
+        hlo("wide", "ragged-dot", "rows up flat", shape="f32[32,12]"),
+        hlo("act", "tanh", "wide", shape="f32[32,12]"),
+        hlo("narrow", "ragged-dot", "act down flat", shape="f32[32,8]"),
+        hlo("zeros", "constant", shape="f32[16,8]"),
+        hlo("back", "scatter", "zeros order narrow", shape="f32[16,8]"),
+        hlo("out", "add", "x back", shape="f32[16,8]"),
+    )
+    assert found["x"] == "embedding"
+    assert {found[n] for n in ("scores", "odds", "chosen")} == {"router"}
+    assert {found[n] for n in ("order", "rows")} == {"permute"}
+    assert {found[n] for n in ("wide", "narrow")} == {"grouped_gemm"}
+    assert found["act"] == "expert_elementwise"
+    assert {found[n] for n in ("back", "out")} == {"unpermute"}
+
+
+def test_one_hot_products_move_tokens_to_slots_and_back():
+    """[16, 4, 5] masks of 5 slots for each expert, as in GShard."""
+    found = parts(
+        *TOKENS,
+        hlo("best", "reduce", "odds", shape="(f32[16], s32[16])", details="dimensions=1"),
+        hlo("which", "get-tuple-element", "best", shape="s32[16]", details="index=1"),
+        hlo("hot", "compare", "which", shape="pred[16,4]"),
+        hlo("mask", "convert", "hot", shape="f32[16,4,5]"),
+        hlo("sent", "dot", "mask x", shape="f32[4,5,8]"),
+        hlo("wide", "dot", "sent up", shape="f32[4,5,12]"),
+        hlo("act", "tanh", "wide", shape="f32[4,5,12]"),
+        hlo("narrow", "dot", "act down", shape="f32[4,5,8]"),
+        hlo("back", "dot", "mask narrow", shape="f32[16,8]"),
+        hlo("out", "add", "x back", shape="f32[16,8]"),
+    )
+    assert {found[n] for n in ("best", "hot", "mask")} == {"router"}
+    assert found["sent"] == "permute"
+    assert {found[n] for n in ("wide", "narrow")} == {"grouped_gemm"}
+    assert {found[n] for n in ("back", "out")} == {"unpermute"}
+
+
+def test_exchanges_are_told_by_what_they_carry():
+    """Tokens on their way out and back, and a table of the router, s32 [4, 4]."""
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        hlo("which", "get-tuple-element", "chosen", shape="s32[16,2]", details="index=1"),
+        hlo("counts", "reduce", "which", shape="s32[4,4]"),
+        hlo("told", "all-to-all", "counts", shape="s32[4,4]"),
+        hlo("rows", "gather", "x which", shape="f32[32,8]"),
+        hlo("sent", "all-to-all", "rows", shape="f32[32,8]"),
+        hlo("wide", "dot", "sent up", shape="f32[32,12]"),
+        hlo("narrow", "dot", "wide down", shape="f32[32,8]"),
+        hlo("home", "all-to-all", "narrow", shape="f32[32,8]"),
+        hlo("out", "reduce", "home", shape="f32[16,8]"),
+    )
+    assert (found["told"], found["sent"], found["home"]) == ("router", "dispatch", "combine")
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_feed_forward_layer_beside_the_router_is_a_shared_expert(is_behind):
+    """It reads what the router reads; one on another value is a layer without experts."""
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        hlo("w1", "parameter", shape="f32[8,12]", parameter=5),
+        hlo("w2", "parameter", shape="f32[12,8]", parameter=6),
+        hlo("other", "tanh", "x", shape="f32[16,8]"),
+        hlo("wide", "dot", f"{'x' if is_behind else 'other'} w1", shape="f32[16,12]"),
+        hlo("act", "tanh", "wide", shape="f32[16,12]"),
+        hlo("narrow", "dot", "act w2", shape="f32[16,8]"),
+    )
+    expected = "shared_expert" if is_behind else "dense_mlp"
+    assert {found[n] for n in ("wide", "act", "narrow")} == {expected}
+
+
+def test_narrow_projections_before_attention_are_attention():
+    """Latent attention: 8 features to a latent of 3, a norm, and up again."""
+    weights = [
+        hlo(name, "parameter", shape=f"f32[{shape}]", parameter=10 + at)
+        for at, (name, shape) in enumerate(
+            {"dq": "8,3", "uq": "3,8", "k": "8,8", "v": "8,8", "o": "8,8"}.items()
+        )
+    ]
+    found = parts(
+        *TOKENS[:6],
+        *weights,
+        hlo("latent", "dot", "x dq", shape="f32[16,3]"),
+        hlo("square", "multiply", "latent latent", shape="f32[16,3]"),
+        hlo("mean", "reduce", "square", shape="f32[16]"),
+        hlo("root", "rsqrt", "mean", shape="f32[16]"),
+        hlo("wide_root", "broadcast", "root", shape="f32[16,3]"),
+        hlo("normed", "multiply", "latent wide_root", shape="f32[16,3]"),
+        hlo("q", "dot", "normed uq", shape="f32[16,8]"),
+        hlo("keys", "dot", "x k", shape="f32[16,8]"),
+        hlo("values", "dot", "x v", shape="f32[16,8]"),
+        hlo("pairs", "dot", "q keys", shape="f32[16,16]"),
+        hlo("soft", "exponential", "pairs", shape="f32[16,16]"),
+        hlo("mixed", "dot", "soft values", shape="f32[16,8]"),
+        hlo("out", "dot", "mixed o", shape="f32[16,8]"),
+        hlo("sum", "add", "x out", shape="f32[16,8]"),
+    )
+    products = ("latent", "q", "keys", "values", "pairs", "mixed", "out")
+    assert {found[n] for n in products} == {"attention"}
+    assert {found[n] for n in ("square", "mean", "root", "normed")} == {"norm"}
+    assert found["sum"] == "attention"
+
+
+def test_products_that_a_compiler_joins_are_told_apart_by_their_slices():
+    """Router and shared expert multiply the same tokens: 4 and 12 columns of 16."""
+    found = parts(
+        *TOKENS[:6],
+        hlo("w1", "parameter", shape="f32[8,12]", parameter=5),
+        hlo("both", "concatenate", "gate w1", shape="f32[8,16]", details="dimensions=1"),
+        hlo("product", "dot", "x both", shape="f32[16,16]"),
+        hlo("scores", "slice", "product", shape="f32[16,4]"),
+        hlo("wide", "slice", "product", shape="f32[16,12]"),
+        hlo("odds", "exponential", "scores", shape="f32[16,4]"),
+        CHOICE,
+        hlo("act", "tanh", "wide", shape="f32[16,12]"),
+    )
+    assert {found[n] for n in ("scores", "odds", "chosen")} == {"router"}
+    assert {found[n] for n in ("product", "wide", "act")} == {"shared_expert"}
+
+
+def test_each_token_s_own_copy_of_weights_belongs_to_the_experts():
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        hlo("which", "get-tuple-element", "chosen", shape="s32[16,2]", details="index=1"),
+        hlo("own", "gather", "up which", shape="f32[16,2,8,12]"),
+        hlo("wide", "dot", "x own", shape="f32[16,2,12]"),
+    )
+    assert (found["own"], found["wide"]) == ("expert_elementwise", "grouped_gemm")
+
+
+def test_arithmetic_behind_the_backward_pass_updates_weights():
+    forward, backward = "jit(f)/jvp()/", "jit(f)/transpose(jvp())/"
+    found = parts(
+        hlo("x", "parameter", shape="s32[16]", parameter=0),
+        hlo("w", "parameter", shape="f32[8,8]", parameter=1),
+        hlo("m", "parameter", shape="f32[8,8]", parameter=2),
+        hlo("y", "dot", "w w", shape="f32[8,8]", op_name=forward + "dot_general"),
+        hlo("g", "dot", "w y", shape="f32[8,8]", op_name=backward + "dot_general"),
+        hlo("old", "multiply", "m m", shape="f32[8,8]", op_name="jit(f)/mul"),
+        hlo("new", "add", "old g", shape="f32[8,8]", op_name="jit(f)/add"),
+        hlo("root", "tuple", "new", shape="(f32[8,8])", is_root=True),
+    )
+    assert {found[n] for n in ("old", "new")} == {"optimizer"}
