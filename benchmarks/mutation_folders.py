@@ -9,7 +9,13 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet as parquet
+
+from moeprof.tables.routing import RECORDING_KEY
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,12 @@ class FolderKind:
 FOLDER_KINDS: list[FolderKind] = []
 
 
-def _kind(loses: bool) -> Callable[[Callable[[Path, random.Random], Path]], object]:
+def _kind(
+    loses: bool, invisible: str = ""
+) -> Callable[[Callable[[Path, random.Random], Path]], object]:
     def register(function: Callable[[Path, random.Random], Path]) -> object:
-        FOLDER_KINDS.append(FolderKind(function.__name__.removeprefix("_"), function, loses))
+        name = function.__name__.removeprefix("_")
+        FOLDER_KINDS.append(FolderKind(name, function, loses, invisible))
         return function
 
     return register
@@ -106,6 +115,117 @@ def _record_of_another_run(run: Path, rng: random.Random) -> Path:
         told = json.loads(meta.read_text())
         text = json.dumps(told).replace('"train"', '"evaluate"')
         meta.write_text(text)
+    return run
+
+
+@_kind(loses=True)
+def _record_of_an_earlier_run(run: Path, rng: random.Random) -> Path:
+    """The folder keeps the record of the same command of another day."""
+    meta = run / "meta.json"
+    if meta.is_file():
+        told = json.loads(meta.read_text())
+        days = rng.choice((-1, 1)) * rng.randrange(1, 30)
+        for row in (told, *told["processes"]):
+            for key in ("started", "ended"):
+                date = datetime.fromisoformat(row[key]) + timedelta(days=days)
+                row[key] = date.isoformat()
+            for window in row.get("windows", ()):
+                for key in ("started_epoch_ns", "ended_epoch_ns"):
+                    window[key] += days * 86_400 * 10**9
+        told["window"] = "steps 900 to 902, counted by annotation train"
+        meta.write_text(json.dumps(told))
+    return run
+
+
+@_kind(loses=True)
+def _record_of_the_run_before(run: Path, rng: random.Random) -> Path:
+    """A restarted job: the record is of the attempt that ended minutes before this one began."""
+    meta = run / "meta.json"
+    if meta.is_file():
+        told = json.loads(meta.read_text())
+        for row in (told, *told["processes"]):
+            length = datetime.fromisoformat(row["ended"]) - datetime.fromisoformat(row["started"])
+            back = length + timedelta(seconds=rng.randrange(60, 600))
+            for key in ("started", "ended"):
+                row[key] = (datetime.fromisoformat(row[key]) - back).isoformat()
+            row.pop("windows", None)
+        meta.write_text(json.dumps(told))
+    return run
+
+
+def _with_ids(run: Path, record: str, tables: str) -> None:
+    """As captures have them: an id in the record and in what its processes wrote."""
+    meta = run / "meta.json"
+    told = json.loads(meta.read_text())
+    for row in told["processes"]:
+        row["recording"] = record
+    meta.write_text(json.dumps(told))
+    for file in [*run.glob("host/*.json"), *run.glob("memory/*.json")]:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"recording": record}))
+    for file in run.glob("routing/*.parquet"):
+        table = parquet.read_table(file)
+        parquet.write_table(table.replace_schema_metadata({RECORDING_KEY: tables.encode()}), file)
+
+
+@_kind(loses=False)
+def _ids_of_the_recording(run: Path, rng: random.Random) -> Path:
+    """What newer versions write into each file."""
+    if run.is_dir():
+        name = f"{rng.getrandbits(128):032x}"
+        _with_ids(run, name, name)
+    return run
+
+
+@_kind(loses=True)
+def _routing_of_another_run(run: Path, rng: random.Random) -> Path:
+    """Routing of as many experts and steps with other counts, whose id is another one."""
+    if run.is_dir():
+        _with_ids(run, f"{rng.getrandbits(128):032x}", f"{rng.getrandbits(128):032x}")
+        _turned(run, rng)
+    return run
+
+
+@_kind(loses=True, invisible="such files have no ids, and its counts are as consistent")
+def _routing_of_another_run_without_ids(run: Path, rng: random.Random) -> Path:
+    if run.is_dir():
+        _turned(run, rng)
+    return run
+
+
+@_kind(loses=True)
+def _routing_of_other_steps(run: Path, rng: random.Random) -> Path:
+    if run.is_dir():
+        _turned(run, rng, later=rng.randrange(1000, 9000))
+    return run
+
+
+def _turned(run: Path, rng: random.Random, later: int = 0) -> None:
+    """Other counts with the same sums, of the same steps or of `later` ones."""
+    for file in run.glob("routing/*.parquet"):
+        table = parquet.read_table(file)
+        rows = table.to_pydict()
+        if "expert" in rows:  # the odd experts get nothing, the even ones twice the mean
+            each = sum(rows["tokens"]) // len(rows["tokens"])
+            rows["tokens"] = [0 if expert % 2 else 2 * each for expert in rows["expert"]]
+        else:
+            rows["rows"] = [rng.randrange(1, max(count, 2)) for count in rows["rows"]]
+        rows["step"] = [step + later for step in rows["step"]]
+        made = pyarrow.table(rows).replace_schema_metadata(table.schema.metadata)
+        parquet.write_table(made, file)
+
+
+@_kind(loses=True)
+def _routing_of_zeros(run: Path, rng: random.Random) -> Path:
+    """Some steps, or all of them, were written before anything was counted."""
+    for file in run.glob("routing/*.parquet") if run.is_dir() else ():
+        table = parquet.read_table(file)
+        rows = table.to_pydict()
+        value = "rows" if "rows" in rows else "tokens"
+        known = sorted(set(rows["step"]))
+        zeros = rng.choice((known, known[:4], known[-3:]))
+        counts = zip(rows["step"], rows[value], strict=True)
+        rows[value] = [0 if step in zeros else count for step, count in counts]
+        parquet.write_table(pyarrow.table(rows), file)
     return run
 
 

@@ -36,6 +36,11 @@ STORED = """\
 kind, unit and meaning. Labels are dictionaries, NaN is null. `DIR/trace.json` holds what is said of
 the profile as a whole (`meta`), the checks (`trust`), and rows and bytes of each file."""
 
+RECORDED = """\
+Written by `moeprof.routing.record`. The metadata of a file has `moeprof.recording`, the id of the
+capture, which stands in meta.json too; tables of another one are left out
+([trust](trust.md))."""
+
 DRAWINGS = """\
 Answers that are pictures. `moeprof analyze RUN --json` has them under `drawings`, and so has the
 page that `moeprof report` writes: each has its question, headline and notes, and under `data` a
@@ -91,6 +96,7 @@ def document() -> str:
         "## The host of a profile, read when looked at",
         *(_section(schema, rows) for schema, rows in HOST_SIDE),
         "## Recorded routing: `RUN/routing/*.parquet`",
+        RECORDED,
         *(_section(schema, rows) for schema, rows in ROUTING),
         "## Findings: `moeprof analyze`",
         *map(_finding, ALL),

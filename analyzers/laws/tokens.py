@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.load.recorded import named_steps, recorded
+from moeprof.analyzers.load.recorded import left_out, named_steps, recorded
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
@@ -22,7 +22,9 @@ _LAYER = ["step", "layer"]
 def tokens(trace: Trace) -> Law:
     """Whether the routing that figures are taken from is complete and agrees with itself."""
     if trace.routing.empty and trace.received.empty:
-        return Law(CHECK, "unchecked", "the run recorded no routing")
+        is_none = not left_out(trace)
+        why = "the run recorded no routing" if is_none else "the recorded routing is left out"
+        return Law(CHECK, "unchecked", why)
     known = recorded(trace)
     routing, received = known.routing, known.received
     return (

@@ -20,7 +20,12 @@ from typing import Any
 
 from moeprof.capture.channel import MessageReader
 from moeprof.capture.meta import Launch, write_meta
-from moeprof.capture.options import CONFIG_VARIABLE, RUN_DIR_VARIABLE, CaptureOptions
+from moeprof.capture.options import (
+    CONFIG_VARIABLE,
+    RECORDING_VARIABLE,
+    RUN_DIR_VARIABLE,
+    CaptureOptions,
+)
 from moeprof.capture.progress import Progress
 from moeprof.capture.run_folder import launcher_rank
 
@@ -58,7 +63,8 @@ def run_script(
         exit_code = _watch(child, reading_end, progress)
     finally:
         os.close(reading_end)
-    launch = Launch([sys.executable, *command], started, datetime.now().astimezone(), exit_code)
+    ended = datetime.now().astimezone()
+    launch = Launch([sys.executable, *command], started, ended, exit_code, options.recording)
     process = _process(progress, exit_code, child.returncode, say)
     meta = write_meta(
         options.run_dir,
@@ -93,11 +99,12 @@ def _start(command: Sequence[str], options: CaptureOptions) -> tuple[subprocess.
 def child_environment(
     environment: Mapping[str, str], options: CaptureOptions, message_fd: int
 ) -> dict[str, str]:
-    """`environment` with what the injected module needs; it takes all but the run folder back."""
+    """`environment` with what the injected module needs; it keeps no more than folder and id."""
     path = environment.get("PYTHONPATH")
     injected = {
         CONFIG_VARIABLE: options.to_json(message_fd=message_fd),
         RUN_DIR_VARIABLE: str(options.run_dir),
+        RECORDING_VARIABLE: options.recording,
         "PYTHONPATH": os.pathsep.join([str(_INJECT), path] if path else [str(_INJECT)]),
     }
     if path is not None:

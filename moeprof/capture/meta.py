@@ -22,12 +22,16 @@ SIBLINGS_TIME_S = 30.0  # processes of one run end about together
 
 @dataclass(frozen=True)
 class Launch:
-    """The command that was run, and how it ended (exit code None while it runs)."""
+    """The command that was run, and how it ended (exit code None while it runs).
+
+    ``recording`` is the id that all of its files bear, empty where they bear none.
+    """
 
     argv: Sequence[str]
     started: datetime
     ended: datetime | None = None
     exit_code: int | None = None
+    recording: str = ""
 
 
 def run_status(process: Mapping[str, Any]) -> str:
@@ -93,6 +97,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _launched(launch: Launch) -> dict[str, Any]:
     """What one process of the run adds of its own launch."""
     return {
+        "recording": launch.recording,
         "argv": redacted_argv(launch.argv),
         "exit_code": launch.exit_code,
         "started": launch.started.astimezone(UTC).isoformat(),

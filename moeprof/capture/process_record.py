@@ -18,6 +18,7 @@ from moeprof import __version__
 from moeprof.capture.channel import Channel
 from moeprof.capture.device_facts import program_memory
 from moeprof.capture.host_facts import host_memory, placement, relevant_environment
+from moeprof.capture.options import RECORDING_VARIABLE
 from moeprof.capture.run_folder import launcher_rank
 from moeprof.capture.window import Recorder, Window
 
@@ -43,6 +44,7 @@ class ProcessRecord:
         self.programs: list[dict[str, Any]] = []
         self._started = time.time()
         self._rank = launcher_rank(os.environ)
+        self._recording = os.environ.get(RECORDING_VARIABLE, "")
 
     @property
     def index(self) -> int:
@@ -69,6 +71,7 @@ class ProcessRecord:
         windows = recorder.windows if recorder else []
         host = {
             "schema": "moeprof.host/1",
+            "recording": self._recording,
             **placement(),
             "memory": host_memory(),
             "environment": relevant_environment(os.environ),
@@ -79,6 +82,7 @@ class ProcessRecord:
         if self.process is not None:
             memory = {
                 "schema": "moeprof.memory_samples/1",
+                "recording": self._recording,
                 "windows": [window.memory for window in windows],
                 "programs": self._programs(),
             }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from moeprof.capture.options import RUN_DIR_VARIABLE
+from moeprof.capture.options import RECORDING_VARIABLE, RUN_DIR_VARIABLE
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ KEPT_STEPS = 512
 Columns = tuple[str, ...]
 ROUTING_COLUMNS: Columns = ("step", "layer", "expert", "rank", "tokens")
 RECEIVED_COLUMNS: Columns = ("step", "layer", "group", "rank", "rows")
+RECORDING_KEY = b"moeprof.recording"
 
 
 class DeviceArray(Protocol):
@@ -50,8 +51,12 @@ class _Entry:
 
 @dataclass
 class _Log:
-    """One run folder's steps: those still on the device, and the tables of earlier flushes."""
+    """One run folder's steps: those still on the device, and the tables of earlier flushes.
 
+    ``recording`` is the id of the capture, which the files bear; empty where nobody gave one.
+    """
+
+    recording: str = ""
     pending: deque[_Entry] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     written: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -90,7 +95,7 @@ def record(
     ranks = expert_ranks or (received_rows.shape[-1] if received_rows is not None else 1)
     if not _LOGS:
         _prepare_exit()
-    log = _LOGS.setdefault(Path(run_dir), _Log())
+    log = _LOGS.setdefault(Path(run_dir), _Log(os.environ.get(RECORDING_VARIABLE, "")))
     log.pending.append(_Entry(int(step), first_layer, ranks, tokens_per_expert, received_rows))
 
 
@@ -223,14 +228,14 @@ def _write(
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(_arrow_table(columns, table), partial)
+        pyarrow.parquet.write_table(_arrow_table(columns, table, log.recording), partial)
         partial.replace(path)
     except OSError as error:
         raise CaptureError(f"routing table {path} cannot be written: {error}") from error
     return [path]
 
 
-def _arrow_table(columns: Columns, table: np.ndarray) -> pyarrow.Table:
+def _arrow_table(columns: Columns, table: np.ndarray, recording: str) -> pyarrow.Table:
     """Built from buffers, since pyarrow reads NumPy arrays with the help of pandas."""
     import pyarrow
 
@@ -240,7 +245,8 @@ def _arrow_table(columns: Columns, table: np.ndarray) -> pyarrow.Table:
         )
         for column in table.T
     ]
-    return pyarrow.table(arrays, names=columns)
+    metadata = {RECORDING_KEY: recording.encode()} if recording else None
+    return pyarrow.table(arrays, names=columns, metadata=metadata)
 
 
 def _last_of_each_key(table: np.ndarray) -> np.ndarray:

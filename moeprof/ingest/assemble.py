@@ -30,8 +30,10 @@ from moeprof.ingest.joining.step_numbers import with_common_numbers
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.placing.silent_devices import compares_devices
+from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.routing import Routing, of_recorded_steps
 from moeprof.ingest.trust.evidence import Evidence, HostLosses
 from moeprof.ingest.trust.judge import judge
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
@@ -42,7 +44,7 @@ class Source:
     """The path that was given, the run folder that it stands for (empty for none), and notes.
 
     ``damage`` is what was wrong with files that are in no host: one that could not be read at all,
-    the run's record.
+    the run's record. ``beside`` tells which files of the folder are of the run.
     """
 
     path: str
@@ -50,14 +52,10 @@ class Source:
     notes: tuple[str, ...]
     processes: Processes
     damage: tuple[str, ...] = ()
+    beside: Beside = NOTHING_BESIDE
 
 
-def assemble(
-    source: Source,
-    hosts: Sequence[Host],
-    routing: pd.DataFrame,
-    received: pd.DataFrame,
-) -> Trace:
+def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     """Join the files of a session. The work is taken out of the hosts' records."""
     hosts, renamed = joined_ids(hosts)
     programs: dict[int, Program] = {}
@@ -84,10 +82,14 @@ def assemble(
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks, found)
     steps = steps_frame(tables, meta)
-    sides = HostSides([table.host for table in tables], source.run_folder)
+    if meta.are_steps_numbered_by_script:
+        routing = of_recorded_steps(routing, steps["step"].tolist())
+    left_out = source.beside.left_out
+    sides = HostSides([table.host for table in tables], source.run_folder, left_out)
+    evidence = _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
     return Trace(
         meta=meta,
-        trust=judge(_evidence(source, tables, events, ops, steps, clocks, not_aligned, found)),
+        trust=judge(replace(evidence, routing=routing)),
         events=events,
         devices=found.devices,
         hlo_ops=ops,
@@ -98,8 +100,8 @@ def assemble(
         rendezvous=rendezvous_frame(tables),
         markers=markers_frame(tables),
         dropped=dropped_frame(_dropped(tables)),
-        routing=routing,
-        received=received,
+        routing=routing.routing,
+        received=routing.received,
         launches=sides.launches,
         host_events=sides.events,
         allocations=sides.allocations,
@@ -150,6 +152,7 @@ def _evidence(
         device_clocks=[(host.name, host.record.device_clocks) for host in hosts],
         named=[(host.name, host.record.named) for host in hosts],
         losses=[_losses(table) for table in tables],
+        beside=source.beside,
     )
 
 
@@ -205,5 +208,6 @@ def _meta(
         ),
         expected_devices=found.expected if found.missing or not found.unknown else 0,
         missing_processes=source.processes.missing,
+        of_other_runs=source.beside.left_out,
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

@@ -13,9 +13,10 @@ from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.common_start import on_one_start
 from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.sources.beside import Beside, Dated, beside
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
-from moeprof.ingest.sources.routing import readable_routing, routing_notes
+from moeprof.ingest.sources.routing import routing_notes, routing_of_run
 from moeprof.ingest.sources.run_record import counting_of, meta_damage
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
@@ -58,8 +59,13 @@ def open_run(
             f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
             f"none: {told_of(Path(path))}"
         ) from error
-    processes = processes_of(found.run, found.files)
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
+    around = beside(found.run, _dated(answers, found.files))
+    processes = processes_of(around.run, found.files)
+    answers = [
+        answer if isinstance(answer, TraceError) else _with_record(answer, file, around)
+        for answer, file in zip(answers, found.files, strict=True)
+    ]
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
     read, placed = on_one_start(
         [
@@ -70,17 +76,17 @@ def open_run(
     )
     if not read:
         raise lost[0]
-    routing, unread = readable_routing(found.run)
+    routing = routing_of_run(found.run, around)
     damage = (
         *(f"a host is left out: {error}" for error in lost),
         *meta_damage(found.run),
-        *unread,
+        *routing.unread,
     )
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
     notes = (*found.notes, *placed, *routing_notes(found.run))
-    source = Source(str(path), str(found.run or ""), notes, processes, damage)
-    return assemble(source, read, *routing)
+    source = Source(str(path), str(around.run or ""), notes, processes, damage, around)
+    return assemble(source, read, routing)
 
 
 def _named_apart(
@@ -103,10 +109,25 @@ def _named_apart(
 def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
     """What a file holds, or why it cannot be read: the other hosts can."""
     try:
-        hosts = read_file(file, counting_of(run, file))
-        window = read_window(run, file)
-        if window is not None:
-            hosts[0].record.checks.extend(laws_of_window(window))
-        return hosts
+        return read_file(file, counting_of(run, file))
     except TraceError as error:
         return error
+
+
+def _dated(answers: Sequence[list[Host] | TraceError], files: Sequence[Path]) -> list[Dated]:
+    """When the files that were read recorded."""
+    return [
+        Dated(file, answer[0].started_ns, answer[0].stopped_ns)
+        for answer, file in zip(answers, files, strict=True)
+        if isinstance(answer, list)
+    ]
+
+
+def _with_record(hosts: list[Host], file: Path, around: Beside) -> list[Host]:
+    """With the laws of the window that capture recorded; without its counts if of another run."""
+    if around.is_of_other_run:
+        return [replace(host, counting=None) for host in hosts]
+    window = read_window(around.run, file, around.left_out)
+    if window is not None:
+        hosts[0].record.checks.extend(laws_of_window(window))
+    return hosts

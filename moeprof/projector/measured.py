@@ -7,7 +7,7 @@ under the kinds of a projection's rows, so that both can stand side by side.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from moeprof.errors import TraceError
 from moeprof.hlo.program import Program
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import is_dump, open_dump
+from moeprof.ingest.sources.beside import RECORD
 from moeprof.specs.hardware import hardware_of
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
 from moeprof.tables.trace import Trace
@@ -96,7 +97,7 @@ def measured(path: Path) -> Measured:
             "the compiler"
         )
     stated = known.iloc[0]
-    memory = _stated(stated, Path(trace.meta.run_folder or path))
+    memory = _stated(stated, Path(trace.meta.run_folder or path), trace.meta.of_other_runs)
     if not memory.is_reported:
         raise TraceError(
             f"{path}: memory of the program {stated['name']}: {NOT_REPORTED}, so there is nothing "
@@ -125,13 +126,19 @@ def measured(path: Path) -> Measured:
     )
 
 
-def _stated(module: pd.Series, run: Path) -> CompiledMemory:
-    """Sizes by the profile's buffer assignment, else by what capture asked the backend."""
+def _stated(module: pd.Series, run: Path, left_out: Sequence[str]) -> CompiledMemory:
+    """Sizes by the profile's buffer assignment, else by what capture asked the backend.
+
+    `left_out` names files of another run; where the run's record is one, so is all beside it.
+    """
     names = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     found = compiled_memory({name: int(module[name]) for name in names})
     if found.is_reported:
         return found
-    for file in sorted((run / "memory").glob("p*.json")) if run.is_dir() else ():
+    is_known = run.is_dir() and RECORD not in left_out
+    for file in sorted((run / "memory").glob("p*.json")) if is_known else ():
+        if f"memory/{file.name}" in left_out:
+            continue
         try:
             programs = json.loads(file.read_text(encoding="utf-8"))["programs"]
         except (OSError, ValueError, KeyError, TypeError):

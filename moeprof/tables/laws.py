@@ -44,6 +44,14 @@ OF_THE_INPUT = (
     ),
     LawInfo("ranks", "ids of devices with the run record and the files' names", "stragglers"),
     LawInfo("one_run", "when and what the files recorded: of one run or of several", _TIMES),
+    LawInfo(
+        "run_record",
+        "the run record and what its processes wrote with the profiles: dates, files, ids",
+    ),
+    LawInfo(
+        "routing_record",
+        "recorded routing with the record and the profile: ids, steps, anything counted at all",
+    ),
     LawInfo("clocks", "ends of the same collectives on several hosts"),
     LawInfo(
         "device_clocks",

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from moeprof.tables.schema import Column, Schema
 
+RECORDING_KEY = b"moeprof.recording"
+"""In the metadata of a file: the id of the recording whose process wrote it, as in meta.json."""
+
 _STEP = Column("step", "int64", "", "training step, as the script numbered it")
 _LAYER = Column("layer", "int64", "", "decoder layer, counted from 0 over all layers")
 

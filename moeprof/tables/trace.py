@@ -239,6 +239,7 @@ class TraceMeta:
     known; ``missing_processes`` names those that were to record and of which no profile is there.
     ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
     ``hardware`` is the key of the device that the user named; empty where the profile tells.
+    ``of_other_runs`` names files beside the profile, from the run folder on, that are not used.
     """
 
     path: str
@@ -257,6 +258,7 @@ class TraceMeta:
     clocks_apart: tuple[str, ...] = ()
     expected_devices: int = 0
     missing_processes: tuple[str, ...] = ()
+    of_other_runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

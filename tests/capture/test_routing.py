@@ -7,12 +7,13 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import moeprof.routing
 from moeprof.capture import routing
 from moeprof.errors import CaptureError
-from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 
 
 @pytest.fixture
@@ -38,6 +39,14 @@ def test_each_expert_has_a_row_even_without_tokens(run_dir):
         [7, 3, 2, 1, 2],
         [7, 3, 3, 1, 1],
     ]
+
+
+def test_tables_bear_the_id_of_the_recording(run_dir, monkeypatch):
+    monkeypatch.setenv("MOEPROF_RECORDING", "77aa01")
+    moeprof.routing.record(3, jnp.array([[2, 6]]), received_rows=jnp.array([[[4, 4]]]))
+    paths = moeprof.routing.flush()
+    assert [pq.read_schema(path).metadata[RECORDING_KEY] for path in paths] == [b"77aa01"] * 2
+    assert routing.RECORDING_KEY == RECORDING_KEY
 
 
 def test_received_rows_name_group_and_rank(run_dir):

@@ -49,6 +49,8 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "processes",
         "ranks",
         "one_run",
+        "run_record",
+        "routing_record",
         "clocks",
         "device_clocks",
         "profiler",

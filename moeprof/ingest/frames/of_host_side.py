@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -29,11 +29,17 @@ _CAPTURE = "moeprof capture"
 class HostSides:
     """The files and records of all hosts, and the frames that come of them, each read once."""
 
-    def __init__(self, hosts: Sequence[Host], run_folder: str) -> None:
-        """Nothing is read yet. Of `hosts` no more is kept than where their files are."""
+    def __init__(
+        self, hosts: Sequence[Host], run_folder: str, left_out: Collection[str] = ()
+    ) -> None:
+        """Nothing is read yet. Of `hosts` no more is kept than where their files are.
+
+        `left_out` names files of the folder that are of another run.
+        """
         self._files = [HostFile(host.name, host.file, host.zero_ns) for host in hosts]
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
         self._run = Path(run_folder) if run_folder else None
+        self._left_out = left_out
 
     def launches(self) -> pd.DataFrame:
         """`LAUNCHES`."""
@@ -69,7 +75,12 @@ class HostSides:
 
     @cached_property
     def _records(self) -> list[HostRecord]:
-        return [read_host_record(self._run, process) for process, _, _ in self._places]
+        return [
+            read_host_record(
+                None if f"host/p{process}.json" in self._left_out else self._run, process
+            )
+            for process, _, _ in self._places
+        ]
 
 
 def _written(record: HostRecord, host: str, started_ns: int, stopped_ns: int) -> pd.DataFrame:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 
 from moeprof.errors import TableError, TraceError
+from moeprof.ingest.sources.beside import RECORD, Beside
 from moeprof.ingest.unreadable import unreadable
-from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 
+_MOST_NAMED = 3
 _SIGNED = ("step", "rank")  # a rank of -1 is one that nobody knows
+
+
+@dataclass(frozen=True)
+class Routing:
+    """`ROUTING` and `RECEIVED` of a run: what may be used of the tables beside its profiles.
+
+    ``faults`` say what is left out and why, ``unread`` what cannot be read. ``has_tables`` tells
+    whether the folder holds any, ``is_identified`` whether all that are used bear the id of a
+    process of the record.
+    """
+
+    routing: pd.DataFrame = field(default_factory=ROUTING.frame)
+    received: pd.DataFrame = field(default_factory=RECEIVED.frame)
+    faults: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    has_tables: bool = False
+    is_identified: bool = False
 
 
 def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -21,25 +43,138 @@ def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     Raises:
         TraceError: a table is there and cannot be read.
     """
-    if run is None:
-        return ROUTING.frame(), RECEIVED.frame()
-    try:
-        files = sorted((run / "routing").glob("*.parquet"))
-    except OSError as error:
-        raise unreadable(run / "routing", error) from error
-    received = [file for file in files if file.name.startswith("received-")]
-    routing = [file for file in files if file not in received]
+    routing, received = _files(run)
     return _read(routing, ROUTING), _read(received, RECEIVED)
 
 
-def readable_routing(
-    run: Path | None,
-) -> tuple[tuple[pd.DataFrame, pd.DataFrame], tuple[str, ...]]:
-    """What `read_routing` gives, or no routing and why: the times of the run do not need it."""
+def routing_of_run(run: Path | None, beside: Beside) -> Routing:
+    """The tables of the folder as far as they are of the run; its times do not need them.
+
+    With a table that is not, all of its kind are left out: the others are no whole without it.
+    """
     try:
-        return read_routing(run), ()
+        kinds = _files(run)
+        strays = [[why for file in files if (why := _stray(file, beside))] for files in kinds]
+        kept = [[] if why else files for files, why in zip(kinds, strays, strict=True)]
+        (routing, idle), (received, silent) = (
+            _counted(_read(files, schema), name, value)
+            for files, schema, name, value in zip(
+                kept,
+                (ROUTING, RECEIVED),
+                ("routing", "rows received"),
+                ("tokens", "rows"),
+                strict=True,
+            )
+        )
     except TraceError as error:
-        return (ROUTING.frame(), RECEIVED.frame()), (f"no routing is known: {error}",)
+        return Routing(unread=(f"no routing is known: {error}",))
+    told = (f"{why[0]}: left out" for why in strays if why)
+    return Routing(
+        routing,
+        received,
+        faults=(*told, *idle, *silent),
+        has_tables=any(kinds),
+        is_identified=any(kept) and bool(beside.recordings),
+    )
+
+
+def of_recorded_steps(found: Routing, steps: Sequence[int]) -> Routing:
+    """Without routing of other steps than these, the profile's by the numbers of the script.
+
+    Where its id says that it is of the run it stays, as it is of the same experts.
+    """
+    frames = {"routing": found.routing, "rows received": found.received}
+    apart = {
+        name: named_numbers(frame["step"])
+        for name, frame in frames.items()
+        if len(frame) and len(steps) and not frame["step"].isin(steps).any()
+    }
+    if not apart:
+        return found
+    end = "" if found.is_identified else ", and no id tells that it is of this run: left out"
+    told = (
+        f"no {name} of the recorded steps: it is of step {numbers}, they are {named_numbers(steps)}"
+        f"{end}"
+        for name, numbers in apart.items()
+    )
+    found = replace(found, faults=(*found.faults, *told))
+    if found.is_identified:
+        return found
+    return replace(
+        found,
+        routing=ROUTING.frame() if "routing" in apart else found.routing,
+        received=RECEIVED.frame() if "rows received" in apart else found.received,
+    )
+
+
+def named_numbers(numbers: Iterable[int]) -> str:
+    """``4``, ``4 to 9``, ``1, 4, 9, … 12``."""
+    known = sorted({int(number) for number in numbers})
+    if len(known) < 3 or known[-1] - known[0] == len(known) - 1:
+        word = " and " if len(known) == 2 and known[1] - known[0] > 1 else " to "
+        return word.join(map(str, dict.fromkeys((known[0], known[-1]))))
+    first = ", ".join(map(str, known[:_MOST_NAMED]))
+    return first if len(known) <= _MOST_NAMED else f"{first}, … {known[-1]}"
+
+
+def _files(run: Path | None) -> tuple[list[Path], list[Path]]:
+    """The tables of routing, and those of rows received.
+
+    Raises:
+        TraceError: the folder cannot be read.
+    """
+    try:
+        files = sorted((run / "routing").glob("*.parquet")) if run is not None else []
+    except OSError as error:
+        raise unreadable(f"{run}/routing", error) from error
+    received = [file for file in files if file.name.startswith("received-")]
+    return [file for file in files if file not in received], received
+
+
+def _stray(file: Path, beside: Beside) -> str:
+    """Why a table is not of the run; empty where nothing tells that."""
+    name = f"routing/{file.name}"
+    if beside.is_of_other_run:
+        return f"{name} lies beside a {RECORD} of another run"
+    own = _recording(file) if beside.has_record else None
+    if own is None or own in beside.recordings or (not own and not beside.recordings):
+        return ""
+    if not beside.recordings:
+        return f"{name} bears the id of a recording, {own}, the processes of {RECORD} none"
+    theirs = ", ".join(sorted(beside.recordings)[:_MOST_NAMED])
+    is_of = f"is of recording {own}" if own else "bears no id of a recording"
+    return f"{name} {is_of}, the processes of {RECORD} are of {theirs}"
+
+
+def _recording(file: Path) -> str | None:
+    """The id of the recording in a table; empty where it bears none, None where it is damaged."""
+    try:
+        told = pyarrow.parquet.read_schema(file).metadata or {}
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return bytes(told.get(RECORDING_KEY, b"")).decode("utf-8", "replace")
+
+
+def _counted(frame: pd.DataFrame, name: str, value: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Without layers and steps in which nothing was counted, and which these are.
+
+    A router sends every token somewhere: zeros alone were written before anything was counted.
+    """
+    sums = frame.groupby(["step", "layer"])[value].sum()
+    if not sums.eq(0).any():
+        return frame, ()
+    layers = sums.groupby("layer").max().loc[lambda most: most == 0].index
+    rest = sums[~sums.index.get_level_values("layer").isin(layers)]
+    steps = rest[rest == 0].index.get_level_values("step").unique()
+    told = []
+    if len(layers):
+        told.append(f"{name}: layer {named_numbers(layers)} has zeros alone in every step")
+    if len(steps):
+        told.append(f"{name}: step {named_numbers(steps)} has zeros alone in a layer")
+    kept = frame[~frame["layer"].isin(layers) & ~frame["step"].isin(steps)]
+    return kept.reset_index(drop=True), tuple(
+        f"{each}, so nothing was counted there: left out" for each in told
+    )
 
 
 def _read(files: list[Path], schema: Schema) -> pd.DataFrame:

@@ -7,7 +7,7 @@ tells nothing; the profile is whole all the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,8 +37,12 @@ class WindowRecord:
     has_gpus: bool = False
 
 
-def read_window(run: Path | None, profile: Path) -> WindowRecord | None:
+def read_window(
+    run: Path | None, profile: Path, left_out: Collection[str] = ()
+) -> WindowRecord | None:
     """What is written of the window that a profile holds; None where capture did not make it.
+
+    `left_out` names files of the folder that are of another run.
 
     Raises:
         TraceError: there is a ``meta.json`` that cannot be read.
@@ -55,7 +59,8 @@ def read_window(run: Path | None, profile: Path) -> WindowRecord | None:
             if isinstance(file, str) and Path(file).parts[-2:] == place_of(profile):
                 index = process.get("process_index", 0)
                 named = f"process {index}: " if len(processes) > 1 else ""
-                record = _record(named, window, _samples(run, index, place))
+                is_own = f"memory/p{index}.json" not in left_out
+                record = _record(named, window, _samples(run if is_own else None, index, place))
                 return replace(record, has_gpus=process.get("platform") in _GPUS)
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
@@ -15,8 +15,10 @@ from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces
 from moeprof.ingest.placing.step_ways import StepWays
 from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched
 from moeprof.ingest.planes.record import DeviceClocks, Lead, NamedPrograms
+from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes
 from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.routing import Routing
 from moeprof.tables.law import Law
 from moeprof.tables.trace import HostClock
 from moeprof.tables.waits import work_of
@@ -64,7 +66,8 @@ class Evidence:
     from. By the name of the host: ``step_ways`` compares the ways to its steps, ``leads`` is how
     far its devices are behind its launches, ``device_clocks`` how these stand to each other,
     ``named`` which programs its events name; ``losses``
-    are what each host's record lacks.
+    are what each host's record lacks. ``beside`` compares what lies beside the profiles with them,
+    ``routing`` is what may be used of the recorded routing.
     """
 
     events: pd.DataFrame
@@ -94,6 +97,8 @@ class Evidence:
     device_clocks: Sequence[tuple[str, DeviceClocks]] = ()
     named: Sequence[tuple[str, NamedPrograms]] = ()
     losses: Sequence[HostLosses] = ()
+    beside: Beside = NOTHING_BESIDE
+    routing: Routing = field(default_factory=Routing)
 
     @cached_property
     def work(self) -> pd.DataFrame:

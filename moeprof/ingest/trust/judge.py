@@ -9,6 +9,7 @@ from moeprof.ingest.trust import (
     lost_pieces,
     lost_work,
     placed_work,
+    run_record,
     unlaunched_work,
     whole_input,
 )
@@ -30,6 +31,8 @@ CHECKS = (
     across_hosts.processes,
     across_hosts.ranks,
     whole_input.one_run,
+    run_record.run_record,
+    run_record.routing_record,
     across_hosts.clocks,
     device_clocks.device_clocks,
     whole_input.profiler,
