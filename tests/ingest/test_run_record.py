@@ -49,6 +49,7 @@ def record(
     recording: str = "",
     window: tuple[float, float] | None = None,
     has_dates: bool = True,
+    expected: int = 1,
 ) -> None:
     """meta.json of one process, its times in seconds from noon."""
     held = {"file": file, "counted_by": "annotation train", "first_step": 40, "last_step": 42}
@@ -63,13 +64,14 @@ def record(
     own |= dates if has_dates else {}
     own |= {"recording": recording} if recording else {}
     meta = {"schema": "moeprof.run/1", "command": "python x.py", "processes": [own]}
+    meta["expected_processes"] = expected
     write(run / "meta.json", json.dumps(meta).encode())
 
 
-def routing(run: Path, counts: dict[int, list[int]], recording: str = "", first: int = 0) -> None:
-    """Tokens of the experts of two layers by step, one expert rank; rows of one rank."""
+def routing(run: Path, counts: dict[int, list[int]], recording: str = "") -> None:
+    """Tokens of the experts of two layers by step, each on a rank of its own."""
     rows = [
-        {"step": s, "layer": first + n, "expert": e, "rank": e, "tokens": tokens}
+        {"step": s, "layer": n, "expert": e, "rank": e, "tokens": tokens}
         for s, experts in counts.items()
         for n in range(2)
         for e, tokens in enumerate(experts)
@@ -243,6 +245,20 @@ def test_routing_of_another_recording_is_left_out(tmp_path, record_id, table_id,
     assert load.notes[0].startswith("none that can be used: routing/p0.parquet ")
     tokens = law(tmp_path, "tokens")
     assert (tokens.verdict, tokens.detail) == ("unchecked", "the recorded routing is left out")
+
+
+def test_routing_of_a_process_that_was_killed_is_not_checked(tmp_path):
+    run_of(tmp_path, recording=OWN, expected=3)
+    routing(tmp_path, EVEN, OWN)
+    folder = tmp_path / "routing"
+    (folder / "p0.parquet").rename(folder / "p2.parquet")
+    assert law(tmp_path, "routing_record").verdict == "ok"
+    routing(tmp_path, EVEN, OTHER)
+    (folder / "p0.parquet").rename(folder / "p2.parquet")
+    assert law(tmp_path, "routing_record").verdict == "unchecked"
+    assert len(open_run(tmp_path).routing) == 24
+    (folder / "p2.parquet").rename(folder / "p3.parquet")
+    assert law(tmp_path, "routing_record").verdict == "warn"
 
 
 def test_routing_without_an_id_is_not_checked_and_used(tmp_path):

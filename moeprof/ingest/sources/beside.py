@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from moeprof.ingest.sources.processes import MOST_PROCESSES
 from moeprof.ingest.sources.run_record import read_meta
 from moeprof.ingest.sources.sessions import host_name
 
@@ -43,7 +44,7 @@ class Beside:
     ``has_record`` tells whether a record is there, ``faults`` why it is of another run, ``strays``
     which other files are and why; ``left_out`` names all files that are not used. ``dated`` counts
     profiles whose dates lie in the run's time, of ``profiles``. ``recordings`` are the ids that the
-    processes of the record state.
+    processes of the record state, ``absent`` the processes that it lacks, as one that was killed.
     """
 
     run: Path | None
@@ -54,6 +55,7 @@ class Beside:
     dated: int = 0
     profiles: int = 0
     recordings: frozenset[str] = frozenset()
+    absent: frozenset[int] = frozenset()
 
     @property
     def is_of_other_run(self) -> bool:
@@ -67,7 +69,7 @@ NOTHING_BESIDE = Beside(None)
 class _Process(NamedTuple):
     """One process of the record; dates are 0 where they are not stated, an end that is not yet."""
 
-    index: int
+    number: int
     host: str
     recording: str
     started_ns: int
@@ -94,8 +96,22 @@ def beside(run: Path | None, profiles: Sequence[Dated]) -> Beside:
     if faults:
         return Beside(None, True, faults, (), (RECORD,), dated, len(profiles), recordings)
     strays = {name: why for one in processes for name, why in _strays(run, one)}
-    told = tuple(f"{name} {why}" for name, why in strays.items())
-    return Beside(run, True, (), told, tuple(strays), dated, len(profiles), recordings)
+    return Beside(
+        run,
+        True,
+        strays=tuple(f"{name} {why}" for name, why in strays.items()),
+        left_out=tuple(strays),
+        dated=dated,
+        profiles=len(profiles),
+        recordings=recordings,
+        absent=_expected(meta) - {one.number for one in processes},
+    )
+
+
+def _expected(meta: Mapping[str, object]) -> frozenset[int]:
+    told = meta.get("expected_processes")
+    is_count = isinstance(told, int) and not isinstance(told, bool) and told < MOST_PROCESSES
+    return frozenset(range(told)) if isinstance(told, int) and is_count else frozenset()
 
 
 def _compared(profile: Dated, processes: Sequence[_Process]) -> str | None:
@@ -135,7 +151,7 @@ def _in_time(profile: Dated, place: Place, process: _Process) -> str | None:
 def _strays(run: Path, process: _Process) -> Iterator[tuple[str, str]]:
     """Files that this process wrote by their names, and why another one did."""
     for folder in ("host", "memory"):
-        name = f"{folder}/p{process.index}.json"
+        name = f"{folder}/p{process.number}.json"
         told = _read(run / name)
         why = _is_of_other(told, process) if told else ""
         if why:
@@ -191,7 +207,7 @@ def _process(row: object, meta: Mapping[str, object]) -> _Process:
     own = row if row.get("started") else meta
     index = row.get("process_index", 0)
     return _Process(
-        index=index if isinstance(index, int) and not isinstance(index, bool) else -1,
+        number=index if isinstance(index, int) and not isinstance(index, bool) else -1,
         host=_text(row.get("host")),
         recording=_text(row.get("recording")),
         started_ns=_epoch_ns(own.get("started")),

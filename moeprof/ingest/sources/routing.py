@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from moeprof.errors import TableError, TraceError
+from moeprof.ingest.numerals import number_in
 from moeprof.ingest.sources.beside import RECORD, Beside
 from moeprof.ingest.unreadable import unreadable
 from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 
 _MOST_NAMED = 3
+_NUMBERED = re.compile(r"p(\d+)\.parquet$")
 _SIGNED = ("step", "rank")  # a rank of -1 is one that nobody knows
 
 
@@ -74,7 +77,8 @@ def routing_of_run(run: Path | None, beside: Beside) -> Routing:
         received,
         faults=(*told, *idle, *silent),
         has_tables=any(kinds),
-        is_identified=any(kept) and bool(beside.recordings),
+        is_identified=any(kept)
+        and all(_recording(file) in beside.recordings for files in kept for file in files),
     )
 
 
@@ -139,11 +143,19 @@ def _stray(file: Path, beside: Beside) -> str:
     own = _recording(file) if beside.has_record else None
     if own is None or own in beside.recordings or (not own and not beside.recordings):
         return ""
+    if own and _process(file) in beside.absent:
+        return ""
     if not beside.recordings:
         return f"{name} bears the id of a recording, {own}, the processes of {RECORD} none"
     theirs = ", ".join(sorted(beside.recordings)[:_MOST_NAMED])
     is_of = f"is of recording {own}" if own else "bears no id of a recording"
     return f"{name} {is_of}, the processes of {RECORD} are of {theirs}"
+
+
+def _process(file: Path) -> int:
+    """The place in the run of the process that wrote a table; -1 where its name tells none."""
+    found = _NUMBERED.search(file.name)
+    return number_in(found.group(1)) if found else -1
 
 
 def _recording(file: Path) -> str | None:

@@ -40,6 +40,7 @@ def routing_record(evidence: Evidence) -> Law:
     if not found.has_tables:
         return Law(check, "unchecked", "the run recorded no routing")
     if not found.is_identified:
-        why = "it bears no id" if evidence.beside.has_record else f"there is no {RECORD}"
+        why = f"it bears no id that {RECORD} states"
+        why = why if evidence.beside.has_record else f"there is no {RECORD}"
         return Law(check, "unchecked", f"nothing tells of which run the routing is: {why}")
     return Law(check, "ok", f"it bears the id of a process of {RECORD}")
