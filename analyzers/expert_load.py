@@ -28,7 +28,13 @@ from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
 from moeprof.analyzers.load.balance import Loads, drift, imbalance, tax
 from moeprof.analyzers.load.by_place import StepLoads, busiest, mean_of_steps, step_loads
 from moeprof.analyzers.load.nodes import nodes_of_ranks
-from moeprof.analyzers.load.recorded import Recorded, left_out, named_steps, recorded
+from moeprof.analyzers.load.recorded import (
+    LEFT_OUT,
+    Recorded,
+    is_left_out,
+    named_steps,
+    recorded,
+)
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -146,8 +152,8 @@ def expert_load(trace: Trace) -> Analysis:
 
 def missing_tokens(trace: Trace) -> str:
     """Why the tokens of each expert are not known, in a trace where there are none."""
-    if why := left_out(trace):
-        return f"none that can be used: {why}"
+    if is_left_out(trace):
+        return f"none that can be used: {LEFT_OUT}"
     if trace.received.empty:
         return NONE
     return (

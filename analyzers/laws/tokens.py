@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.load.recorded import left_out, named_steps, recorded
+from moeprof.analyzers.load.recorded import is_left_out, named_steps, recorded
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
 CHECK = "tokens"
+_NONE = "the run recorded no routing"
 _LOADS = ("expert_load", "load_map", "rank_map")
 _USED = ("receive_buffers", "grouped_gemm", "dispatch_combine")
 _ROW = ["step", "layer", "expert", "rank"]
@@ -22,8 +23,7 @@ _LAYER = ["step", "layer"]
 def tokens(trace: Trace) -> Law:
     """Whether the routing that figures are taken from is complete and agrees with itself."""
     if trace.routing.empty and trace.received.empty:
-        is_none = not left_out(trace)
-        why = "the run recorded no routing" if is_none else "the recorded routing is left out"
+        why = "the recorded routing is left out" if is_left_out(trace) else _NONE
         return Law(CHECK, "unchecked", why)
     known = recorded(trace)
     routing, received = known.routing, known.received

@@ -58,16 +58,18 @@ def recorded(trace: Trace) -> Recorded:
     return Recorded(kept[TOKENS], kept[ROWS], not missed, groups, (*notes, *told))
 
 
-def left_out(trace: Trace) -> str:
-    """Why routing that lies beside the profile is not used; empty where all of it is."""
-    laws = (law for law in trace.trust if law.check == "routing_record")
-    return next((law.detail for law in laws if law.verdict == "warn"), "")
+LEFT_OUT = "what was recorded of it is left out (routing_record in the trust record tells why)"
+
+
+def is_left_out(trace: Trace) -> bool:
+    """Whether routing that lies beside the profile is not used, or not all of it."""
+    return any(law.check == "routing_record" and law.verdict == "warn" for law in trace.trust)
 
 
 def missing_rows(trace: Trace) -> str:
     """Why rows really used are not known, where no rank's rows were recorded."""
-    if why := left_out(trace):
-        return f"rows really used are not known: {why}"
+    if trace.routing.empty and is_left_out(trace):
+        return f"rows really used are not known: {LEFT_OUT}"
     if trace.routing.empty:
         return "rows really used are not known: the run recorded no routing (moeprof.routing)"
     return (

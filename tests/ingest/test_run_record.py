@@ -176,9 +176,13 @@ def host_record(run: Path, **told) -> None:
 @pytest.mark.parametrize(
     ("recording", "told", "why"),
     [
-        (OWN, {"recording": OTHER}, f"is of recording {OTHER}, the record of {OWN}"),
-        (OWN, {}, f"is of recording without an id, the record of {OWN}"),
-        ("", {"recording": OTHER}, f"is of recording {OTHER}, the record of one without an id"),
+        (OWN, {"recording": OTHER}, f"is of recording {OTHER}, the record of recording {OWN}"),
+        (OWN, {}, f"is of a recording without an id, the record of recording {OWN}"),
+        (
+            "",
+            {"recording": OTHER},
+            f"is of recording {OTHER}, the record of a recording without an id",
+        ),
         ("", {"host": "c9"}, "is of host c9, the record of c7"),
         (
             "",
@@ -228,9 +232,9 @@ def test_routing_with_the_id_of_a_process_is_of_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("record_id", "table_id", "why"),
     [
-        (OWN, OTHER, f"routing/p0.parquet is of recording {OTHER}, the processes of meta.json are"),
-        (OWN, "", "routing/p0.parquet bears no id of a recording, the processes of meta.json are"),
-        ("", OTHER, f"bears the id of a recording, {OTHER}, the processes of meta.json none"),
+        (OWN, OTHER, f"p0.parquet is of recording {OTHER}, meta.json of recording {OWN}: left"),
+        (OWN, "", f"p0.parquet is of a recording without an id, meta.json of recording {OWN}: "),
+        ("", OTHER, f"is of recording {OTHER}, meta.json of a recording without an id: left out"),
     ],
 )
 def test_routing_of_another_recording_is_left_out(tmp_path, record_id, table_id, why):
@@ -242,7 +246,7 @@ def test_routing_of_another_recording_is_left_out(tmp_path, record_id, table_id,
     trace = open_run(tmp_path)
     load = analyze(trace, ("expert_load",))["expert_load"]
     assert all(metric.value is None for metric in load.headline)
-    assert load.notes[0].startswith("none that can be used: routing/p0.parquet ")
+    assert load.notes[0].startswith("none that can be used: what was recorded")
     tokens = law(tmp_path, "tokens")
     assert (tokens.verdict, tokens.detail) == ("unchecked", "the recorded routing is left out")
 
@@ -275,7 +279,7 @@ def test_routing_of_other_steps_is_told_and_used_only_with_an_id(tmp_path, recor
     found = law(tmp_path, "routing_record")
     assert found.verdict == "warn"
     assert found.detail.startswith(
-        "no routing of the recorded steps: it is of step 7 to 9, they are 40 to 42"
+        "no routing of the recorded steps: it is of step(s) 7 to 9, they are 40 to 42"
     )
     assert open_run(tmp_path).routing.empty == (not recording)
 
@@ -286,7 +290,7 @@ def test_a_step_of_zeros_was_not_counted(tmp_path):
     found = law(tmp_path, "routing_record")
     assert found.verdict == "warn"
     assert found.detail == (
-        "routing: step 41 has zeros alone in a layer, so nothing was counted there: left out"
+        "routing: zeros alone in a layer of step(s) 41, so nothing was counted there: left out"
     )
     assert open_run(tmp_path).routing["step"].unique().tolist() == [40, 42]
 
@@ -296,7 +300,7 @@ def test_zeros_alone_are_no_dead_experts(tmp_path):
     routing(tmp_path, {step: [0, 0, 0] for step in EVEN})
     found = law(tmp_path, "routing_record")
     assert found.detail == (
-        "routing: layer 0 to 1 has zeros alone in every step, so nothing was counted there: "
+        "routing: zeros alone in layer(s) 0 to 1 of every step, so nothing was counted there: "
         "left out"
     )
     load = analyze(open_run(tmp_path), ("expert_load",))["expert_load"]
@@ -317,7 +321,9 @@ def test_a_dense_layer_of_zeros_is_no_layer_of_dead_experts(tmp_path):
     rows = parquet.read_table(tmp_path / "routing" / "p0.parquet").to_pandas()
     dense = rows[rows["layer"].eq(0)].assign(layer=5, tokens=0)
     pd.concat([rows, dense]).to_parquet(tmp_path / "routing" / "p0.parquet")
-    assert law(tmp_path, "routing_record").detail.startswith("routing: layer 5 has zeros alone")
+    assert law(tmp_path, "routing_record").detail.startswith(
+        "routing: zeros alone in layer(s) 5 of"
+    )
     load = analyze(open_run(tmp_path), ("expert_load",))["expert_load"]
     assert load.table["layer"].tolist() == [0, 1]
     assert next(m.value for m in load.headline if m.metric == "dead_experts") == 0
@@ -332,5 +338,7 @@ def test_rows_of_zeros_are_no_empty_buffer(tmp_path):
         for r in (0, 1)
     ]
     pd.DataFrame(rows).to_parquet(tmp_path / "routing" / "received-p0.parquet")
-    assert law(tmp_path, "routing_record").detail.startswith("rows received: step 42 has zeros")
+    assert law(tmp_path, "routing_record").detail.startswith(
+        "rows received: zeros alone in a layer of step(s) 42"
+    )
     assert open_run(tmp_path).received["step"].unique().tolist() == [40, 41]

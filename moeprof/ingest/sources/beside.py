@@ -24,6 +24,7 @@ _SLACK_NS = 5_000_000_000
 _STEPPED_NS = 1_000_000_000
 """Window and profile are dated within a call of each other; a clock is set by less than this."""
 _MOST_NAMED = 3
+_LETTERS = 8
 
 Place = tuple[str, str]
 """Session and name of a profile without its endings, which it keeps when it is packed."""
@@ -88,7 +89,7 @@ def beside(run: Path | None, profiles: Sequence[Dated]) -> Beside:
     meta = read_meta(run) if run is not None else None
     if run is None or meta is None:
         return Beside(run, profiles=len(profiles))
-    processes = [_process(row, meta) for row in _list(meta.get("processes")) if _is_map(row)]
+    processes = [_process(row, meta) for row in _maps(meta.get("processes"))]
     found = [_compared(profile, processes) for profile in profiles]
     faults = tuple(fault for fault in found if fault)
     recordings = frozenset(one.recording for one in processes if one.recording)
@@ -109,9 +110,7 @@ def beside(run: Path | None, profiles: Sequence[Dated]) -> Beside:
 
 
 def _expected(meta: Mapping[str, object]) -> frozenset[int]:
-    told = meta.get("expected_processes")
-    is_count = isinstance(told, int) and not isinstance(told, bool) and told < MOST_PROCESSES
-    return frozenset(range(told)) if isinstance(told, int) and is_count else frozenset()
+    return frozenset(range(min(_stamp(meta.get("expected_processes")), MOST_PROCESSES)))
 
 
 def _compared(profile: Dated, processes: Sequence[_Process]) -> str | None:
@@ -161,7 +160,8 @@ def _strays(run: Path, process: _Process) -> Iterator[tuple[str, str]]:
 def _is_of_other(told: Mapping[str, object], process: _Process) -> str:
     recording = _text(told.get("recording"))
     if recording != process.recording:
-        return f"is of recording {recording or 'without an id'}, the record of {_own(process)}"
+        own = named_recording(process.recording)
+        return f"is of {named_recording(recording)}, the record of {own}"
     if recording:
         return ""
     host = _text(told.get("host"))
@@ -172,8 +172,8 @@ def _is_of_other(told: Mapping[str, object], process: _Process) -> str:
         return f"has {len(windows)} windows, the record {process.window_count}"
     dates = [*_dates(told, "gc_pauses", "start_epoch_ns")]
     dates += _dates(told, "compile_events", "end_epoch_ns")
-    for window in _list(windows):
-        dates += _dates(window, "states", "epoch_ns") if isinstance(window, Mapping) else ()
+    for window in _maps(windows):
+        dates += _dates(window, "states", "epoch_ns")
     if not dates or not process.started_ns:
         return ""
     last_ns = process.ended_ns or max(dates)
@@ -183,24 +183,22 @@ def _is_of_other(told: Mapping[str, object], process: _Process) -> str:
     return ""
 
 
-def _own(process: _Process) -> str:
-    return process.recording or "one without an id"
+def named_recording(recording: str) -> str:
+    """A recording by the first letters of its id, which are random."""
+    return f"recording {recording[:_LETTERS]}" if recording else "a recording without an id"
 
 
 def _dates(told: Mapping[str, object], key: str, date: str) -> Iterator[int]:
-    for row in _list(told.get(key)):
-        if isinstance(row, Mapping) and _stamp(row.get(date)):
-            yield _stamp(row.get(date))
+    found = (_stamp(row.get(date)) for row in _maps(told.get(key)))
+    yield from (stamp for stamp in found if stamp)
 
 
-def _process(row: object, meta: Mapping[str, object]) -> _Process:
-    assert isinstance(row, Mapping)
-    windows = [window for window in _list(row.get("windows")) if isinstance(window, Mapping)]
+def _process(row: Mapping[str, object], meta: Mapping[str, object]) -> _Process:
+    windows = _maps(row.get("windows"))
     spans = {
-        _place(Path(window["file"])): (opened, closed)
+        _place(Path(_text(window.get("file")))): (opened, closed)
         for window in windows
-        if isinstance(window.get("file"), str)
-        and (opened := _stamp(window.get("started_epoch_ns")))
+        if (opened := _stamp(window.get("started_epoch_ns")))
         and (closed := _stamp(window.get("ended_epoch_ns")))
     }
     files = [*_list(row.get("files")), *(window.get("file") for window in windows)]
@@ -272,8 +270,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _is_map(value: object) -> bool:
-    return isinstance(value, Mapping)
+def _maps(value: object) -> list[Mapping[str, object]]:
+    return [one for one in _list(value) if isinstance(one, Mapping)]
 
 
 def _list(value: object) -> list[object]:

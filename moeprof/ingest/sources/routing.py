@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from moeprof.errors import TableError, TraceError
 from moeprof.ingest.numerals import number_in
-from moeprof.ingest.sources.beside import RECORD, Beside
+from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
 from moeprof.ingest.unreadable import unreadable
 from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
@@ -97,8 +97,8 @@ def of_recorded_steps(found: Routing, steps: Sequence[int]) -> Routing:
         return found
     end = "" if found.is_identified else ", and no id tells that it is of this run: left out"
     told = (
-        f"no {name} of the recorded steps: it is of step {numbers}, they are {named_numbers(steps)}"
-        f"{end}"
+        f"no {name} of the recorded steps: it is of step(s) {numbers}, they are "
+        f"{named_numbers(steps)}{end}"
         for name, numbers in apart.items()
     )
     found = replace(found, faults=(*found.faults, *told))
@@ -145,11 +145,9 @@ def _stray(file: Path, beside: Beside) -> str:
         return ""
     if own and _process(file) in beside.absent:
         return ""
-    if not beside.recordings:
-        return f"{name} bears the id of a recording, {own}, the processes of {RECORD} none"
-    theirs = ", ".join(sorted(beside.recordings)[:_MOST_NAMED])
-    is_of = f"is of recording {own}" if own else "bears no id of a recording"
-    return f"{name} {is_of}, the processes of {RECORD} are of {theirs}"
+    theirs = sorted(beside.recordings)[:_MOST_NAMED] or [""]
+    named = ", ".join(map(named_recording, theirs))
+    return f"{name} is of {named_recording(own)}, {RECORD} of {named}"
 
 
 def _process(file: Path) -> int:
@@ -180,9 +178,9 @@ def _counted(frame: pd.DataFrame, name: str, value: str) -> tuple[pd.DataFrame, 
     steps = rest[rest == 0].index.get_level_values("step").unique()
     told = []
     if len(layers):
-        told.append(f"{name}: layer {named_numbers(layers)} has zeros alone in every step")
+        told.append(f"{name}: zeros alone in layer(s) {named_numbers(layers)} of every step")
     if len(steps):
-        told.append(f"{name}: step {named_numbers(steps)} has zeros alone in a layer")
+        told.append(f"{name}: zeros alone in a layer of step(s) {named_numbers(steps)}")
     kept = frame[~frame["layer"].isin(layers) & ~frame["step"].isin(steps)]
     return kept.reset_index(drop=True), tuple(
         f"{each}, so nothing was counted there: left out" for each in told
