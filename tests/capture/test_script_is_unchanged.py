@@ -60,6 +60,7 @@ def test_a_script_sees_what_it_sees_under_plain_python(capture, target):
     got = json.loads(run.stdout.rpartition("Run  ")[0])
     for about in (got["environment"], got["environment_of_a_program_it_starts"]):
         assert about.pop("MOEPROF_RUN_DIR") == str(run.run_dir)  # where routing is written
+        assert about.pop("MOEPROF_RECORDING") == run.process["recording"]  # which it bears
     assert got == expected
     assert got["stdin"] == "a line\n"
     assert got["spawned"] == [4, "__mp_main__"]

@@ -10,6 +10,7 @@ from jax.profiler import ProfileData
 
 from moeprof.ingest.run import open_run
 from moeprof.routing import KEPT_STEPS
+from moeprof.tables.routing import RECORDING_KEY
 
 
 def annotations_in(profile, name):
@@ -64,6 +65,7 @@ def test_host_and_memory_files_say_what_surrounded_the_window(capture):
     assert any(event["event"] == "backend_compile_duration" for event in host["compile_events"])
     assert host["affinity_cores"]
     memory = json.loads((run.run_dir / "memory" / "p0.json").read_text())
+    assert host["recording"] == memory["recording"] == run.process["recording"] != ""
     (window,) = memory["windows"]
     assert window["before"]["host"]["resident_bytes"] > 0
     assert window["after"]["devices"] == {"0": None}  # the CPU backend has no allocator statistics
@@ -102,6 +104,10 @@ def test_routing_of_the_window_survives_a_long_run(capture):
     run = capture("records_routing.py", str(KEPT_STEPS + 100))
     window = range(run.window["first_step"], run.window["last_step"] + 1)
     (path,) = (run.run_dir / "routing").glob("p0.parquet")
+    assert (
+        pyarrow.parquet.read_schema(path).metadata[RECORDING_KEY].decode()
+        == run.process["recording"]
+    )
     steps = pyarrow.parquet.read_table(path).column("step").to_pylist()
     assert len(window) == 3
     assert set(window) <= set(steps)
