@@ -95,8 +95,8 @@ PICTURES = (
         "planted",
         "What to change first",
         "The first screen of a report: the step time, a bar of its parts, and the first findings.",
-        "What was run, whether it can be trusted, where the step goes and the changes that may save "
-        "most, each with its evidence. The run is that of "
+        "What was run, whether it can be trusted, where the step goes and the changes that may "
+        "save most, each with its evidence. The run is that of "
         "[three planted problems](../examples/planted_faults.py); the third one is further down.",
     ),
     Picture(
