@@ -38,6 +38,7 @@ META = TraceMeta(
     ("b",),
     16,
     ("process 3",),
+    ("memory/p3.json",),
 )  # a file name that is not UTF-8
 
 
