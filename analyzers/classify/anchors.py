@@ -319,7 +319,8 @@ def _find_heads(facts: Facts, found: Anchors) -> None:
         return
     for i, op in enumerate(ops):  # without a loss the last product is the head
         weight = facts.weight_of(i) if facts.is_product[i] and facts.is_forward[i] else None
-        is_wide = weight is not None and found.vocabulary in weight.dims
-        if is_wide and found.vocabulary in op.dims and i not in known:
-            if not any(facts.is_product[m] for m in facts.ahead(i, lambda m: facts.is_product[m])):
+        is_wide = weight is not None and found.vocabulary in {*weight.dims} & {*op.dims}
+        if is_wide and i not in known:
+            behind = facts.ahead(i, lambda m: facts.is_product[m])
+            if not any(facts.is_product[m] for m in behind):
                 found.heads.add(i)

@@ -28,7 +28,8 @@ class Values:
 
     ``ops`` are the instructions, ``made_by[i][k]`` the numbers of those that make operand ``k`` of
     instruction ``i``, ``read_by[i]`` those that read what it makes, ``number`` finds an instruction
-    by name. Tuples and loops are none: what they carry is read where it is used. Reducers and comparators of other instructions are not in it.
+    by name. Tuples and loops are none: what they carry is read where it is used. Reducers and
+    comparators of other instructions are not in it.
     """
 
     def __init__(self, program: Program) -> None:
