@@ -29,6 +29,7 @@ import pandas as pd
 
 from moeprof.analyzers.classify.arguments import reads_arguments, reads_named_weights
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
+from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.flow import Flow
 from moeprof.analyzers.classify.kinds import kind_of
 from moeprof.analyzers.classify.layers import layer_kinds
@@ -72,7 +73,6 @@ _LIBRARY = re.compile(
 Python names ``<frozen runpy>``."""
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
-_SURE, _BY_CARGO, _BY_NEIGHBOUR = 0.95, 0.9, 0.7
 _EXCHANGING = frozenset({"all_to_all", "ragged_all_to_all"})
 _WAY = {
     "permute": "dispatch",
@@ -96,11 +96,10 @@ _STEM = re.compile(
 
 @dataclass(frozen=True)
 class Finding:
-    """Component of an op, the evidence for it, and how sure it is."""
+    """Component of an op, and how it is known: a key of `evidence.HOW`."""
 
     component: str
-    evidence: str
-    confidence: float = 0.5
+    how: str
 
 
 def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
@@ -120,14 +119,15 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
     voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
-    voted = spread(program, flow, labels, voters)
+    voted = spread(program, flow, labels, voters, roles.split)
     vague = {op.name for op in voters if _is_moe_other(findings[op.name])}
     in_layer = {
         name: label
         for name, label in {**voted, **labels}.items()
         if label[0] in _IN_LAYER and name not in vague
     }
-    voted |= spread(program, flow, in_layer, [program.ops[name] for name in sorted(vague)])
+    unclear = [program.ops[name] for name in sorted(vague)]
+    voted |= spread(program, flow, in_layer, unclear, roles.split)
     for op in voters:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
@@ -144,7 +144,7 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
 
 
 class _Roles:
-    """Roles of the ops of a program by flow and by line, and whether an anchor names them."""
+    """Roles of the ops of a program by flow and by line; ``split``: ops whose neighbours differ."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -156,6 +156,7 @@ class _Roles:
         self._phases = found.facts.flowing_phases()
         self._settled = settled(found, self.sites)
         self.experts = found.anchors.experts
+        self.split: set[str] = set()
 
     def phase(self, op: Op) -> str:
         """Phase of an op without a name, by what it reads."""
@@ -168,7 +169,7 @@ class _Roles:
         is_way = self.program.opcodes(op) & EXCHANGES or op.primitive in _EXCHANGING
         if found is not None and is_way:
             way = _WAY.get(found.component)
-            return Role(way, found.confidence) if way else found
+            return Role(way, found.how) if way else found
         return found
 
     def is_slice(self, op: Op) -> bool:
@@ -182,7 +183,7 @@ class _Roles:
 
     def _of(self, op: Op) -> Role | None:
         if op.name in self._expanded and not op.op_name:
-            return Role("expert_elementwise", 0.93)  # masks and layouts of ragged products
+            return Role("expert_elementwise", "flow")  # masks and layouts of ragged products
         if self.is_slice(op):
             return None
         if op.opcode != "fusion":
@@ -230,23 +231,23 @@ def _row(
         vote = None
     if found is None or (found.component in _VAGUE and vote):
         if op.opcode in COPIES and not is_in_layer:
-            found = Finding("copies", "opcode", 0.9)
+            found = Finding("copies", "opcode")
         elif vote:
             is_sent = vote[0] in ("dispatch", "combine") and bool(program.opcodes(op) & EXCHANGES)
-            sure = _BY_CARGO if is_sent else _BY_NEIGHBOUR
-            found = Finding(_refined(program, op, vote[0]), "neighbour", sure)
+            how = "cargo" if is_sent else "split vote" if op.name in roles.split else "neighbours"
+            found = Finding(_refined(program, op, vote[0]), how)
         else:
-            found = Finding("unattributed", "none", 1.0)
+            found = Finding("unattributed", "none")
         phase = vote[1] if vote and phase == "other" else phase
     return {
         "module": module,
         "op": op.name,
         "component": found.component,
         "phase": phase,
-        "evidence": found.evidence,
+        "evidence": HOW[found.how].evidence,
         "is_collective": bool(program.opcodes(op) & COLLECTIVES),
         "source": source_of(op.frames),
-        "confidence": found.confidence,
+        "confidence": HOW[found.how].confidence,
     }
 
 
@@ -270,14 +271,14 @@ def source_of(frames: tuple[Frame, ...]) -> str:
 def _finding(program: Program, roles: _Roles, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
     if op.opcode in LOOPS:
-        return Finding("loop_gaps", "opcode", 1.0)  # its self time is what its body leaves
+        return Finding("loop_gaps", "opcode")  # its self time is what its body leaves
     wrapped = program.started(op)
     if wrapped is not None and program.opcodes(wrapped) & COLLECTIVES:
         op = wrapped
     targets = (component_of_target(member.target) for member in program.interior(op))
     by_target = next((component for component in targets if component), None)
     if by_target:
-        return Finding(by_target, "target", 0.99)
+        return Finding(by_target, "target")
     found = _by_evidence(program, roles, op)
     if program.opcodes(op) & COLLECTIVES:
         return _collective(program, roles, op, found)
@@ -292,7 +293,7 @@ def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) 
     opcodes = program.opcodes(op)
     if found is None and opcodes & EXCHANGES:
         return None
-    is_named = found is not None and found.evidence == "scope"
+    is_named = found is not None and found.how == "scope"
     if found is not None and is_named and found.component in ("weight_gather", "gradient_reduce"):
         return found
     is_way = is_named and _is_way(found)
@@ -300,16 +301,16 @@ def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) 
     is_sent = not is_mixed and _is_way(found) and (is_named or bool(opcodes & EXCHANGES))
     if reads_arguments(program, op) and (not is_sent or reads_named_weights(program, op)):
         part = "weight_gather" if "all-gather" in opcodes else "collectives"
-        return Finding(part, "parameter", 0.95)
+        return Finding(part, "parameter")
     if not is_way and _sums_gradients(program, roles, op):
-        return Finding("gradient_reduce", "structure", 0.95)
+        return Finding("gradient_reduce", "flow")
     is_exchange = found is not None and (
         found.component in MOE - _EXPERTS_WORK
         or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
     )
     if is_exchange and not is_mixed:
         return found
-    return Finding("collectives", "opcode", 0.9)
+    return Finding("collectives", "opcode")
 
 
 def _is_way(found: Finding | None) -> bool:
@@ -343,43 +344,43 @@ def _by_evidence(program: Program, roles: _Roles, op: Op) -> Finding | None:
     frames = best_frames(program, op)
     role = roles.of(op)
     if not name and not frames:
-        return Finding(role.component, "structure", role.confidence) if role else None
+        return Finding(role.component, role.how) if role else None
     by_scope = _by_own_scopes(name, frames)
     if by_scope not in (None, MOE_CONTEXT, "dense_mlp"):
-        return Finding(_refined(program, op, str(by_scope)), "scope", 0.97)
-    if role is not None and role.confidence > _SURE:
-        return Finding(role.component, "structure", role.confidence)
+        return Finding(_refined(program, op, str(by_scope)), "scope")
+    if role is not None and role.how in ("anchor", "target"):
+        return Finding(role.component, role.how)
     phase = phase_of(name)
     own = next((i for i, f in enumerate(frames) if not is_library(f)), 0) + 1
     by_own = _by_frames(frames[:own], phase, in_moe=by_scope == MOE_CONTEXT)
     is_own = bool(op.frames) or role is None
     if is_own and by_own not in (None, MOE_CONTEXT, "dense_mlp", *_ENCLOSING):
-        return Finding(_refined(program, op, str(by_own)), "function", 0.93)
+        return Finding(_refined(program, op, str(by_own)), "innermost function")
     if phase == "other" and _updates_parameter(program, op):
-        return Finding("optimizer", "parameter", 0.9)
+        return Finding("optimizer", "parameter")
     if role is not None:
-        return Finding(role.component, "structure", role.confidence)
+        return Finding(role.component, role.how)
     if roles.is_slice(op):
         return Finding("other", "none")
     by_function = _by_frames(frames, phase, in_moe=by_scope == MOE_CONTEXT)
     if by_scope == "dense_mlp" and by_function in (MOE_CONTEXT, *MOE):
         by_scope = MOE_CONTEXT  # experts are feed-forward layers too: "ffn_act" in class RoutedMoE
     if by_scope not in (None, MOE_CONTEXT):
-        return Finding(_refined(program, op, str(by_scope)), "scope", 0.9)
+        return Finding(_refined(program, op, str(by_scope)), "scope")
     if by_function not in (None, MOE_CONTEXT):
-        return Finding(_refined(program, op, str(by_function)), "function", 0.85)
+        return Finding(_refined(program, op, str(by_function)), "outer function")
     is_moe = MOE_CONTEXT in (by_scope, by_function)
     if is_moe and any(_EXPERT_SCOPE.fullmatch(s) for path in scopes(name) for s in path):
-        return Finding(_refined(program, op, "grouped_gemm"), "scope", 0.9)
+        return Finding(_refined(program, op, "grouped_gemm"), "scope")
     by_parameter = _by_parameter(program, roles, op, in_moe=is_moe)
     if by_parameter:
-        return Finding(by_parameter, "parameter", 0.85)
+        return Finding(by_parameter, "parameter")
     if is_moe and _is_batched_product(program, op):
-        return Finding("grouped_gemm", "structure", 0.8)
+        return Finding("grouped_gemm", "mixed line")
     by_primitive = component_of_primitive(name)
     if by_primitive:
-        return Finding(_refined(program, op, by_primitive), "primitive", 0.9)
-    return Finding("moe_other" if is_moe else "other", "function" if is_moe else "none")
+        return Finding(_refined(program, op, by_primitive), "primitive")
+    return Finding("moe_other" if is_moe else "other", "context" if is_moe else "none")
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -1,6 +1,8 @@
-"""By what may the part of an instruction be known, and when is it a guess?"""
+"""By what may the part of an instruction be known, how sure is that, and when is it a guess?"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 EVIDENCE = {
     "target": "the name of the custom call",
@@ -18,3 +20,33 @@ BY_STRUCTURE = frozenset({"structure", "neighbour"})
 """What the program does not name itself."""
 GUESS = 0.8
 """With less confidence a part is a guess, whatever the evidence is called."""
+
+
+class How(NamedTuple):
+    """A way to know a part: its evidence, and how often it is right, from 0 to 1."""
+
+    evidence: str
+    confidence: float
+
+
+HOW = {
+    "target": How("target", 0.99),
+    "scope": How("scope", 0.99),
+    "anchor": How("structure", 0.99),  # a product, a choice or an exchange that flow names itself
+    "flow": How("structure", 0.98),  # what lies between anchors
+    "line": How("structure", 0.98),  # its line does the same in the forward pass
+    "chain": How("structure", 0.97),  # its line is of one part in the forward pass
+    "mixed line": How("structure", 0.85),  # its line is of several
+    "innermost function": How("function", 0.98),
+    "outer function": How("function", 0.93),
+    "parameter": How("parameter", 0.98),
+    "primitive": How("primitive", 0.95),
+    "opcode": How("opcode", 0.98),
+    "cargo": How("neighbour", 0.95),  # an exchange, by who made what it sends
+    "neighbours": How("neighbour", 0.95),  # those that are known agree
+    "split vote": How("neighbour", 0.93),  # they do not
+    "context": How("function", 0.5),  # in the MoE layer, nobody knows where
+    "none": How("none", 0.1),
+}
+"""Ways to know a part. The confidences are shares of time that each names right over the programs of
+``benchmarks/naming``, rounded down."""

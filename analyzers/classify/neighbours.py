@@ -27,18 +27,23 @@ _PASS = CARRIERS | {"constant"}
 
 
 def spread(
-    program: Program, flow: Flow, labels: Mapping[str, Label], open_ops: Iterable[Op]
+    program: Program,
+    flow: Flow,
+    labels: Mapping[str, Label],
+    open_ops: Iterable[Op],
+    split: set[str] | None = None,
 ) -> dict[str, Label]:
     """Labels for `open_ops` by vote of their neighbours, nearest first.
 
     Readers and writers vote once each; on a draw the readers decide. A slice that is stored into
     a stack belongs to who made it, be the stack read by whom it may. Each round uses the labels
-    of the round before, so a chain of nameless ops is labelled from its ends.
+    of the round before, so a chain of nameless ops is labelled from its ends. Ops whose neighbours
+    are of several parts come into `split`.
     """
     known = dict(labels)
     todo = [op for op in open_ops if op.opcode not in _PASS]
     for _ in range(_ROUNDS):
-        found = {op.name: label for op in todo if (label := _vote(program, flow, op, known))}
+        found = {op.name: label for op in todo if (label := _vote(program, flow, op, known, split))}
         if not found:
             break
         known.update(found)
@@ -69,7 +74,9 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
     return "collectives", known.get(op.name, ("", "other"))[1]
 
 
-def _vote(program: Program, flow: Flow, op: Op, known: Mapping[str, Label]) -> Label | None:
+def _vote(
+    program: Program, flow: Flow, op: Op, known: Mapping[str, Label], split: set[str] | None
+) -> Label | None:
     readers = [known[name] for name in flow.readers.get(op.name, ()) if name in known]
     writers = [known[name] for name in flow.makers(op) if name in known and name != op.name]
     if writers and "dynamic-update-slice" in program.opcodes(op):
@@ -77,5 +84,7 @@ def _vote(program: Program, flow: Flow, op: Op, known: Mapping[str, Label]) -> L
     votes = Counter([*readers, *writers])
     if not votes:
         return None
+    if split is not None and len({component for component, _ in votes}) > 1:
+        split.add(op.name)
     most = max(votes.values())
     return next(label for label in [*readers, *writers] if votes[label] == most)

@@ -46,15 +46,19 @@ _OF_SUM = {
     Kind.SHARED: "shared_expert",
 }
 """A sum with the stream belongs to the branch that it adds."""
-_SURE, _LIKELY = 0.97, 0.9
 
 
 @dataclass(frozen=True)
 class Role:
-    """A part and how sure it is, from 0 to 1."""
+    """A part, and how it is known: a key of `evidence.HOW`."""
 
     component: str
-    confidence: float
+    how: str
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether flow names the instruction itself, not only what lies around it."""
+        return self.how == "anchor"
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def find_roles(program: Program) -> Roles:
     is_trained = "backward" in facts.phase
     updates = _updates(facts) if is_trained else [False] * len(values.ops)
     of = [
-        Role("optimizer", _LIKELY)
+        Role("optimizer", "flow")
         if updates[i]
         else _role(flow, i)
         if facts.is_forward[i]
@@ -107,7 +111,7 @@ def find_roles(program: Program) -> Roles:
         for i in range(len(values.ops))
     ]
     for i in _chosen_weights(facts):
-        of[i] = Role("expert_elementwise", _LIKELY)
+        of[i] = Role("expert_elementwise", "flow")
     for product, role in _of_joined(facts, of).items():
         of[product] = role
     return Roles(facts, anchors, flow.kinds, of)
@@ -307,11 +311,18 @@ def _after_sort(facts: Facts, kinds: list[Kind], anchors: Anchors) -> list[bool]
 
 
 def _only_return(facts: Facts, kinds: list[Kind], leads: list[bool]) -> list[bool]:
-    """Which choices serve the way back alone: what reads them is behind the last product."""
+    """Which choices serve the way back alone: what reads them is behind the last product.
+
+    What is only kept for the backward pass does not say.
+    """
     found = [False] * len(kinds)
+    speaks = [False] * len(kinds)
     for i in range(len(kinds) - 1, -1, -1):
         if kinds[i] is Kind.CHOICE:
-            readers = _forward_readers(facts, i)
+            readers = [
+                r for r in _forward_readers(facts, i) if kinds[r] is not Kind.CHOICE or speaks[r]
+            ]
+            speaks[i] = bool(readers)
             found[i] = bool(readers) and all(
                 found[r] if kinds[r] is Kind.CHOICE else kinds[r] is Kind.EXPERTS and not leads[r]
                 for r in readers
@@ -337,43 +348,43 @@ def _role(flow: _Flow, i: int) -> Role | None:
     if kind is Kind.STREAM:
         branch = max((flow.kinds[m] for m in flow.facts.values.makers[i]), default=kind)
         is_sum = op.opcode == "add" and branch in _OF_SUM
-        return Role(_OF_SUM[branch], _LIKELY) if is_sum else None
+        return Role(_OF_SUM[branch], "flow") if is_sum else None
     if kind in (Kind.CHOICE, Kind.MOVED) and op.opcode != "gather" and op.frames in flow.lines:
-        return Role("expert_elementwise", _LIKELY)  # masks and layouts of a product
+        return Role("expert_elementwise", "flow")  # masks and layouts of a product
     if kind in (Kind.SCORES, Kind.CHOICE):
         way = "unpermute" if flow.returning[i] else "permute"
-        return Role(way if flow.ordered[i] else "router", _LIKELY)
+        return Role(way if flow.ordered[i] else "router", "flow")
     if kind is Kind.MOVED:
         is_sent = op.base_opcode in EXCHANGES
-        return Role("dispatch" if is_sent else "permute", _SURE if is_sent else _LIKELY)
+        return Role("dispatch" if is_sent else "permute", "anchor" if is_sent else "flow")
     if kind is Kind.EXPERTS:
         return _behind_experts(flow, i)
     if kind is Kind.LOGITS and op.frames in flow.head_lines:
-        return Role("head", _LIKELY)
+        return Role("head", "flow")
     part = _BY_KIND.get(kind)
-    return Role(part, _SURE if flow.facts.is_product[i] else _LIKELY) if part else None
+    return Role(part, "anchor" if flow.facts.is_product[i] else "flow") if part else None
 
 
 def _by_anchor(flow: _Flow, i: int, kind: Kind) -> Role | None:
     op, anchors, is_product = flow.facts.values.ops[i], flow.anchors, flow.facts.is_product[i]
     by_target = component_of_target(op.target) if op.target else None
     if by_target:
-        return Role(by_target, 0.99)
+        return Role(by_target, "target")
     is_ragged = op.primitive in _RAGGED and kind in (Kind.MOVED, Kind.EXPERTS)
     if i in flow.experts or is_ragged:
-        return Role("grouped_gemm", _SURE)
+        return Role("grouped_gemm", "anchor")
     if i in anchors.lookups:
-        return Role("embedding", _SURE)
+        return Role("embedding", "anchor")
     if i in anchors.choices or i in anchors.routers:
-        return Role("router", _SURE)
+        return Role("router", "anchor")
     if i in anchors.norms:
-        return Role("norm", _LIKELY)
+        return Role("norm", "flow")
     if i in anchors.attention:
-        return Role("attention", _SURE if is_product else _LIKELY)
+        return Role("attention", "anchor" if is_product else "flow")
     if i in anchors.heads:
-        return Role("head", _SURE)
+        return Role("head", "anchor")
     if is_product and kind is Kind.STREAM and flow.facts.weight_of(i) is not None:
-        return Role("embedding", _SURE)  # ids as rows with a single one
+        return Role("embedding", "anchor")  # ids as rows with a single one
     return None
 
 
@@ -381,15 +392,15 @@ def _behind_experts(flow: _Flow, i: int) -> Role | None:
     """What is done with a result of experts: more between their products, or the way back."""
     op, is_between = flow.facts.values.ops[i], flow.leads[i]
     if op.base_opcode in EXCHANGES:
-        return Role("collectives" if is_between else "combine", _SURE)
+        return Role("collectives" if is_between else "combine", "anchor")
     if op.base_opcode in COLLECTIVES and not is_between:
         # the sum of a product's parts over devices is no way back
         makers = flow.facts.values.makers[i]
         is_part = any(_root(flow.facts, m) in flow.experts for m in makers)
-        return Role("collectives" if is_part else "combine", _LIKELY)
+        return Role("collectives" if is_part else "combine", "flow")
     if is_between or op.frames in flow.lines:
-        return Role("expert_elementwise", _LIKELY)
-    return Role("unpermute", _LIKELY) if flow.returns[i] else None
+        return Role("expert_elementwise", "flow")
+    return Role("unpermute", "flow") if flow.returns[i] else None
 
 
 def _updates(facts: Facts) -> list[bool]:

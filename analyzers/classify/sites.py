@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.roles import Kind, Role, Roles
 from moeprof.hlo.program import Frame, Op
 
@@ -28,7 +29,6 @@ _DUALS = {
     "cumsum": "cumsum",
 }
 """Primitives that the derivative of another one is made of."""
-_EXACT, _CHAIN, _MIXED = 0.93, 0.88, 0.7
 _CLEAR = 0.75
 """Share of a chain's forward instructions above which the chain is of one part."""
 _SURE_WEIGHT = 5
@@ -78,7 +78,7 @@ class Sites:
 
     def _add(self, chain: Chain, i: int, role: Role) -> None:
         op, is_product = self._roles.facts.values.ops[i], self._roles.facts.is_product[i]
-        weight = max(op.size_bytes, 1) * (_SURE_WEIGHT if role.confidence > 0.95 else 1)
+        weight = max(op.size_bytes, 1) * (_SURE_WEIGHT if role.is_anchor else 1)
         self._by_primitive[chain, op.primitive, is_product][role.component] += weight
         self._by_chain[chain, is_product][role.component] += weight
         if chain:
@@ -106,7 +106,7 @@ class Sites:
         for primitive in (op.primitive, _DUALS.get(op.primitive, "")):
             found = self._by_primitive.get((chain, primitive, is_product))
             if found and (clear := _clear(found)):
-                return Role(clear, _EXACT)
+                return Role(clear, "line")
         counts = next(
             (
                 found
@@ -118,9 +118,9 @@ class Sites:
         if not counts:
             return None
         if clear := _clear(counts):
-            return Role(clear, _CHAIN)
+            return Role(clear, "chain")
         near = self._of_operands(i, counts)
-        return Role(near or counts.most_common(1)[0][0], _CHAIN if near else _MIXED)
+        return Role(near or counts.most_common(1)[0][0], "chain" if near else "mixed line")
 
     def _of_operands(self, i: int, counts: Counter[str]) -> str | None:
         """The part among those of the chain that values of the forward pass which it reads have."""
@@ -155,7 +155,7 @@ def settled(roles: Roles, sites: Sites) -> list[Role | None]:
         by_line = sites.role(i) if facts.phase[i] in _OF_LINES and not is_slice else None
         if by_line is None and facts.is_product[i]:
             by_line = _by_weight(roles, weights, i)
-        if role is not None and by_line is not None and by_line.confidence < _CHAIN:
+        if role is not None and by_line is not None and by_line.how == "mixed line":
             by_line = None
         found.append(by_line or role)
     return found
@@ -179,10 +179,10 @@ def _by_weight(roles: Roles, weights: dict[str, Counter[str]], i: int) -> Role |
     weight = roles.facts.weight_of(i)
     if weight is not None:
         counts = weights.get(weight.name)
-        return Role(counts.most_common(1)[0][0], _CHAIN) if counts else None
+        return Role(counts.most_common(1)[0][0], "chain") if counts else None
     read = {roles.kinds[m] for side in roles.facts.sides(i) for m in side}
     part = next((part for kind, part in _OF_KIND.items() if kind in read), None)
-    return Role(part, _CHAIN) if part else None
+    return Role(part, "chain") if part else None
 
 
 def of_whole(inside: Sequence[tuple[Op, Role | None]], whole: Op) -> Role | None:
@@ -228,4 +228,5 @@ def _stored(inside: Sequence[tuple[Op, Role | None]]) -> Role | None:
 def _most(roles: list[Role]) -> Role:
     counts = Counter(role.component for role in roles)
     component = counts.most_common(1)[0][0]
-    return max((r for r in roles if r.component == component), key=lambda r: r.confidence)
+    found = (role for role in roles if role.component == component)
+    return max(found, key=lambda role: HOW[role.how].confidence)

@@ -16,8 +16,9 @@ The first rule that speaks decides:
      that is permute or unpermute and not router (whose tables are no tokens), it may be
      ``dispatch`` or ``combine`` as well.
    The end of an asynchronous collective is what its start is.
-3. A fusion with matrix products is what the lines of these are. On a line that is grouped_gemm a
-   product is that alone; what multiplies nothing there (masks, changes of layout) may be
+3. A fusion with matrix products is what the lines of these are; a product with the weights of
+   several lines at once, which are sliced out of its result, what these are. On a line that is
+   grouped_gemm a product is that alone; what multiplies nothing there (masks, changes of layout) may be
    ``expert_elementwise`` as well, by this or any rule below.
 4. Any op is what its own line is; the innermost line with a truth counts. A backward op carries
    the line of its forward, so it has the same component.
@@ -39,7 +40,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from op_flow import LOOPS, SEEN_THROUGH, Graph, Node, Value
@@ -103,12 +104,30 @@ def _own(graph: Graph, source: SourceTruth, node: Node) -> Truth:
     products = [source.of(m.op_name, m.frames) for m in inside if m.opcode in _PRODUCTS]
     if node.opcode in _PRODUCTS:
         products = [line]
+    if products:
+        products += [source.of(m.op_name, m.frames) for m in _slices(graph, node.name)]
     if found := NONE.union(*products):
         return Truth(found - {"expert_elementwise"} or found, "product")
     if line:
         return Truth(line, "line")
     parts = (source.of(m.op_name, m.frames) for m in inside)
     return Truth(next((part for part in parts if part), NONE), "part")
+
+
+def _slices(graph: Graph, name: str) -> Iterator[Node]:
+    """Slices that are taken of a result, by its users or inside of them."""
+    for user in graph.users[name]:
+        if user.opcode in ("get-tuple-element", "bitcast"):
+            yield from _slices(graph, user.name)
+        elif user.opcode == "slice":
+            yield user
+        elif user.opcode == "fusion":
+            given = [
+                m
+                for m in graph.inside(user)
+                if m.opcode == "parameter" and user.operands[m.parameter] == name
+            ]
+            yield from (s for m in given for s in graph.users[m.name] if s.opcode == "slice")
 
 
 def _completed(graph: Graph, own: dict[str, Truth], name: str) -> Truth:
