@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.kernels import kind_of_kernel
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program, programs_in
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
+from moeprof.vocabulary import kind_of_kernel
 
 _NONE = {
     "component": "unattributed",

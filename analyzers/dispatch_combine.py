@@ -33,10 +33,10 @@ from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
-from moeprof.tables.kernel_names import direction_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
+from moeprof.vocabulary import direction_of
 
 SCHEMA = Schema(
     "dispatch_combine",

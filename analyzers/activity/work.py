@@ -15,11 +15,11 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
-from moeprof.analyzers.classify.kernels import COMMUNICATION as KERNELS_OF_COMMUNICATION
-from moeprof.analyzers.classify.kernels import kind_of_kernel
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import is_work
+from moeprof.vocabulary import COMMUNICATION as KERNELS_OF_COMMUNICATION
+from moeprof.vocabulary import kind_of_kernel
 
 COMPUTE, COMMUNICATION, COPY, NEITHER = range(4)
 

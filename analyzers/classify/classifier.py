@@ -45,7 +45,7 @@ from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
 from moeprof.analyzers.classify.sites import Sites, of_whole, settled
-from moeprof.analyzers.classify.targets import component_of_target
+from moeprof.analyzers.classify.targets import component_of_target, is_dot_call
 from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
@@ -85,7 +85,6 @@ _VAGUE = ("other", "moe_other")
 _IN_LAYER = MOE | {"shared_expert"}
 _EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
 """Scopes of a MoE layer in which its experts multiply or apply their activation."""
-_MATMUL_CALLS = ("__cublas$gemm", "__cublas$lt$matmul")
 _COMPILED = re.compile(r"jit\((\w+)")
 _STEM = re.compile(
     r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
@@ -450,7 +449,7 @@ def _by_parameter(program: Program, roles: _Roles, op: Op, *, in_moe: bool) -> s
 
 def _is_batched_product(program: Program, op: Op) -> bool:
     """In a MoE layer the batch is the experts: tokens go through the gate as one matrix."""
-    is_library_call = op.target.startswith(_MATMUL_CALLS) and len(op.dims) > 2
+    is_library_call = is_dot_call(op.target) and len(op.dims) > 2
     return is_library_call or any(dot.batched for dot in program.dots(op))
 
 

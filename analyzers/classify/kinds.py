@@ -5,12 +5,9 @@ The opcode tells, of a fusion the most telling of those inside it, of a custom c
 
 from __future__ import annotations
 
-import re
-
 from moeprof.analyzers.classify.components import LOOPS
-from moeprof.analyzers.classify.kernels import kind_of_kernel
-from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
 from moeprof.hlo.program import VIEWS, Op, Program
+from moeprof.vocabulary import kind_of_target
 
 KINDS = {
     "gemm": "matrix product",
@@ -57,8 +54,6 @@ _COLLECTIVE = {
 _HOST = frozenset({"infeed", "outfeed", "send-to-host", "recv-from-host"})
 _FILLS = frozenset({"broadcast", "constant", "bitcast", "iota", "tuple", "parameter", "reshape"})
 _GROUPED = frozenset({"grouped_gemm"})
-_GEMM_TARGET = re.compile(r"^__cublas\$|^__onednn\$(lt_)?matmul|hipblaslt|matmul", re.IGNORECASE)
-_CONV_TARGET = re.compile(r"^__cudnn\$conv|convolution", re.IGNORECASE)
 
 
 def kind_of(program: Program, op: Op, component: str) -> str:
@@ -95,19 +90,8 @@ def kind_of(program: Program, op: Op, component: str) -> str:
 
 
 def _kind_of_call(op: Op, component: str) -> str:
-    target = op.target
-    if exchange_of(target):
-        return "all_to_all"
-    if is_grouped_gemm(target):
-        return "grouped_gemm"
-    if _GEMM_TARGET.search(target):
-        return "grouped_gemm" if component in _GROUPED else "gemm"
-    if _CONV_TARGET.search(target):
-        return "convolution"
-    if target == "TopK":
-        return "top_k"
-    by_name = kind_of_kernel(target)
-    return "custom_call" if by_name in ("kernel", "elementwise") else by_name
+    kind = kind_of_target(op.target) or "custom_call"
+    return "grouped_gemm" if kind == "gemm" and component in _GROUPED else kind
 
 
 def _kind_of_moves(program: Program, op: Op, opcodes: frozenset[str]) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
+from moeprof.analyzers.classify.targets import is_dot_call
 from moeprof.hlo.program import Op, Program
 
 RAGGED_PRIMITIVES = frozenset({"ragged_dot", "ragged_dot_general"})
-_PRODUCT_CALLS = ("__cublas$", "__triton_gemm", "__onednn$matmul")
 _BETWEEN = frozenset({"broadcast", "bitcast", "reshape", "copy", "transpose", "convert", "slice"})
 _MASK = _BETWEEN | {"and", "compare", "select", "get-tuple-element", "fusion"}
 _MOST_STEPS = 60
@@ -168,4 +168,4 @@ def _holds(op: Op, expansion: Expansion) -> bool:
 
 
 def _has_product(program: Program, op: Op) -> bool:
-    return op.target.startswith(_PRODUCT_CALLS) or "dot" in program.opcodes(op)
+    return is_dot_call(op.target) or "dot" in program.opcodes(op)

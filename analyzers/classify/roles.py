@@ -103,11 +103,7 @@ def find_roles(program: Program) -> Roles:
     is_trained = "backward" in facts.phase
     updates = _updates(facts) if is_trained else [False] * len(values.ops)
     of = [
-        Role("optimizer", "flow")
-        if updates[i]
-        else _role(flow, i)
-        if facts.is_forward[i]
-        else None
+        Role("optimizer", "flow") if updates[i] else _role(flow, i) if facts.is_forward[i] else None
         for i in range(len(values.ops))
     ]
     for i in _chosen_weights(facts):
@@ -156,9 +152,7 @@ def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
     return {product: role for product, (_, role) in found.items()}
 
 
-def _kinds(
-    facts: Facts, anchors: Anchors
-) -> tuple[list[Kind], set[int], dict[int, Kind]]:
+def _kinds(facts: Facts, anchors: Anchors) -> tuple[list[Kind], set[int], dict[int, Kind]]:
     """The kind of each value, the products of experts, and what products add to the stream.
 
     A library's product adds its result to the stream in one go where the compiler asks for that.

@@ -17,6 +17,7 @@ from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.targets import component_of_target, exchange_of, is_grouped_gemm
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.schema import Column, Schema
+from moeprof.vocabulary import kind_of_target
 
 SIGNATURES = Schema(
     "signatures",
@@ -44,7 +45,7 @@ _TEMPLATE = re.compile(r"[<(].*", re.DOTALL)
 _SEPARATORS = re.compile(r"[_.\-#x]*(?:#[_.\-#x]*)+")
 
 _PRODUCTS = frozenset({"dot", "dot_general", "ragged_dot", "ragged_dot_general", "convolution"})
-_PRODUCTS_BY_TARGET = re.compile(r"gemm|matmul|gmm|grouped|conv", re.IGNORECASE)
+_PRODUCT_CALLS = frozenset({"gemm", "grouped_gemm", "convolution"})
 _MOVES = frozenset(
     {"gather", "scatter", "scatter-add", "scatter_add", "dynamic_slice", "dynamic-slice", "slice"}
     | {"dynamic_update_slice", "dynamic-update-slice", "copy", "transpose", "concatenate", "pad"}
@@ -72,7 +73,7 @@ def role_of(op: str, opcode: str) -> str:
     """The kind of job that an op does, so that one that came can stand for one that went."""
     if opcode in COLLECTIVES or opcode in ("send", "recv") or exchange_of(op):
         return "exchange"
-    is_product_call = opcode == "custom-call" and _PRODUCTS_BY_TARGET.search(op)
+    is_product_call = opcode == "custom-call" and kind_of_target(op) in _PRODUCT_CALLS
     if op in _PRODUCTS or opcode in _PRODUCTS or is_product_call or is_grouped_gemm(op):
         return "product"
     if op in _SORTS or opcode in _SORTS:

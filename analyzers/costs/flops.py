@@ -6,17 +6,14 @@ Products, convolutions and attention count; elementwise work does not, as it doe
 from __future__ import annotations
 
 import json
-import re
 from typing import NamedTuple
 
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.analyzers.costs.products import is_grouped_call, products_of
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Array, arrays_of
+from moeprof.vocabulary import kind_of_target
 
-_CONVOLUTION = re.compile(r"^__cudnn\$conv(\w+)$")
-_ATTENTION = re.compile(r"^__cudnn\$fmha(\w*)$")
-_TE_ATTENTION = re.compile(r"^te_fused_attn")
 _MASKED = frozenset({"CAUSAL", "PADDING_CAUSAL", "CAUSAL_BOTTOM_RIGHT"})
 
 
@@ -61,28 +58,26 @@ def flops_of(program: Program, op: Op) -> Flops:
 
 
 def _of_call(program: Program, op: Op) -> Flops:
-    if name := _CONVOLUTION.match(op.target):
-        known = _convolution(program, op, name.group(1))
+    kind = kind_of_target(op.target)
+    if kind == "convolution":
+        known = _convolution(program, op, op.target)
         return Flops(*known, "convolution") if known else Flops(None, "", "convolution")
-    if name := _ATTENTION.match(op.target):
-        return _attention(program, op, is_backward="Backward" in name.group(1))
-    if _TE_ATTENTION.match(op.target):
-        return Flops(None, "", "attention")
+    if kind == "attention":
+        return _attention(program, op, is_backward="Backward" in op.target)
     if is_grouped_call(op):
         return Flops(None, "", "grouped gemm")
     if exchange_of(op.target):
         return Flops(0, "", "exchange")
-    is_product = "matmul" in op.target or "gemm" in op.target
-    return Flops(None, "", "gemm") if is_product else NO_PRODUCTS
+    return Flops(None, "", "gemm") if kind == "gemm" else NO_PRODUCTS
 
 
 def _convolution(program: Program, op: Op, way: str) -> tuple[int, str] | None:
     """2 · |output| · |kernel| / output features, windows over the padding counted like others.
 
     A kernel holds the input features of one group, so groups of features need no further factor.
-    Gradients multiply as often as the convolution that they are of, ``way`` says which it is:
-    cuDNN's calls keep its dimension numbers and give (output's gradient, kernel) or (input,
-    output's gradient) as operands.
+    Gradients multiply as often as the convolution that they are of; ``way`` is the target of a
+    call, which says which it is, and empty for an instruction. cuDNN's calls keep its dimension
+    numbers and give (output's gradient, kernel) or (input, output's gradient) as operands.
     """
     if op.opcode != "convolution" and not way:
         return None
@@ -91,9 +86,9 @@ def _convolution(program: Program, op: Op, way: str) -> tuple[int, str] | None:
     if len(arrays) < 2 or not result or arrays[0] is None or arrays[1] is None:
         return None
     output, kernel = result[0], arrays[1]
-    if way == "BackwardInput":
+    if way.endswith("BackwardInput"):
         output = arrays[0]
-    elif way == "BackwardFilter":
+    elif way.endswith("BackwardFilter"):
         output, kernel = arrays[1], result[0]
     place = int(op.details.get("kernel_output", -1))
     if not 0 <= place < len(kernel.dims) or not kernel.dims[place]:

@@ -8,18 +8,16 @@ hipBLASLt call. Of a grouped product's call nothing but the shapes of its operan
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.analyzers.classify.targets import is_grouped_gemm
+from moeprof.analyzers.classify.targets import is_dot_call, is_grouped_gemm
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Array, arrays_of
 
-_MATMUL_CALL = re.compile(r"^__cublas\$(gemm|lt\$matmul(\$f8|\$mx)?)$|^__triton_gemm")
 _SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 
 
@@ -59,18 +57,14 @@ def products_of(program: Program, op: Op) -> list[Product]:
 def is_grouped_call(op: Op) -> bool:
     """Whether a custom call multiplies each group's rows by its own matrix."""
     return op.opcode == "custom-call" and (
-        is_grouped_gemm(op.target) or ("ragged_dot" in op.primitive and not _is_matmul(op))
+        is_grouped_gemm(op.target) or ("ragged_dot" in op.primitive and not is_dot_call(op.target))
     )
-
-
-def _is_matmul(op: Op) -> bool:
-    return bool(_MATMUL_CALL.match(op.target))
 
 
 def _of_call(program: Program, op: Op) -> Product | None:
     if is_grouped_call(op):
         return _grouped(_operands(program, op), arrays_of(op.shape))
-    if not _is_matmul(op):
+    if not is_dot_call(op.target):
         return None
     return _general(_operands(program, op), arrays_of(op.shape), _configured(op.config))
 

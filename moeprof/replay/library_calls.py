@@ -15,8 +15,10 @@ from moeprof.errors import ReplayError
 from moeprof.replay.ops import Op
 from moeprof.replay.precision import precision
 from moeprof.replay.shapes import Array, array_of, parts_of
+from moeprof.vocabulary import target
 
-_GEMMS = ("__cublas$gemm", "__cublas$lt$matmul")
+_GEMM = ("cuBLAS", "gemm")
+"""Library and kind of the calls whose configuration is GemmBackendConfig."""
 _NO_ALGORITHM = "ALG_UNSET"
 _LISTS = {
     "lhs_contracting": "lhs_contracting_dimensions",
@@ -32,7 +34,8 @@ def custom_call(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
     Raises:
         ReplayError: the library's function, or how it is called, has no translation.
     """
-    if op.target in _GEMMS:
+    entry = target(op.target)
+    if entry is not None and (entry.library, entry.kind) == _GEMM:
         return _gemm(op, names, operands)
     raise ReplayError(f"{op.name} calls {op.target!r}, which has no translation")
 

@@ -21,7 +21,7 @@ from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.xspace.space import Flags, Int64s
-from moeprof.tables.kernel_names import stream_kind_of
+from moeprof.vocabulary import stream_kind_of
 
 _DEVICES, _HOSTS = "/device:", "/host:"
 _KINETO = {

@@ -20,8 +20,8 @@ from moeprof.ingest.placing.serial import SERIAL_KINDS
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Int64s
-from moeprof.tables.kernel_names import COMMUNICATION, moves_as
 from moeprof.units import format_ns
+from moeprof.vocabulary import COMMUNICATION, kind_of_kernel
 
 LONGEST, MEDIAN = 5, 10
 """Longer than so many times the longest, and the median, of the others."""
@@ -140,7 +140,7 @@ def _judged(
         return None
     name = labels.texts[row["name"]]
     opcode = str(opcodes.iat[row["instruction"]]) if has_op else ""
-    waits = moves_as(name) in COMMUNICATION or opcode.startswith(_COLLECTIVES)
+    waits = kind_of_kernel(name) in COMMUNICATION or opcode.startswith(_COLLECTIVES)
     if waits and own <= (starts[at] - starts[is_mine].min()):
         return None
     return Endless(

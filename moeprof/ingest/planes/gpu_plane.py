@@ -22,7 +22,7 @@ from moeprof.ingest.planes.record import (
 )
 from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
 from moeprof.tables.intervals import last_begun
-from moeprof.tables.kernel_names import stream_kind_of
+from moeprof.vocabulary import stream_kind_of
 
 _DETAILS = ("kernel_details", "memcpy_details", "Memset_details", "memset_details")
 _NUMBERS = ("correlation_id", "program_id", "cuda_graph_id", "cuda_graph_node_id")

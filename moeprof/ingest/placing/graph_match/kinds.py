@@ -11,7 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.tables.kernel_names import CUSTOM_EXCHANGES, family_of
+from moeprof import vocabulary
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,27 +33,28 @@ KERNELS = (
 """Kinds of device work. ``named`` is what carries the name of an instruction, ``foreign`` what
 belongs to none: a graph recorded as one piece, a copy from or to the host, a wait."""
 
-_KERNEL_PATTERNS = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
-    for pattern, kind in (
-        (r"^(cuda|hip)?[_ ]?graph([_ ]|$)|graph_?launch", "foreign"),
-        (r"h2d|d2h|htod|dtoh|(host|device)to(host|device)(?<!devicetodevice)", "foreign"),
-        (r"all_?reduce\w*kernel", "all-reduce"),
-        (r"all_?to_?all", "exchange"),
-        (r"batch_?memcpy", "copy"),
-        (r"fmha|flash|attention|sdpa", "attention"),
-        (r"conv(?!ert)|winograd|implicit_?gemm|dgrad|wgrad|naive_conv", "conv"),
-        (r"radix|\bcub\b|rocprim|merge_?sort|top_?k", "sort"),
-        (r"nvjet|gemm|gemv|cutlass|cublas|hipblas|rocblas|^cijk_|splitk|matmul|xmma", "gemm"),
-    )
-)
+_GRAPH = re.compile(r"^(cuda|hip)?[_ ]?graph([_ ]|$)|graph_?launch", re.IGNORECASE)
+"""A graph that the profiler recorded as one piece."""
 
 _COLLECTIVES = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "all_reduce": "all-reduce",
 }
-"""By the kind that `kernel_names` tells; any other communication is an exchange."""
+"""By kind of operation in the vocabulary; any other communication is an exchange."""
+_COMPUTES = {
+    "gemm": "gemm",
+    "grouped_gemm": "gemm",
+    "convolution": "conv",
+    "attention": "attention",
+    "sort": "sort",
+    "top_k": "sort",
+}
+"""By kind of operation in the vocabulary: of kernels and of custom calls alike."""
+_FUSIONS = "XLA fusions"
+"""Named by their ops: an instruction that moves data, not a copy of the driver."""
+_PARALLEL_PRIMITIVES = ("CUB", "CUB, rocPRIM")
+"""XLA calls these libraries to sort, which takes scans, histograms and more of theirs."""
 
 INSTRUCTIONS = (
     "fusion",
@@ -76,15 +77,6 @@ INSTRUCTIONS = (
 """Kinds of instructions: ``move`` and ``fill`` are fusions that a copy or a memset can replace,
 ``id`` asks which device it is, ``plain`` is any other opcode."""
 
-_TARGET_PATTERNS = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
-    for pattern, kind in (
-        (r"fmha|attn|attention|flash", "attention"),
-        (r"conv(?!ert)", "conv"),
-        (r"sort|top_?k|cub\$", "sort"),
-        (r"blas|gemm|matmul", "gemm"),
-    )
-)
 _OPCODES = {
     "all-gather": "all-gather",
     "reduce-scatter": "reduce-scatter",
@@ -137,25 +129,31 @@ _AS_A_RULE, _AT_TIMES, _HARDLY = -0.5, -2.0, -4.0
 
 def kernel_kind(name: str, kind: str) -> str:
     """One of `KERNELS` for device work that carries no instruction's name."""
-    if kind == "sync":
+    if kind == "sync" or _GRAPH.search(name):
         return "foreign"
-    found = (found for pattern, found in _KERNEL_PATTERNS if pattern.search(name))
-    first = next(found, "")
-    if first == "foreign":
-        return first
-    return _moved(name) or first or (kind if kind in KERNELS else "other")
+    entry = vocabulary.kernel(name)
+    found = _kind_of_entry(entry) if entry is not None else ""
+    return found or (kind if kind in KERNELS else "other")
 
 
-def _moved(name: str) -> str:
-    """One of `KERNELS` for what moves data; libraries' token exchanges run in custom calls."""
-    family = family_of(name)
-    if family is None or family.library in CUSTOM_EXCHANGES or not family.kind:
+def _kind_of_entry(entry: vocabulary.Entry) -> str:
+    """One of `KERNELS`, or empty; libraries' token exchanges run in custom calls of any kind."""
+    if entry.kind == "host_transfer":
+        return "foreign"
+    if entry.kind in vocabulary.COMMUNICATION and entry.library in vocabulary.token_exchanges():
         return ""
-    if family.stream != "kernel":
-        return family.stream
-    if family.kind in ("copy", "memset"):
-        return family.kind
-    return _COLLECTIVES.get(family.kind, "exchange")
+    if entry.stream in ("copy", "memset"):
+        return entry.stream
+    if entry.kind in ("copy", "memset") and entry.library != _FUSIONS:
+        return entry.kind
+    if entry.kind in vocabulary.COMMUNICATION:
+        return _COLLECTIVES.get(entry.kind, "exchange")
+    return _computed(entry)
+
+
+def _computed(entry: vocabulary.Entry) -> str:
+    """A kind that kernels and instructions have in common; empty where the entry has none."""
+    return "sort" if entry.library in _PARALLEL_PRIMITIVES else _COMPUTES.get(entry.kind, "")
 
 
 def instruction_kind(opcode: str, target: str, details: str, inside: frozenset[str]) -> str:
@@ -169,8 +167,8 @@ def instruction_kind(opcode: str, target: str, details: str, inside: frozenset[s
             return "move"
         return "library fusion" if "kind=kCustom" in details else "fusion"
     if opcode == "custom-call":
-        found = (kind for pattern, kind in _TARGET_PATTERNS if pattern.search(target))
-        return next(found, "custom")
+        entry = vocabulary.target(target)
+        return (_computed(entry) if entry is not None else "") or "custom"
     return _OPCODES.get(opcode.removesuffix("-start"), "plain")
 
 
