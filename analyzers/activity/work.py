@@ -19,7 +19,7 @@ from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import is_work
 from moeprof.vocabulary import COMMUNICATION as KERNELS_OF_COMMUNICATION
-from moeprof.vocabulary import kind_of_kernel
+from moeprof.vocabulary import is_driver_copy, kind_of_kernel
 
 COMPUTE, COMMUNICATION, COPY, NEITHER = range(4)
 
@@ -52,7 +52,8 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     classes = np.full(len(events), COMPUTE, dtype="int8")
     opcodes, rows = trace.hlo_ops["opcode"], sure_rows(events)
     is_kind_of_copy = events["kind"].isin(["copy", "memset"]).to_numpy()
-    classes[is_kind_of_copy | _is_one_of(opcodes, COPIES, rows)] = COPY
+    is_copied = is_kind_of_copy | _is_driver_copy(events)
+    classes[is_copied | _is_one_of(opcodes, COPIES, rows)] = COPY
     is_unknown = _is_unknown_op(events)
     has_body = (events["self_ns"] < events["duration_ns"]).to_numpy()
     classes[has_body & is_unknown] = NEITHER
@@ -62,6 +63,13 @@ def work_classes(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     classes[has_body & _is_one_of(opcodes, LOOPS, rows)] = NEITHER
     classes[~is_work(events)] = NEITHER
     return classes
+
+
+def _is_driver_copy(events: pd.DataFrame) -> np.ndarray:
+    """Whether a piece is a copy or memory set of the driver: in a GPU graph a kernel of its own."""
+    names = events["name"].cat
+    hits = np.array([is_driver_copy(name) for name in names.categories], dtype=bool)
+    return hits.take(names.codes.to_numpy()) if len(events) else hits[:0]
 
 
 def _is_communication(trace: Trace, events: pd.DataFrame) -> np.ndarray:

@@ -32,8 +32,11 @@ COMMUNICATION = frozenset(
 )
 """Kinds that move data between devices, or wait for others to do so."""
 
+_DRIVERS = frozenset({"driver", "rocclr", "AMD's profiler"})
 _SEPARATOR = " ; "
-_NUMBERS = re.compile(r"(?:[._]\d+)+(?=(?:\.kd)?$)")
+_DESCRIPTOR = re.compile(r"\.kd$| \[clone \.kd\]$")
+"""AMD's profiler names a kernel by the symbol of its descriptor, demangled or not."""
+_NUMBERS = re.compile(r"(?:[._]\d+)+$")
 """XLA numbers its instructions and their kernels; no name means more with its number."""
 
 
@@ -63,10 +66,15 @@ def entries() -> tuple[Entry, ...]:
     return tuple(Entry(**row) for row in csv.DictReader(text.splitlines()))
 
 
+def source_name(kernel_name: str) -> str:
+    """A kernel's name as its source has it, whichever profiler recorded it."""
+    return _DESCRIPTOR.sub("", kernel_name)
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def kernel(name: str) -> Entry | None:
     """The row of a kernel, a copy or any other work of a device; None where there is none."""
-    return _first("kernel", _NUMBERS.sub("", name))
+    return _first("kernel", _NUMBERS.sub("", source_name(name)))
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -91,6 +99,12 @@ def kind_of_target(name: str) -> str:
     """Kind of operation of a custom call by its target; empty where no row knows it."""
     entry = target(name)
     return entry.kind if entry else ""
+
+
+def is_driver_copy(name: str) -> bool:
+    """Whether it is the driver's own copy or memory set, be it recorded as a kernel."""
+    entry = kernel(name)
+    return entry is not None and entry.library in _DRIVERS and entry.kind in ("copy", "memset")
 
 
 def direction_of(name: str) -> str:

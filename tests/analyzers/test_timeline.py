@@ -33,6 +33,19 @@ def test_waits_for_streams_and_events_hide_no_communication():
     assert row["events"] == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("MemcpyD2D", "copy"),
+        ("memcpy32_post", "kernel"),  # NVIDIA's driver runs a copy of a graph as a kernel
+        ("__amd_rocclr_copyBuffer.kd", "copy"),
+    ],
+)
+def test_a_copy_is_none_of_compute_however_it_was_launched(name, kind):
+    copied = kernel("dot", 30, 20, name=name, kind=kind)
+    assert parts(kernel("dot", 0, 30), copied) == (30, 0, 20, 0)
+
+
 def test_a_stream_that_is_idle_under_another_leaves_the_device_busy():
     assert parts(kernel("dot", 0, 100, line="1"), kernel("dot", 40, 10, line="2"))[3] == 0
 

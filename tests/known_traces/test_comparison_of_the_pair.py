@@ -26,8 +26,8 @@ def test_the_step_is_the_interval_and_only_idle_time_changed_by_much(found):
     assert step.loc["step", "change_ns"] == -2_830_370.0
     # idle in the first step with command buffers: 7,655,532 and 7,907,757 ns
     assert step.loc["idle", "new_ns"] == 7_781_644.5
-    # compute in it: 47,466,080 and 47,360,048 ns
-    assert step.loc["compute", "new_ns"] == 47_413_064.0
+    # compute in it: 47,373,154 and 47,267,113 ns, without the copies that graphs run as kernels
+    assert step.loc["compute", "new_ns"] == 47_320_133.5
     # the first step lasts 62,353,760 and 60,232,818 ns: what remains lies between the two
     between = step.loc[["between_idle", "between_other"]].sum()
     assert between["base_ns"] == 63_335_130 - 62_353_760

@@ -100,7 +100,7 @@ KERNELS = [
     ("MemcpyP2P", "driver", "permute"),
     ("__amd_rocclr_copyBufferRectAligned.kd", "rocclr", "copy"),
     ("__amd_rocclr_fillBufferAligned.kd", "rocclr", "memset"),
-    ("memcpy32_post", "XLA", "copy"),
+    ("memcpy32_post", "driver", "copy"),
     # XLA's own, by their ops
     ("loop_add_gather_fusion", "any", "gather"),
     ("input_scatter_fusion_4", "any", "scatter"),
@@ -243,6 +243,27 @@ def test_each_row_is_complete(row):
 
 def test_every_kind_of_communication_has_a_meaning():
     assert set(KINDS) >= COMMUNICATION
+
+
+def test_amds_profiler_names_kernels_by_their_descriptor():
+    assert vocabulary.source_name("loop_add_fusion_3.kd") == "loop_add_fusion_3"
+    assert vocabulary.source_name("void f<int>(long*) [clone .kd]") == "void f<int>(long*)"
+    assert vocabulary.source_name("a.kd.b") == "a.kd.b"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("memcpy32_post", True),
+        ("Memset 3", True),
+        ("__amd_rocclr_copyBuffer.kd", True),
+        ("loop_transpose_fusion", False),
+        ("copy.3", False),
+        ("MemcpyD2H", False),
+    ],
+)
+def test_copies_of_the_driver_are_told_from_ops_that_move(name, expected):
+    assert vocabulary.is_driver_copy(name) is expected
 
 
 def test_the_number_of_an_instruction_changes_nothing():

@@ -48,6 +48,7 @@ def test_a_library_kernel_between_two_named_ones_is_the_product_between_them():
     [
         ("Memset 0", "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"),
         ("__amd_rocclr_fillBufferAligned", "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"),
+        ("__amd_rocclr_fillBufferAligned.kd", "Custom_Cijk_Alik_Bljk_BBS_BH_MT256x256x64.kd"),
         ("Memset 3", "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16>"),
         ("Memset 3", "a_name_that_nobody_knows"),
     ],
@@ -59,6 +60,12 @@ def test_libraries_of_any_vendor_are_told_by_what_they_compute(memset, product):
         "custom-call.1",
         "mul.2",
     ]
+
+
+def test_kernels_that_amds_profiler_names_by_their_descriptor_are_known_by_name():
+    found = matched(CHAIN, launch("add_1.kd", "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64.kd", "mul_2.kd"))
+    assert found["op"].tolist() == ["add.1", "custom-call.1", "mul.2"]
+    assert found["confidence"].tolist() == [NAMED, ENCLOSED, NAMED]
 
 
 def test_fusions_that_share_a_kernel_are_told_apart_by_order():

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from moeprof.ingest.placing.graph_match.kinds import KERNELS, kernel_kind
 from moeprof.ingest.placing.graph_match.schedule import Schedule
+from moeprof.vocabulary import source_name
 
 Ints = npt.NDArray[np.int64]
 
@@ -57,6 +58,7 @@ def read_names(names: Sequence[str], kinds: Sequence[str], schedule: Schedule) -
 def _read(name: str, kind: str, schedule: Schedule) -> tuple[int, int, bool]:
     """(kind, slot or -1, whether the name is the instruction's to the letter)."""
     if kind == "kernel":
+        name = source_name(name)
         slot = schedule.slot_of_name.get(name, -1)
         if slot >= 0:
             return KERNELS.index("named"), slot, True
