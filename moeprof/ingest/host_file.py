@@ -42,6 +42,7 @@ from moeprof.ingest.trust.evidence import TIMED
 from moeprof.ingest.trust.merged import merged
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
+from moeprof.specs.hardware import amd_device
 from moeprof.tables.law import Law
 
 
@@ -169,7 +170,22 @@ def _models(head: SpaceHead) -> dict[int, str]:
         if device is not None:
             model = plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string", "")
             models[device] = models.get(device) or str(model)  # a SparseCore's plane names none
-    return models
+    return models | _amd_models(head)
+
+
+def _amd_models(head: SpaceHead) -> dict[int, str]:
+    """AMD's profiler names no device, but tells what those have that ran something: the others of
+    a machine are like these."""
+    found: dict[int, str] = {}
+    for plane in head.planes:
+        device = gpu_ordinal(plane.name)
+        if device is not None and plane.stats.get("device_vendor") == "AMD":
+            facts = [plane.stats.get(name) for name in ("core_count", "clock_rate", "memory_size")]
+            numbers = [fact for fact in facts if isinstance(fact, int)]
+            found[device] = amd_device(*numbers) if len(numbers) == len(facts) else ""
+    named = set(found.values()) - {""}
+    same = named.pop() if len(named) == 1 else ""
+    return {device: model or same for device, model in found.items()}
 
 
 def _platform(head: SpaceHead, record: Record) -> str:

@@ -18,6 +18,8 @@ from moeprof.errors import SelectionError
 _FP8 = re.compile(r"f8e\w+")
 _FP4 = re.compile(r"f4e\w+")
 _HALVES = frozenset({"bf16", "f16"})
+_SAME_MEMORY = 0.01
+"""Share in which memory may differ between devices of one model."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,31 @@ def hardware_of(model: str) -> HardwareSpec | None:
     return next((spec for pattern, spec in _table() if pattern.fullmatch(name)), None)
 
 
+def amd_device(cores: int, clock_khz: int, memory_bytes: int) -> str:
+    """Name of the AMD device with so many compute units, this highest clock and memory.
+
+    AMD's profiler names no device, but tells these. Empty where no device that is known has them,
+    or several have.
+    """
+    found = [
+        row["name"]
+        for row in _rows()
+        if row["vendor"] == "AMD"
+        and (row["cores"], row["clock_MHz"]) == (str(cores), str(round(clock_khz / 1000)))
+        and abs(memory_bytes / 2**30 / float(row["hbm_GiB"]) - 1) < _SAME_MEMORY
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
 @functools.cache
 def _table() -> tuple[tuple[re.Pattern[str], HardwareSpec], ...]:
+    return tuple((re.compile(row["model"], re.IGNORECASE), _spec(row)) for row in _rows())
+
+
+@functools.cache
+def _rows() -> tuple[dict[str, str], ...]:
     text = files("moeprof.specs").joinpath("hardware.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return tuple((re.compile(row["model"], re.IGNORECASE), _spec(row)) for row in rows)
+    return tuple(csv.DictReader(text.splitlines()))
 
 
 def _spec(row: dict[str, str]) -> HardwareSpec:

@@ -1,7 +1,7 @@
 import pytest
 
 from moeprof.errors import SelectionError
-from moeprof.specs.hardware import hardware_keys, hardware_of, load_hardware
+from moeprof.specs.hardware import amd_device, hardware_keys, hardware_of, load_hardware
 
 
 def test_there_are_eighteen_devices_and_each_has_a_source():
@@ -29,6 +29,27 @@ def test_there_are_eighteen_devices_and_each_has_a_source():
 )
 def test_a_device_is_known_by_the_name_that_the_profiler_gives(model, key):
     assert hardware_of(model) == load_hardware(key)
+
+
+@pytest.mark.parametrize(
+    ("cores", "clock_khz", "memory_bytes", "key"),
+    [
+        (110, 1_700_000, 68_702_699_520, "mi250x"),
+        (304, 2_100_000, 206_141_652_992, "mi300x"),
+        (304, 2_100_000, 274_861_129_728, "mi325x"),
+        (256, 2_200_000, 309_220_868_096, "mi350x"),
+        (256, 2_400_000, 309_220_868_096, "mi355x"),
+    ],
+)
+def test_an_amd_device_is_known_by_its_units_clock_and_memory(cores, clock_khz, memory_bytes, key):
+    assert hardware_of(amd_device(cores, clock_khz, memory_bytes)) == load_hardware(key)
+
+
+@pytest.mark.parametrize(
+    "facts", [(304, 2_100_000, 2**37), (128, 2_400_000, 309_220_868_096), (0, 0, 0)]
+)
+def test_facts_that_no_device_has_name_none(facts):
+    assert amd_device(*facts) == ""
 
 
 @pytest.mark.parametrize("model", ["", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 4090", "cpu"])
