@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof import vocabulary
 from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.members import is_partial, with_ranks
@@ -34,23 +35,17 @@ CALLS = Schema(
     ),
 )
 
-_NAMED = (
-    (re.compile(r"AllGather"), "all-gather"),
-    (re.compile(r"AllReduce"), "all-reduce"),
-    (re.compile(r"ReduceScatter"), "reduce-scatter"),
-    (re.compile(r"Broadcast"), "collective-broadcast"),
-    (re.compile(r"SendRecv"), "send-recv"),
-    (re.compile(r"MemcpyP2P|MemcpyPeer"), "peer copy"),
-    (re.compile(r"^%?ragged-all-to-all\b"), "ragged-all-to-all"),
-    (re.compile(r"^%?all-to-all\b"), "all-to-all"),
-    (re.compile(r"^%?all-gather\b"), "all-gather"),
-    (re.compile(r"^%?all-reduce\b"), "all-reduce"),
-    (re.compile(r"^%?reduce-scatter\b"), "reduce-scatter"),
-    (re.compile(r"^%?collective-permute\b"), "collective-permute"),
-    (re.compile(r"^%?collective-broadcast\b"), "collective-broadcast"),
-    (re.compile(r"^%?(send|recv)\b"), "send-recv"),
-)
-"""Names of kernels, then of ops whose program is missing, as XLA writes them."""
+_OPCODES = {
+    "ragged_all_to_all": "ragged-all-to-all",
+    "all_to_all": "all-to-all",
+    "all_gather": "all-gather",
+    "all_reduce": "all-reduce",
+    "reduce_scatter": "reduce-scatter",
+    "broadcast": "collective-broadcast",
+    "permute": "collective-permute",
+    "send_recv": "send-recv",
+}
+"""By kind of operation in the vocabulary: of kernels, and of ops whose program is missing."""
 _VARIANT = re.compile(r"_(?:RING|TREE|COLLNET|NVLS|PAT)(?:_\w+)?(?:\(.*)?$")
 """Algorithm and protocol in the name of an NCCL kernel, chosen anew for each call."""
 _PLACE = ["site", "host", "device", "step"]
@@ -148,8 +143,16 @@ def ranks_by_module(trace: Trace) -> dict[int, int]:
 
 def _unattributed(name: str) -> Site:
     """A communication kernel or op in no known program: nothing but its name tells what it does."""
-    opcode = next((opcode for pattern, opcode in _NAMED if pattern.search(name)), "not known")
-    return Site(-1, -1, name, opcode, (), NOT_KNOWN, NOT_KNOWN)
+    return Site(-1, -1, name, _opcode_of(name), (), NOT_KNOWN, NOT_KNOWN)
+
+
+def _opcode_of(name: str) -> str:
+    """A library's exchange of tokens is no collective: its name tells none."""
+    entry = vocabulary.kernel(name)
+    if entry is None or entry.library in vocabulary.token_exchanges():
+        return "not known"
+    is_copy = entry.kind == "permute" and entry.library == "driver"
+    return "peer copy" if is_copy else _OPCODES.get(entry.kind, "not known")
 
 
 def _kernels(names: pd.Series) -> np.ndarray:

@@ -248,6 +248,22 @@ def test_a_kernel_without_an_op_is_listed_by_its_name():
     assert "call sites without known bytes, as no op or shape tells them: 1" in analysis.notes
 
 
+@pytest.mark.parametrize(
+    ("name", "opcode"),
+    [
+        ("ncclDevKernel_AllToAll_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-to-all"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send-recv"),
+        ("mscclpp::collective::allgatherFullmesh2", "all-gather"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]", "not known"),
+        ("EpDispatchIntraNodeKernel_bf16.kd", "not known"),
+        ("MemcpyP2P", "peer copy"),
+    ],
+)
+def test_the_name_of_a_kernel_without_an_op_says_what_it_does_or_nothing(name, opcode):
+    analysis = collectives(traced([kernel("", 10 * n, 5, name=name) for n in range(4)]))
+    assert analysis.table["opcode"].tolist() == [opcode]
+
+
 def test_a_trace_without_collectives_says_so():
     analysis = collectives(traced([kernel("dot", 0, 5)], (hlo("dot", "dot"),)))
     assert analysis.table.empty

@@ -74,6 +74,8 @@ def test_an_annotation_is_what_the_runtime_does_not_name(tmp_path):
         ("xla_ffi_python_gpu_callback", "callback"),
         ("np.asarray(jax.Array)", "transfer"),
         ("MemcpyD2H", "transfer"),
+        ("hipMemcpyDtoHAsync", "transfer"),
+        ("hipMemcpyDtoDAsync", ""),
         ("MemcpyD2D", ""),
         ("block_until_ready", "wait"),
         ("Wait for rendezvous callback", "rendezvous"),

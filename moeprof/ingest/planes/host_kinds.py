@@ -38,7 +38,7 @@ _KINDS = (
     (WAIT, r"block_until_ready|BlockUntilReady|BlockHostUntil|::Await|^Await|[Ss]ynchronize"),
     (
         TRANSFER,
-        r"np\.asarray\(jax\.Array\)|MemcpyD2H|MemcpyH2D|\b[DH]2[DH] |ToLiteral"
+        r"np\.asarray\(jax\.Array\)|Memcpy(?:D2H|H2D|DtoH|HtoD)|\b[DH]2[DH] |ToLiteral"
         r"|CopyRaw(?:Host|Device)To|BufferFromHost|DevicePut|TransferTo|TransferFrom|CopyToMemorySpace|CopyToDevice"
         r"|^shard_args|shard_arg_fallback|device_get|copy_to_host",
     ),
