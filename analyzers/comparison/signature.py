@@ -17,7 +17,7 @@ from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.targets import component_of_target, exchange_of, is_grouped_gemm
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.schema import Column, Schema
-from moeprof.vocabulary import kind_of_target
+from moeprof.vocabulary import kind_of_target, source_name
 
 SIGNATURES = Schema(
     "signatures",
@@ -65,7 +65,7 @@ def signatures(program: Program, rows: pd.DataFrame, wanted: Iterable[int]) -> p
 
 def kernel_family(name: str) -> str:
     """A kernel's name without template arguments and numbers, which tuning chooses anew."""
-    plain = _NUMBER.sub("#", _TEMPLATE.sub("", name).strip())
+    plain = _NUMBER.sub("#", _TEMPLATE.sub("", source_name(name)).strip())
     return _SEPARATORS.sub("_", plain).strip("_") or name
 
 

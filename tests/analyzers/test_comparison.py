@@ -249,6 +249,7 @@ def test_a_gate_that_cannot_be_read_says_what_can(expression):
 def test_names_that_last():
     assert kernel_family("void nccl_v1::kernel<int, 4>(args)") == "void nccl_v_::kernel"
     assert kernel_family("loop_multiply_fusion_12") == "loop_multiply_fusion"
+    assert kernel_family("loop_multiply_fusion_12.kd") == "loop_multiply_fusion"
     assert (
         scope_of("jit(step)/jvp(layers_3)/while/body/checkpoint/moe/dot_general") == "layers_#/moe"
     )
