@@ -17,10 +17,10 @@ from math import prod
 
 from moeprof.analyzers.classify.facts import Facts
 from moeprof.hlo.program import Op
+from moeprof.vocabulary import kind_of_target
 
 _CHOICES = frozenset({"top_k", "approx_top_k", "argmax", "argmin"})
 _CHOOSING = frozenset({"topk", "sort", "custom-call", "reduce"})
-_ATTENTION_CALL = re.compile(r"(?i)fmha|flash|attn|attention|sdpa|splash")
 _LARGEST_AND_PLACE = re.compile(r"\((b?f\d+)\[[\d,]*\][^(]*, [su]\d+\[")
 """Shape of an argmax: the largest, and where it is."""
 _MOST_EXPERTS = 8192
@@ -141,7 +141,7 @@ def _find_attention(facts: Facts, found: Anchors) -> None:
     for i, op in enumerate(ops):
         if not facts.is_forward[i]:
             continue
-        if op.opcode == "custom-call" and _ATTENTION_CALL.search(op.target):
+        if op.opcode == "custom-call" and kind_of_target(op.target) == "attention":
             pairs.append((i, i, []))
         elif facts.is_product[i] and facts.weight_of(i) is None:
             between: list[int] = []

@@ -48,5 +48,5 @@ HOW = {
     "context": How("function", 0.5),  # in the MoE layer, nobody knows where
     "none": How("none", 0.1),
 }
-"""Ways to know a part. The confidences are shares of time that each names right over the programs of
-``benchmarks/naming``, rounded down."""
+"""Ways to know a part. The confidences are the shares of time that each names right over the
+programs of ``benchmarks/naming``, rounded down."""

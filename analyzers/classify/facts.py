@@ -5,7 +5,6 @@ Which run forward, which show weights of the program as they are, and which mult
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,10 +14,8 @@ import numpy as np
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.values import Values
 from moeprof.hlo.program import FLOATS, Op
+from moeprof.vocabulary import kind_of_target
 
-_PRODUCT_TARGET = re.compile(
-    r"^__cublas\$|^__onednn\$(lt_)?matmul|^__triton_gemm|hipblaslt|matmul", re.IGNORECASE
-)
 _SHOWS = frozenset(
     {"copy", "bitcast", "bitcast-convert", "convert", "reshape", "transpose", "slice", "broadcast"}
     | {"dynamic-slice", "all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
@@ -237,4 +234,4 @@ def _multiplies(values: Values, i: int) -> bool:
             for reader in values.read_by[i]
             for m in (reader, *values.read_by[reader])
         )
-    return op.opcode == "custom-call" and bool(_PRODUCT_TARGET.search(op.target))
+    return op.opcode == "custom-call" and kind_of_target(op.target) == "gemm"

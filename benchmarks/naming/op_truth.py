@@ -18,8 +18,8 @@ The first rule that speaks decides:
    The end of an asynchronous collective is what its start is.
 3. A fusion with matrix products is what the lines of these are; a product with the weights of
    several lines at once, which are sliced out of its result, what these are. On a line that is
-   grouped_gemm a product is that alone; what multiplies nothing there (masks, changes of layout) may be
-   ``expert_elementwise`` as well, by this or any rule below.
+   grouped_gemm a product is that alone; what multiplies nothing there (masks, changes of layout)
+   may be ``expert_elementwise`` as well, by this or any rule below.
 4. Any op is what its own line is; the innermost line with a truth counts. A backward op carries
    the line of its forward, so it has the same component.
 5. A fusion without such a line is what the first of its parts with one is, from its root inwards
