@@ -6,7 +6,8 @@
 The corpus is in ``benchmarks/naming/programs``: training steps as people write them, without
 scopes unless their origin has them, whose lines say in a comment what they are. Each is captured
 on CPU devices (three steps) and compiled for H100 GPUs without one; ops of the latter count by the
-cost model of `cost_model`. All op time is the denominator: self time, no table's cut. What is right
+cost model of `cost_model`. All op time is the denominator: self time, no table's cut (of a program
+of the corpus the median of its steps, as it runs on a busy machine). What is right
 for an op is in `op_truth`, rule by rule; an op without a source has the truth of what uses it or
 made its operands, a backward op that of its forward's line. ``unattributed`` is wrong.
 
@@ -23,6 +24,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "naming"))
@@ -33,7 +35,7 @@ from machine import machine
 from scoring import Score, calibration, largest_wrong, of_capture, of_program
 from source_truth import of_json, of_script
 
-READERS = {"cpu": of_capture, "h100": of_program}
+READERS = {"cpu": partial(of_capture, typical=True), "h100": of_program}
 MOST_LOST = 2.0
 """Points that a variant may lose."""
 COLUMNS = ("right", "guessed", "unattributed", "inherited", "untold")

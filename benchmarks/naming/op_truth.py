@@ -230,10 +230,10 @@ def _sums_gradients(graph: Graph, node: Node) -> bool:
     if any(names) and not any("transpose(" in n and "/rematted" not in n for n in names):
         return False
     weights = _weight_dims(graph)
-    devices = max(len(node.groups.partition("}")[0].split(",")), 1)
+    devices = len(node.groups.partition("}")[0].split(",")) if node.groups else 0
     parts = [_arrays(graph.nodes[name].shape)[0][1] for name in node.operands]
     sizes = [math.prod(dims) for dims in parts]
-    fits = [_fits(dims, weights, devices) for dims in parts]
+    fits = [any(_is_shard(dims, each, devices) for each in weights) for dims in parts]
     return sum(s for s, fit in zip(sizes, fits, strict=True) if fit) * 2 > sum(sizes)
 
 
@@ -249,12 +249,17 @@ def _weight_dims(graph: Graph) -> set[tuple[int, ...]]:
     return found - {()}
 
 
-def _fits(dims: tuple[int, ...], weights: set[tuple[int, ...]], devices: int) -> bool:
-    longer = [(*dims[:at], d * devices, *dims[at + 1 :]) for at, d in enumerate(dims)]
-    shards = [
-        (*dims[:at], d // devices, *dims[at + 1 :]) for at, d in enumerate(dims) if not d % devices
-    ]
-    return any(_plain(each) in weights for each in (dims, *longer, *shards))
+def _is_shard(dims: tuple[int, ...], weight: tuple[int, ...], devices: int) -> bool:
+    """Whether two arrays are the same or one a shard of the other; 0 devices are any number."""
+    here, there = list(_plain(dims)), list(weight)
+    for size in _plain(dims):
+        if size in there:
+            here.remove(size)
+            there.remove(size)
+    if len(here) != 1 or len(there) != 1:
+        return not here and not there
+    small, large = sorted((*here, *there))
+    return large == small * devices if devices else large % small == 0
 
 
 def _plain(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from op_flow import Graph
 from op_truth import Truth, truths
 from source_truth import NONE, SourceTruth
 
-from moeprof.analyzers.attribution import attribute, classes_of, sums_in_steps
+from moeprof.analyzers.attribution import attribute, classes_of
+from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import open_dump
 from moeprof.tables.trace import Trace
@@ -72,9 +73,13 @@ class Score:
         return {name: round(100 * getattr(self, name), 2) for name in names}
 
 
-def of_capture(path: Path, source: SourceTruth) -> Score:
-    """Score a profile: op time is self time in the used steps, all devices together."""
-    return _scored(*_work_of_capture(open_run(path)), source)
+def of_capture(path: Path, source: SourceTruth, *, typical: bool = False) -> Score:
+    """Score a profile: op time is self time in the used steps, all devices together.
+
+    With `typical` an op's time in a step is the median of its steps: what a thread waits for a
+    core of a busy machine now and then is no op's time.
+    """
+    return of_trace(open_run(path), source, typical=typical)
 
 
 def of_program(path: Path, source: SourceTruth) -> Score:
@@ -83,19 +88,15 @@ def of_program(path: Path, source: SourceTruth) -> Score:
     return _scored(trace, costs(trace), source)
 
 
-def of_trace(trace: Trace, source: SourceTruth) -> Score:
+def of_trace(trace: Trace, source: SourceTruth, *, typical: bool = False) -> Score:
     """The same as `of_capture` of a trace that is open."""
-    return _scored(*_work_of_capture(trace), source)
-
-
-def _work_of_capture(trace: Trace) -> tuple[Trace, pd.DataFrame]:
-    work = sums_in_steps(trace)
-    if "component" not in work:
-        work = attribute(trace, work)
-    keys = ["module", "op", "component", "evidence"]
-    groups = work.groupby(keys, sort=False, observed=True)["self_ns"].sum().reset_index()
-    groups = groups.astype({"op": "str", "component": "str", "evidence": "str"})
-    return trace, groups.rename(columns={"self_ns": "weight"})
+    work = attribute(trace, window(trace).events)
+    keys = ["module", "op", "component", "evidence", "host", "device"]
+    by_step = work.groupby([*keys, "step"], observed=True)["self_ns"].sum().unstack(fill_value=0)
+    times = by_step.median(axis=1) if typical else by_step.sum(axis=1)
+    table = times.rename("weight").reset_index()
+    table = table.astype({"op": "str", "component": "str", "evidence": "str"})
+    return _scored(trace, table.groupby(keys[:4])["weight"].sum().reset_index(), source)
 
 
 def _scored(trace: Trace, work: pd.DataFrame, source: SourceTruth) -> Score:
