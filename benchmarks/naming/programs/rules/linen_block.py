@@ -72,26 +72,24 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    sizes: dict
-
     @nn.compact
     def __call__(self, ids):
-        n = self.sizes
-        embed = nn.Embed(n["v"], n["d"])
+        embed = nn.Embed(SIZES["v"], SIZES["d"])
         x = embed(ids)  # is: embedding
-        x = x + self.param("pos", nn.initializers.normal(0.02), (n["s"], n["d"]))  # is: embedding
-        for _ in range(n["l"]):
+        place = self.param("pos", nn.initializers.normal(0.02), (SIZES["s"], SIZES["d"]))
+        x = x + place  # is: embedding
+        for _ in range(SIZES["l"]):
             y = nn.RMSNorm()(x)  # is: norm
-            x = x + Attention(n["h"])(y)  # is: attention
+            x = x + Attention(SIZES["h"])(y)  # is: attention
             y = nn.RMSNorm()(x)  # is: norm
-            x = x + SparseMoE(n["e"], n["k"], n["f"])(y)  # is: unpermute|combine
+            x = x + SparseMoE(SIZES["e"], SIZES["k"], SIZES["f"])(y)  # is: unpermute|combine
         x = nn.RMSNorm()(x)  # is: norm
         return embed.attend(x)  # is: head
 
 
 def build(devices):
     """Step, its arguments, and where they lie."""
-    model = Decoder(SIZES)
+    model = Decoder()
     tx = optax.adamw(1e-3)
 
     def make():

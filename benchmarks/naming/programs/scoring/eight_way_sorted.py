@@ -117,19 +117,19 @@ def build(devices):
     def make():
         keys = iter(jax.random.split(jax.random.key(13), 9))
 
-        def init(*s, fan):
+        def drawn(*s, fan):
             return jax.random.normal(next(keys), s) * fan**-0.5
 
         n, d, f, e, h = n_blocks, d_model, d_expert, n_experts, SIZES["h"]
         blocks = {
-            "wqkv": init(n, d, 3, h, d // h, fan=d),
-            "wo": init(n, h, d // h, d, fan=d),
-            "wgate": init(n, d, e, fan=d),
-            "win": init(n, e, d, f, fan=d),
-            "wlin": init(n, e, d, f, fan=d),
-            "wout": init(n, e, f, d, fan=f),
+            "wqkv": drawn(n, d, 3, h, d // h, fan=d),
+            "wo": drawn(n, h, d // h, d, fan=d),
+            "wgate": drawn(n, d, e, fan=d),
+            "win": drawn(n, e, d, f, fan=d),
+            "wlin": drawn(n, e, d, f, fan=d),
+            "wout": drawn(n, e, f, d, fan=f),
         }
-        w = {"lookup": init(SIZES["v"], d, fan=d), "blocks": blocks}
+        w = {"lookup": drawn(SIZES["v"], d, fan=d), "blocks": blocks}
         seq = jax.random.randint(next(keys), (SIZES["b"], SIZES["s"] + 1), 0, SIZES["v"])
         return w, jax.tree.map(jnp.zeros_like, w), seq
 

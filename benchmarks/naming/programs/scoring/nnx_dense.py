@@ -16,13 +16,12 @@ SIZES |= json.loads(os.environ.get("SIZES", "{}"))
 
 class Panel(nnx.Module):
     def __init__(self, rngs):
-        n = SIZES
         make = nnx.initializers.normal(0.05)
-        self.pick = nnx.Linear(n["d"], n["e"], use_bias=False, rngs=rngs)
-        self.a = nnx.Param(make(rngs.params(), (n["e"], n["d"], n["f"])))
-        self.b = nnx.Param(make(rngs.params(), (n["e"], n["f"], n["d"])))
-        self.s = nnx.Linear(n["d"], n["f"], rngs=rngs)
-        self.t = nnx.Linear(n["f"], n["d"], rngs=rngs)
+        self.pick = nnx.Linear(SIZES["d"], SIZES["e"], use_bias=False, rngs=rngs)
+        self.a = nnx.Param(make(rngs.params(), (SIZES["e"], SIZES["d"], SIZES["f"])))
+        self.b = nnx.Param(make(rngs.params(), (SIZES["e"], SIZES["f"], SIZES["d"])))
+        self.s = nnx.Linear(SIZES["d"], SIZES["f"], rngs=rngs)
+        self.t = nnx.Linear(SIZES["f"], SIZES["d"], rngs=rngs)
 
     def __call__(self, x):
         z = self.pick(x)  # is: router
