@@ -143,7 +143,7 @@ class Graph:
 
 
 def _node(row: object) -> Node:
-    told: dict[str, object] = row._asdict()  # type: ignore[attr-defined]
+    told: dict[str, object] = row._asdict()
     details = dict(part.partition("=")[::2] for part in str(told["details"]).split())
     return Node(
         name=str(told["op"]),

@@ -27,6 +27,7 @@ The first rule that speaks decides:
    the compiler puts around gathered rows serves the product behind it.
 6. An op without any (a copy, transpose, convert of the compiler's, a loop's slices) is what the
    nearest ops with a truth are that use its result, or that made its operands: both are right.
+   Operands of less than a quarter of the largest one's elements (indices, counts) do not count.
    Tuples, loops and calls between them are seen through, and collectives as well, whose own
    truth counts too; other ops without a truth are steps on the way.
 7. A ``copy`` by opcode may be ``copies`` as well, whatever it copies. So is a copy or memory set
@@ -37,6 +38,7 @@ What is left has no right answer and counts as wrong; the scorer says how much t
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import deque
@@ -136,10 +138,18 @@ def _completed(graph: Graph, own: dict[str, Truth], name: str) -> Truth:
         return Truth(found.components | _nearest(graph, own, graph.after, name), "part")
     if found.components and found.by != "unasked":
         return found
-    near = _nearest(graph, own, graph.after, name) | _nearest(graph, own, graph.before, name)
+    made_of = functools.partial(_made_of, graph)
+    near = _nearest(graph, own, graph.after, name) | _nearest(graph, own, made_of, name)
     if found.by == "unasked":
         return Truth(_ways(near), "collective")
     return Truth(near, "neighbour" if near else "none")
+
+
+def _made_of(graph: Graph, value: Value) -> list[Value]:
+    """What a value is made of, small operands left out."""
+    found = [(each, _elements(graph.nodes[each[0]].shape)) for each in graph.before(value)]
+    most = max((size for _, size in found), default=0)
+    return [each for each, size in found if 4 * size >= most]
 
 
 def _nearest(

@@ -112,14 +112,14 @@ def _keys(tree: ast.Module) -> dict[str, None]:
         elif isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called in _AXES:
-                parts = [each for argument in node.args for each in ast.walk(argument)]  # type: ignore[misc]
+                parts = [each for argument in node.args for each in ast.walk(argument)]
             if called == "dict":
                 found |= dict.fromkeys(k.arg for k in node.keywords if k.arg)
             if called == "param":
                 parts = list(node.args[:1])
             for each in node.keywords:
                 if each.arg in ("data_fields", "meta_fields", "name"):
-                    parts += ast.walk(each.value)  # type: ignore[arg-type]
+                    parts += ast.walk(each.value)
         for part in parts:
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 found[part.value] = None

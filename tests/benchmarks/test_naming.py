@@ -1,6 +1,7 @@
 """The scorer of names: what is right for an op, and how much of the time is."""
 
 import ast
+import json
 import sys
 from pathlib import Path
 
@@ -16,10 +17,13 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "naming"))
 import naming
 import scoring
 from captures import programs, variants
+from cost_model import costs
 from op_flow import Graph
 from op_truth import truths
 from rename import renamed
 from source_truth import of_json, of_script
+
+from moeprof.ingest.dump import open_dump
 
 SCRIPT = """
 def gate(x, w):
@@ -207,6 +211,38 @@ def test_collectives_of_the_compiler_are_what_they_carry(tmp_path, name, right):
         ),
     )
     assert found[name] == right
+
+
+def test_a_compiled_program_weighs_what_the_cost_model_says(tmp_path):
+    """A loop of 5 rounds moves bytes, a product is bound by its FLOPs; what a fusion holds is 0."""
+    config = json.dumps({"known_trip_count": {"n": "5"}}).encode()
+    big, pair = "bf16[4096,4096]", "(f32[16,8], s32[])"
+    body = computation(
+        "body",
+        parameter("in", pair),
+        op("x", "get-tuple-element", ROWS, "in", extra=((13, 0),)),
+        op("i", "get-tuple-element", "s32[]", "in", extra=((13, 1),)),
+        op("neg", "fusion", ROWS, "x", called=("inner",)),
+        op("out", "tuple", pair, "neg", "i"),
+    )
+    inner = computation("inner", parameter("a", ROWS), op("inside", "negate", ROWS, "a"))
+    ends = computation("ends", parameter("t", pair), op("no", "constant", "pred[]"))
+    entry = computation(
+        "entry",
+        parameter("p", ROWS),
+        parameter("n", "s32[]", 1),
+        parameter("w", big, 2),
+        op("start", "tuple", pair, "p", "n"),
+        dot("product", big, "w", "w"),
+        op("loop", "while", pair, "start", called=("body", "ends"), extra=((43, config),)),
+    )
+    file = tmp_path / "a.hlo.pb"
+    file.write_bytes(hlo_proto(inner, body, ends, entry))
+    found = costs(open_dump(file)).set_index("op")["weight"].to_dict()
+    assert found == {
+        "neg": pytest.approx(5 * 2 * 16 * 8 * 4 / 3.35e12 * 1e9),
+        "product": pytest.approx(2 * 4096**3 / 989.4e12 * 1e9),
+    }
 
 
 def test_a_truth_that_its_ops_would_not_carry_is_refused():

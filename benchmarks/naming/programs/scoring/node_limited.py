@@ -78,7 +78,8 @@ def deliberate(w, x):
     load = jnp.bincount(who.reshape(-1), length=SIZES["e"])  # is: permute|router
     line = jnp.argsort(who.reshape(-1), stable=True)  # is: permute
     token = line // SIZES["k"]  # is: permute
-    routed = jax.lax.ragged_dot(x[token], w.fc1, load)  # is: grouped_gemm|permute
+    routed = x[token]  # is: permute
+    routed = jax.lax.ragged_dot(routed, w.fc1, load)  # is: grouped_gemm
     routed = swiglu(routed)  # is: expert_elementwise
     routed = jax.lax.ragged_dot(routed, w.fc2, load)  # is: grouped_gemm
     routed = routed * share.reshape(-1, 1)[line]  # is: unpermute|combine
