@@ -1,15 +1,15 @@
 """How much of the op time is named right, on programs that the classifier has not seen.
 
-    python benchmarks/naming.py [--half rules|scoring] [--program NAME…] [--cpu] [--h100]
+    python benchmarks/naming.py [--half rules|scoring|none] [--program NAME…] [--cpu] [--h100]
         [--variants] [--given] [--show] [--write NAME] [--cache FOLDER]
 
 The corpus is in ``benchmarks/naming/programs``: training steps as people write them, without
 scopes unless their origin has them, whose lines say in a comment what they are. Each is captured
 on CPU devices (three steps) and compiled for H100 GPUs without one; ops of the latter count by the
-cost model of `cost_model`. All op time is the denominator: self time, no table's cut (of a program
-of the corpus the median of its steps, as it runs on a busy machine). What is right
-for an op is in `op_truth`, rule by rule; an op without a source has the truth of what uses it or
-made its operands, a backward op that of its forward's line. ``unattributed`` is wrong.
+cost model of `cost_model`. All op time is the denominator: self time, no table's cut; an op of the
+corpus counts with the shortest of its steps, as it runs on a busy machine. What is right for an op
+is in `op_truth`, rule by rule; an op without a source has the truth of what uses it or made its
+operands, a backward op that of its forward's line. ``unattributed`` is wrong.
 
 ``--variants`` adds each program renamed and with D = F, E = D or k = 1. ``--given`` scores the
 captures of MaxText in ``tests/data`` and, where it is there, the one of ``../shared/data/naming``.
@@ -35,7 +35,7 @@ from machine import machine
 from scoring import Score, calibration, largest_wrong, of_capture, of_program
 from source_truth import of_json, of_script
 
-READERS = {"cpu": partial(of_capture, typical=True), "h100": of_program}
+READERS = {"cpu": partial(of_capture, least=True), "h100": of_program}
 MOST_LOST = 2.0
 """Points that a variant may lose."""
 COLUMNS = ("right", "guessed", "unattributed", "inherited", "untold")
@@ -155,7 +155,7 @@ def _write(
 
 
 def _chosen(asked: argparse.Namespace) -> Sequence[Program]:
-    if asked.given and not (asked.half or asked.program):
+    if asked.half == "none":
         return []
     return [p for p in programs(asked.half) if not asked.program or p.name in asked.program]
 
@@ -164,7 +164,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--half", choices=(*HALVES, "none"))
     parser.add_argument("--program", nargs="+", default=[])
     for flag in ("cpu", "h100", "variants", "given", "show"):
         parser.add_argument(f"--{flag}", action="store_true")

@@ -73,13 +73,13 @@ class Score:
         return {name: round(100 * getattr(self, name), 2) for name in names}
 
 
-def of_capture(path: Path, source: SourceTruth, *, typical: bool = False) -> Score:
+def of_capture(path: Path, source: SourceTruth, *, least: bool = False) -> Score:
     """Score a profile: op time is self time in the used steps, all devices together.
 
-    With `typical` an op's time in a step is the median of its steps: what a thread waits for a
-    core of a busy machine now and then is no op's time.
+    With `least` an op counts with the shortest of its steps: what a thread waits for a core of a
+    busy machine is no op's time.
     """
-    return of_trace(open_run(path), source, typical=typical)
+    return of_trace(open_run(path), source, least=least)
 
 
 def of_program(path: Path, source: SourceTruth) -> Score:
@@ -88,12 +88,12 @@ def of_program(path: Path, source: SourceTruth) -> Score:
     return _scored(trace, costs(trace), source)
 
 
-def of_trace(trace: Trace, source: SourceTruth, *, typical: bool = False) -> Score:
+def of_trace(trace: Trace, source: SourceTruth, *, least: bool = False) -> Score:
     """The same as `of_capture` of a trace that is open."""
     work = attribute(trace, window(trace).events)
     keys = ["module", "op", "component", "evidence", "host", "device"]
-    by_step = work.groupby([*keys, "step"], observed=True)["self_ns"].sum().unstack(fill_value=0)
-    times = by_step.median(axis=1) if typical else by_step.sum(axis=1)
+    by_step = work.groupby([*keys, "step"], observed=True)["self_ns"].sum().unstack()
+    times = by_step.min(axis=1) if least else by_step.sum(axis=1)
     table = times.rename("weight").reset_index()
     table = table.astype({"op": "str", "component": "str", "evidence": "str"})
     return _scored(trace, table.groupby(keys[:4])["weight"].sum().reset_index(), source)
