@@ -170,11 +170,13 @@ def _nearest(
             seen.add(follower)
             components, by = own[follower[0]]
             is_passage = graph.nodes[follower[0]].opcode in _PASSAGES
-            if components and not is_passage and by != "unasked":
-                found, nearest = found | components, distance
+            if by == "collective" or (components and not is_passage and by != "unasked"):
+                found |= components
             if is_passage or by in ("collective", "unasked"):
                 waiting.appendleft((follower, distance))
-            elif not components:
+            elif components:
+                nearest = distance
+            else:
                 waiting.append((follower, distance + 1))
     return found
 
@@ -247,6 +249,7 @@ def _sums_gradients(graph: Graph, node: Node) -> bool:
     return sum(s for s, fit in zip(sizes, fits, strict=True) if fit) * 2 > sum(sizes)
 
 
+@functools.lru_cache(maxsize=2)
 def _weight_dims(graph: Graph) -> set[tuple[int, ...]]:
     """Dims of each weight and of one layer of a stack, whichever dim counts layers, sorted."""
     found = set()
