@@ -1,8 +1,8 @@
 """Programs of the corpus, their variants, and what they leave behind, kept between runs.
 
-A recording is kept under a digest of the script (its comments included, as they hold the truth),
-its sizes, devices, the recorder and the version of jax: a change of the classifier reads it again
-in a second.
+A recording is kept under a digest of the script without its truth, its sizes and devices, the
+recorder, and the versions of jax and what else it needs. After a change of the classifier or of a
+truth it is read again, in a second.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rename import renamed
+from source_truth import untold
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -105,9 +106,7 @@ def recording(program: Program, kind: str, cache: Path) -> Path:
         RecordError: it could not be made.
     """
     sizes = dict(program.large if kind == "h100" else program.sizes)
-    recorder = (HERE / "record.py").read_text("utf-8")
-    parts = [program.text, program.file_name, sizes, program.devices, recorder, version("jax")]
-    digest = hashlib.sha256(json.dumps([kind, *parts]).encode()).hexdigest()[:16]
+    digest = _digest(kind, program, sizes)
     out = cache / f"{program.name}-{program.variant or 'plain'}-{digest}{SUFFIXES[kind]}"
     if not out.exists():
         script = cache / digest / program.file_name
@@ -117,6 +116,13 @@ def recording(program: Program, kind: str, cache: Path) -> Path:
         _run(kind, script, part, program, sizes)
         part.rename(out)
     return out
+
+
+def _digest(kind: str, program: Program, sizes: Mapping[str, int]) -> str:
+    recorder = (HERE / "record.py").read_text("utf-8")
+    versions = [version(name) for name in ("jax", *program.needs)]
+    parts = [untold(program.text), program.file_name, sizes, program.devices, recorder, versions]
+    return hashlib.sha256(json.dumps([kind, *parts]).encode()).hexdigest()[:16]
 
 
 def _run(kind: str, script: Path, out: Path, program: Program, sizes: Mapping[str, int]) -> None:

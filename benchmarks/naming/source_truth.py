@@ -131,6 +131,11 @@ def of_json(path: Path) -> SourceTruth:
     )
 
 
+def untold(text: str) -> str:
+    """A script without its truth, line by line."""
+    return "\n".join(_COMMENT.sub("", line).rstrip() for line in text.splitlines())
+
+
 def _components(names: Sequence[str], where: str) -> Components:
     unknown = set(names) - MEANINGS.keys()
     if unknown:
