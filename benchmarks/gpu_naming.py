@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "naming"), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE / "naming"))
 
 from captures import Program, programs
 from gpu_machine import gpu_machine
@@ -88,9 +89,9 @@ def main() -> int:
         for program in chosen:
             row = row_of(program, Path(folder), asked.keep)
             document["programs"][program.name] = row
-            told = f"{100 * row['right']:5.1f} %" if "right" in row else f"failed: {row['failed']}"
+            told = f"{row['right']:5.1f} %" if "right" in row else f"failed: {row['failed']}"
             print(f"{program.name:24} {told}", flush=True)
-            low += row.get("right", 0.0) < 0.95
+            low += row.get("right", 0.0) < 95
             asked.out.write_text(json.dumps(document, indent=1) + "\n")
     return low
 
