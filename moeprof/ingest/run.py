@@ -17,7 +17,12 @@ from moeprof.ingest.sources.beside import Beside, Dated, beside
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import routing_notes, routing_of_run
-from moeprof.ingest.sources.run_record import counting_of, meta_damage
+from moeprof.ingest.sources.run_record import (
+    counting_of,
+    jax_version_of,
+    meta_damage,
+    read_meta,
+)
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.stored import open_stored
 from moeprof.ingest.sources.window_record import read_window
@@ -106,6 +111,14 @@ def _named_apart(
             )
 
 
+def _with_version(hosts: list[Host], run: Path | None) -> list[Host]:
+    """Not every profiler records the version of JAX; capture does."""
+    if run is None or all(host.jax_version for host in hosts):
+        return hosts
+    version = jax_version_of(read_meta(run))
+    return [replace(host, jax_version=host.jax_version or version) for host in hosts]
+
+
 def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
     """What a file holds, or why it cannot be read: the other hosts can."""
     try:
@@ -127,6 +140,7 @@ def _with_record(hosts: list[Host], file: Path, around: Beside) -> list[Host]:
     """With the laws of the window that capture recorded; without its counts if of another run."""
     if around.is_of_other_run:
         return [replace(host, counting=None) for host in hosts]
+    hosts = _with_version(hosts, around.run)
     window = read_window(around.run, file, around.left_out)
     if window is not None:
         hosts[0].record.checks.extend(laws_of_window(window))

@@ -17,7 +17,7 @@ from moeprof.ingest.sources.ended import (
     endings_of,
     told,
 )
-from moeprof.ingest.sources.run_record import read_meta
+from moeprof.ingest.sources.run_record import jax_version_of, read_meta
 from moeprof.ingest.trust.evidence import TIMED
 from moeprof.tables.law import Law
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta
@@ -47,8 +47,6 @@ def unrecorded(path: Path) -> Trace:
     endings = endings_of(meta)
     rows = [row for row in _list(meta.get("processes")) if isinstance(row, dict)]
     devices = [d for row in rows for d in _list(row.get("devices")) if isinstance(d, dict)]
-    versions = meta.get("versions")
-    version = versions.get("jax") if isinstance(versions, dict) else None
     platforms = [str(d["platform"]) for d in devices if d.get("platform")]
     empty = {name: schema.frame() for name, schema in FRAMES.items()}
     return Trace(
@@ -57,7 +55,7 @@ def unrecorded(path: Path) -> Trace:
             platform=platforms[0] if platforms else "unknown",
             hosts=tuple(dict.fromkeys(ending.host for ending in endings if ending.host)),
             devices=len(devices),
-            jax_version=version if isinstance(version, str) else "",
+            jax_version=jax_version_of(meta),
             events=0,
             run_folder=str(path),
         ),

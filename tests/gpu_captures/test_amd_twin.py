@@ -26,7 +26,6 @@ HARDWARE = "h200_sxm"
 
 DIFFERENT = {
     r"/run/(path|record/kinds\[\d+\])": "what was read, and the device's name",
-    r"/run/jax_version": "AMD's profiler records no versions",
     r"/run/events|/trust/truncated/detail": "the two annotations are no events",
     r"/run/notes\[\d+\]": "where the steps come from: executions instead of annotations",
     r"/trust/step_ways/(detail|verdict)": "the same: capture counted annotations, none is recorded",

@@ -64,6 +64,13 @@ def _meta_text(run: Path) -> str:
         raise unreadable(path, error) from error
 
 
+def jax_version_of(meta: Mapping[str, object] | None) -> str:
+    """The version of JAX that capture wrote down; empty where there is none."""
+    versions = meta.get("versions") if meta is not None else None
+    version = versions.get("jax") if isinstance(versions, dict) else None
+    return version if isinstance(version, str) else ""
+
+
 def counting_of(run: Path | None, profile: Path) -> Counting | None:
     """How capture counted the steps of a profile in the run folder; None where it did not."""
     meta = read_meta(run) if run is not None else None
