@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE / "naming"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent / "naming"))
 
 from captures import Program, programs
 from gpu_machine import gpu_machine
@@ -30,6 +29,7 @@ from headline import RESULTS
 from scoring import Score, largest_wrong, of_capture
 from source_truth import of_script
 
+HERE = Path(__file__).parent
 LIMIT_S = 120
 
 
