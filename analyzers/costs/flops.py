@@ -11,7 +11,7 @@ from typing import NamedTuple
 from moeprof.analyzers.classify.targets import exchange_of
 from moeprof.analyzers.costs.products import is_grouped_call, products_of
 from moeprof.hlo.program import Op, Program
-from moeprof.hlo.shape import Array, arrays_of
+from moeprof.hlo.shape import Shape, arrays_of
 from moeprof.vocabulary import kind_of_target
 
 _MASKED = frozenset({"CAUSAL", "PADDING_CAUSAL", "CAUSAL_BOTTOM_RIGHT"})
@@ -129,7 +129,7 @@ def _number(value: object) -> int:
     return max(int(str(value)), 0) if value is not None else 0
 
 
-def _first(program: Program, name: str) -> Array | None:
+def _first(program: Program, name: str) -> Shape | None:
     op = program.ops.get(name)
     found = arrays_of(op.shape) if op else ()
     return found[0] if found else None

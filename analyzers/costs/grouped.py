@@ -21,7 +21,7 @@ from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
-from moeprof.hlo.shape import Array, arrays_of
+from moeprof.hlo.shape import Shape, arrays_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -118,7 +118,7 @@ def costs_that_run(trace: Trace) -> pd.DataFrame:
 
 
 def _item_bytes(dtype: str) -> float:
-    return Array(dtype, (1,)).size_bytes if dtype else 0.0
+    return Shape(dtype, (1,)).size_bytes if dtype else 0.0
 
 
 class ModelFlops(NamedTuple):

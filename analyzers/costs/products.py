@@ -16,7 +16,7 @@ import numpy as np
 
 from moeprof.analyzers.classify.targets import is_dot_call, is_grouped_gemm
 from moeprof.hlo.program import Op, Program
-from moeprof.hlo.shape import Array, arrays_of
+from moeprof.hlo.shape import BITS, Shape, arrays_of
 
 _SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 
@@ -79,7 +79,7 @@ def _of_dot(program: Program, op: Op) -> Product | None:
     return _general(_operands(program, op), results, numbers)
 
 
-def _operands(program: Program, op: Op) -> list[Array]:
+def _operands(program: Program, op: Op) -> list[Shape]:
     found = (program.ops.get(name) for name in op.operands)
     return [array for operand in found if operand for array in arrays_of(operand.shape)[:1]]
 
@@ -99,8 +99,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _general(
-    operands: Sequence[Array],
-    results: Sequence[Array],
+    operands: Sequence[Shape],
+    results: Sequence[Shape],
     numbers: dict[str, tuple[int, ...]] | None,
 ) -> Product | None:
     """The product that dimension numbers state; None where they do not fit the operands."""
@@ -119,7 +119,7 @@ def _general(
     return Product(groups, m, k, n, _wider(lhs.dtype, rhs.dtype), results[0].dtype)
 
 
-def _grouped(operands: Sequence[Array], results: Sequence[Array]) -> Product | None:
+def _grouped(operands: Sequence[Shape], results: Sequence[Shape]) -> Product | None:
     """A grouped product by its shapes: [R, K] × [G, K, N] → [R, N], or the gradient of a weight.
 
     That is [R, K] × [R, N] → [G, K, N]; matrices may be stored transposed, so that R comes from
@@ -134,8 +134,8 @@ def _grouped(operands: Sequence[Array], results: Sequence[Array]) -> Product | N
     batch = 1
     if ranks in ((3, 4, 3), (3, 3, 4)):
         batch = results[0].dims[0]
-        floats = [Array(array.dtype, array.dims[1:]) for array in floats[:2]]
-        results = [Array(results[0].dtype, results[0].dims[1:])]
+        floats = [Shape(array.dtype, array.dims[1:]) for array in floats[:2]]
+        results = [Shape(results[0].dtype, results[0].dims[1:])]
     lhs, rhs, result = floats[0], floats[1], results[0]
     if found := _of_rows(lhs, rhs, result):
         return found._replace(groups=batch * found.groups, m=batch * found.m)
@@ -144,7 +144,7 @@ def _grouped(operands: Sequence[Array], results: Sequence[Array]) -> Product | N
     return None
 
 
-def _of_rows(lhs: Array, rhs: Array, result: Array) -> Product | None:
+def _of_rows(lhs: Shape, rhs: Shape, result: Shape) -> Product | None:
     """[R, K] × [G, K, N] → [R, N]."""
     if (len(lhs.dims), len(rhs.dims), len(result.dims)) != (2, 3, 2):
         return None
@@ -155,7 +155,7 @@ def _of_rows(lhs: Array, rhs: Array, result: Array) -> Product | None:
     return Product(rhs.dims[0], rows, k, n, _wider(lhs.dtype, rhs.dtype), result.dtype, True)
 
 
-def _of_weight(lhs: Array, rhs: Array, result: Array) -> Product | None:
+def _of_weight(lhs: Shape, rhs: Shape, result: Shape) -> Product | None:
     """[R, K] × [R, N] → [G, K, N]."""
     if (len(lhs.dims), len(rhs.dims), len(result.dims)) != (2, 2, 3):
         return None
@@ -170,7 +170,5 @@ def _of_weight(lhs: Array, rhs: Array, result: Array) -> Product | None:
 
 def _wider(lhs: str, rhs: str) -> str:
     """Element type whose unit computes a product: the wider of its operands', or one not known."""
-    first, second = Array(lhs, (8,)), Array(rhs, (8,))
-    if not (first.is_known and second.is_known):
-        return lhs if not first.is_known else rhs
-    return max(lhs, rhs, key=lambda dtype: Array(dtype, (8,)).size_bytes)
+    unknown = [dtype for dtype in (lhs, rhs) if dtype not in BITS]
+    return unknown[0] if unknown else max(lhs, rhs, key=BITS.__getitem__)

@@ -114,7 +114,7 @@ def shape_of(op: Op | None, shape_index: str) -> str:
     """The array that a part of an op's result is, as ``bf16[4,8]``; nested parts by their order."""
     if op is None:
         return ""
-    arrays = [f"{dtype}[{','.join(map(str, dims))}]" for dtype, dims in arrays_of(op.shape)]
+    arrays = [array.text for array in arrays_of(op.shape)]
     first = shape_index.partition(".")[0]
     place = int(first) if first.isdigit() else 0
     is_flat = op.shape.count("(") == 1 and shape_index.isdigit()

@@ -7,18 +7,17 @@ that it could not fuse.
 
 from __future__ import annotations
 
-import re
 from math import prod
 
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import RunOp, ran
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
+from moeprof.hlo.shape import arrays_of
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
 _WIDEST = frozenset({"head", "loss"})
-_F32 = re.compile(r"\bf32\[([\d,]+)\]")
 _SMALL = 1 << 24
 """Arrays of fewer bytes (16 MiB) are not worth a change."""
 
@@ -52,7 +51,7 @@ def _logits(run: RunOp) -> int:
     """
     weights = _weights(run.program)
     vocabulary = max((max(pair) for pair in weights), default=0)
-    shapes = [tuple(map(int, dims.split(","))) for dims in _F32.findall(run.op.shape)]
+    shapes = [a.dims for a in arrays_of(run.op.shape) if a.dtype == "f32" and a.dims]
     sizes = [
         4 * prod(dims)
         for dims in shapes

@@ -184,7 +184,7 @@ def test_an_instruction_is_read_from_every_form_of_its_text():
         'source_file="/a b/c.py" source_line=12}'
     )
     assert whole is not None
-    assert (whole.name, whole.opcode, whole.shape) == ("fusion.3", "fusion", "(bf16[8,4],s32[])")
+    assert (whole.name, whole.opcode, whole.shape) == ("fusion.3", "fusion", "(bf16[8,4], s32[])")
     assert (whole.operands, whole.called) == (("p.0", "p.1"), ("fused",))
     assert (whole.op_name, whole.frames) == ("jit(f)/w['a']/add", "/a b/c.py:12:")
     assert (whole.is_root, whole.details) == (True, "kind=kLoop")

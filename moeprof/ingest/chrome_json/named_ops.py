@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo.head import ModuleHead
 from moeprof.ingest.hlo.instruction import Instruction
 from moeprof.ingest.hlo.module import HloModule
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.hlo.shape import Shape
 
 _ENTRY = "unknown"
 _COLLECTIVE = re.compile(
@@ -60,7 +60,7 @@ def _instruction(number: int, named: NamedOp, computations: Mapping[str, str]) -
         computation=computations.get(named.caller, _ENTRY),
         is_root=False,
         opcode=_opcode(named.op, is_caller=called is not None),
-        shape=Shape("", (), -1),
+        shape=Shape(""),
         op_name=named.op_name,
         frames="",
         custom_call_target="",

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction, plain_shape
+from moeprof.hlo.shape import parse_shape
+from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals, Piece, totals_of_pieces
 
 _ALLOCATION = re.compile(
@@ -169,6 +170,6 @@ def _value(found: re.Match[str], allocation: Allocation) -> Value:
         shape_index=(found[3] or "").replace(",", "."),
         size_bytes=int(found[4]),
         offset_bytes=int(found[5]),
-        shape=plain_shape(found[6]),
+        shape=parse_shape(found[6]).text,
         allocation=allocation,
     )

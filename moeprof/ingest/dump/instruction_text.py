@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from moeprof.hlo.shape import parse_shape
+
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*[^*]*\*/")
 _OPERAND = re.compile(r"%?([A-Za-z_][\w.\-]*)\s*(?:,|$)")
@@ -88,11 +90,6 @@ def metadata(text: str) -> dict[str, str]:
     return {name: _unescaped(match[1]) if match else "" for name, match in found.items()}
 
 
-def plain_shape(text: str) -> str:
-    """``bf16[8,4]`` of ``bf16[8,4]{1,0:T(8,128)(2,1)}``; tuples without spaces."""
-    return _LAYOUT.sub("", text).replace(" ", "")
-
-
 def _frame(file: str, line: str) -> str:
     return f"{file}:{line or 0}:" if file else ""
 
@@ -120,9 +117,10 @@ def _shape(text: str) -> tuple[str, str]:
     """The shape at the beginning, where there is one, and what follows it."""
     if text.startswith("("):
         inside = _balanced(text[1:])
-        return plain_shape(f"({inside})"), text[len(inside) + 2 :].lstrip()
+        return parse_shape(f"({inside})").text, text[len(inside) + 2 :].lstrip()
     first, _, rest = text.partition(" ")
-    return (plain_shape(first), rest.lstrip()) if "[" in first.partition("(")[0] else ("", text)
+    has_shape = "[" in first.partition("(")[0]
+    return (parse_shape(first).text, rest.lstrip()) if has_shape else ("", text)
 
 
 def _balanced(text: str) -> str:

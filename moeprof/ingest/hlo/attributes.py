@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
+from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
-from moeprof.ingest.hlo.shape import Shape
 from moeprof.ingest.xspace.wire import signed, text
 
 _LITERAL, _WINDOW, _SLICE, _EXPONENT, _MANTISSA, _PADDING = 8, 15, 17, 18, 19, 21

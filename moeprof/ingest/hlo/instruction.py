@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo import attributes
 from moeprof.ingest.hlo.details import SCALAR_DETAILS, details_text
 from moeprof.ingest.hlo.literal import scalar_value
@@ -20,7 +21,7 @@ from moeprof.ingest.hlo.replica_groups import (
     Groups,
     collective_groups,
 )
-from moeprof.ingest.hlo.shape import Shape, parse_shape
+from moeprof.ingest.hlo.shape import read_shape
 from moeprof.ingest.xspace.wire import WireError, signed, text
 
 _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _PARAMETER, _FUSION_KIND = 1, 2, 3, 7, 8, 9, 11
@@ -197,7 +198,7 @@ class InstructionReader:
     def _shape(self, start: int, end: int) -> Shape:
         key = self._data[start:end]
         if (known := self._shapes.get(key)) is None:
-            known = self._shapes[key] = parse_shape(self._data, start, end)
+            known = self._shapes[key] = read_shape(self._data, start, end)
         return known
 
     def _origin(self, where: Stretch | None) -> tuple[str, int, str]:

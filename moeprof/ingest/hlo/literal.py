@@ -5,8 +5,8 @@ Reads scalars of LiteralProto (xla/xla_data.proto): loop bounds, starts and step
 
 from __future__ import annotations
 
+from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo.messages import Stretch, read_message, whole_numbers
-from moeprof.ingest.hlo.shape import Shape
 
 # dtype -> field of LiteralProto: repeated numbers, or bytes, little-endian
 _NUMBERS = {"pred": 2, "s32": 4, "s64": 5, "u32": 6, "u64": 7}

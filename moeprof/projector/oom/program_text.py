@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from moeprof.ingest.dump.instruction_text import metadata, parse_instruction, plain_shape
+from moeprof.hlo.shape import parse_shape
+from moeprof.ingest.dump.instruction_text import metadata, parse_instruction
 from moeprof.projector.oom.message import ListedBuffer, ProgramText
 from moeprof.projector.oom.sizes import SIZE, size_bytes
 
@@ -122,9 +123,9 @@ def _with(buffer: ListedBuffer, name: str, value: str) -> ListedBuffer:
         source = f"{told['source_file']}{line}" if told["source_file"] else ""
         return replace(buffer, op_name=told["op_name"], source=source)
     if name == "Shape":
-        return replace(buffer, shape=plain_shape(value))
+        return replace(buffer, shape=parse_shape(value).text)
     if name == "Entry Parameter Subshape":
-        return replace(buffer, shape=plain_shape(value), label="parameter", is_argument=True)
+        return replace(buffer, shape=parse_shape(value).text, label="parameter", is_argument=True)
     if name == "Allocation type":
         return replace(buffer, is_argument=buffer.is_argument or "parameter" in value.lower())
     instruction = parse_instruction(value)
