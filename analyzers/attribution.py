@@ -10,7 +10,7 @@ import pandas as pd
 
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.window import window
-from moeprof.hlo.program import Program, programs_in
+from moeprof.hlo.program import Program
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 from moeprof.vocabulary import kind_of_kernel
 
@@ -31,7 +31,8 @@ def programs_of(trace: Trace) -> Mapping[int, Program]:
     Kept for two traces, as several questions ask.
     """
     ran = trace.events if trace.meta.hosts else trace.hlo_ops
-    return programs_in(trace.hlo_ops, ran["module"].unique())
+    modules = sorted(ran["module"].unique().tolist())
+    return {module: trace.programs[module] for module in modules if module in trace.programs}
 
 
 @functools.lru_cache(maxsize=2)

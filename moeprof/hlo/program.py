@@ -1,18 +1,19 @@
-"""The instructions of one program: graph, call chain and source frames.
-
-Built once from its rows of `HLO_OPS`.
-"""
+"""How the instructions of one program hang together: operands, users, callers, views."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+
+from moeprof.hlo.frames import Frame as Frame
+from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.shape import arrays_of
+from moeprof.hlo.table import instructions_of
 
 # Opcodes that show the same numbers in another place, layout or type.
 VIEWS = frozenset(
@@ -25,63 +26,9 @@ _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "
 _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
 FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
-_ARRAY = re.compile(r"[a-z]\w*\[([\d,]*)\]")
 
 
-class Frame(NamedTuple):
-    """One line of the user's program that led to an instruction."""
-
-    file: str
-    line: int
-    function: str
-
-
-@dataclass(frozen=True)
-class Op:
-    """One instruction, its lists split."""
-
-    name: str
-    computation: str
-    is_root: bool
-    opcode: str
-    shape: str
-    size_bytes: int
-    op_name: str
-    target: str
-    operands: tuple[str, ...]
-    called: tuple[str, ...]
-    frames: tuple[Frame, ...]
-    parameter: int
-    details: dict[str, str]
-    replica_groups: str = ""
-    trip_count: int = -1
-    config: str = ""
-
-    @cached_property
-    def dims(self) -> tuple[int, ...]:
-        """Dimensions of an array result; of a tuple's first part."""
-        inside = self.shape.partition("[")[2].partition("]")[0]
-        return tuple(int(d) for d in inside.split(",") if d.isdigit())
-
-    @property
-    def dtype(self) -> str:
-        """Element type; of a tuple's first part."""
-        return self.shape.lstrip("(").partition("[")[0]
-
-    @property
-    def primitive(self) -> str:
-        """Last element of the op_name: the JAX primitive, as far as it survived."""
-        return self.op_name.rpartition("/")[2].rstrip(")")
-
-    @property
-    def group_size(self) -> int:
-        """Devices in the first group of a collective; 0 where it names none."""
-        return len([d for d in self.replica_groups.partition("}")[0].split(",") if d.strip("{ ")])
-
-    @property
-    def base_opcode(self) -> str:
-        """Opcode without the ``-start`` or ``-done`` of its asynchronous halves."""
-        return self.opcode.removesuffix("-start").removesuffix("-done")
+Op = Instruction
 
 
 class Dot(NamedTuple):
@@ -96,28 +43,31 @@ class Dot(NamedTuple):
 class Program:
     """The instructions of one module by name, with users, callers and computations."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
-        """`rows` are the `HLO_OPS` of a single module."""
-        frames: dict[str, tuple[Frame, ...]] = {}
+    def __init__(self, instructions: Iterable[Instruction]) -> None:
+        """Of instructions that share a name, which a sound program has none of, the first counts.
+
+        ``members`` has the instructions of each computation, ``users`` the names of those that
+        take a value as operand, ``callers`` the instruction that calls a computation.
+        """
         self.ops: dict[str, Op] = {}
-        for row in rows.astype(object).itertuples(index=False):  # plain texts iterate faster
-            text = str(row.frames)
-            if text not in frames:
-                frames[text] = _frames(text)
-            self.ops[str(row.op)] = _op(row, frames[text])
         self.members: dict[str, list[Op]] = defaultdict(list)
         self.users: dict[str, list[str]] = defaultdict(list)
         self.callers: dict[str, str] = {}
         self._opcodes: dict[str, frozenset[str]] = {}
         self._roots: dict[str, str] = {}
-        for op in self.ops.values():
-            self.members[op.computation].append(op)
+        ops, members, users = self.ops, self.members, self.users
+        for op in instructions:
+            name = op.name
+            if name in ops:
+                continue
+            ops[name] = op
+            members[op.computation].append(op)
             if op.is_root:
-                self._roots[op.computation] = op.name
+                self._roots[op.computation] = name
             for operand in op.operands:
-                self.users[operand].append(op.name)
+                users[operand].append(name)
             for computation in op.called:
-                self.callers[computation] = op.name
+                self.callers[computation] = name
 
     @cached_property
     def weight_dims(self) -> frozenset[tuple[int, ...]]:
@@ -182,7 +132,7 @@ class Program:
         for member in self.interior(op):
             if member.opcode == "dot" and len(member.operands) == 2:
                 lhs, rhs = (self.outer(op, operand) for operand in member.operands)
-                yield Dot(member, lhs, rhs, "lhs_batch" in member.details)
+                yield Dot(member, lhs, rhs, bool(member.attributes.dot.lhs_batch))
 
     def origin(self, name: str) -> Op | None:
         """The entry parameter that a value is a view of, through loops and calls; else None."""
@@ -226,7 +176,7 @@ class Program:
 
     def _tuple_part(self, op: Op) -> str | None:
         """What ``get-tuple-element`` reads: a tuple's part, a loop's start value, or the source."""
-        index = int(op.details.get("index", 0))
+        index = max(op.attributes.tuple_index, 0)
         source = self.ops.get(op.operands[0])
         for _ in range(_DEEPEST):
             if source is None:
@@ -272,47 +222,54 @@ class Program:
 
 def array_dims(shape: str) -> list[tuple[int, ...]]:
     """Dimensions of each array of a shape in order of size, ones left out: layouts may differ."""
-    return [_plain_dims(int(d) for d in inside.split(",") if d) for inside in _ARRAY.findall(shape)]
+    return [_plain_dims(array.dims) for array in arrays_of(shape)]
 
 
 def _plain_dims(dims: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(d for d in dims if d != 1))
 
 
+class Programs(Mapping[int, Program]):
+    """The programs of `HLO_OPS` by id, each built at the first look at it."""
+
+    def __init__(self, hlo_ops: pd.DataFrame) -> None:
+        """Nothing is read before it is asked for but the ids."""
+        self._table = hlo_ops
+        self._known: dict[int, Program] = {}
+
+    def __getitem__(self, module: int) -> Program:
+        """The program of an id.
+
+        Raises:
+            KeyError: the table has none of that id.
+        """
+        if module not in self._known:
+            rows = self._rows[module]
+            self._known[module] = Program(instructions_of(self._table.iloc[rows]))
+        return self._known[module]
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids, in order."""
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        """How many programs the table has."""
+        return len(self._rows)
+
+    @cached_property
+    def _rows(self) -> dict[int, slice | np.ndarray]:
+        """Rows of each program; a slice, which copies nothing, where they lie side by side."""
+        ids = self._table["module"].to_numpy()
+        order = np.argsort(ids, kind="stable")
+        found, firsts = np.unique(ids[order], return_index=True)
+        rows: dict[int, slice | np.ndarray] = {}
+        for module, mine in zip(found.tolist(), np.split(order, firsts)[1:], strict=True):
+            is_together = int(mine[-1]) - int(mine[0]) == len(mine) - 1
+            rows[module] = slice(int(mine[0]), int(mine[-1]) + 1) if is_together else mine
+        return rows
+
+
 def programs_in(hlo_ops: pd.DataFrame, modules: Iterable[int]) -> dict[int, Program]:
     """The named modules among the rows of `HLO_OPS`, by id."""
-    wanted = set(modules)
-    by_module = hlo_ops.groupby("module", sort=True)
-    return {int(str(m)): Program(rows) for m, rows in by_module if m in wanted}
-
-
-def _frames(text: str) -> tuple[Frame, ...]:
-    found = []
-    for line in text.splitlines():
-        place, _, function = line.rpartition(":")
-        file, _, number = place.rpartition(":")
-        found.append(Frame(file, int(number) if number.isdigit() else 0, function))
-    return tuple(found)
-
-
-def _op(row: object, frames: tuple[Frame, ...]) -> Op:
-    values: dict[str, object] = row._asdict()  # type: ignore[attr-defined]
-    details = dict(part.partition("=")[::2] for part in str(values["details"]).split())
-    return Op(
-        name=str(values["op"]),
-        computation=str(values["computation"]),
-        is_root=bool(values["is_root"]),
-        opcode=str(values["opcode"]),
-        shape=str(values["shape"]),
-        size_bytes=int(str(values["size_bytes"])),
-        op_name=str(values["op_name"]),
-        target=str(values["custom_call_target"]),
-        operands=tuple(str(values["operands"]).split()),
-        called=tuple(str(values["called"]).split()),
-        frames=frames,
-        parameter=int(str(values["parameter"])),
-        details=details,
-        replica_groups=str(values["replica_groups"]),
-        trip_count=int(str(values["trip_count"])),
-        config=str(values["backend_config"]),
-    )
+    every, wanted = Programs(hlo_ops), set(modules)
+    return {module: every[module] for module in every if module in wanted}

@@ -129,6 +129,19 @@ class Shape:
         """Whether its elements are floating-point numbers."""
         return bool(_FLOAT.match(self.dtype))
 
+    @cached_property
+    def layout_texts(self) -> tuple[str, str]:
+        """(orders of the dimensions, memory spaces), those of each array between ``;``.
+
+        Empty where all lie row by row, or in the space of number 0: ``0,1``, ``;0,2,1``, ``5``.
+        """
+        layouts = [",".join(map(str, leaf.layout)) for leaf in self.leaves]
+        spaces = [str(leaf.space or "") for leaf in self.leaves]
+        return (
+            ";".join(layouts) if any(layouts) else "",
+            ";".join(spaces) if any(spaces) else "",
+        )
+
     @property
     def stored_order(self) -> tuple[int, ...]:
         """Dimensions from the outermost in memory inwards."""
@@ -155,27 +168,13 @@ def parse_shape(text: str) -> Shape:
 
 @functools.lru_cache(maxsize=_KEPT)
 def laid_out(text: str, layout: str, space: str) -> Shape:
-    """`parse_shape` with the layouts that `layout_texts` wrote beside it."""
+    """`parse_shape` with the layouts that `Shape.layout_texts` has beside it."""
     shape = parse_shape(text)
     if not layout and not space:
         return shape
     layouts = iter(layout.split(";")) if layout else iter(())
     spaces = iter(space.split(";")) if space else iter(())
     return _placed(shape, layouts, spaces)
-
-
-def layout_texts(shape: Shape) -> tuple[str, str]:
-    """(orders of the dimensions, memory spaces), one of each array between ``;``.
-
-    Empty where all lie row by row, or in the space of number 0: ``0,1``, ``;0,2,1`` and ``5``.
-    """
-    leaves = shape.leaves
-    is_laid_out = any(leaf.layout for leaf in leaves)
-    is_elsewhere = any(leaf.space for leaf in leaves)
-    return (
-        ";".join(",".join(map(str, leaf.layout)) for leaf in leaves) if is_laid_out else "",
-        ";".join(str(leaf.space or "") for leaf in leaves) if is_elsewhere else "",
-    )
 
 
 def row_by_row(order: Sequence[int]) -> bool:

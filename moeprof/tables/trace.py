@@ -9,8 +9,10 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
 from moeprof.tables.lazy import LazyFrame
@@ -261,8 +263,18 @@ class TraceMeta:
     of_other_runs: tuple[str, ...] = ()
 
 
+class _Computed:
+    """What a `Trace` computes of its frames, once.
+
+    Slots, so that it is no part of what a changed copy of the trace is made of.
+    """
+
+    __slots__ = ("_programs",)
+    _programs: Programs
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace:
+class Trace(_Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
     A frame may be given as what reads it; then it is read at the first look at it. Two traces are
@@ -287,6 +299,13 @@ class Trace:
     host_events: LazyFrame = LazyFrame()
     allocations: LazyFrame = LazyFrame()
     host_facts: LazyFrame = LazyFrame()
+
+    @property
+    def programs(self) -> Mapping[int, Program]:
+        """The programs of ``hlo_ops`` by id, each built at the first look at it."""
+        if not hasattr(self, "_programs"):
+            object.__setattr__(self, "_programs", Programs(self.hlo_ops))
+        return self._programs
 
     def __repr__(self) -> str:
         """Short, and reads no frame."""

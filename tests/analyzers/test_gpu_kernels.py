@@ -21,6 +21,7 @@ from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.timeline import timeline
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of
+from moeprof.hlo.table import instructions_of
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 US = 1000
@@ -262,7 +263,7 @@ def test_a_wrapped_call_is_compared_with_one_that_is_not():
     rows = run().hlo_ops
     named = rows.reset_index(drop=True)
     wanted = named.index[named["op"].isin(["up", "call", "grad", "sums"])]
-    found = signatures(Program(named), named, wanted).set_index("row")
+    found = signatures(Program(instructions_of(named)), named, wanted).set_index("row")
     ops = {str(named["op"].iat[row]): found.loc[row] for row in wanted}
     assert ops["up"]["op"] == ops["call"]["op"] == "moeprof_grouped_gemm"
     assert ops["grad"]["op"] == ops["sums"]["op"] == "moeprof_grouped_gemm_variable_k"

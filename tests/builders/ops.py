@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.hlo.program import Program
+from moeprof.hlo.table import instructions_of
 from moeprof.tables.trace import HLO_OPS
 
 _NONE = {"int64": -1, "bool": False, "text": "", "label": ""}
@@ -24,4 +25,4 @@ def ops(*rows: dict[str, object]) -> pd.DataFrame:
 
 def program(*rows: dict[str, object]) -> Program:
     """The program that the rows are."""
-    return Program(ops(*rows))
+    return Program(instructions_of(ops(*rows)))

@@ -9,6 +9,7 @@ import pandas as pd
 from builders.work import Row, hlo
 
 from moeprof.hlo.program import Program
+from moeprof.hlo.table import instructions_of
 from moeprof.tables import trace as tables
 
 _EMPTY = {"int64": -1, "float64": 0.0, "bool": False, "text": "", "label": ""}
@@ -18,7 +19,7 @@ def program(*rows: Row) -> Program:
     filled = [
         {c.name: row.get(c.name, _EMPTY[c.kind]) for c in tables.HLO_OPS.columns} for row in rows
     ]
-    return Program(pd.DataFrame(filled))
+    return Program(instructions_of(pd.DataFrame(filled)))
 
 
 def parameter(name: str, shape: str, **more: object) -> Row:

@@ -13,7 +13,6 @@ from moeprof.hlo.shape import (
     Shape,
     arrays_of,
     laid_out,
-    layout_texts,
     parse_shape,
     row_by_row,
     unknown_types,
@@ -40,7 +39,7 @@ def shapes():
 
 @given(shapes())
 def test_a_shape_is_what_its_texts_say(shape):
-    assert laid_out(shape.text, *layout_texts(shape)) == shape
+    assert laid_out(shape.text, *shape.layout_texts) == shape
 
 
 @given(st.text(alphabet="fs32[](){},:<=?b 1S/*", max_size=40))
@@ -71,7 +70,7 @@ def test_an_order_of_dimensions_in_memory():
 
 def test_layouts_of_parts_stand_in_their_order():
     shape = laid_out("(f32[2,3], s32[], (f32[4,5]))", ";;0,1", "5;;")
-    assert layout_texts(shape) == (";;0,1", "5;;")
+    assert shape.layout_texts == (";;0,1", "5;;")
     assert [leaf.layout for leaf in shape.leaves] == [(), (), (0, 1)]
     assert [leaf.space for leaf in shape.leaves] == [5, 0, 0]
 

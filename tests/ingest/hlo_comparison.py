@@ -6,6 +6,7 @@ import json
 
 import hlo_oracle
 
+from moeprof.hlo.frames import frames_text
 from moeprof.ingest.hlo.programs import parse_program
 
 
@@ -19,8 +20,7 @@ def assert_read_as_the_oracle_does(data: bytes) -> int:
     assert program.module.entry == proto.hlo_module.entry_computation_name
     assert program.head.is_scheduled == proto.hlo_module.HasField("schedule")
     for item, fields in zip(program.module.instructions, expected, strict=True):
-        found = item._asdict()
-        found["shape"], found["size_bytes"] = item.shape.text, item.shape.size_bytes
+        found = said(item)
         wanted = dict(fields)
         assert program.backend_config(item.name) == wanted["backend_config"]
         if found["backend_config"].endswith("…"):
@@ -31,6 +31,22 @@ def assert_read_as_the_oracle_does(data: bytes) -> int:
     assert buffers == hlo_oracle.buffers(proto)
     assert program.damage == []
     return len(expected)
+
+
+def said(item) -> dict[str, object]:
+    """An instruction's fields as the oracle names them."""
+    names = {"target": "custom_call_target", "pairs": "source_target_pairs"}
+    names |= {"config": "backend_config"}
+    fields = {names.get(name, name): value for name, value in item._asdict().items()}
+    attributes = item.attributes
+    return fields | {
+        "shape": item.shape,
+        "frames": frames_text(item.frames),
+        "details": attributes.details_text,
+        "fusion_kind": attributes.fusion_kind,
+        "tuple_index": attributes.tuple_index,
+        "direction": attributes.direction,
+    }
 
 
 def assert_derived(proto, program) -> None:

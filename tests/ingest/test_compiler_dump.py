@@ -186,8 +186,8 @@ def test_an_instruction_is_read_from_every_form_of_its_text():
     assert whole is not None
     assert (whole.name, whole.opcode, whole.shape) == ("fusion.3", "fusion", "(bf16[8,4], s32[])")
     assert (whole.operands, whole.called) == (("p.0", "p.1"), ("fused",))
-    assert (whole.op_name, whole.frames) == ("jit(f)/w['a']/add", "/a b/c.py:12:")
-    assert (whole.is_root, whole.details) == (True, "kind=kLoop")
+    assert (whole.op_name, whole.frames) == ("jit(f)/w['a']/add", (("/a b/c.py", 12, ""),))
+    assert (whole.is_root, whole.attributes.fusion_kind) == (True, "kLoop")
     short = parse_instruction("fusion.1265.remat3 = fusion(custom-call.224, add), kind=kOutput")
     assert short is not None
     assert (short.opcode, short.operands, short.shape) == (

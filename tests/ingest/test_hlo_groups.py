@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from builders.protobuf import message, packed
 
+from moeprof.hlo.groups import groups_text
 from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
 from moeprof.ingest.hlo.messages import read_message
 from moeprof.ingest.hlo.replica_groups import (
     GROUPS,
     collective_groups,
-    groups_text,
     iota_groups,
     parse_device_list,
     parse_mesh_axes,

@@ -150,7 +150,9 @@ class RandomProgram:
             item.fusion_kind, item.comparison_direction = "kLoop", "LT"
         if self.maybe():
             item.dimensions.extend(self.dims())
+        if self.maybe():  # no instruction is a product of both kinds
             item.dot_dimension_numbers.lhs_contracting_dimensions.extend(self.dims(2))
+        elif self.maybe():
             ragged = item.ragged_dot_dimension_numbers
             ragged.rhs_group_dimensions.extend(self.dims(2))
             ragged.dot_dimension_numbers.rhs_batch_dimensions.extend(self.dims(2))

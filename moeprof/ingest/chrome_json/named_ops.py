@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from moeprof.hlo.instruction import Instruction
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo.head import ModuleHead
-from moeprof.ingest.hlo.instruction import Instruction
 from moeprof.ingest.hlo.module import HloModule
 from moeprof.ingest.hlo.programs import Program
 
@@ -55,28 +55,11 @@ def _opcode(op: str, *, is_caller: bool) -> str:
 def _instruction(number: int, named: NamedOp, computations: Mapping[str, str]) -> Instruction:
     called = computations.get(named.op)
     return Instruction(
-        name=named.op,
-        id=number,
-        computation=computations.get(named.caller, _ENTRY),
-        is_root=False,
-        opcode=_opcode(named.op, is_caller=called is not None),
-        shape=Shape(""),
-        op_name=named.op_name,
-        frames="",
-        custom_call_target="",
-        operands=(),
+        named.op,
+        _opcode(named.op, is_caller=called is not None),
+        Shape(""),
         called=(called,) if called else (),
-        groups=(),
-        parameter=-1,
-        details="",
-        fusion_kind="",
-        tuple_index=-1,
-        direction="",
-        constant=None,
-        channel_id=-1,
-        uses_global_ids=False,
-        source_target_pairs=(),
-        api_version="",
-        backend_config="",
-        schedule=-1,
+        computation=computations.get(named.caller, _ENTRY),
+        op_name=named.op_name,
+        id=number,
     )

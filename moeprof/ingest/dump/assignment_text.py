@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moeprof.hlo.shape import parse_shape
-from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction
+from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.shape import Shape, parse_shape
+from moeprof.ingest.dump.instruction_text import parse_instruction
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals, Piece, totals_of_pieces
 
 _ALLOCATION = re.compile(
@@ -54,7 +55,7 @@ class Value:
     shape_index: str
     size_bytes: int
     offset_bytes: int
-    shape: str
+    shape: Shape
     allocation: Allocation
 
 
@@ -64,7 +65,7 @@ class Assignment:
 
     allocations: list[Allocation] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
-    instructions: dict[str, InstructionText] = field(default_factory=dict)
+    instructions: dict[str, Instruction] = field(default_factory=dict)
     lives: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
 
@@ -170,6 +171,6 @@ def _value(found: re.Match[str], allocation: Allocation) -> Value:
         shape_index=(found[3] or "").replace(",", "."),
         size_bytes=int(found[4]),
         offset_bytes=int(found[5]),
-        shape=parse_shape(found[6]).text,
+        shape=parse_shape(found[6]),
         allocation=allocation,
     )

@@ -6,17 +6,22 @@ a profile, and the questions that need no more answer alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
-from moeprof.ingest.dump.instruction_text import InstructionText
-from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_frame
+from moeprof.hlo.instruction import Instruction
+from moeprof.ingest.frames.of_programs import (
+    buffers_frame,
+    hlo_frame,
+    instructions_frame,
+    modules_frame,
+)
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals
 from moeprof.ingest.hlo.programs import Program
 from moeprof.tables.schema import Schema
-from moeprof.tables.trace import BUFFERS, EVENTS, EXECUTIONS, FRAMES, HLO_OPS, Trace, TraceMeta
+from moeprof.tables.trace import BUFFERS, EVENTS, EXECUTIONS, FRAMES, Trace, TraceMeta
 
 _UNKNOWN: dict[str, object] = {"int64": -1, "float64": 0.0, "bool": False, "text": "", "label": ""}
 
@@ -26,7 +31,7 @@ class ListedProgram:
     """A program of which a text lists buffers, and instructions as far as it names them."""
 
     name: str
-    instructions: Sequence[InstructionText] = ()
+    instructions: Sequence[Instruction] = ()
     buffers: Sequence[Buffer] = ()
     totals: MemoryTotals = field(default_factory=MemoryTotals)
 
@@ -45,7 +50,7 @@ def trace_of_programs(path: str, programs: Mapping[int, Program], notes: Sequenc
 
 def trace_of_lists(path: str, programs: Mapping[int, ListedProgram], notes: Sequence[str]) -> Trace:
     """Programs that were read from texts, by an id of their own."""
-    ops = [row for key, program in programs.items() for row in _ops(key, program.instructions)]
+    ops = {key: _linked(program.instructions) for key, program in programs.items()}
     buffers = [
         {"module": key, "buffer": row.id, **{k: v for k, v in row._asdict().items() if k != "id"}}
         for key, program in programs.items()
@@ -67,7 +72,7 @@ def trace_of_lists(path: str, programs: Mapping[int, ListedProgram], notes: Sequ
     return _trace(
         path,
         notes,
-        hlo_ops=_filled(HLO_OPS, ops),
+        hlo_ops=instructions_frame(ops),
         buffers=_filled(BUFFERS, buffers),
         modules=_filled(FRAMES["modules"], rows),
     )
@@ -85,28 +90,9 @@ def _filled(schema: Schema, rows: Sequence[Mapping[str, object]]) -> pd.DataFram
     return schema.frame([{**blank, **row} for row in rows])
 
 
-def _ops(module: int, listed: Sequence[InstructionText]) -> Iterator[dict[str, object]]:
-    """Rows of `HLO_OPS`; operands that are not listed themselves are left out."""
+def _linked(listed: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions without the operands that are not listed themselves."""
     known = {op.name for op in listed}
-    for op in listed:
-        yield _op(module, op, [name for name in op.operands if name in known])
-
-
-def _op(module: int, op: InstructionText, operands: Sequence[str]) -> dict[str, object]:
-    return {
-        "module": module,
-        "op": op.name,
-        "computation": op.computation,
-        "is_root": op.is_root,
-        "opcode": op.opcode,
-        "shape": op.shape,
-        "op_name": op.op_name,
-        "custom_call_target": op.target,
-        "operands": " ".join(operands),
-        "called": " ".join(op.called),
-        "frames": op.frames,
-        "details": op.details,
-        "trip_count": op.trip_count,
-        "parameter": op.parameter,
-        "fusion_kind": op.fusion_kind,
-    }
+    return [
+        op._replace(operands=tuple(name for name in op.operands if name in known)) for op in listed
+    ]

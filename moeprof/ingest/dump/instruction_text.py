@@ -1,4 +1,4 @@
-"""Question: what does one HLO instruction say, where it is written as text?
+"""Reads one HLO instruction where it is written as text.
 
 As the compiler prints it in dumps, in buffer assignments and in out-of-memory messages::
 
@@ -9,10 +9,11 @@ As the compiler prints it in dumps, in buffer assignments and in out-of-memory m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-from moeprof.hlo.shape import parse_shape
+from moeprof.hlo.attributes import Attributes, DotDims
+from moeprof.hlo.frames import Frames, parse_frames
+from moeprof.hlo.instruction import NO_SHAPE, Instruction
+from moeprof.hlo.shape import Shape, parse_shape
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*[^*]*\*/")
@@ -28,37 +29,12 @@ _FIELD = {
 }
 
 
-@dataclass(frozen=True)
-class InstructionText:
-    """An instruction as far as its text tells; what it does not is empty, ``parameter`` -1.
-
-    ``shape`` is the result as ``dtype[dims]``, without layouts, tuples in brackets; ``details`` are
-    those of `HLO_OPS`.
-    """
-
-    name: str
-    opcode: str
-    shape: str = ""
-    operands: tuple[str, ...] = ()
-    called: tuple[str, ...] = ()
-    op_name: str = ""
-    target: str = ""
-    fusion_kind: str = ""
-    parameter: int = -1
-    computation: str = "main"
-    is_root: bool = False
-    details: str = ""
-    trip_count: int = -1
-    frames: str = ""
-
-
-def parse_instruction(text: str) -> InstructionText | None:
-    """Read an instruction; None where the text is none."""
+def parse_instruction(text: str, computation: str = "main") -> Instruction | None:
+    """Read an instruction, as far as its text tells; None where the text is none."""
     head = _NAME.match(text)
     if head is None:
         return None
-    rest = text[head.end() :]
-    shape, rest = _shape(rest)
+    shape, rest = _shape(text[head.end() :])
     opcode, bracket, rest = rest.partition("(")
     opcode = opcode.strip()
     if not bracket or not re.fullmatch(r"[a-z][\w\-]*", opcode):
@@ -67,19 +43,19 @@ def parse_instruction(text: str) -> InstructionText | None:
     attributes = rest[len(inside) :]
     fields = metadata(attributes)
     number = inside.strip()
-    return InstructionText(
-        name=head[1],
-        opcode=opcode,
-        shape=shape,
-        operands=_operands(inside),
-        called=tuple(_CALLED.findall(attributes)),
-        op_name=fields["op_name"],
-        frames=_frame(fields["source_file"], fields["source_line"]),
-        target=fields["target"],
-        fusion_kind=fields["fusion_kind"],
-        parameter=int(number) if opcode == "parameter" and number.isdecimal() else -1,
+    return Instruction(
+        head[1],
+        opcode,
+        shape,
+        _operands(inside),
+        tuple(_CALLED.findall(attributes)),
+        _attributes(attributes, fields["fusion_kind"]),
+        computation,
         is_root=text.lstrip().startswith("ROOT "),
-        details=" ".join(_details(attributes, fields["fusion_kind"])),
+        op_name=fields["op_name"],
+        frames=_frames(fields["source_file"], fields["source_line"]),
+        target=fields["target"],
+        parameter=int(number) if opcode == "parameter" and number.isdecimal() else -1,
         trip_count=int(fields["trip_count"] or -1),
     )
 
@@ -90,37 +66,39 @@ def metadata(text: str) -> dict[str, str]:
     return {name: _unescaped(match[1]) if match else "" for name, match in found.items()}
 
 
-def _frame(file: str, line: str) -> str:
-    return f"{file}:{line or 0}:" if file else ""
+def _frames(file: str, line: str) -> Frames:
+    return parse_frames(f"{file}:{line or 0}:") if file else ()
 
 
-def _details(attributes: str, fusion_kind: str) -> Iterator[str]:
-    """What `HLO_OPS` says in ``details``, as far as the attributes tell."""
-    if fusion_kind:
-        yield f"kind={fusion_kind}"
-    if index := re.search(r"\bindex=(\d+)", attributes):
-        yield f"index={index[1]}"
-    if dimensions := re.search(r"(?<![a-z_])dimensions=\{([\d,]+)\}", attributes):
-        yield f"dimensions={dimensions[1]}"
-    if direction := re.search(r"\bdirection=(\w+)", attributes):
-        yield f"direction={direction[1]}"
-    for side in ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch"):
-        if numbers := re.search(rf"\b{side}_dims=\{{([\d,]+)\}}", attributes):
-            yield f"{side}={numbers[1]}"
+def _attributes(text: str, fusion_kind: str) -> Attributes:
+    index, direction = re.search(r"\bindex=(\d+)", text), re.search(r"\bdirection=(\w+)", text)
+    sides = DotDims._fields[:4]
+    return Attributes(
+        fusion_kind=fusion_kind,
+        tuple_index=int(index[1]) if index else -1,
+        dimensions=_numbers(text, r"(?<![a-z_])dimensions"),
+        direction=direction[1] if direction else "",
+        dot=DotDims(*(_numbers(text, rf"\b{side}_dims") for side in sides)),
+    )
+
+
+def _numbers(text: str, name: str) -> tuple[int, ...]:
+    found = re.search(rf"{name}=\{{([\d,]+)\}}", text)
+    return tuple(int(part) for part in found[1].split(",") if part) if found else ()
 
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\(['\"\\])", r"\1", text)
 
 
-def _shape(text: str) -> tuple[str, str]:
+def _shape(text: str) -> tuple[Shape, str]:
     """The shape at the beginning, where there is one, and what follows it."""
     if text.startswith("("):
         inside = _balanced(text[1:])
-        return parse_shape(f"({inside})").text, text[len(inside) + 2 :].lstrip()
+        return parse_shape(f"({inside})"), text[len(inside) + 2 :].lstrip()
     first, _, rest = text.partition(" ")
     has_shape = "[" in first.partition("(")[0]
-    return (parse_shape(first).text, rest.lstrip()) if has_shape else ("", text)
+    return (parse_shape(first), rest.lstrip()) if has_shape else (NO_SHAPE, text)
 
 
 def _balanced(text: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from moeprof.ingest.dump.instruction_text import InstructionText, parse_instruction
+from moeprof.hlo.frames import Frame, Frames
+from moeprof.hlo.instruction import Instruction
+from moeprof.ingest.dump.instruction_text import parse_instruction
 
 MARK = "HloModule "
 _MODULE = re.compile(r"HloModule ([\w.\-]+)")
@@ -28,12 +30,12 @@ class _Sources:
 
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
 
-    def frames(self, number: int) -> str:
-        """``file:line:function`` per line, innermost first; empty where unknown."""
+    def frames(self, number: int) -> Frames:
+        """The lines that lead to a frame, innermost first; none where unknown."""
         frames = self.tables.get("StackFrames", {})
         # some versions print a parent as its number plus one, so that the outermost is its own
         is_shifted = dict(_NUMBER.findall(frames.get(1, ""))).get("parent_frame_id") == "1"
-        lines: list[str] = []
+        lines: list[Frame | None] = []
         while number in frames and len(lines) < _MOST_FRAMES:
             told = dict(_NUMBER.findall(frames[number]))
             lines.append(self._line(int(told.get("file_location_id", 0))))
@@ -41,16 +43,16 @@ class _Sources:
             if parent == number:
                 break
             number = parent
-        return "\n".join(line for line in lines if line)
+        return tuple(line for line in lines if line is not None)
 
-    def _line(self, location: int) -> str:
+    def _line(self, location: int) -> Frame | None:
         told = dict(_NUMBER.findall(self.tables.get("FileLocations", {}).get(location, "")))
         names = (("FileNames", "file_name_id"), ("FunctionNames", "function_name_id"))
         file, function = (
             self.tables.get(table, {}).get(int(told.get(key, 0)), "").strip('"')
             for table, key in names
         )
-        return f"{file}:{told.get('line', 0)}:{function}" if file else ""
+        return Frame(file, int(told.get("line", 0)), function) if file else None
 
 
 def module_name(text: str) -> str:
@@ -59,7 +61,7 @@ def module_name(text: str) -> str:
     return found[1] if found else ""
 
 
-def parse_module_text(text: str) -> Iterator[InstructionText]:
+def parse_module_text(text: str) -> Iterator[Instruction]:
     """Instructions of all computations, in the order of the text."""
     sources, table, computation = _Sources(), "", ""
     for line in text.splitlines():
@@ -70,8 +72,8 @@ def parse_module_text(text: str) -> Iterator[InstructionText]:
         elif head := _COMPUTATION.match(line):
             table, computation = "", head[1]
         elif computation and line.startswith("  "):
-            found = parse_instruction(line)
+            found = parse_instruction(line, computation)
             if found is not None:
                 frame = _FRAME.search(line)
-                frames = sources.frames(int(frame[1])) if frame else ""
-                yield replace(found, computation=computation, frames=found.frames or frames)
+                frames = sources.frames(int(frame[1])) if frame else ()
+                yield found if found.frames else found._replace(frames=frames)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeprof.errors import TraceError
+from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.dump.assignment_text import (
     MARK,
     Assignment,
@@ -22,7 +23,6 @@ from moeprof.ingest.dump.assignment_text import (
     totals_of,
 )
 from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists, trace_of_programs
-from moeprof.ingest.dump.instruction_text import InstructionText
 from moeprof.ingest.dump.module_text import module_name, parse_module_text
 from moeprof.ingest.hlo.programs import Program, parse_program
 from moeprof.ingest.unreadable import unreadable
@@ -127,14 +127,17 @@ def _of_texts(root: Path, texts: Sequence[_Texts]) -> Trace:
     return trace_of_lists(str(root), programs, notes)
 
 
-def _instructions(part: _Texts, found: Assignment) -> tuple[str, list[InstructionText]]:
+def _instructions(part: _Texts, found: Assignment) -> tuple[str, list[Instruction]]:
     """Name of the program, and its instructions: all of them, else those that make a buffer."""
     if part.module is not None:
         text = part.module.read_text("utf-8", "replace")
         every = list(parse_module_text(text))
         if every:
             return module_name(text) or part.stem, every
-    shapes = {value.op: InstructionText(value.op, "", value.shape) for value in found.values}
+    shapes = {
+        value.op: Instruction(value.op, "", value.shape, computation="main")
+        for value in found.values
+    }
     return part.stem, list({**shapes, **found.instructions}.values())
 
 

@@ -8,16 +8,13 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.table import Columns, columns_of
 from moeprof.ingest.hlo.buffer_assignment import Buffer
-from moeprof.ingest.hlo.instruction import Instruction
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.hlo.replica_groups import Groups, groups_text
 from moeprof.tables.trace import BUFFERS, HLO_OPS, MODULES
 
-Columns = dict[str, Sequence[object]]
-
-# Fields of an instruction that are shown under another name, or not at all.
-_OP_NAMES = {"name": "op", "groups": "replica_groups"}
+# Fields of a buffer that are shown under another name.
 _BUFFER_NAMES = {"id": "buffer"}
 
 
@@ -27,19 +24,13 @@ def hlo_frame(programs: Mapping[int, Program]) -> pd.DataFrame:
     Reads all the programs given. A name is that of one instruction; where a damaged program has it
     again, the first one counts and the damage is noted.
     """
-    read = {key: _named_once(programs[key]) for key in sorted(programs)}
-    items = [item for part in read.values() for item in part]
-    columns: Columns = {
-        _OP_NAMES.get(name, name): values
-        for name, values in zip(Instruction._fields, _transposed(items, Instruction), strict=True)
-    }
-    columns["module"] = _repeated({key: len(part) for key, part in read.items()})
-    columns["shape"] = [item.shape.text for item in items]
-    columns["size_bytes"] = [item.shape.size_bytes for item in items]
-    columns["operands"] = [" ".join(item.operands) for item in items]
-    columns["called"] = [" ".join(item.called) for item in items]
-    columns["replica_groups"] = _group_texts([item.groups for item in items])
-    columns["source_target_pairs"] = _group_texts([item.source_target_pairs for item in items])
+    return instructions_frame({key: _named_once(programs[key]) for key in sorted(programs)})
+
+
+def instructions_frame(programs: Mapping[int, Sequence[Instruction]]) -> pd.DataFrame:
+    """`HLO_OPS` of the instructions of programs, in the order given."""
+    columns = columns_of([item for part in programs.values() for item in part])
+    columns["module"] = _repeated({key: len(part) for key, part in programs.items()})
     return HLO_OPS.frame({name: columns[name] for name in HLO_OPS.names})
 
 
@@ -113,12 +104,3 @@ def _transposed(items: Sequence[tuple[object, ...]], kind: type) -> list[Sequenc
 
 def _repeated(counts: Mapping[int, int]) -> list[int]:
     return [key for key, count in counts.items() for _ in range(count)]
-
-
-def _group_texts(groups: Sequence[Groups]) -> list[str]:
-    """Text of each; instructions that share an object share its text."""
-    texts = {id(group): "" for group in groups}
-    for group in groups:
-        if group and not texts[id(group)]:
-            texts[id(group)] = groups_text(group)
-    return [texts[id(group)] for group in groups]

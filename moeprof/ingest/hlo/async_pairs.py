@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from moeprof.ingest.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Instruction
 
 _COLLECTIVES = frozenset(
     {"all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"}

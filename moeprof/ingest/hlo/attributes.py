@@ -1,112 +1,155 @@
-"""Question: what more does it take to run an instruction again, in one line of ``key=value``?
+"""Reads what an instruction says beside its operands.
 
 Field numbers are those of HloInstructionProto (xla/service/hlo.proto) and of the messages in it
-(xla/xla_data.proto): GatherDimensionNumbers, ScatterDimensionNumbers, PaddingConfig, Window,
-PrecisionConfig, LiteralProto.
+(xla/xla_data.proto): DotDimensionNumbers, RaggedDotDimensionNumbers, ConvolutionDimensionNumbers,
+GatherDimensionNumbers, ScatterDimensionNumbers, PaddingConfig, Window, PrecisionConfig,
+LiteralProto.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
+from typing import Any
 
+from moeprof.hlo.attributes import (
+    Attributes,
+    DotDims,
+    GatherDims,
+    Numbers,
+    Rows,
+    ScatterDims,
+    scalar,
+)
 from moeprof.hlo.shape import Shape
+from moeprof.ingest.hlo.literal import scalar_value
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.xspace.wire import signed, text
 
-_LITERAL, _WINDOW, _SLICE, _EXPONENT, _MANTISSA, _PADDING = 8, 15, 17, 18, 19, 21
-_GATHER, _GATHER_SIZES, _SCATTER, _PRECISION = 33, 34, 48, 51
-_IS_STABLE, _IS_SORTED, _IS_UNIQUE, _COMPARISON = 60, 67, 69, 72
+_LITERAL, _FUSION_KIND, _TUPLE_INDEX, _DIMENSIONS, _WINDOW, _CONVOLUTION = 8, 11, 13, 14, 15, 16
+_SLICE, _EXPONENT, _MANTISSA, _PADDING, _DOT, _GATHER, _GATHER_SIZES = 17, 18, 19, 21, 30, 33, 34
+_SCATTER, _PRECISION, _IS_STABLE, _DIRECTION, _IS_SORTED, _IS_UNIQUE = 48, 51, 60, 63, 67, 69
+_COMPARISON, _RAGGED_DOT = 72, 90
 
-REPEATED = frozenset({_SLICE, _GATHER_SIZES})
-SCALAR = frozenset(
-    {_WINDOW, _EXPONENT, _MANTISSA, _PADDING, _GATHER, _SCATTER, _PRECISION}
-    | {_IS_STABLE, _IS_SORTED, _IS_UNIQUE, _COMPARISON}
+REPEATED = frozenset({_DIMENSIONS, _SLICE, _GATHER_SIZES})
+FIELDS = REPEATED | frozenset(
+    {_LITERAL, _FUSION_KIND, _WINDOW, _CONVOLUTION, _EXPONENT, _MANTISSA, _PADDING, _DOT, _GATHER}
+    | {_SCATTER, _PRECISION, _IS_STABLE, _DIRECTION, _IS_SORTED, _IS_UNIQUE, _COMPARISON}
+    | {_RAGGED_DOT}
 )
-_FLAGS = {_IS_STABLE: "stable", _IS_SORTED: "sorted", _IS_UNIQUE: "unique"}
+"""Fields that say something; besides, a ``get-tuple-element`` says its index, if only by 0."""
+
+_FLAGS = {_IS_STABLE: "is_stable", _IS_SORTED: "is_sorted", _IS_UNIQUE: "is_unique"}
 _BITS = {_EXPONENT: "exponent_bits", _MANTISSA: "mantissa_bits"}
-_GATHER_LISTS = {
-    **{1: "offset_dims", 2: "collapsed", 3: "start_map"},
-    **{5: "operand_batching", 6: "indices_batching"},
-}
-_SCATTER_LISTS = {
-    **{1: "update_window", 2: "inserted", 3: "to_operand"},
-    **{5: "input_batching", 6: "indices_batching"},
-}
+_TEXTS = {_FUSION_KIND: "fusion_kind", _DIRECTION: "direction", _COMPARISON: "comparison"}
+_DOT_LISTS = (1, 2, 3, 4)
+_DOT_OF_RAGGED, _LHS_RAGGED, _RHS_GROUP = 1, 2, 3
+_KERNEL_OUTPUT = 4
+_INDEXED_LISTS = (1, 2, 3, 5, 6)  # of gathers and of scatters, in the order of their values
 _INDEX_VECTOR = 4
+_Indexed = tuple[Numbers, Numbers, Numbers, Numbers, Numbers, int]
+_CORNERS, _WINDOW_NUMBERS = (1, 2, 3), (1, 2, 3, 4, 5, 6, 7)
 # dtype -> field of LiteralProto, and how one number is packed
 _FLOATS = {"f32": (8, "<f"), "f64": (9, "<d"), "f16": (11, "<e"), "bf16": (13, "<H")}
 
 
-def attributes_text(data: bytes, message: Message, opcode: str, shape: Shape) -> str:
-    """What `details_text` leaves out; empty where there is nothing.
-
-    ``layout=0,1`` where the result is not stored row by row, ``literal=0.5`` of a scalar of
-    floats, ``slice=0:4:1,2:8:2`` (start, limit, stride by dimension), ``padding=0:1:0`` (low, high,
-    interior), ``window=3:1:0:0:1:1:0`` (size, stride, low, high, window dilation, base dilation,
-    reversal), dimensions of gather and scatter, ``precision=0,2``, ``algorithm=3``.
+def read_attributes(data: bytes, message: Message, opcode: str, shape: Shape) -> Attributes:
+    """What an HloInstructionProto says, read with `REPEATED` repeated.
 
     Raises:
         WireError: the bytes are damaged.
     """
     numbers, stretches, lists = message
-    parts = [f"layout={_joined(shape.layout)}"] if shape.layout else []
-    parts += [f"{name}=1" for field, name in _FLAGS.items() if numbers.get(field)]
-    parts += [f"{name}={numbers[field]}" for field, name in _BITS.items() if field in numbers]
+    is_element = opcode == "get-tuple-element"
+    index = max(signed(numbers.get(_TUPLE_INDEX, 0)), -1) if is_element else -1
+    if all(FIELDS.isdisjoint(part) for part in message):
+        return _element(index)
+    said: dict[str, Any] = {"tuple_index": index}
     if opcode == "constant" and (literal := stretches.get(_LITERAL)):
-        parts += _float(data, literal, shape)
+        said["constant"] = scalar_value(data, literal, shape)
+        said["literal"] = _float(data, literal, shape)
+    for number, name in _TEXTS.items():
+        if number in stretches:
+            said[name] = text(data, *stretches[number])
+    if dimensions := lists.get(_DIMENSIONS):
+        said["dimensions"] = whole_numbers(data, dimensions)
+    said |= {name: True for number, name in _FLAGS.items() if numbers.get(number)}
+    said |= {name: numbers[number] for number, name in _BITS.items() if number in numbers}
+    said |= _products(data, stretches)
     if slices := lists.get(_SLICE):
-        parts.append(f"slice={_rows(data, slices, (1, 2, 3))}")
+        said["slices"] = _rows(data, slices, _CORNERS)
     if padding := stretches.get(_PADDING):
-        parts.append(f"padding={_rows(data, _inner(data, padding), (1, 2, 3))}")
+        said["padding"] = _rows(data, _inner(data, padding), _CORNERS)
     if window := stretches.get(_WINDOW):
-        parts.append(f"window={_rows(data, _inner(data, window), (1, 2, 3, 4, 5, 6, 7))}")
+        said["window"] = _rows(data, _inner(data, window), _WINDOW_NUMBERS)
     if gather := stretches.get(_GATHER):
-        parts += _dimensions(data, gather, _GATHER_LISTS)
-        parts.append(f"sizes={_joined(whole_numbers(data, lists.get(_GATHER_SIZES)))}")
+        sizes = whole_numbers(data, lists.get(_GATHER_SIZES))
+        said["gather"] = GatherDims(*_indexed(data, gather), sizes)
     if scatter := stretches.get(_SCATTER):
-        parts += _dimensions(data, scatter, _SCATTER_LISTS)
+        said["scatter"] = ScatterDims(*_indexed(data, scatter))
     if precision := stretches.get(_PRECISION):
         told = read_message(data, *precision, (1,))
-        if any(found := whole_numbers(data, told.lists.get(1))):
-            parts.append(f"precision={_joined(found)}")
-        parts += [f"algorithm={told.numbers[2]}"] if told.numbers.get(2) else []
-    if comparison := stretches.get(_COMPARISON):
-        parts.append(f"comparison={text(data, *comparison)}")
-    return " ".join(parts)
+        wanted = whole_numbers(data, told.lists.get(1))
+        said["precision"] = wanted if any(wanted) else ()
+        said["algorithm"] = told.numbers.get(2, 0)
+    return Attributes(**said)
 
 
-def _float(data: bytes, where: Stretch, shape: Shape) -> list[str]:
+@functools.lru_cache(maxsize=1 << 12)
+def _element(tuple_index: int) -> Attributes:
+    """What an instruction says that says its index alone, if any."""
+    return Attributes(tuple_index=tuple_index)
+
+
+def _products(data: bytes, stretches: dict[int, Stretch]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    if dot := stretches.get(_DOT):
+        said["dot"] = DotDims(*_lists(data, dot, _DOT_LISTS))
+    if convolution := stretches.get(_CONVOLUTION):
+        numbers = read_message(data, *convolution).numbers
+        said["kernel_output"] = signed(numbers.get(_KERNEL_OUTPUT, 0))
+    if ragged := stretches.get(_RAGGED_DOT):
+        dot = read_message(data, *ragged).stretches.get(_DOT_OF_RAGGED)
+        dims = _lists(data, dot, _DOT_LISTS) if dot else [(), (), (), ()]
+        said["dot"] = DotDims(*dims, *_lists(data, ragged, (_LHS_RAGGED, _RHS_GROUP)))
+    return said
+
+
+def _float(data: bytes, where: Stretch, shape: Shape) -> float | None:
     if shape.dims or shape.dtype not in _FLOATS:
-        return []
+        return None
     field, form = _FLOATS[shape.dtype]
     content = read_message(data, *where).stretches.get(field)
     if content is None or content[1] - content[0] != struct.calcsize(form):
-        return []
+        return None
     (number,) = struct.unpack(form, data[content[0] : content[1]])
     if shape.dtype == "bf16":  # the upper half of an f32
         (number,) = struct.unpack("<f", struct.pack("<I", number << 16))
-    return [f"literal={number!r}"]
+    return scalar(float(number))
 
 
 def _inner(data: bytes, where: Stretch) -> list[Stretch]:
     return read_message(data, *where, (1,)).lists.get(1, [])
 
 
-def _rows(data: bytes, entries: list[Stretch], fields: tuple[int, ...]) -> str:
-    """Numbers of each message, joined by colons; an empty message is all zeros."""
+def _rows(data: bytes, entries: list[Stretch], fields: tuple[int, ...]) -> Rows:
+    """Numbers of each message; an empty message is all zeros."""
     rows = []
     for start, end in entries:
         numbers = read_message(data, start, end).numbers if end >= 0 else {}
-        rows.append(":".join(str(signed(numbers.get(field, 0))) for field in fields))
-    return ",".join(rows)
+        rows.append(tuple(signed(numbers.get(field, 0)) for field in fields))
+    return tuple(rows)
 
 
-def _dimensions(data: bytes, where: Stretch, names: dict[int, str]) -> list[str]:
-    message = read_message(data, *where, names)
-    found = [(name, whole_numbers(data, message.lists.get(n))) for n, name in names.items()]
-    lists = [f"{name}={_joined(values)}" for name, values in found if values]
-    return [*lists, f"index_vector={message.numbers.get(_INDEX_VECTOR, 0)}"]
+def _lists(data: bytes, where: Stretch, fields: tuple[int, ...]) -> list[Numbers]:
+    lists = read_message(data, *where, fields).lists
+    return [whole_numbers(data, lists.get(field)) for field in fields]
 
 
-def _joined(values: tuple[int, ...]) -> str:
-    return ",".join(map(str, values))
+def _indexed(data: bytes, where: Stretch) -> _Indexed:
+    """The lists of a gather or scatter, and the dimension of its vectors of indices."""
+    message = read_message(data, *where, _INDEXED_LISTS)
+    one, two, three, four, five = (
+        whole_numbers(data, message.lists.get(field)) for field in _INDEXED_LISTS
+    )
+    return one, two, three, four, five, signed(message.numbers.get(_INDEX_VECTOR, 0))

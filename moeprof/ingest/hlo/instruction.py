@@ -1,4 +1,4 @@
-"""Question: what does one HLO instruction say?
+"""Reads one HLO instruction.
 
 Field numbers are those of HloInstructionProto (xla/service/hlo.proto) and OpMetadata
 (xla/xla_data.proto).
@@ -8,38 +8,43 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from moeprof.hlo.attributes import NOTHING_SAID, Attributes
+from moeprof.hlo.frames import Frame, Frames
+from moeprof.hlo.groups import Groups
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo import attributes
-from moeprof.ingest.hlo.details import SCALAR_DETAILS, details_text
-from moeprof.ingest.hlo.literal import scalar_value
+from moeprof.ingest.hlo.attributes import read_attributes
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.hlo.replica_groups import (
     DEVICE_LIST,
     GROUPS,
     IOTA_LIST,
     MESH_LIST,
-    Groups,
     collective_groups,
 )
 from moeprof.ingest.hlo.shape import read_shape
 from moeprof.ingest.xspace.wire import WireError, signed, text
 
-_NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _PARAMETER, _FUSION_KIND = 1, 2, 3, 7, 8, 9, 11
-_TUPLE_INDEX, _CHANNEL, _TARGET, _ID, _OPERANDS, _CALLED, _CONFIG = 13, 26, 28, 35, 36, 38, 43
-_PAIRS, _DIRECTION, _GLOBAL_IDS, _API, _PAYLOAD = 52, 63, 71, 77, 99
-_DIMENSIONS = 14
-_REPEATED = frozenset({_DIMENSIONS, _OPERANDS, _CALLED, GROUPS, _PAIRS}) | attributes.REPEATED
+_NAME, _OPCODE, _SHAPE, _METADATA, _PARAMETER, _CHANNEL, _TARGET = 1, 2, 3, 7, 9, 26, 28
+_ID, _OPERANDS, _CALLED, _CONFIG, _PAIRS, _GLOBAL_IDS, _API, _PAYLOAD = (
+    35,
+    36,
+    38,
+    43,
+    52,
+    71,
+    77,
+    99,
+)
+_REPEATED = frozenset({_OPERANDS, _CALLED, GROUPS, _PAIRS}) | attributes.REPEATED
 _OP_NAME, _SOURCE_FILE, _SOURCE_LINE, _FRAME = 2, 3, 4, 15
 
 _MOST_CONFIG = 4096
 _MOST_GROUPED = 1 << 22  # devices in all distinct groups of a program; far beyond any real one
 _NO_FIELD: Stretch = (0, 0)
-_MORE = frozenset(
-    {_LITERAL, _FUSION_KIND, _DIMENSIONS, _CHANNEL, _TARGET, _CONFIG, _PAIRS, _GLOBAL_IDS, _PAYLOAD}
+_MORE = attributes.FIELDS | frozenset(
+    {_CHANNEL, _TARGET, _CONFIG, _PAIRS, _GLOBAL_IDS, _PAYLOAD}
     | {GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST}
-    | SCALAR_DETAILS
-    | attributes.REPEATED
-    | attributes.SCALAR
 )
 _NUMBERED = ("parameter", "get-tuple-element")  # of which number 0 goes without saying
 NO_CONFIG = _NO_FIELD
@@ -50,46 +55,25 @@ _APIS = {
 }
 
 
-class Instruction(NamedTuple):
-    """One HLO instruction; operands and called computations are named.
+class More(NamedTuple):
+    """What few instructions say; ``config`` is where the backend config is."""
 
-    A tuple, since a program has tens of thousands: made at once, and columns by one `zip`.
-    Numbers that an instruction lacks are -1, texts empty; ``groups`` is empty where all devices
-    take part; ``constant`` is the value of a scalar of whole numbers.
-    """
+    attributes: Attributes = NOTHING_SAID
+    target: str = ""
+    groups: Groups = ()
+    parameter: int = -1
+    channel_id: int = -1
+    uses_global_ids: bool = False
+    pairs: Groups = ()
+    api_version: str = ""
+    config: Stretch = NO_CONFIG
 
-    name: str
-    id: int
-    computation: str
-    is_root: bool
-    opcode: str
-    shape: Shape
-    op_name: str
-    frames: str
-    custom_call_target: str
-    operands: tuple[str, ...]
-    called: tuple[str, ...]
-    groups: Groups
-    parameter: int
-    details: str
-    fusion_kind: str
-    tuple_index: int
-    direction: str
-    constant: int | None
-    channel_id: int
-    uses_global_ids: bool
-    source_target_pairs: Groups
-    api_version: str
-    backend_config: str
-    schedule: int
-    async_pair: str = ""
-    async_opcode: str = ""
-    trip_count: int = -1
-    attributes: str = ""
+
+_NO_MORE = More()
 
 
 class Raw(NamedTuple):
-    """An instruction whose ids are not yet names; ``config`` is where its backend config is."""
+    """An instruction whose ids are not yet names."""
 
     name: str
     id: int
@@ -97,23 +81,10 @@ class Raw(NamedTuple):
     shape: Shape
     op_name: str
     frame_id: int
-    source: str
+    source: Frames
     operand_ids: tuple[int, ...]
     called_ids: tuple[int, ...]
-    target: str = ""
-    groups: Groups = ()
-    parameter: int = -1
-    details: str = ""
-    fusion_kind: str = ""
-    tuple_index: int = -1
-    direction: str = ""
-    constant: int | None = None
-    channel_id: int = -1
-    uses_global_ids: bool = False
-    pairs: Groups = ()
-    api_version: str = ""
-    config: Stretch = NO_CONFIG
-    attributes: str = ""
+    more: More
 
 
 class InstructionReader:
@@ -139,49 +110,34 @@ class InstructionReader:
         numbers, stretches, lists = message
         opcode = self._opcode(*stretches.get(_OPCODE, _NO_FIELD))
         name, operands, called = stretches.get(_NAME), lists.get(_OPERANDS), lists.get(_CALLED)
-        raw = Raw(
+        shape = self._shape(*stretches.get(_SHAPE, _NO_FIELD))
+        is_plain = _MORE.isdisjoint(stretches) and _MORE.isdisjoint(numbers)
+        is_plain = is_plain and _MORE.isdisjoint(lists) and opcode not in _NUMBERED
+        return Raw(
             text(data, *name) if name else "",
             signed(numbers.get(_ID, 0)),
             opcode,
-            self._shape(*stretches.get(_SHAPE, _NO_FIELD)),
+            shape,
             *self._origin(stretches.get(_METADATA)),
             whole_numbers(data, operands) if operands else (),
             whole_numbers(data, called) if called else (),
+            _NO_MORE if is_plain else self._more(message, opcode, shape),
         )
-        is_plain = _MORE.isdisjoint(stretches) and _MORE.isdisjoint(numbers)
-        if is_plain and _MORE.isdisjoint(lists) and opcode not in _NUMBERED:
-            if not raw.shape.layout:
-                return raw
-            return raw._replace(
-                attributes=attributes.attributes_text(data, message, opcode, raw.shape)
-            )
-        return self._with_more(raw, message)
 
-    def _with_more(self, raw: Raw, message: Message) -> Raw:
-        """Add what few instructions say."""
+    def _more(self, message: Message, opcode: str, shape: Shape) -> More:
         data = self._data
         numbers, stretches, lists = message
-        literal = stretches.get(_LITERAL) if raw.opcode == "constant" else None
-        constant = scalar_value(data, literal, raw.shape) if literal else None
-        has_index = raw.opcode == "get-tuple-element"
-        tuple_index = signed(numbers.get(_TUPLE_INDEX, 0)) if has_index else -1
-        target, kind, direction = map(stretches.get, (_TARGET, _FUSION_KIND, _DIRECTION))
-        is_parameter = raw.opcode == "parameter"
-        return raw._replace(
+        target = stretches.get(_TARGET)
+        return More(
+            attributes=read_attributes(data, message, opcode, shape),
             target=text(data, *target) if target else "",
             groups=self._groups_of(message),
-            parameter=signed(numbers.get(_PARAMETER, 0)) if is_parameter else -1,
-            details=details_text(data, message, tuple_index, constant),
-            fusion_kind=text(data, *kind) if kind else "",
-            tuple_index=tuple_index,
-            direction=text(data, *direction) if direction else "",
-            constant=constant,
+            parameter=signed(numbers.get(_PARAMETER, 0)) if opcode == "parameter" else -1,
             channel_id=signed(numbers.get(_CHANNEL, 0)) or -1,
             uses_global_ids=bool(numbers.get(_GLOBAL_IDS)),
             pairs=self._pairs(lists.get(_PAIRS)),
             api_version=_api(numbers.get(_API, 0)) if target else "",
             config=self._config(stretches),
-            attributes=attributes.attributes_text(data, message, raw.opcode, raw.shape),
         )
 
     def config_text(self, where: Stretch, most: int = _MOST_CONFIG) -> str:
@@ -201,17 +157,17 @@ class InstructionReader:
             known = self._shapes[key] = read_shape(self._data, start, end)
         return known
 
-    def _origin(self, where: Stretch | None) -> tuple[str, int, str]:
-        """(op_name, stack frame id, source as ``file:line:`` of writers that keep no frames)."""
+    def _origin(self, where: Stretch | None) -> tuple[str, int, Frames]:
+        """(op_name, stack frame id, the one line of the source of writers that keep no frames)."""
         if where is None:
-            return "", 0, ""
+            return "", 0, ()
         data = self._data
         numbers, stretches, _ = read_message(data, *where)
         op_name, file = stretches.get(_OP_NAME), stretches.get(_SOURCE_FILE)
         return (
             text(data, *op_name) if op_name else "",
             numbers.get(_FRAME, 0),
-            f"{text(data, *file)}:{numbers.get(_SOURCE_LINE, 0)}:" if file else "",
+            (Frame(text(data, *file), numbers.get(_SOURCE_LINE, 0), ""),) if file else (),
         )
 
     def _groups_of(self, message: Message) -> Groups:

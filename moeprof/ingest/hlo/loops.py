@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from moeprof.ingest.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.messages import read_message
 from moeprof.ingest.xspace.wire import WireError
 
@@ -79,7 +79,7 @@ class LoopReader:
         if test is None or test.op.opcode != "compare" or len(test.op.operands) != 2:
             return UNKNOWN
         left, right = (self._operand(test, place) for place in (0, 1))
-        direction = test.op.direction
+        direction = test.op.attributes.direction
         if self._counter(left) < 0:
             left, right, direction = right, left, _MIRRORED.get(direction, "")
         counter, bound = self._counter(left), self._constant(right)
@@ -119,10 +119,10 @@ class LoopReader:
             return -1
         state = self._operand(place, 0)
         is_state = state is not None and state.op.opcode == "parameter" and not state.callers
-        return place.op.tuple_index if is_state else -1
+        return place.op.attributes.tuple_index if is_state else -1
 
     def _constant(self, place: _Place | None) -> int | None:
-        return None if place is None else place.op.constant
+        return None if place is None else place.op.attributes.constant
 
     def _result(self, computation: str) -> _Place | None:
         return self._at(self.roots.get(computation))

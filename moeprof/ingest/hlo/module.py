@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from moeprof.hlo.instruction import Instruction
 from moeprof.ingest.hlo.async_pairs import async_links
-from moeprof.ingest.hlo.instruction import NO_CONFIG, Instruction, InstructionReader, Raw
+from moeprof.ingest.hlo.instruction import NO_CONFIG, InstructionReader, Raw
 from moeprof.ingest.hlo.loops import LoopReader, written_trip_count
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.hlo.stack_frames import StackFrames, parse_stack_frames
@@ -56,7 +57,7 @@ def parse_module(data: bytes, start: int, end: int) -> HloModule:
     frames = module.stretches.get(_FRAMES)
     index = parse_stack_frames(data, *frames) if frames else StackFrames()
     named = _named(parts, index, schedule, reader)
-    configs = {raw.name: raw.config for raw in raws if raw.config != NO_CONFIG}
+    configs = {raw.name: raw.more.config for raw in raws if raw.more.config != NO_CONFIG}
     return HloModule(
         name=_text(data, module, _NAME),
         entry=_text(data, module, _ENTRY),
@@ -89,30 +90,26 @@ def _named(
     return [
         Instruction(
             raw.name,
-            raw.id,
-            part.name,
-            raw.id == part.root_id,
             raw.opcode,
             raw.shape,
-            raw.op_name,
-            frames.chain(raw.frame_id) or raw.source,
-            raw.target,
             tuple([names[i] for i in raw.operand_ids if i in names]),
             tuple([called_names[i] for i in raw.called_ids if i in called_names]),
-            raw.groups,
-            raw.parameter,
-            raw.details,
-            raw.fusion_kind,
-            raw.tuple_index,
-            raw.direction,
-            raw.constant,
-            raw.channel_id,
-            raw.uses_global_ids,
-            raw.pairs,
-            raw.api_version,
-            reader.config_text(raw.config) if raw.config != NO_CONFIG else "",
-            schedule.get(raw.id, -1),
-            attributes=raw.attributes,
+            raw.more.attributes,
+            part.name,
+            raw.id == part.root_id,
+            raw.shape.size_bytes,
+            raw.op_name,
+            frames.chain(raw.frame_id) or raw.source,
+            raw.more.target,
+            reader.config_text(raw.more.config) if raw.more.config != NO_CONFIG else "",
+            raw.more.groups,
+            raw.more.parameter,
+            id=raw.id,
+            schedule=schedule.get(raw.id, -1),
+            channel_id=raw.more.channel_id,
+            uses_global_ids=raw.more.uses_global_ids,
+            pairs=raw.more.pairs,
+            api_version=raw.more.api_version,
         )
         for part in parts
         for raw in part.instructions

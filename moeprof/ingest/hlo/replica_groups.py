@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from moeprof.hlo.groups import Groups
 from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
 
-Groups = tuple[tuple[int, ...], ...]
 _MOST_DEVICES = 1 << 17  # beyond any machine there is; a larger claim is a damaged file
 
 # Fields of HloInstructionProto that say it, and of the messages in them.
@@ -90,13 +90,6 @@ def parse_mesh_axes(data: bytes, start: int, end: int) -> Groups:
     wanted = [_axis(data, axis) for axis in message.lists.get(_MESH_AXES, [])]
     groups = None if ids is None else mesh_groups(ids, sizes, wanted)
     return () if groups is None else _rows(groups)
-
-
-def groups_text(groups: Groups) -> str:
-    """``{{0,1},{2,3}}``, as HLO writes explicit groups; empty for none."""
-    if not groups:
-        return ""
-    return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
 
 
 def _explicit(data: bytes, entries: list[Stretch] | None) -> Groups:

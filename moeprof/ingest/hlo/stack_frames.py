@@ -5,8 +5,10 @@ Reads HloModuleProto.StackFrameIndexProto. All its ids count from 1; 0 means non
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from moeprof.hlo.frames import Frame, Frames
 from moeprof.ingest.hlo.messages import read_message
 from moeprof.ingest.xspace.wire import text
 
@@ -23,23 +25,22 @@ class StackFrames:
     functions: tuple[str, ...] = ()
     locations: tuple[tuple[int, int, int], ...] = ()  # (file id, function id, line)
     frames: tuple[tuple[int, int], ...] = ()  # (location id, parent frame id)
-    _chains: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
+    _chains: dict[int, Frames] = field(default_factory=dict, compare=False, repr=False)
 
-    def chain(self, frame_id: int) -> str:
-        """``file:line:function`` per line, innermost first; empty for frame 0 or unknown ids."""
+    def chain(self, frame_id: int) -> Frames:
+        """The lines that lead to a frame, innermost first; none for frame 0 or unknown ids."""
         if frame_id not in self._chains:
-            self._chains[frame_id] = "\n".join(self._walk(frame_id))
+            self._chains[frame_id] = tuple(self._walk(frame_id))
         return self._chains[frame_id]
 
-    def _walk(self, frame_id: int) -> list[str]:
-        found: list[str] = []
-        while 0 < frame_id <= len(self.frames) and len(found) < _DEEPEST:
+    def _walk(self, frame_id: int) -> Iterator[Frame]:
+        for _ in range(_DEEPEST):
+            if not 0 < frame_id <= len(self.frames):
+                break
             location, frame_id = self.frames[frame_id - 1]
             if 0 < location <= len(self.locations):
                 file, function, line = self.locations[location - 1]
-                name = _entry(self.functions, function)
-                found.append(f"{_entry(self.files, file)}:{line}:{name}")
-        return found
+                yield Frame(_entry(self.files, file), line, _entry(self.functions, function))
 
 
 def parse_stack_frames(data: bytes, start: int, end: int) -> StackFrames:

@@ -122,7 +122,7 @@ def _looks(program: Program) -> Looks:
     """
     shapes: object = program.head.shapes
     if not shapes:
-        shapes = tuple(item.shape.text for item in program.module.instructions)
+        shapes = tuple(item.shape for item in program.module.instructions)
     return program.name, program.head.instructions, shapes
 
 

@@ -13,8 +13,10 @@ import pandas as pd
 from moeprof.analyzers.classify.layer_number import layer_number
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.heap.at_peak import peak_of
+from moeprof.hlo.frames import parse_frames
+from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.shape import parse_shape
 from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists
-from moeprof.ingest.dump.instruction_text import InstructionText
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals
 from moeprof.projector.oom.message import ListedBuffer, ProgramText
 from moeprof.tables.schema import Column, Schema
@@ -107,13 +109,14 @@ def groups_of(buffers: pd.DataFrame) -> tuple[Group, ...]:
     return tuple(sorted(found, key=lambda group: -group.size_bytes))
 
 
-def _instruction(name: str, buffer: ListedBuffer) -> InstructionText:
-    return InstructionText(
+def _instruction(name: str, buffer: ListedBuffer) -> Instruction:
+    return Instruction(
         name,
         "parameter" if buffer.is_argument else buffer.label or "fusion",
-        buffer.shape,
+        parse_shape(buffer.shape),
+        computation="main",
         op_name=buffer.op_name,
-        frames=f"{buffer.source}:" if buffer.source else "",
+        frames=parse_frames(f"{buffer.source}:") if buffer.source else (),
     )
 
 

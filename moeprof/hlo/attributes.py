@@ -1,0 +1,260 @@
+"""What an instruction says beside its operands, as values and as ``key=value`` texts.
+
+`HLO_OPS` keeps it in two columns: ``details``, which says what is computed, and ``attributes``,
+which says what else it takes to run it again. Both are written and read here alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan, nan
+from typing import NamedTuple
+
+from moeprof.hlo.shape import Shape
+
+Numbers = tuple[int, ...]
+Rows = tuple[Numbers, ...]
+
+_WHOLE = re.compile(r"-?\d{1,39}")
+
+
+class DotDims(NamedTuple):
+    """Dimensions of a product's operands; the last two of a ragged product alone."""
+
+    lhs_contracting: Numbers = ()
+    rhs_contracting: Numbers = ()
+    lhs_batch: Numbers = ()
+    rhs_batch: Numbers = ()
+    lhs_ragged: Numbers = ()
+    rhs_group: Numbers = ()
+
+
+_NO_DOT = DotDims()
+
+
+class GatherDims(NamedTuple):
+    """GatherDimensionNumbers (xla/xla_data.proto), and the sizes of a slice."""
+
+    offset_dims: Numbers = ()
+    collapsed: Numbers = ()
+    start_map: Numbers = ()
+    operand_batching: Numbers = ()
+    indices_batching: Numbers = ()
+    index_vector: int = 0
+    sizes: Numbers = ()
+
+
+class ScatterDims(NamedTuple):
+    """ScatterDimensionNumbers (xla/xla_data.proto)."""
+
+    update_window: Numbers = ()
+    inserted: Numbers = ()
+    to_operand: Numbers = ()
+    input_batching: Numbers = ()
+    indices_batching: Numbers = ()
+    index_vector: int = 0
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Everything that an instruction of any opcode may say; what it does not is empty.
+
+    Numbers that are not said are -1. ``constant`` is the value of a scalar of whole numbers,
+    ``literal`` that of a scalar of floats; ``kernel_output`` the dimension of a convolution's
+    kernel that counts the output's features. ``slices`` are (start, limit, stride), ``padding``
+    (low, high, interior), ``window`` (size, stride, low, high, window dilation, base dilation,
+    reversal) of each dimension; ``precision`` and ``algorithm`` are numbers of PrecisionConfig.
+    """
+
+    fusion_kind: str = ""
+    tuple_index: int = -1
+    constant: int | None = None
+    dimensions: Numbers = ()
+    direction: str = ""
+    dot: DotDims = _NO_DOT
+    kernel_output: int = -1
+    is_stable: bool = False
+    is_sorted: bool = False
+    is_unique: bool = False
+    exponent_bits: int = -1
+    mantissa_bits: int = -1
+    literal: float | None = None
+    slices: Rows = ()
+    padding: Rows = ()
+    window: Rows = ()
+    gather: GatherDims | None = None
+    scatter: ScatterDims | None = None
+    precision: Numbers = ()
+    algorithm: int = 0
+    comparison: str = ""
+
+    @cached_property
+    def details_text(self) -> str:
+        """``kind=kLoop``, ``index=1``, ``value=4``, ``dimensions=0,1``, ``lhs_contracting=2`` …"""
+        return " ".join(_details(self))
+
+    @cached_property
+    def details(self) -> Mapping[str, str]:
+        """`details_text` by key."""
+        return _by_key(self.details_text)
+
+    @cached_property
+    def _more_text(self) -> str:
+        return " ".join(_more(self))
+
+
+NOTHING_SAID = Attributes()
+
+
+def attributes_text(attributes: Attributes, shape: Shape) -> str:
+    """What `Attributes.details_text` leaves out, and where the result lies in memory.
+
+    ``layout=0,1`` and ``space=5`` as `layout_texts` writes them, ``literal=0.5``,
+    ``slice=0:4:1,2:8:2``, ``padding=0:1:0``, ``window=3:1:0:0:1:1:0``, dimensions of gather and
+    scatter, ``precision=0,2``, ``algorithm=3``.
+    """
+    layout, space = shape.layout_texts
+    parts = [f"layout={layout}"] if layout else []
+    parts += [f"space={space}"] if space else []
+    parts += [more] if (more := attributes._more_text) else []
+    return " ".join(parts)
+
+
+class Read(NamedTuple):
+    """What two texts say: of the instruction, and of its result's place in memory."""
+
+    attributes: Attributes
+    layout: str
+    space: str
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def parse_attributes(details: str, attributes: str) -> Read:
+    """What `Attributes.details_text` and `attributes_text` wrote; unknown keys are passed over."""
+    said = _by_key(f"{details} {attributes}")
+    if not said:
+        return Read(NOTHING_SAID, "", "")
+    literal = said.get("literal")
+    found = Attributes(
+        fusion_kind=said.get("kind", ""),
+        tuple_index=_number(said, "index", -1),
+        constant=_number(said, "value", 0) if "value" in said else None,
+        dimensions=_numbers(said, "dimensions"),
+        direction=said.get("direction", ""),
+        dot=DotDims(*(_numbers(said, name) for name in DotDims._fields)),
+        kernel_output=_number(said, "kernel_output", -1),
+        is_stable="stable" in said,
+        is_sorted="sorted" in said,
+        is_unique="unique" in said,
+        exponent_bits=_number(said, "exponent_bits", -1),
+        mantissa_bits=_number(said, "mantissa_bits", -1),
+        literal=_float(literal) if literal is not None else None,
+        slices=_rows(said, "slice"),
+        padding=_rows(said, "padding"),
+        window=_rows(said, "window"),
+        gather=_gather(said) if "sizes" in said else None,
+        scatter=_scatter(said) if "index_vector" in said and "sizes" not in said else None,
+        precision=_numbers(said, "precision"),
+        algorithm=_number(said, "algorithm", 0),
+        comparison=said.get("comparison", ""),
+    )
+    return Read(found, said.get("layout", ""), said.get("space", ""))
+
+
+def _details(said: Attributes) -> Iterator[str]:
+    if said.fusion_kind:
+        yield f"kind={said.fusion_kind}"
+    if said.tuple_index >= 0:
+        yield f"index={said.tuple_index}"
+    if said.constant is not None:
+        yield f"value={said.constant}"
+    if said.dimensions:
+        yield f"dimensions={_joined(said.dimensions)}"
+    if said.direction:
+        yield f"direction={said.direction}"
+    lists = [f"{n}={_joined(v)}" for n, v in zip(DotDims._fields, said.dot, strict=True) if v]
+    yield from lists
+    if said.kernel_output >= 0:
+        yield f"kernel_output={said.kernel_output}"
+
+
+def _more(said: Attributes) -> Iterator[str]:
+    flags = {"stable": said.is_stable, "sorted": said.is_sorted, "unique": said.is_unique}
+    yield from (f"{name}=1" for name, is_set in flags.items() if is_set)
+    bits = {"exponent_bits": said.exponent_bits, "mantissa_bits": said.mantissa_bits}
+    yield from (f"{name}={number}" for name, number in bits.items() if number >= 0)
+    if said.literal is not None:
+        yield f"literal={said.literal!r}"
+    tables = {"slice": said.slices, "padding": said.padding, "window": said.window}
+    yield from (f"{name}={_table(rows)}" for name, rows in tables.items() if rows)
+    if said.gather is not None:
+        yield from _lists(said.gather)
+        yield f"sizes={_joined(said.gather.sizes)}"
+    if said.scatter is not None:
+        yield from _lists(said.scatter)
+    if any(said.precision):
+        yield f"precision={_joined(said.precision)}"
+    if said.algorithm:
+        yield f"algorithm={said.algorithm}"
+    if said.comparison:
+        yield f"comparison={said.comparison}"
+
+
+def _lists(dims: GatherDims | ScatterDims) -> Iterator[str]:
+    for name, values in zip(dims._fields, dims, strict=True):
+        if isinstance(values, tuple) and values and name != "sizes":
+            yield f"{name}={_joined(values)}"
+    yield f"index_vector={dims.index_vector}"
+
+
+def _joined(values: Numbers) -> str:
+    return ",".join(map(str, values))
+
+
+def _table(rows: Rows) -> str:
+    return ",".join(":".join(map(str, row)) for row in rows)
+
+
+def _by_key(text: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in text.split())
+
+
+def _number(said: Mapping[str, str], key: str, default: int) -> int:
+    text = said.get(key, "")
+    return int(text) if _WHOLE.fullmatch(text) else default
+
+
+def _numbers(said: Mapping[str, str], key: str) -> Numbers:
+    text = said.get(key)
+    return tuple(int(part) for part in text.split(",") if _WHOLE.fullmatch(part)) if text else ()
+
+
+def _rows(said: Mapping[str, str], key: str) -> Rows:
+    text = said.get(key)
+    return tuple(tuple(map(int, _WHOLE.findall(row))) for row in text.split(",")) if text else ()
+
+
+def scalar(number: float) -> float:
+    """The number; of all NaN one and the same, so that instructions with it are equal."""
+    return nan if isnan(number) else number
+
+
+def _float(text: str) -> float | None:
+    try:
+        return scalar(float(text))
+    except ValueError:
+        return None
+
+
+def _gather(said: Mapping[str, str]) -> GatherDims:
+    lists = {n: _numbers(said, n) for n in GatherDims._fields if n != "index_vector"}
+    return GatherDims(**lists, index_vector=_number(said, "index_vector", 0))
+
+
+def _scatter(said: Mapping[str, str]) -> ScatterDims:
+    lists = {n: _numbers(said, n) for n in ScatterDims._fields if n != "index_vector"}
+    return ScatterDims(**lists, index_vector=_number(said, "index_vector", 0))
