@@ -78,7 +78,6 @@ def command(
 
 def _script(trace: Trace, target: Target) -> Script:
     from moeprof.ingest.sources.run_record import read_meta
-    from moeprof.replay.ops import ops_of
     from moeprof.replay.script import script_of
 
     module = trace.modules[trace.modules["module"] == target.module]
@@ -88,7 +87,7 @@ def _script(trace: Trace, target: Target) -> Script:
     meta = read_meta(Path(trace.meta.run_folder)) if trace.meta.run_folder else None
     flags = meta.get("xla_flags") if meta else None
     text = flags if isinstance(flags, str) else ""
-    return script_of(ops_of(trace.hlo_ops, target.module), target, devices, text)
+    return script_of(trace.programs[target.module], target, devices, text)
 
 
 def _result(script: Script, target: Target, output: Path | None) -> Replayed | str:

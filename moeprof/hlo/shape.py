@@ -30,7 +30,7 @@ BITS = {
 TUPLE, BUFFER = "tuple", "buffer"
 _OPENED = {"(": TUPLE, "b(": BUFFER}
 _WRITTEN = {TUPLE: "(", BUFFER: "b("}
-_FLOAT = re.compile(r"(?:bf|f)\d")
+_FLOAT, _WHOLE = re.compile(r"(?:bf|f)\d"), re.compile(r"[su]\d")
 _ARRAY = r"(?P<dtype>[a-z]\w*|(?=\[))\[(?P<dims>[\d,<=?\s]*)\](?:\{(?P<layout>[^{}]*)\})?"
 _ONE_ARRAY = re.compile(_ARRAY)
 _TOKEN = re.compile(rf"\s*(?:(?P<open>b?\()|(?P<close>\))|,|/\*[^*]*\*/|{_ARRAY})")
@@ -141,6 +141,11 @@ class Shape:
             ";".join(layouts) if any(layouts) else "",
             ";".join(spaces) if any(spaces) else "",
         )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its elements are whole numbers."""
+        return bool(_WHOLE.match(self.dtype))
 
     @property
     def stored_order(self) -> tuple[int, ...]:

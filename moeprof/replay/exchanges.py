@@ -5,11 +5,10 @@ The script runs one group: its devices form the axis ``x``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from moeprof.errors import ReplayError
-from moeprof.replay.ops import Op, Ops
+from moeprof.hlo.program import Op, Program
 
 EXCHANGES = (
     *("all-gather", "all-reduce", "all-to-all", "collective-permute"),
@@ -26,20 +25,19 @@ def group_size(op: Op, devices: int) -> int:
     """
     if op.opcode == "collective-permute":
         return devices
-    groups = re.findall(r"\{([\d,]+)\}", op.groups)
-    sizes = {len(group.split(",")) for group in groups} or {devices}
+    sizes = set(map(len, op.groups)) or {devices}
     if len(sizes) > 1:
         raise ReplayError(f"{op.name} ({op.opcode}) has groups of different sizes: not translated")
     return sizes.pop()
 
 
-def exchange(op: Op, names: Sequence[str], ops: Ops) -> str:
+def exchange(op: Op, names: Sequence[str], program: Program) -> str:
     """The expression of a collective on one device of the axis ``x``.
 
     Raises:
         ReplayError: it combines by something that jax.lax has no collective for.
     """
-    axis = (op.dims("dimensions") or (0,))[0]
+    axis = (op.attributes.dimensions or (0,))[0]
     if op.opcode == "ragged-all-to-all":
         return f'lax.ragged_all_to_all({", ".join(names)}, axis_name="x")'
     if op.opcode == "all-to-all" and len(names) > 1:
@@ -50,15 +48,14 @@ def exchange(op: Op, names: Sequence[str], ops: Ops) -> str:
     elif op.opcode == "all-to-all":
         each = [f'lax.all_to_all({name}, "x", {axis}, {axis}, tiled=True)' for name in names]
     elif op.opcode == "collective-permute":
-        pairs = [tuple(map(int, p.split(","))) for p in re.findall(r"\{(\d+,\d+)\}", op.pairs)]
-        each = [f'lax.ppermute({name}, "x", {pairs})' for name in names]
+        each = [f'lax.ppermute({name}, "x", {list(op.pairs)})' for name in names]
     else:
-        each = [_reduced(op, name, ops, axis) for name in names]
-    return f"({', '.join(each)},)" if op.shape.startswith("(") else each[0]
+        each = [_reduced(op, name, program, axis) for name in names]
+    return f"({', '.join(each)},)" if op.result.is_tuple else each[0]
 
 
-def _reduced(op: Op, name: str, ops: Ops, axis: int) -> str:
-    inside = ops.inside(op.called[0])
+def _reduced(op: Op, name: str, program: Program, axis: int) -> str:
+    inside = program.members[op.called[0]]
     root = next(o for o in inside if o.is_root)
     if root.opcode not in _REDUCED or len(inside) != 3:
         raise ReplayError(f"{op.name} ({op.opcode}) combines by {root.opcode}: not translated")

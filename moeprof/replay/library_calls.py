@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeprof.errors import ReplayError
-from moeprof.replay.ops import Op
+from moeprof.hlo.program import Op
+from moeprof.hlo.shape import Shape
 from moeprof.replay.precision import precision
-from moeprof.replay.shapes import Array, array_of, parts_of
+from moeprof.replay.shapes import jnp_type
 from moeprof.vocabulary import target
 
 _GEMM = ("cuBLAS", "gemm")
@@ -28,7 +29,7 @@ _LISTS = {
 }
 
 
-def custom_call(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
+def custom_call(op: Op, names: Sequence[str], operands: Sequence[Shape]) -> str:
     """The expression of a custom call; a tuple where the call returns one.
 
     Raises:
@@ -40,7 +41,7 @@ def custom_call(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
     raise ReplayError(f"{op.name} calls {op.target!r}, which has no translation")
 
 
-def _gemm(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
+def _gemm(op: Op, names: Sequence[str], operands: Sequence[Shape]) -> str:
     config = _config(op)
     alpha, beta = (float(config.get(key, 0)) for key in ("alpha_real", "beta"))
     epilogue = config.get("epilogue", "DEFAULT")
@@ -57,13 +58,12 @@ def _gemm(op: Op, names: Sequence[str], operands: Sequence[Array]) -> str:
         (lists["lhs_contracting"], lists["rhs_contracting"]),
         (lists["lhs_batch"], lists["rhs_batch"]),
     )
-    parts = parts_of(op.shape)
-    out = array_of(parts[0])
+    out = op.result.parts[0] if op.result.is_tuple else op.result
     product = (
         f"lax.dot_general({names[0]}, {names[1]}, {numbers}{_precision(op, config)}, "
-        f"preferred_element_type={out.jnp})"
+        f"preferred_element_type={jnp_type(out)})"
     )
-    return product if not op.shape.startswith("(") else f"({product},)"
+    return f"({product},)" if op.result.is_tuple else product
 
 
 def _precision(op: Op, config: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moeprof.errors import ReplayError
-from moeprof.replay.ops import Op
+from moeprof.hlo.program import Op
 
 LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 """PrecisionConfig.Precision of xla/xla_data.proto by number; the same names as in jax.lax."""

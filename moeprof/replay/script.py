@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from moeprof.errors import ReplayError
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import BITS, Shape
 from moeprof.replay.exchanges import EXCHANGES, exchange, group_size
-from moeprof.replay.ops import Op, Ops
-from moeprof.replay.shapes import Array
+from moeprof.replay.shapes import array_of, jnp_type
 from moeprof.replay.target import Target
 from moeprof.replay.translate import Translation, identifier, inverse
 
@@ -34,11 +34,11 @@ class Script:
     notes: tuple[str, ...]
 
 
-def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
+def script_of(program: Program, target: Target, devices: int, flags: str) -> Script:
     """The script of one op.
 
     Args:
-        ops: the program of the op.
+        program: that of the op.
         target: the op, and its time in the trace.
         devices: devices that share the program's work.
         flags: XLA_FLAGS of the run; empty where they are not known.
@@ -46,17 +46,17 @@ def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
     Raises:
         ReplayError: something in the op has no translation.
     """
-    op = ops.by_name[target.op]
-    translation = Translation(ops)
+    op = program.ops[target.op]
+    translation = Translation(program)
     given = list(dict.fromkeys(op.operands))
-    fixed = [name for name in given if ops.by_name[name].opcode == _CONSTANT]
+    fixed = [name for name in given if program.ops[name].opcode == _CONSTANT]
     made = [name for name in given if name not in fixed]
-    arrays = [ops.by_name[name].array for name in made]
+    arrays = [array_of(program.ops[name].result) for name in made]
     names = [identifier(name) for name in op.operands]
     shared = group_size(op, devices) if op.opcode in EXCHANGES else 1
-    lines = [f"{identifier(n)} = {translation.expression(ops.by_name[n])}" for n in fixed]
+    lines = [f"{identifier(n)} = {translation.expression(program.ops[n])}" for n in fixed]
     if op.opcode in EXCHANGES:
-        value, bounds = exchange(op, names, ops), {}
+        value, bounds = exchange(op, names, program), {}
     else:
         value, found = translation.expression(op), translation.bounds_of(op)
         bounds = {op.operands[place]: bound for place, bound in found.items()}
@@ -70,7 +70,7 @@ def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
         notes.append(balanced)
     else:
         inputs = [
-            _even_sizes(op, ops) if n == sizes else _random(a, bounds.get(n))
+            _even_sizes(op, program) if n == sizes else _random(a, bounds.get(n))
             for n, a in zip(made, arrays, strict=True)
         ]
         if sizes in made:
@@ -97,7 +97,7 @@ def script_of(ops: Ops, target: Target, devices: int, flags: str) -> Script:
         functions="\n\n\n".join([*functions, _function("run", made, body)]),
         inputs="\n".join(f"        {line}," for line in inputs),
     )
-    size = sum(prod(a.dims) * _width(a) for a in arrays)
+    size = sum(a.elements * -(-BITS[a.dtype] // 8) for a in arrays)
     return Script(text, size, shared, tuple(notes))
 
 
@@ -106,39 +106,39 @@ def _function(name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _restored(names: Sequence[str], arrays: Sequence[Array]) -> list[str]:
+def _restored(names: Sequence[str], arrays: Sequence[Shape]) -> list[str]:
     return [
         f"{identifier(n)} = lax.transpose({identifier(n)}, {inverse(a.stored_order)})"
         for n, a in zip(names, arrays, strict=True)
-        if not a.is_by_row
+        if a.layout
     ]
 
 
 def _stored(op: Op) -> str:
     """The result as it lies in memory; the parts of a tuple row by row."""
-    if op.shape.startswith("(") or op.array.is_by_row:
+    if op.result.is_tuple or not op.result.layout:
         return "out"
-    return f"lax.transpose(out, {op.array.stored_order})"
+    return f"lax.transpose(out, {op.result.stored_order})"
 
 
-def _random(array: Array, bound: int | None) -> str:
+def _random(array: Shape, bound: int | None) -> str:
     high = max(bound, 1) if bound is not None else _WHOLE_BELOW
-    return f"random({array.stored_dims}, {array.jnp}, {high})"
+    return f"random({array.stored_dims}, {jnp_type(array)}, {high})"
 
 
-def _even_sizes(op: Op, ops: Ops) -> str:
+def _even_sizes(op: Op, program: Program) -> str:
     """Sizes of the groups of a ragged product that together have all of its rows."""
-    lhs, sizes = (ops.by_name[op.operands[place]].array for place in (0, _SIZES))
-    rows, groups = lhs.dims[op.dims("lhs_ragged")[0]], sizes.dims[-1]
-    even = f"jnp.full({sizes.stored_dims}, {rows // groups}, {sizes.jnp})"
+    lhs, sizes = (program.ops[op.operands[place]].result for place in (0, _SIZES))
+    rows, groups = lhs.dims[op.attributes.dot.lhs_ragged[0]], sizes.dims[-1]
+    even = f"jnp.full({sizes.stored_dims}, {rows // groups}, {jnp_type(sizes)})"
     return f"{even}.at[..., 0].add({rows % groups})" if rows % groups else even
 
 
 def _ragged_inputs(
-    op: Op, names: Sequence[str], arrays: Sequence[Array], peers: int
+    op: Op, names: Sequence[str], arrays: Sequence[Shape], peers: int
 ) -> tuple[list[str], str]:
     """Inputs of a ragged exchange in which every device sends every other one the same rows."""
-    if len(names) != 6 or any(not a.is_by_row for a in arrays):
+    if len(names) != 6 or any(a.layout for a in arrays):
         raise ReplayError(
             f"{op.name} ({op.opcode}) shares operands, or lays them out: not translated"
         )
@@ -148,19 +148,12 @@ def _ragged_inputs(
     offsets = f"jnp.arange({pieces}) * {rows}"
     mine = f"jnp.arange({pieces}) % {per_peer} * {rows} + DEVICE * {per_peer * rows}"
     kinds = [offsets, f"jnp.full({pieces}, {rows})", mine, f"jnp.full({pieces}, {rows})"]
-    whole = [f"({k}).astype({a.jnp})" for k, a in zip(kinds, arrays[2:], strict=True)]
+    whole = [f"({k}).astype({jnp_type(a)})" for k, a in zip(kinds, arrays[2:], strict=True)]
     rest = [_random(a, None) for a in arrays[:2]]
     return [*rest, *whole], (
         f"balanced: every device sends each of the {pieces} pieces {rows} rows, as the trace does "
         "not hold their sizes"
     )
-
-
-def _width(array: Array) -> int:
-    """Bytes of an element; f8 types have more digits behind."""
-    if array.dtype.startswith(("pred", "f8")):
-        return 1
-    return int(array.dtype.lstrip("bfsuc")) // 8
 
 
 def _kept(flags: str) -> str:

@@ -1,13 +1,10 @@
-"""Question: which array does the text of an HLO shape stand for?"""
+"""Which arrays a script can make, and what JAX calls their types."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 from moeprof.errors import ReplayError
+from moeprof.hlo.shape import Shape
 
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _DTYPES = {
     **{"pred": "bool_", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"},
     **{f"s{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -18,74 +15,21 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Array:
-    """An array: HLO's name of its type, its dimensions, and their order in memory.
-
-    ``layout`` has the dimensions from the one whose neighbours lie side by side outwards.
-    """
-
-    dtype: str
-    dims: tuple[int, ...]
-    layout: tuple[int, ...]
-
-    @property
-    def jnp(self) -> str:
-        """The type as an expression of the script."""
-        return f"jnp.{_DTYPES[self.dtype]}"
-
-    @property
-    def stored_order(self) -> tuple[int, ...]:
-        """Dimensions from the outermost in memory inwards."""
-        return self.layout[::-1]
-
-    @property
-    def is_by_row(self) -> bool:
-        """Whether it is stored row by row."""
-        return self.stored_order == tuple(range(len(self.dims)))
-
-    @property
-    def stored_dims(self) -> tuple[int, ...]:
-        """Dimensions as they lie in memory, outermost first."""
-        return tuple(self.dims[i] for i in self.stored_order)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether its numbers are real and not whole."""
-        return self.dtype.startswith(("f", "bf"))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its numbers are whole."""
-        return self.dtype[0] in "su"
-
-
-def array_of(shape: str, layout: str = "") -> Array:
-    """The array of ``bf16[8,128]``; `layout` as the column ``attributes`` has it.
+def array_of(shape: Shape) -> Shape:
+    """The shape, which is an array of a type and of sizes that JAX has.
 
     Raises:
         ReplayError: a tuple, a dynamic dimension or a type that JAX has no name for.
     """
-    found = _ARRAY.fullmatch(shape)
-    if found is None or found[1] not in _DTYPES:
+    if not shape.is_array or shape.dynamic or shape.dtype not in _DTYPES:
         raise ReplayError(f"an array of a shape that a script can make was expected, found {shape}")
-    dims = numbers_of(found[2])
-    return Array(found[1], dims, numbers_of(layout) or tuple(range(len(dims)))[::-1])
+    return shape
 
 
-def parts_of(shape: str) -> list[str]:
-    """The parts of a tuple, one level deep; the shape itself where it is none."""
-    if not shape.startswith("("):
-        return [shape]
-    parts, depth, begin = [], 0, 1
-    for place, letter in enumerate(shape):
-        depth += (letter in "([") - (letter in ")]")
-        if (letter == "," and depth == 1) or (letter == ")" and depth == 0):
-            parts.append(shape[begin:place].strip())
-            begin = place + 1
-    return [part for part in parts if part]
+def jnp_type(array: Shape) -> str:
+    """The type of its elements as an expression of the script.
 
-
-def numbers_of(text: str) -> tuple[int, ...]:
-    """``0,2`` as numbers; none of an empty text."""
-    return tuple(int(part) for part in text.split(",")) if text else ()
+    Raises:
+        ReplayError: it is no array of a type that JAX has.
+    """
+    return f"jnp.{_DTYPES[array_of(array).dtype]}"

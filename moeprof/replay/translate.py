@@ -10,13 +10,24 @@ from __future__ import annotations
 import keyword
 import re
 from dataclasses import dataclass, field
+from math import isfinite
 
 from moeprof.errors import ReplayError
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import Shape
 from moeprof.replay.elementwise import COMPARE, SAME
+from moeprof.replay.indexing import (
+    gather_dims,
+    gather_numbers,
+    index_flags,
+    scatter_dims,
+    scatter_numbers,
+    update_sizes,
+)
 from moeprof.replay.library_calls import custom_call
-from moeprof.replay.ops import Op, Ops
 from moeprof.replay.precision import LEVELS, precision
-from moeprof.replay.shapes import Array, array_of, parts_of
+from moeprof.replay.refusal import refused
+from moeprof.replay.shapes import array_of, jnp_type
 
 _PASSES_ON = frozenset(
     {"bitcast", "reshape", "convert", "copy", "broadcast", "slice", "transpose", "concatenate"}
@@ -36,7 +47,7 @@ class Translation:
     An input of whole numbers that is used as an index must stay below its bound.
     """
 
-    ops: Ops
+    program: Program
     functions: dict[str, list[str]] = field(default_factory=dict)
     bounds: dict[str, dict[int, int]] = field(default_factory=dict)
     opcodes: set[str] = field(default_factory=set)
@@ -50,7 +61,7 @@ class Translation:
         name = f"f_{identifier(computation)}"
         if name in self.functions:
             return name
-        inside = self.ops.inside(computation)
+        inside = self.program.members[computation]
         parameters = sorted((o for o in inside if o.opcode == "parameter"), key=_number)
         origin = {o.name: {o.parameter} for o in parameters}
         bounds: dict[int, int] = {}
@@ -79,23 +90,23 @@ class Translation:
             raise ReplayError(f"{op.name} has opcode {op.opcode}, which has no translation")
         return written(self, op, names)
 
-    def operand(self, op: Op, place: int) -> Array:
+    def operand(self, op: Op, place: int) -> Shape:
         """The array that an operand is."""
-        return self.ops.by_name[op.operands[place]].array
+        return array_of(self.program.ops[op.operands[place]].result)
 
     def bounds_of(self, op: Op) -> dict[int, int]:
         """Place of an operand that holds indices -> what they must stay below."""
         if op.opcode in ("gather", "scatter"):
             operand = self.operand(op, 0)
-            mapped = op.dims("start_map" if op.opcode == "gather" else "to_operand")
             if op.opcode == "gather":
-                sizes = op.dims("sizes")
+                mapped, sizes = gather_dims(op).start_map, gather_dims(op).sizes
             else:
-                sizes = tuple(_update_sizes(op, operand, self.operand(op, 2)))
+                mapped = scatter_dims(op).to_operand
+                sizes = tuple(update_sizes(op, operand, self.operand(op, 2)))
             room = [operand.dims[d] - sizes[d] + 1 for d in mapped]
             return {1: min(room, default=1)}
         if op.opcode == "dynamic-slice":
-            whole, part = self.operand(op, 0).dims, op.array.dims
+            whole, part = self.operand(op, 0).dims, array_of(op.result).dims
             return {1 + d: whole[d] - part[d] + 1 for d in range(len(whole))}
         if op.opcode == "dynamic-update-slice":
             whole, part = self.operand(op, 0).dims, self.operand(op, 1).dims
@@ -123,19 +134,12 @@ def _number(op: Op) -> int:
     return op.parameter
 
 
-def _update_sizes(op: Op, operand: Array, updates: Array) -> list[int]:
-    """Size of a scatter's window in each dimension of the operand."""
-    hidden = {*op.dims("inserted"), *op.dims("input_batching")}
-    window = iter(op.dims("update_window"))
-    return [1 if d in hidden else updates.dims[next(window)] for d in range(len(operand.dims))]
-
-
 def _fusion(t: Translation, op: Op, names: list[str]) -> str:
     return f"{t.function(op.called[0])}({', '.join(names)})"
 
 
 def _while(t: Translation, op: Op, names: list[str]) -> str:
-    inside = [t.ops.inside(name) for name in op.called]
+    inside = [t.program.members[name] for name in op.called]
     roots = [next(o for o in part if o.is_root) for part in inside]
     condition = next(n for n, root in enumerate(roots) if root.shape == "pred[]")
     body = t.function(op.called[1 - condition])
@@ -147,42 +151,45 @@ def _tuple(t: Translation, op: Op, names: list[str]) -> str:
 
 
 def _element(t: Translation, op: Op, names: list[str]) -> str:
-    return f"{names[0]}[{op.said['index']}]"
+    return f"{names[0]}[{op.attributes.tuple_index}]"
 
 
 def _constant(t: Translation, op: Op, names: list[str]) -> str:
-    value = op.said.get("literal", op.said.get("value"))
+    said = op.attributes
+    value = said.constant if said.literal is None else said.literal
     if value is None:
         raise ReplayError(f"{op.name} is a constant {op.shape}: the trace keeps only scalars")
-    text = f'float("{value}")' if value in ("inf", "-inf", "nan") else value
-    return f"jnp.asarray({text}, {op.array.jnp})"
+    text = repr(value) if isfinite(value) else f'float("{value}")'
+    return f"jnp.asarray({text}, {jnp_type(op.result)})"
 
 
 def _broadcast(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.broadcast_in_dim({names[0]}, {op.array.dims}, {op.dims('dimensions')})"
+    return (
+        f"lax.broadcast_in_dim({names[0]}, {array_of(op.result).dims}, {op.attributes.dimensions})"
+    )
 
 
 def _transpose(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.transpose({names[0]}, {op.dims('dimensions')})"
+    return f"lax.transpose({names[0]}, {op.attributes.dimensions})"
 
 
 def _reshape(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.reshape({names[0]}, {op.array.dims})"
+    return f"lax.reshape({names[0]}, {array_of(op.result).dims})"
 
 
 def _bitcast(t: Translation, op: Op, names: list[str]) -> str:
     """The same memory under another shape: out of one order of dimensions into the other."""
-    before, after = t.operand(op, 0), op.array
+    before, after = t.operand(op, 0), array_of(op.result)
     if before.dtype != after.dtype:
         return (
-            f"lax.bitcast_convert_type({names[0]}, {after.jnp})"
-            if (before.dims == after.dims and before.is_by_row and after.is_by_row)
-            else _refused(op, f"casts {before.dtype} to {after.dtype} and its shape")
+            f"lax.bitcast_convert_type({names[0]}, {jnp_type(after)})"
+            if before.dims == after.dims and not before.layout and not after.layout
+            else refused(op, f"casts {before.dtype} to {after.dtype} and its shape")
         )
-    text = names[0] if before.is_by_row else f"lax.transpose({names[0]}, {before.stored_order})"
+    text = f"lax.transpose({names[0]}, {before.stored_order})" if before.layout else names[0]
     if before.stored_dims != after.stored_dims:
         text = f"lax.reshape({text}, {after.stored_dims})"
-    return text if after.is_by_row else f"lax.transpose({text}, {inverse(after.stored_order)})"
+    return f"lax.transpose({text}, {inverse(after.stored_order)})" if after.layout else text
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -190,22 +197,18 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(place) for place in range(len(order)))
 
 
-def _refused(op: Op, why: str) -> str:
-    raise ReplayError(f"{op.name} ({op.opcode}) {why}, which has no translation")
-
-
 def _convert(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.convert_element_type({names[0]}, {op.array.jnp})"
+    return f"lax.convert_element_type({names[0]}, {jnp_type(op.result)})"
 
 
 def _bitcast_convert(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.bitcast_convert_type({names[0]}, {op.array.jnp})"
+    return f"lax.bitcast_convert_type({names[0]}, {jnp_type(op.result)})"
 
 
 def _compare(t: Translation, op: Op, names: list[str]) -> str:
-    if op.said.get("comparison") == "TOTALORDER" and not t.operand(op, 0).is_whole:
-        _refused(op, "orders all bit patterns of floats")
-    return f"lax.{COMPARE[op.said['direction']]}({', '.join(names)})"
+    if op.attributes.comparison == "TOTALORDER" and not t.operand(op, 0).is_whole:
+        refused(op, "orders all bit patterns of floats")
+    return f"lax.{COMPARE[op.attributes.direction]}({', '.join(names)})"
 
 
 def _round(t: Translation, op: Op, names: list[str]) -> str:
@@ -214,30 +217,31 @@ def _round(t: Translation, op: Op, names: list[str]) -> str:
 
 
 def _reduce_precision(t: Translation, op: Op, names: list[str]) -> str:
-    bits = (op.said.get("exponent_bits", "0"), op.said.get("mantissa_bits", "0"))
-    return f"lax.reduce_precision({names[0]}, {', '.join(bits)})"
+    said = op.attributes
+    bits = (max(said.exponent_bits, 0), max(said.mantissa_bits, 0))
+    return f"lax.reduce_precision({names[0]}, {bits[0]}, {bits[1]})"
 
 
 def _iota(t: Translation, op: Op, names: list[str]) -> str:
-    dimension = (op.dims("dimensions") or (0,))[0]
-    return f"lax.broadcasted_iota({op.array.jnp}, {op.array.dims}, {dimension})"
+    dimension = (op.attributes.dimensions or (0,))[0]
+    return f"lax.broadcasted_iota({jnp_type(op.result)}, {array_of(op.result).dims}, {dimension})"
 
 
 def _concatenate(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.concatenate([{', '.join(names)}], {(op.dims('dimensions') or (0,))[0]})"
+    return f"lax.concatenate([{', '.join(names)}], {(op.attributes.dimensions or (0,))[0]})"
 
 
 def _reverse(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.rev({names[0]}, {op.dims('dimensions')})"
+    return f"lax.rev({names[0]}, {op.attributes.dimensions})"
 
 
 def _slice(t: Translation, op: Op, names: list[str]) -> str:
-    starts, limits, strides = zip(*op.rows("slice"), strict=True)
+    starts, limits, strides = zip(*op.attributes.slices, strict=True)
     return f"lax.slice({names[0]}, {starts}, {limits}, {tuple(s or 1 for s in strides)})"
 
 
 def _dynamic_slice(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.dynamic_slice({names[0]}, [{', '.join(names[1:])}], {op.array.dims})"
+    return f"lax.dynamic_slice({names[0]}, [{', '.join(names[1:])}], {array_of(op.result).dims})"
 
 
 def _dynamic_update_slice(t: Translation, op: Op, names: list[str]) -> str:
@@ -245,82 +249,72 @@ def _dynamic_update_slice(t: Translation, op: Op, names: list[str]) -> str:
 
 
 def _pad(t: Translation, op: Op, names: list[str]) -> str:
-    return f"lax.pad({names[0]}, {names[1]}, {op.rows('padding')})"
+    return f"lax.pad({names[0]}, {names[1]}, {list(op.attributes.padding)})"
 
 
 def _dot(t: Translation, op: Op, names: list[str]) -> str:
-    if "algorithm" in op.said:
-        _refused(op, f"uses algorithm {op.said['algorithm']}")
-    contracted = (op.dims("lhs_contracting"), op.dims("rhs_contracting"))
-    batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
+    if op.attributes.algorithm:
+        refused(op, f"uses algorithm {op.attributes.algorithm}")
+    dims = op.attributes.dot
+    contracted = (dims.lhs_contracting, dims.rhs_contracting)
+    batch = (dims.lhs_batch, dims.rhs_batch)
     return (
         f"lax.dot_general({names[0]}, {names[1]}, ({contracted}, {batch}){_precision(op)}, "
-        f"preferred_element_type={op.array.jnp})"
+        f"preferred_element_type={jnp_type(op.result)})"
     )
 
 
 def _precision(op: Op) -> str:
-    numbers = op.dims("precision")
+    numbers = op.attributes.precision
     return precision(op, [LEVELS[n] if n < len(LEVELS) else str(n) for n in numbers])
 
 
 def _ragged_dot(t: Translation, op: Op, names: list[str]) -> str:
-    contracted = (op.dims("lhs_contracting"), op.dims("rhs_contracting"))
-    batch = (op.dims("lhs_batch"), op.dims("rhs_batch"))
+    dims = op.attributes.dot
+    contracted = (dims.lhs_contracting, dims.rhs_contracting)
+    batch = (dims.lhs_batch, dims.rhs_batch)
     return (
         f"lax.ragged_dot_general({', '.join(names)}, lax.RaggedDotDimensionNumbers("
-        f"({contracted}, {batch}), {list(op.dims('lhs_ragged'))}, {list(op.dims('rhs_group'))})"
-        f"{_precision(op)}, preferred_element_type={op.array.jnp})"
+        f"({contracted}, {batch}), {list(dims.lhs_ragged)}, {list(dims.rhs_group)})"
+        f"{_precision(op)}, preferred_element_type={jnp_type(op.result)})"
     )
 
 
-def _indices(t: Translation, op: Op, name: str) -> str:
+def _indices(t: Translation, op: Op, name: str, axis: int) -> str:
     """Indices with their vectors along the last axis, as jax.lax wants them."""
-    dims, axis = t.operand(op, 1).dims, int(op.said["index_vector"])
+    dims = t.operand(op, 1).dims
     if axis == len(dims):
         return f"jnp.expand_dims({name}, -1)"
     return name if axis == len(dims) - 1 else f"jnp.moveaxis({name}, {axis}, -1)"
 
 
-def _flags(op: Op) -> str:
-    said = {"sorted": "indices_are_sorted", "unique": "unique_indices"}
-    given = "".join(f", {name}=True" for key, name in said.items() if key in op.said)
-    return f"{given}, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS"
-
-
 def _gather(t: Translation, op: Op, names: list[str]) -> str:
-    numbers = (
-        f"lax.GatherDimensionNumbers({op.dims('offset_dims')}, {op.dims('collapsed')}, "
-        f"{op.dims('start_map')}, {op.dims('operand_batching')}, {op.dims('indices_batching')})"
-    )
-    return (
-        f"lax.gather({names[0]}, {_indices(t, op, names[1])}, {numbers}, {op.dims('sizes')}"
-        f"{_flags(op)})"
-    )
+    dims = gather_dims(op)
+    index = _indices(t, op, names[1], dims.index_vector)
+    numbers = gather_numbers(dims)
+    return f"lax.gather({names[0]}, {index}, {numbers}, {dims.sizes}{index_flags(op)})"
 
 
 def _scatter(t: Translation, op: Op, names: list[str]) -> str:
     if len(names) != 3:
-        _refused(op, "updates several arrays at once")
-    inside = t.ops.inside(op.called[0])
+        refused(op, "updates several arrays at once")
+    inside = t.program.members[op.called[0]]
     root = next(o for o in inside if o.is_root)
     if root.opcode == "parameter" and root.parameter == 1:
         function = "scatter"
     elif root.opcode in _SCATTERS and len(inside) == 3:
         function = _SCATTERS[root.opcode]
     else:
-        _refused(op, f"combines by {root.opcode} and more")
-    numbers = (
-        f"lax.ScatterDimensionNumbers({op.dims('update_window')}, {op.dims('inserted')}, "
-        f"{op.dims('to_operand')}, {op.dims('input_batching')}, {op.dims('indices_batching')})"
-    )
-    index = _indices(t, op, names[1])
-    return f"lax.{function}({names[0]}, {index}, {names[2]}, {numbers}{_flags(op)})"
+        refused(op, f"combines by {root.opcode} and more")
+    dims = scatter_dims(op)
+    index = _indices(t, op, names[1], dims.index_vector)
+    numbers = scatter_numbers(dims)
+    return f"lax.{function}({names[0]}, {index}, {names[2]}, {numbers}{index_flags(op)})"
 
 
 def _reduce(t: Translation, op: Op, names: list[str]) -> str:
     half = len(names) // 2
-    function, dimensions = t.function(op.called[0]), op.dims("dimensions")
+    function, dimensions = t.function(op.called[0]), op.attributes.dimensions
     if half == 1:
         return f"lax.reduce({names[0]}, {names[1]}, {function}, {dimensions})"
     values, starts = (", ".join(part) for part in (names[:half], names[half:]))
@@ -330,10 +324,10 @@ def _reduce(t: Translation, op: Op, names: list[str]) -> str:
 
 def _reduce_window(t: Translation, op: Op, names: list[str]) -> str:
     if len(names) != 2:
-        _refused(op, "reduces several arrays at once")
-    size, stride, low, high, dilation, base, is_reversed = zip(*op.rows("window"), strict=True)
+        refused(op, "reduces several arrays at once")
+    size, stride, low, high, dilation, base, is_reversed = zip(*op.attributes.window, strict=True)
     if any(is_reversed):
-        _refused(op, "reverses its window")
+        refused(op, "reverses its window")
     padding = list(zip(low, high, strict=True))
     return (
         f"lax.reduce_window({names[0]}, {names[1]}, {t.function(op.called[0])}, {size}, {stride}, "
@@ -342,9 +336,9 @@ def _reduce_window(t: Translation, op: Op, names: list[str]) -> str:
 
 
 def _sort(t: Translation, op: Op, names: list[str]) -> str:
-    if not _is_ascending(t.ops.inside(op.called[0])):
-        _refused(op, "compares by more than its first array, ascending")
-    dimension, is_stable = (op.dims("dimensions") or (0,))[0], "stable" in op.said
+    if not _is_ascending(t.program.members[op.called[0]]):
+        refused(op, "compares by more than its first array, ascending")
+    dimension, is_stable = (op.attributes.dimensions or (0,))[0], op.attributes.is_stable
     how = f"dimension={dimension}, is_stable={is_stable}, num_keys=1"
     if len(names) == 1:
         return f"lax.sort({names[0]}, dimension={dimension}, is_stable={is_stable})"
@@ -366,14 +360,14 @@ def _is_ascending(comparator: list[Op]) -> bool:
         return set().union(*(parameters(n) for n in op.operands))
 
     plain = {"parameter", "constant", "select", "compare"}
-    if root.opcode != "compare" or root.said.get("direction") != "LT":
+    if root.opcode != "compare" or root.attributes.direction != "LT":
         return False
     is_plain = all(o.opcode in plain for o in comparator)
     return is_plain and [parameters(name) for name in root.operands] == [{0}, {1}]
 
 
 def _top_k(t: Translation, op: Op, names: list[str]) -> str:
-    return f"tuple(lax.top_k({names[0]}, {array_of(parts_of(op.shape)[0]).dims[-1]}))"
+    return f"tuple(lax.top_k({names[0]}, {array_of(op.result.first).dims[-1]}))"
 
 
 def _copy(t: Translation, op: Op, names: list[str]) -> str:

@@ -9,7 +9,6 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.errors import ReplayError
-from moeprof.replay.ops import ops_of
 from moeprof.replay.script import script_of
 from moeprof.replay.target import Target
 
@@ -29,7 +28,7 @@ def written(*ops):
     trace = traced([kernel("product", 0, 1)], ops, {0: (0, 1)})
     known = {"platform": "gpu", "device": "", "jax_version": "", "notes": (), "op_name": ""}
     target = Target(module=7, op="product", median_ns=1, calls=1, **known)
-    return script_of(ops_of(trace.hlo_ops, 7), target, 1, "")
+    return script_of(trace.programs[7], target, 1, "")
 
 
 def gemm(precision=("DEFAULT", "DEFAULT"), algorithm="ALG_UNSET"):
