@@ -248,6 +248,10 @@ class Programs(Mapping[int, Program]):
             self._known[module] = Program(instructions_of(self._table.iloc[rows]))
         return self._known[module]
 
+    def __contains__(self, module: object) -> bool:
+        """Whether the table has a program of that id."""
+        return module in self._rows
+
     def __iter__(self) -> Iterator[int]:
         """The ids, in order."""
         return iter(self._rows)

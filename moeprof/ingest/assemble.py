@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from moeprof.hlo.program import Programs
 from moeprof.ingest.frames.of_host_side import HostSides
 from moeprof.ingest.frames.of_hosts import (
     dropped_frame,
@@ -67,10 +68,10 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     # In one piece: pandas joins columns at first use, which two threads may make at once.
     ops = hlo_frame(ran_programs).copy()
     rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
-    inside = bodies(ops)
+    inside, known = bodies(ops), Programs(ops)
     hosts = [with_one_device_clock(host, ops, len(hosts) == 1) for host in hosts]
     tables, work = [], []
-    for placed, theirs in side_by_side(lambda h: host_tables(h, ops, rows, inside), hosts):
+    for placed, theirs in side_by_side(lambda h: host_tables(h, ops, rows, inside, known), hosts):
         tables.append(placed)
         work.append(theirs)
     tables, work = with_common_numbers(tables, work)
@@ -87,7 +88,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     left_out = source.beside.left_out
     sides = HostSides([table.host for table in tables], source.run_folder, left_out)
     evidence = _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
-    return Trace(
+    trace = Trace(
         meta=meta,
         trust=judge(replace(evidence, routing=routing)),
         events=events,
@@ -107,6 +108,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
         allocations=sides.allocations,
         host_facts=sides.facts,
     )
+    return trace.knowing(known)
 
 
 def _dropped(tables: Sequence[HostTables]) -> Counter[str]:

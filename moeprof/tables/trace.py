@@ -307,6 +307,11 @@ class Trace(_Computed):
             object.__setattr__(self, "_programs", Programs(self.hlo_ops))
         return self._programs
 
+    def knowing(self, programs: Programs) -> Trace:
+        """The same trace, of which ``hlo_ops`` were read as programs before."""
+        object.__setattr__(self, "_programs", programs)
+        return self
+
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"

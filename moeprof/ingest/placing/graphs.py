@@ -7,30 +7,35 @@ work of a host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.program import Program
 from moeprof.ingest.placing.graph_match import match_graphs
 from moeprof.ingest.planes.record import LABELLED, Labels
 
 _TEXTS = tuple(name for name in LABELLED if name != "line")
 
 
-def with_graph_ops(work: pd.DataFrame, ops: pd.DataFrame, labels: Labels) -> pd.DataFrame:
+def with_graph_ops(
+    work: pd.DataFrame, ops: pd.DataFrame, programs: Mapping[int, Program], labels: Labels
+) -> pd.DataFrame:
     """`work` of a host, with op, instruction, evidence and confidence of what could be matched.
 
-    `ops` are the `HLO_OPS` of all programs; work of other programs stays as it is.
+    `ops` are the `HLO_OPS` of all `programs`; work of other programs stays as it is.
     """
     is_stream_work = work["kind"] != labels.code("op")  # XLA:CPU and TPU name each op themselves
     is_open = is_stream_work & (work["instruction"] < 0) & (work["module"] != -1)
-    modules = [m for m in work["module"][is_open].unique() if (ops["module"] == m).any()]
+    modules = [m for m in work["module"][is_open].unique() if m in programs]
     if not modules:
         return work
     texts = pd.Index(labels.texts, dtype="str")
     found = work.copy()
     for module in modules:
         mine = work[work["module"] == module]
-        answers = match_graphs(_readable(mine, texts), ops[ops["module"] == module])
+        answers = match_graphs(_readable(mine, texts), programs[module])
         _enter(found, answers, ops[ops["module"] == module], labels)
     return found
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.program import Program
 from moeprof.ingest.host import Host
 from moeprof.ingest.placing.called_runs import with_annotated_runs, with_calls
 from moeprof.ingest.placing.cut_short import without_cut_short
@@ -78,20 +79,24 @@ class HostTables:
 
 
 def host_tables(
-    host: Host, ops: pd.DataFrame, instructions: Instructions, inside: Bodies
+    host: Host,
+    ops: pd.DataFrame,
+    instructions: Instructions,
+    inside: Bodies,
+    programs: Mapping[int, Program],
 ) -> tuple[HostTables, pd.DataFrame]:
     """Place the work of a host, which is taken out of its record.
 
-    `ops` are `HLO_OPS`, `instructions` their rows by name. The work comes sorted by device and
-    start and has, besides the columns of `record.COLUMNS`, recorded_ns, instruction, evidence
-    (code), confidence, step and self_ns.
+    `ops` are `HLO_OPS` of `programs`, `instructions` their rows by name. The work comes sorted by
+    device and start and has, besides the columns of `record.COLUMNS`, recorded_ns, instruction,
+    evidence (code), confidence, step and self_ns.
     """
     record = near_the_work(host.record)
     host = replace(host, record=record)
     work, repeats = without_repeats(_in_order(record.take_work()), _single_launches(record))
     record.drop(REPEATED, repeats)
     work, not_serial = repaired(work, record.labels)
-    work = with_graph_ops(resolved(work, instructions, record.labels), ops, record.labels)
+    work = with_graph_ops(resolved(work, instructions, record.labels), ops, programs, record.labels)
     work, endless = endless_pieces(work, ops["opcode"], record.labels, not_serial)
     work, notes = with_recurring_runs(work, ops, host.programs)
     work, annotated = with_annotated_runs(work, record.markers, record.calls)

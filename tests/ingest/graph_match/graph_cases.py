@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.hlo.program import Program
+from moeprof.hlo.table import instructions_of
 from moeprof.ingest.placing.graph_match import match_graphs
 
 Row = dict[str, object]
@@ -88,4 +90,9 @@ def ops_of(instructions: pd.DataFrame, *parts: pd.DataFrame) -> list[str]:
 
 
 def matched(instructions: pd.DataFrame, *parts: pd.DataFrame) -> pd.DataFrame:
-    return match_graphs(pd.concat(parts, ignore_index=True), instructions)
+    return match_rows(pd.concat(parts, ignore_index=True), instructions)
+
+
+def match_rows(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame:
+    """`match_graphs` with a program by its rows."""
+    return match_graphs(work, Program(instructions_of(instructions)))

@@ -11,6 +11,7 @@ from graph_cases import (
     fusion,
     gemm,
     launch,
+    match_rows,
     matched,
     op,
     ops_of,
@@ -18,7 +19,7 @@ from graph_cases import (
     recorded,
 )
 
-from moeprof.ingest.placing.graph_match import match, match_graphs
+from moeprof.ingest.placing.graph_match import match
 from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NAMED, OPEN, UNEVEN
 from moeprof.tables.trace import LOW_CONFIDENCE
 
@@ -249,7 +250,7 @@ def one_rocm_launch() -> pd.DataFrame:
 
 
 def test_without_a_program_no_kernel_of_a_launch_gets_the_op_of_another():
-    found = match_graphs(one_rocm_launch(), CHAIN.iloc[:0])
+    found = match_rows(one_rocm_launch(), CHAIN.iloc[:0])
     assert len(found) == 40
     assert (found["op"] == "").all()
     assert (found["confidence"] == 0.0).all()
@@ -282,7 +283,7 @@ def test_order_of_rows_index_and_categories_do_not_matter():
     mixed = work.loc[[10, 20, 30, 40]].astype(
         dict.fromkeys(("line", "name", "kind", "op"), "category")
     )
-    found = match_graphs(mixed, CHAIN)
+    found = match_rows(mixed, CHAIN)
     assert found.index.tolist() == [10, 20, 30, 40]
     assert found["op"].tolist() == ["custom-call.1", "custom-call.2", "mul.2", "add.1"]
     assert found.dtypes["confidence"] == np.float64
@@ -290,7 +291,7 @@ def test_order_of_rows_index_and_categories_do_not_matter():
 
 @pytest.mark.parametrize("instructions", [CHAIN, CHAIN.iloc[:0], program([op("p", "parameter")])])
 def test_no_work_and_no_instruction_give_an_empty_answer(instructions):
-    assert match_graphs(launch("add_1").iloc[:0], instructions).empty
+    assert match_rows(launch("add_1").iloc[:0], instructions).empty
     idle = program([op("p", "parameter")])
     assert ops_of(idle, launch("add_1")) == [""]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from graph_cases import match_rows
 
 from moeprof.analyzers.classify import classify
 from moeprof.hlo.program import programs_in
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
-from moeprof.ingest.placing.graph_match import match_graphs
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import ABSENT
 from moeprof.tables.trace import LOW_CONFIDENCE
@@ -85,7 +85,7 @@ def answered(recorded, step):
     """Work of the step, with the op found, its confidence and the op of the key."""
     work, ops = step
     key, _ = read(recorded / WITHOUT, "jit_train_step")
-    found = match_graphs(work, ops).rename(columns={"op": "found"})
+    found = match_rows(work, ops).rename(columns={"op": "found"})
     places = numbered(work).join(found)
     key = numbered(key)[["device", "alike", "place", "op"]].rename(columns={"op": "key"})
     both = places.merge(key, on=["device", "alike", "place"], how="left", validate="1:1")
@@ -141,7 +141,7 @@ def test_dropped_kernels_do_not_make_the_others_wrong(step, answered, loss, has_
     is_kept = np.random.default_rng(0).random(len(answered)) > loss
     is_kept |= ~answered["op"].str.startswith("command_buffer_").to_numpy()
     work = answered[is_kept] if has_nodes else answered[is_kept].assign(graph_node=-1)
-    found = match_graphs(work, step[1])
+    found = match_rows(work, step[1])
     work = hidden(work.assign(again=found["op"].astype(str), sure=found["confidence"]))
     time = work["duration_ns"]
     assert time[work["again"] == work["key"]].sum() >= 0.97 * time.sum()
@@ -153,7 +153,7 @@ def test_a_first_execution_without_graphs_does_not_mislead_the_second(recorded, 
     """The runtime may run a command buffer op by op before it makes a graph of it."""
     key, _ = read(recorded / WITHOUT, "jit_train_step")
     alone = key.assign(run_id=-7, start_ns=key["start_ns"] - 10**10, correlation_id=-1)
-    found = match_graphs(pd.concat([alone, answered], ignore_index=True), step[1])
+    found = match_rows(pd.concat([alone, answered], ignore_index=True), step[1])
     work = answered.assign(again=found["op"].astype(str).to_numpy()[len(alone) :])
     work = hidden(work)
     time = work["duration_ns"]
@@ -163,7 +163,7 @@ def test_a_first_execution_without_graphs_does_not_mislead_the_second(recorded, 
 def test_a_program_of_another_kind_is_matched_whole(recorded):
     """Grouped products, sorts and one-shot exchanges: no answer key, but nothing stays open."""
     work, ops = read(recorded / OTHER, "jit_step")
-    found = match_graphs(work, ops)
+    found = match_rows(work, ops)
     is_open = ~work["op"].isin(ops["op"])
     assert is_open.sum() == 4974
     assert (found.loc[is_open, "op"] != "").all()

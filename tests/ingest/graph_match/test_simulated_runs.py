@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from graph_cases import GEMM_KERNEL, Row, fusion, gemm, launch, op, program
+from graph_cases import GEMM_KERNEL, Row, fusion, gemm, launch, match_rows, op, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.ingest.placing.graph_match import match_graphs
 from moeprof.tables.trace import LOW_CONFIDENCE
 
 BODIES = ("add", "exp", "tanh")
@@ -91,7 +90,7 @@ def recorded_runs(draw: st.DrawFn) -> tuple[pd.DataFrame, pd.DataFrame]:
 @given(recorded_runs())
 def test_what_is_sure_is_true(case):
     work, instructions = case
-    found = match_graphs(work, instructions)
+    found = match_rows(work, instructions)
     is_sure = found["confidence"] >= LOW_CONFIDENCE
     assert (found["op"].astype(str) == work["truth"])[is_sure].all()
 
@@ -106,7 +105,7 @@ def test_any_loss_and_any_order_of_rows_give_a_sound_answer(case, random, has_no
     if has_nodes:
         part["graph_node"] = [random.randrange(4) for _ in kept]
     part["correlation_id"] = [random.choice((-1, value)) for value in part["correlation_id"]]
-    found = match_graphs(part, instructions)
+    found = match_rows(part, instructions)
     assert found.index.equals(part.index)
     assert found["confidence"].between(0, 1).all()
     assert set(found["op"]) <= {"", *instructions["op"]}

@@ -6,10 +6,13 @@ under the graph's name, not the instruction's. Here launches are aligned with th
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from moeprof.hlo.program import Program
 from moeprof.ingest.placing.graph_match.bounds import find_bounds
 from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NOT_FOUND
 from moeprof.ingest.placing.graph_match.kernel_names import read_names
@@ -22,7 +25,7 @@ from moeprof.ingest.placing.graph_match.launches import (
 )
 from moeprof.ingest.placing.graph_match.schedule import Schedule, read_schedule
 from moeprof.ingest.placing.graph_match.shapes import find_shapes
-from moeprof.ingest.placing.graph_match.solve import Answer, Program, solve
+from moeprof.ingest.placing.graph_match.solve import Answer, Shared, solve
 from moeprof.ingest.placing.graph_match.wholes import Wholes
 from moeprof.tables.trace import LOW_CONFIDENCE
 
@@ -31,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 _ROUNDS = 2
 
 
-def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame:
+def match_graphs(work: pd.DataFrame, program: Program) -> pd.DataFrame:
     """Find the ops of device work whose recorded op is no instruction of the module.
 
     Args:
@@ -39,9 +42,8 @@ def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame
             correlation_id, graph_node, start_ns (int64; -1 for an id that is not known), line,
             name, kind (copy, memset or kernel) and op (text or category; empty where none is
             recorded).
-        instructions: `HLO_OPS` of the module; empty where its program was not kept. Column
-            ``schedule`` (int64) is the place in the sequence of its computation, -1 unknown;
-            without it only names tell, and what order tells is a guess.
+        program: that of the module; without instructions where it was not kept. Without the
+            order of its instructions only names tell, and what order tells is a guess.
 
     Returns:
         One row per row of `work`, with its index: ``op`` (category of text, empty where none was
@@ -51,9 +53,9 @@ def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame
     """
     slots, confidence = np.full(len(work), -1, np.int64), np.zeros(len(work))
     labels = _codes(work["op"])
-    known_ops = set(instructions["op"].tolist())
-    is_settled = known_ops.issuperset(labels[1])
-    schedule = read_schedule(instructions.iloc[:0] if is_settled else instructions)
+    known_ops = program.ops.keys()
+    is_settled = known_ops >= set(labels[1])
+    schedule = read_schedule(Program(()) if is_settled else program)
     if schedule.ops:
         order = np.argsort(work["start_ns"].to_numpy(np.int64), kind="stable")
         answer = _match(*_coded(work, order, labels, schedule, known_ops))
@@ -67,7 +69,7 @@ def match_graphs(work: pd.DataFrame, instructions: pd.DataFrame) -> pd.DataFrame
     return pd.DataFrame(columns, index=work.index)
 
 
-def _match(work: Work, program: Program) -> Answer:
+def _match(work: Work, shared: Shared) -> Answer:
     """Slot and confidence of the rows to be found, by row of `work`; -1 and 0 for the others."""
     launches = find_launches(work)
     answer = Answer(np.full(len(work.lines), -1, np.int64), np.zeros(len(work.lines)))
@@ -76,18 +78,16 @@ def _match(work: Work, program: Program) -> Answer:
             break
         # What is sure bounds the launches beside it, so that the second round may know more.
         sure = np.where(answer.confidence >= LOW_CONFIDENCE, answer.slots, work.known)
-        answer = _improved(work, program, launches, sure, answer)
+        answer = _improved(work, shared, launches, sure, answer)
     is_found = work.is_open & (answer.slots >= 0)
     return Answer(
         np.where(is_found, answer.slots, -1), np.where(is_found, answer.confidence, NOT_FOUND)
     )
 
 
-def _improved(
-    work: Work, program: Program, launches: Launches, sure: Ints, before: Answer
-) -> Answer:
+def _improved(work: Work, shared: Shared, launches: Launches, sure: Ints, before: Answer) -> Answer:
     """Match every shape of launch once, unless it is settled, and give its launches the answer."""
-    bounds = find_bounds(work, launches, sure, count=len(program.schedule.ops))
+    bounds = find_bounds(work, launches, sure, count=len(shared.schedule.ops))
     slots, confidence = before.slots.copy(), before.confidence.copy()
     wholes = Wholes()
     for shape in find_shapes(work, launches, bounds):
@@ -98,7 +98,7 @@ def _improved(
             continue
         answer = wholes.part(shape.label, nodes, names)
         if answer is None:
-            answer = solve(program, names, work.known[kernels], shape.bounds)
+            answer = solve(shared, names, work.known[kernels], shape.bounds)
             wholes.keep(shape.label, nodes, names, answer)
         slots[shape.members] = answer.slots
         confidence[shape.members] = answer.confidence
@@ -110,8 +110,8 @@ def _coded(
     order: Ints,
     labels: tuple[Ints, list[str]],
     schedule: Schedule,
-    known_ops: set[str],
-) -> tuple[Work, Program]:
+    known_ops: Collection[str],
+) -> tuple[Work, Shared]:
     """The columns of `work`, in `order`, as numbers, and what the names among them say."""
     label_codes, ops = labels[0][order], labels[1]
     kinds, kind_values = _codes(work["kind"])
@@ -139,7 +139,7 @@ def _coded(
         [kind_values[pair % len(kind_values)] for pair in pairs],
         schedule,
     )
-    return coded, Program(schedule, distinct, ran_alone)
+    return coded, Shared(schedule, distinct, ran_alone)
 
 
 def _codes(column: pd.Series) -> tuple[Ints, list[str]]:

@@ -7,38 +7,40 @@ So a kernel's name stands for every fusion with the same body. What the table do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from moeprof.ingest.placing.graph_match.program_rows import Row
+from moeprof.hlo.program import Op
 
 
-def body_codes(by_computation: dict[str, list[Row]], ops: Iterable[Row]) -> list[int]:
-    """A code (0, 1, …) per row of `ops`: equal for fusions with equal bodies, else its own.
+def body_codes(by_computation: Mapping[str, list[Op]], ops: Iterable[Op]) -> list[int]:
+    """A code (0, 1, …) for each of `ops`: equal for fusions with equal bodies, else its own.
 
     `by_computation` has all instructions of the module, in the order of the program: operands
     before their users, computations before their callers.
     """
     bodies: dict[str, int] = {}
     known: dict[object, int] = {}
-    for name, rows in by_computation.items():
-        bodies[name] = known.setdefault(_body(rows, bodies), len(known))
+    for name, inside in by_computation.items():
+        bodies[name] = known.setdefault(_body(inside, bodies), len(known))
     codes: dict[object, int] = {}
     found = []
-    for row in ops:
-        key: object = row.op
-        if row.opcode == "fusion" and row.called:
-            key = (row.shape, row.details, *(bodies.get(name, -1) for name in row.called))
+    for op in ops:
+        key: object = op.name
+        if op.opcode == "fusion" and op.called:
+            inner = (bodies.get(name, -1) for name in op.called)
+            key = (op.shape, op.attributes.details_text, *inner)
         found.append(codes.setdefault(key, len(codes)))
     return found
 
 
-def _body(rows: list[Row], bodies: dict[str, int]) -> tuple[object, ...]:
+def _body(ops: list[Op], bodies: dict[str, int]) -> tuple[object, ...]:
     """What a computation consists of, its instructions known by their places alone."""
     places: dict[str, int] = {}
     parts: list[object] = []
-    for row in rows:
-        read = tuple(places.get(operand, -1) for operand in row.operands)
-        inner = tuple(bodies.get(name, -1) for name in row.called)
-        parts.append((row.opcode, row.shape, row.details, row.parameter, read, inner))
-        places[row.op] = len(places)
+    for op in ops:
+        read = tuple(places.get(operand, -1) for operand in op.operands)
+        inner = tuple(bodies.get(name, -1) for name in op.called)
+        said = op.attributes.details_text
+        parts.append((op.opcode, op.shape, said, op.parameter, read, inner))
+        places[op.name] = len(places)
     return tuple(parts)

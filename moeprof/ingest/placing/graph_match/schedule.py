@@ -7,14 +7,14 @@ ops put in the place of their callers. A place in this list is called a slot.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from moeprof.hlo.program import Op, Program
 from moeprof.ingest.placing.graph_match.kinds import INSTRUCTIONS, instruction_kind
-from moeprof.ingest.placing.graph_match.program_rows import Row, read_rows
 from moeprof.ingest.placing.graph_match.same_kernel import body_codes
 
 Ints = npt.NDArray[np.int64]
@@ -46,15 +46,14 @@ class Schedule:
     is_ordered: bool
 
 
-def read_schedule(instructions: pd.DataFrame) -> Schedule:
-    """`Schedule` of the `HLO_OPS` of one module.
+def read_schedule(program: Program) -> Schedule:
+    """`Schedule` of a program.
 
-    Column ``schedule`` (int64, place in its computation's sequence, -1 unknown) gives the order;
-    without it the order of the rows stands in and ``is_ordered`` is false.
+    Where it does not carry the order of its instructions, that in which they are written stands in.
     """
-    rows = read_rows(instructions)
-    opcodes = {name: frozenset(row.opcode for row in inside) for name, inside in rows.items()}
-    is_ordered = any(row.place >= 0 for inside in rows.values() for row in inside)
+    rows = program.members
+    opcodes = {name: frozenset(op.opcode for op in inside) for name, inside in rows.items()}
+    is_ordered = any(op.schedule >= 0 for op in program.ops.values())
     whole = _whole(rows, is_ordered)
     slots = whole.slots
     starts, ends = np.zeros(len(slots), np.int64), np.full(len(slots), len(slots), np.int64)
@@ -62,33 +61,33 @@ def read_schedule(instructions: pd.DataFrame) -> Schedule:
         starts[start:end], ends[start:end] = start, end
     kinds = [
         instruction_kind(
-            row.opcode,
-            row.custom_call_target,
-            row.details,
-            frozenset().union(*(opcodes.get(name, frozenset()) for name in row.called)),
+            op.opcode,
+            op.target,
+            op.attributes.details_text,
+            frozenset().union(*(opcodes.get(name, frozenset()) for name in op.called)),
         )
-        for row in slots
+        for op in slots
     ]
     return Schedule(
-        ops=tuple(row.op for row in slots),
+        ops=tuple(op.name for op in slots),
         kinds=np.array([INSTRUCTIONS.index(kind) for kind in kinds], np.int64),
         bodies=np.array(body_codes(rows, slots), np.int64),
         loop_starts=starts,
         loop_ends=ends,
-        slot_of_op={row.op: slot for slot, row in enumerate(slots)},
+        slot_of_op={op.name: slot for slot, op in enumerate(slots)},
         slot_of_name=_slot_of_name(slots, rows),
         is_ordered=is_ordered,
     )
 
 
-def _slot_of_name(slots: list[Row], rows: dict[str, list[Row]]) -> dict[str, int]:
+def _slot_of_name(slots: list[Op], rows: Mapping[str, list[Op]]) -> dict[str, int]:
     """Slot by the name of its kernel, which may be that of an instruction fused into it."""
     found: dict[str, int] = {}
-    for slot, row in enumerate(slots):
-        if row.opcode == "fusion":
-            inner = (fused.op for name in row.called for fused in rows.get(name, []))
-            found.update((kernel_name(op), slot) for op in inner)
-    found.update((kernel_name(row.op), slot) for slot, row in enumerate(slots))
+    for slot, op in enumerate(slots):
+        if op.opcode == "fusion":
+            inner = (fused.name for name in op.called for fused in rows.get(name, []))
+            found.update((kernel_name(name), slot) for name in inner)
+    found.update((kernel_name(op.name), slot) for slot, op in enumerate(slots))
     return found
 
 
@@ -101,7 +100,7 @@ def kernel_name(op: str) -> str:
 class _Stretch:
     """What a computation runs, in order, and the spans of the loops in it, inner ones first."""
 
-    slots: list[Row]
+    slots: list[Op]
     loops: list[tuple[int, int]]
 
     def append(self, other: _Stretch) -> None:
@@ -110,12 +109,12 @@ class _Stretch:
         self.loops.extend((start + shift, end + shift) for start, end in other.loops)
 
 
-def _whole(rows: dict[str, list[Row]], is_ordered: bool) -> _Stretch:
+def _whole(rows: Mapping[str, list[Op]], is_ordered: bool) -> _Stretch:
     """The computations that nothing calls, one after the other, the others in their places."""
     known: dict[str, _Stretch] = {}
     for name, inside in rows.items():  # computations stand before their callers
         known[name] = _stretch(_in_schedule(inside) if is_ordered else inside, known)
-    called = {name for inside in rows.values() for row in inside for name in row.called}
+    called = {name for inside in rows.values() for op in inside for name in op.called}
     whole = _Stretch([], [])
     for name in rows:
         if name not in called:
@@ -123,20 +122,20 @@ def _whole(rows: dict[str, list[Row]], is_ordered: bool) -> _Stretch:
     return whole
 
 
-def _stretch(rows: list[Row], known: dict[str, _Stretch]) -> _Stretch:
+def _stretch(ops: list[Op], known: dict[str, _Stretch]) -> _Stretch:
     found = _Stretch([], [])
-    for row in rows:
-        if row.opcode in _CONTAINERS:
+    for op in ops:
+        if op.opcode in _CONTAINERS:
             start = len(found.slots)
             # A loop names its body first but runs its condition first.
-            for name in row.called[:: -1 if row.opcode == "while" else 1]:
+            for name in op.called[:: -1 if op.opcode == "while" else 1]:
                 found.append(known.pop(name, _Stretch([], [])))  # its slots exist once
-            if row.opcode == "while":
+            if op.opcode == "while":
                 found.loops.append((start, len(found.slots)))
-        elif row.opcode not in _RUNS_NOTHING and not row.opcode.endswith("-done"):
-            found.slots.append(row)
+        elif op.opcode not in _RUNS_NOTHING and not op.opcode.endswith("-done"):
+            found.slots.append(op)
     return found
 
 
-def _in_schedule(rows: list[Row]) -> list[Row]:
-    return sorted((row for row in rows if row.place >= 0), key=lambda row: row.place)
+def _in_schedule(ops: list[Op]) -> list[Op]:
+    return sorted((op for op in ops if op.schedule >= 0), key=lambda op: op.schedule)

@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Program:
+class Shared:
     """What all launches of a module share: ``ran_alone`` tells the slots on record."""
 
     schedule: Schedule
@@ -55,37 +55,37 @@ class Program:
     ran_alone: npt.NDArray[np.bool_]
 
 
-def solve(program: Program, names: Ints, recorded: Ints, bounds: tuple[int, int]) -> Answer:
+def solve(shared: Shared, names: Ints, recorded: Ints, bounds: tuple[int, int]) -> Answer:
     """Match one launch.
 
     Args:
-        program: schedule and names of the module.
-        names: entry of ``program.names`` of each kernel, in the order in which they ran.
+        shared: schedule and names of the module.
+        names: entry of ``shared.names`` of each kernel, in the order in which they ran.
         recorded: slot of each kernel whose op is on record, -1 for the others.
         bounds: last slot before the launch and first after it (`Bounds`).
     """
-    is_sole = program.names.is_sole[names]
-    known = np.where(recorded >= 0, recorded, np.where(is_sole, program.names.slots[names], -1))
+    is_sole = shared.names.is_sole[names]
+    known = np.where(recorded >= 0, recorded, np.where(is_sole, shared.names.slots[names], -1))
     answer = Answer(known.copy(), np.where(known >= 0, NAMED, NOT_FOUND))
-    for segment in segments(program.schedule, known, bounds):
-        _place(program, names, segment, answer)
+    for segment in segments(shared.schedule, known, bounds):
+        _place(shared, names, segment, answer)
     return answer
 
 
-def _place(program: Program, names: Ints, segment: Segment, answer: Answer) -> None:
+def _place(shared: Shared, names: Ints, segment: Segment, answer: Answer) -> None:
     """Fill in the kernels of a segment, as far as their order tells."""
     kernels, slots = segment.kernels, segment.slots
     if not len(slots) or len(kernels) * len(slots) > _LARGEST:
         return
-    question = _question(program, names[kernels], segment)
+    question = _question(shared, names[kernels], segment)
     placement = align(question)
     is_placed = placement.places >= 0
-    is_named = program.names.bodies[names[kernels]] >= 0
-    says_nothing = program.names.kinds[names[kernels]] == _OTHER
+    is_named = shared.names.bodies[names[kernels]] >= 0
+    says_nothing = shared.names.kinds[names[kernels]] == _OTHER
     is_even = _is_even(question, placement) and (all(segment.is_anchored) or not says_nothing.any())
     is_clear = (placement.margins >= _CLEAR_MARGIN) & (is_named | is_even)
     by_order = ENCLOSED if all(segment.is_bounded) else OPEN
-    confidence = np.where(is_clear & program.schedule.is_ordered, by_order, UNEVEN)
+    confidence = np.where(is_clear & shared.schedule.is_ordered, by_order, UNEVEN)
     answer.slots[kernels[is_placed]] = slots[placement.places[is_placed]]
     answer.confidence[kernels[is_placed]] = confidence[is_placed]
 
@@ -101,23 +101,23 @@ def _is_even(question: Question, placement: Placement) -> bool:
     return bool((left_out < _CLEAR_MARGIN).all())
 
 
-def _question(program: Program, names: Ints, segment: Segment) -> Question:
-    schedule, slots = program.schedule, segment.slots
-    kernel_kinds, kinds = program.names.kinds[names], schedule.kinds[slots]
+def _question(shared: Shared, names: Ints, segment: Segment) -> Question:
+    schedule, slots = shared.schedule, segment.slots
+    kernel_kinds, kinds = shared.names.kinds[names], schedule.kinds[slots]
     fits = _FITS[kernel_kinds][:, kinds]
-    bodies = program.names.bodies[names][:, None]
-    own = program.names.slots[names][:, None]
-    may_borrow = (schedule.bodies[slots] == bodies) & ~program.names.has_own[slots]
+    bodies = shared.names.bodies[names][:, None]
+    own = shared.names.slots[names][:, None]
+    may_borrow = (schedule.bodies[slots] == bodies) & ~shared.names.has_own[slots]
     by_name = np.where(may_borrow, _SHARED_NAME, NEVER)
     by_name = np.where(slots == own, _OWN_NAME, by_name)
     # An anchor inside the launch may have its op on record: it runs here after all.
-    ran_alone = np.where(program.ran_alone[slots] & ~segment.has_run, _RAN_ALONE, 0.0)
+    ran_alone = np.where(shared.ran_alone[slots] & ~segment.has_run, _RAN_ALONE, 0.0)
     fits = np.where(bodies >= 0, by_name, fits) + ran_alone
     previous = np.concatenate((kernel_kinds[:1], kernel_kinds[:-1]))
     return Question(
         fits=fits,
         again=_AGAIN[previous][:, kinds],
-        skips=np.where(program.ran_alone[slots] | segment.has_run, 0.0, _SKIPS[kinds]),
+        skips=np.where(shared.ran_alone[slots] | segment.has_run, 0.0, _SKIPS[kinds]),
         is_closed_before=segment.is_anchored[0],
         is_closed_after=segment.is_anchored[1],
     )
