@@ -99,7 +99,7 @@ def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Si
     the end of the other, in which a device blocks until the data has come.
     """
     rows = first_halves(trace.hlo_ops, sure_rows(work))
-    sites = sites_of(trace.hlo_ops, rows[rows >= 0].tolist(), ranks_by_module(trace))
+    sites = sites_of(trace, rows[rows >= 0].tolist(), ranks_by_module(trace))
     sites = with_ranks(trace, sites)
     place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)

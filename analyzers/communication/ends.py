@@ -99,7 +99,7 @@ def _standing(trace: Trace, events: pd.DataFrame, early: set[str]) -> Standing |
     rows = final["instruction"][final["instruction"] >= 0]
     if rows.empty:
         return None
-    sites = sites_of(trace.hlo_ops, [int(rows.mode().iloc[0])], ranks_by_module(trace))
+    sites = sites_of(trace, [int(rows.mode().iloc[0])], ranks_by_module(trace))
     if not sites or not sites[0].is_grouped:
         return None
     site = with_ranks(trace, sites)[0]

@@ -12,18 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.hlo.groups import Groups
+from moeprof.hlo.program import Op, Program
+from moeprof.tables.trace import Trace
 
 NOT_KNOWN = -1
-Groups = tuple[tuple[int, ...], ...]
 
-_UNKNOWN_TYPE = re.compile(r"type\d")
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _GROUPED = COLLECTIVES - {"collective-permute"}
-_RECEIVED = re.compile(r", ?u32\[\](?:\{[^}]*\})?, ?token\[\]\)$")
+_BESIDE_DATA = ["u32[]", "token[]"]
+"""Context and token of a transfer, behind its data."""
 _CONTEXT_BYTES = 4
 _EP_SIZE = re.compile(r"\bep_size = (\d+)")
 _EP_GROUPS = re.compile(
@@ -61,24 +62,24 @@ class Site:
         return self.opcode in _GROUPED or bool(self.groups)
 
 
-def sites_of(hlo_ops: pd.DataFrame, rows: Iterable[int], ranks: Mapping[int, int]) -> list[Site]:
-    """The collectives among the given rows of `HLO_OPS`, in order of row.
+def sites_of(trace: Trace, rows: Iterable[int], ranks: Mapping[int, int]) -> list[Site]:
+    """The collectives among the given rows of ``hlo_ops``, in order of row.
 
     Args:
-        hlo_ops: `HLO_OPS`.
+        trace: the trace.
         rows: rows that device work resolves to; those without a collective are left out.
         ranks: by module the devices that run it together, which form the one group of ops that
             name none; a module that is not in it runs on nobody knows how many.
     """
-    programs: dict[int, _Program] = {}
+    modules, names = trace.hlo_ops["module"], trace.hlo_ops["op"]
     found = []
     for row in sorted(set(rows)):
-        module = int(hlo_ops["module"].iloc[row])
-        if module not in programs:
-            programs[module] = _Program(hlo_ops[hlo_ops["module"] == module])
-        site = programs[module].site(row, ranks.get(module, 0))
-        if site is not None:
-            found.append(site)
+        module = int(modules.iloc[row])
+        program = trace.programs[module]
+        inner = _collective(program, program.ops[str(names.iloc[row])], 0)
+        if inner is not None:
+            known = _Known(program, inner, ranks.get(module, 0))
+            found.append(known.site(row, module, str(names.iloc[row])))
     return found
 
 
@@ -89,18 +90,15 @@ def message_bytes(opcode: str, operand_bytes: int, group_size: int) -> int:
     return operand_bytes
 
 
-def groups_of(text: str, ranks: int) -> Groups:
-    """``{{0,1},{2,3}}`` as tuples of ranks; an empty text is one group of all `ranks`.
+def groups_of(named: Groups, ranks: int) -> Groups:
+    """Groups of ranks: those that are named; where none is, one of all `ranks`.
 
-    Of none where `ranks` is 0, as how many there are is not known, or where the text is written
-    in another form: those are no group of all.
+    Of none where `ranks` is 0, as how many there are is not known, or where the groups are written
+    in a form that is not known: those are no group of all.
     """
-    named = tuple(
-        tuple(int(rank) for rank in group.split(",") if rank.strip())
-        for group in re.findall(r"\{([\d,\s]+)\}", text)
-    )
-    is_all = not text.strip(" {}") and ranks > 0
-    return named or ((tuple(range(ranks)),) if is_all else ())
+    if named:
+        return tuple(group for group in named if group)
+    return (tuple(range(ranks)),) if ranks > 0 else ()
 
 
 def groups_of_call(backend_config: str, ranks: int) -> Groups:
@@ -126,75 +124,75 @@ def groups_of_call(backend_config: str, ranks: int) -> Groups:
     return tuple(tuple(members[at : at + each]) for at in range(0, len(members), each))
 
 
-class _Program:
-    """The instructions of one module, to find operands and wrapped collectives by name."""
+def _collective(program: Program, op: Op, depth: int) -> Op | None:
+    """The op itself, or the one in the computation that an async start or fusion wraps.
 
-    def __init__(self, rows: pd.DataFrame) -> None:
-        self._rows = rows
-        self._row_of = dict(zip(rows["op"], rows.index, strict=True))
+    None for any other, the second half of a pair, too.
+    """
+    opcode = op.opcode.removesuffix("-start")
+    if opcode in COLLECTIVES | _POINT_TO_POINT:
+        return op
+    if opcode == "custom-call":
+        return op if exchange_of(op.target) else None
+    if opcode not in ("async", "fusion") or depth == _DEEPEST:
+        return None
+    inside = (member for name in op.called for member in program.members.get(name, ()))
+    found = (_collective(program, member, depth + 1) for member in inside)
+    return next((collective for collective in found if collective is not None), None)
 
-    def site(self, row: int, ranks: int) -> Site | None:
-        """The collective that a row is or wraps; None for the second half of a pair, too."""
-        inner = self._collective(row, 0)
-        if inner is None:
-            return None
-        opcode = str(self._rows["opcode"].at[inner]).removesuffix("-start")
-        text = str(self._rows["replica_groups"].at[inner])
-        groups = groups_of(text, ranks) if opcode in _GROUPED else ()
+
+@dataclass(frozen=True)
+class _Known:
+    """A collective with its program, which ``ranks`` devices run together."""
+
+    program: Program
+    op: Op
+    ranks: int
+
+    def site(self, row: int, module: int, name: str) -> Site:
+        """The collective as the site of the op of that name, which it is or which wraps it."""
+        opcode = self.op.opcode.removesuffix("-start")
+        groups = groups_of(self.op.groups, self.ranks) if opcode in _GROUPED else ()
         if opcode == "custom-call":
-            groups = groups_of_call(str(self._rows["backend_config"].at[inner]), ranks)
+            groups = groups_of_call(self.op.config, self.ranks)
         size = max(map(len, groups), default=0)
-        bound = message_bytes(opcode, self._operand_bytes(inner, opcode), size)
+        bound = message_bytes(opcode, self._operand_bytes(opcode), size)
         is_known = opcode not in ("ragged-all-to-all", "custom-call")
         return Site(
             row=row,
-            module=int(str(self._rows["module"].at[row])),
-            op=str(self._rows["op"].at[row]),
+            module=module,
+            op=name,
             opcode=opcode,
             groups=groups,
             bytes=bound if is_known else NOT_KNOWN,
             bytes_bound=bound,
         )
 
-    def _collective(self, row: int, depth: int) -> int | None:
-        """The row itself, or the one in the computation that an async start or fusion wraps."""
-        opcode = str(self._rows["opcode"].at[row]).removesuffix("-start")
-        if opcode in COLLECTIVES | _POINT_TO_POINT:
-            return row
-        if opcode == "custom-call":
-            return row if exchange_of(str(self._rows["custom_call_target"].at[row])) else None
-        if opcode not in ("async", "fusion") or depth == _DEEPEST:
-            return None
-        called = str(self._rows["called"].at[row]).split()
-        for inner in self._rows.index[self._rows["computation"].isin(called)]:
-            found = self._collective(int(inner), depth + 1)
-            if found is not None:
-                return found
-        return None
-
-    def _operand_bytes(self, row: int, opcode: str) -> int:
+    def _operand_bytes(self, opcode: str) -> int:
         """What a device puts in; `NOT_KNOWN` for an unknown operand, dtype or custom call."""
         if opcode == "recv":
-            return self._received_bytes(row)
-        names = str(self._rows["operands"].at[row]).split()
+            return self._received_bytes()
+        names = self.op.operands
         if opcode == "ragged-all-to-all":
             names = names[:1]  # input, then the output buffer, offsets and sizes
-        rows = [self._row_of.get(name, -1) for name in names]
-        if opcode == "custom-call" or not rows or -1 in rows:
-            return NOT_KNOWN
-        sizes = [int(str(self._rows["size_bytes"].at[r])) for r in rows]
-        shapes = [str(self._rows["shape"].at[r]) for r in rows]
-        if any(size < 0 for size in sizes) or any(map(_UNKNOWN_TYPE.search, shapes)):
+        operands = [self.program.ops.get(name) for name in names]
+        sizes = [_size(operand) for operand in operands if operand is not None]
+        if opcode == "custom-call" or not sizes or None in operands or NOT_KNOWN in sizes:
             return NOT_KNOWN
         return sum(sizes)
 
-    def _received_bytes(self, row: int) -> int:
+    def _received_bytes(self) -> int:
         """What a ``recv`` brings: it puts in nothing but a token.
 
         Its result is (data, context, token), of which only the data crosses a link.
         """
-        shape = str(self._rows["shape"].at[row])
-        size = int(str(self._rows["size_bytes"].at[row]))
-        if not _RECEIVED.search(shape) or _UNKNOWN_TYPE.search(shape) or size <= _CONTEXT_BYTES:
+        size, parts = _size(self.op), self.op.result.parts
+        if [part.text for part in parts[-2:]] != _BESIDE_DATA or size <= _CONTEXT_BYTES:
             return NOT_KNOWN
         return size - _CONTEXT_BYTES
+
+
+def _size(op: Op) -> int:
+    """Bytes of a result; `NOT_KNOWN` where a part of it has a type of unknown size."""
+    is_known = all(leaf.is_known for leaf in op.result.leaves)
+    return op.size_bytes if is_known and op.size_bytes >= 0 else NOT_KNOWN

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from moeprof.analyzers.attribution import sums_in_steps, sure_rows
 from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.window import window
@@ -82,15 +80,10 @@ def _models(trace: Trace) -> str:
 
 def _groups(trace: Trace) -> str:
     """Sizes of the groups of the step's collectives, by kind: they follow the mesh."""
-    ops = trace.hlo_ops[trace.hlo_ops["module"] == step_module(trace)]
-    named = ops[ops["replica_groups"] != ""]
-    opcodes = named["opcode"].str.removesuffix("-start")
-    sizes = (
-        named["replica_groups"].str.extract(r"\{\{?([\d, ]+)\}", expand=False).str.count(",") + 1
-    )
-    pairs = pd.DataFrame({"opcode": opcodes, "size": sizes}).dropna().drop_duplicates()
-    pairs = pairs.sort_values(["opcode", "size"])
-    return ", ".join(f"{row.opcode} over {row.size:.0f}" for row in pairs.itertuples())
+    program = trace.programs.get(step_module(trace))
+    ops = program.ops.values() if program is not None else ()
+    sizes = {(op.opcode.removesuffix("-start"), op.group_size) for op in ops if op.group_size}
+    return ", ".join(f"{opcode} over {size}" for opcode, size in sorted(sizes))
 
 
 def _loops(trace: Trace) -> str:

@@ -19,6 +19,7 @@ from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.members import ranks_in
 from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import window
+from moeprof.hlo.groups import parse_groups
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.trace import Trace
 
@@ -72,8 +73,7 @@ def chain_of(pairs: str, is_backward: bool) -> tuple[tuple[int, ...], bool, int]
     the first stage: forward begins there, backward ends there. Empty where the pairs are not
     chains of equal length.
     """
-    found = re.findall(r"\{(\d+),(\d+)\}", pairs)
-    target = {int(source): int(receiver) for source, receiver in found}
+    target = {pair[0]: pair[1] for pair in parse_groups(pairs) if len(pair) == 2}
     heads = sorted(set(target) - set(target.values()))
     if heads:
         chains = [_followed(head, target) for head in heads]

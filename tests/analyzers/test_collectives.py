@@ -6,7 +6,8 @@ from builders.work import MODULE, hlo, kernel, traced
 from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import groups_of, sites_of
-from moeprof.tables.trace import DEVICES, HLO_OPS, MODULES
+from moeprof.hlo.groups import parse_groups
+from moeprof.tables.trace import DEVICES, MODULES
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"
 ROWS_BYTES = 32_768 * 7168 * 2  # 469,762,048
@@ -107,9 +108,11 @@ def test_bus_bandwidth_of_a_gibibyte_in_ten_milliseconds(opcode, bus):
 
 
 def test_groups_are_read_as_hlo_writes_them():
-    assert groups_of("{{0,4},{1,5}}", 8) == ((0, 4), (1, 5))
-    assert groups_of("", 3) == groups_of("{}", 3) == ((0, 1, 2),)
-    assert groups_of("[4,2]<=[2,4]T(1,0)", 8) == ()  # a form that nothing here writes
+    assert groups_of(parse_groups("{{0,4},{1,5}}"), 8) == ((0, 4), (1, 5))
+    assert groups_of(parse_groups(""), 3) == groups_of(parse_groups("{}"), 3) == ((0, 1, 2),)
+    in_pairs = ((0, 4), (1, 5), (2, 6), (3, 7))  # 0 to 7 as [2, 4], read by its columns
+    assert groups_of(parse_groups("[4,2]<=[2,4]T(1,0)"), 8) == in_pairs
+    assert groups_of(parse_groups("mesh['x'=8] {'x'}"), 8) == ()  # in a form that is not known
 
 
 def with_program(trace, partitions, replicas=1):
@@ -160,14 +163,13 @@ def test_where_a_process_is_missing_and_no_program_tells_it_the_group_is_unknown
 
 
 def test_a_gather_of_an_unknown_number_of_devices_has_unknown_bytes():
-    frame = traced((), (hlo("x", "parameter", size_bytes=8), hlo("g", "all-gather", "x"))).hlo_ops
-    (site,) = sites_of(HLO_OPS.check(frame), range(2), {})
+    trace = traced((), (hlo("x", "parameter", size_bytes=8), hlo("g", "all-gather", "x")))
+    (site,) = sites_of(trace, range(2), {})
     assert (site.bytes, site.bytes_bound, site.groups) == (-1, -1, ())
 
 
 def sites(*rows):
-    frame = traced((), rows).hlo_ops
-    return sites_of(HLO_OPS.check(frame), range(len(frame)), {MODULE: 4})
+    return sites_of(traced((), rows), range(len(rows)), {MODULE: 4})
 
 
 def test_a_wrapped_collective_has_the_operands_of_the_inner_one():

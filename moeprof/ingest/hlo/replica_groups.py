@@ -9,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.hlo.groups import Groups
+from moeprof.hlo.groups import MOST_DEVICES, Groups, iota, iota_groups, product, rows
 from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
-
-_MOST_DEVICES = 1 << 17  # beyond any machine there is; a larger claim is a damaged file
 
 # Fields of HloInstructionProto that say it, and of the messages in them.
 GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST = 49, 87, 92, 93
@@ -33,7 +31,7 @@ def collective_groups(data: bytes, instruction: Message) -> Groups:
     """
     stretches = instruction.stretches
     if IOTA_LIST in stretches:
-        return parse_iota(data, *stretches[IOTA_LIST])
+        return parseiota(data, *stretches[IOTA_LIST])
     if MESH_LIST in stretches:
         return parse_mesh_axes(data, *stretches[MESH_LIST])
     if DEVICE_LIST in stretches and (groups := parse_device_list(data, *stretches[DEVICE_LIST])):
@@ -46,11 +44,11 @@ def parse_device_list(data: bytes, start: int, end: int) -> Groups:
     message = read_message(data, start, end, (_LIST_GROUPS,))
     groups = _explicit(data, message.lists.get(_LIST_GROUPS))
     if not groups and _LIST_IOTA in message.stretches:
-        return parse_iota(data, *message.stretches[_LIST_IOTA])
+        return parseiota(data, *message.stretches[_LIST_IOTA])
     return groups
 
 
-def parse_iota(data: bytes, start: int, end: int) -> Groups:
+def parseiota(data: bytes, start: int, end: int) -> Groups:
     """An IotaReplicaGroupListProto."""
     message = read_message(data, start, end, (_IOTA_DIMS, _IOTA_ORDER))
     return iota_groups(
@@ -61,15 +59,6 @@ def parse_iota(data: bytes, start: int, end: int) -> Groups:
     )
 
 
-def iota_groups(count: int, size: int, dims: tuple[int, ...], order: tuple[int, ...]) -> Groups:
-    """``[count,size]<=[dims]T(order)``: number the devices, transpose, cut into groups.
-
-    Returns no group where the numbers do not fit together.
-    """
-    ids = _iota(count * size, dims, order)
-    return () if ids is None else _rows(ids.reshape(count, size))
-
-
 def parse_mesh_axes(data: bytes, start: int, end: int) -> Groups:
     """A MeshAxesReplicaGroupListProto: devices that differ along the axes only form a group."""
     message = read_message(data, start, end, (_MESH_AXES,))
@@ -78,18 +67,18 @@ def parse_mesh_axes(data: bytes, start: int, end: int) -> Groups:
     axes_field, ids_field, iota_field = 1, 2, 3
     mesh = read_message(data, *message.stretches[_MESH], (axes_field, ids_field))
     sizes = [_pair(data, axis)[1] for axis in mesh.lists.get(axes_field, [])]
-    devices = _product(sizes)
-    if not 0 < devices <= _MOST_DEVICES:
+    devices = product(sizes)
+    if not 0 < devices <= MOST_DEVICES:
         return ()
     ids: npt.NDArray[np.int64] | None
     if explicit := whole_numbers(data, mesh.lists.get(ids_field)):
         ids = np.array(explicit, dtype=np.int64) if len(explicit) == devices else None
     else:
         dims, order = _transform(data, mesh.stretches.get(iota_field))
-        ids = _iota(devices, dims, order)
+        ids = iota(devices, dims, order)
     wanted = [_axis(data, axis) for axis in message.lists.get(_MESH_AXES, [])]
     groups = None if ids is None else mesh_groups(ids, sizes, wanted)
-    return () if groups is None else _rows(groups)
+    return () if groups is None else rows(groups)
 
 
 def _explicit(data: bytes, entries: list[Stretch] | None) -> Groups:
@@ -98,33 +87,6 @@ def _explicit(data: bytes, entries: list[Stretch] | None) -> Groups:
         for entry in entries or ()
         if entry[1] >= 0
     )
-
-
-def _iota(
-    devices: int, dims: tuple[int, ...], order: tuple[int, ...]
-) -> npt.NDArray[np.int64] | None:
-    """The numbers 0 to `devices` in the order of ``[dims]T(order)``; none where they do not fit."""
-    shape = dims or (devices,)
-    axes = order or tuple(range(len(shape)))
-    if not 0 < devices <= _MOST_DEVICES or min(shape) < 1 or _product(shape) != devices:
-        return None
-    if len(shape) > 32 or sorted(axes) != list(range(len(shape))):
-        return None
-    return np.arange(devices, dtype=np.int64).reshape(shape).transpose(axes).reshape(-1)
-
-
-def _product(sizes: tuple[int, ...] | list[int]) -> int:
-    """Product, cut off where it exceeds any machine: hostile sizes would grow without end."""
-    total = 1
-    for size in sizes:
-        total *= size
-        if not 0 < total <= _MOST_DEVICES:
-            return 0
-    return total
-
-
-def _rows(groups: npt.NDArray[np.int64]) -> Groups:
-    return tuple(map(tuple, groups.tolist()))
 
 
 def _transform(data: bytes, where: Stretch | None) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -17,12 +17,12 @@ aligned through a third; one that cannot be takes nothing from the others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.groups import parse_groups
 from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, Fit, fit_clock
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.sources.ranked import Ranked
@@ -47,7 +47,6 @@ _AGREE = 0.25  # of the distance to the next pairing that fits
 _KEY = ["module", "op", "round", "execution", "call", "group"]
 _ALONE = -(2**32)
 """Below the numbers of devices without a rank."""
-_GROUP = re.compile(r"\{([\d,\s]+)\}")
 
 
 def align(
@@ -304,9 +303,9 @@ def _groups(
         text = str(collectives.at[row, "replica_groups"])
         members = known.of_module.get(int(modules[mine[0]]), ())
         group_of = {
-            members[int(member)] if int(member) < len(members) else int(member): place
-            for place, own in enumerate(_GROUP.findall(text))
-            for member in own.split(",")
+            members[member] if member < len(members) else member: place
+            for place, own in enumerate(parse_groups(text))
+            for member in own
         }
         is_of_all = len(group_of) == len(known.devices) and set(group_of.values()) == {0}
         if group_of and not is_of_all:

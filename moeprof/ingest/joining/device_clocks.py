@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.groups import parse_groups
 from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clock_fit import LEAST_PAIRS
 from moeprof.ingest.planes.causality import with_causal_stamps
@@ -172,7 +173,7 @@ def _groups(calls: pd.DataFrame, host: Host, devices: list[int], is_alone: bool)
     pairs = calls[["module", "replica_groups"]].drop_duplicates()
     for module, text in pairs.itertuples(index=False):
         mine = np.flatnonzero((modules == module) & (texts == text))
-        groups = [own.split(",") for own in str(text).strip("{}").split("},{") if own]
+        groups = parse_groups(text)
         if len(groups) < 2:  # all devices of the program
             found[mine] = 0
             continue
@@ -180,7 +181,7 @@ def _groups(calls: pd.DataFrame, host: Host, devices: list[int], is_alone: bool)
         assigned = program.head.devices if program is not None else ()
         number = {i: n for n, i in enumerate(assigned)} if assigned and known else {}
         own_ids = known or (by_order if is_alone else {})
-        group_of = {int(member): place for place, own in enumerate(groups) for member in own}
+        group_of = {member: place for place, own in enumerate(groups) for member in own}
         place_of = {d: group_of.get(number.get(i, i), -1) for d, i in own_ids.items()}
         found[mine] = [place_of.get(d, -1) for d in device[mine].tolist()]
     return found

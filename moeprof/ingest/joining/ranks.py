@@ -8,13 +8,13 @@ devices get negative numbers that keep them apart.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pandas as pd
 
+from moeprof.hlo.groups import parse_groups
 from moeprof.ingest.host import Host
 from moeprof.ingest.sources.processes import FILE_NAMES, MOST_PROCESSES, RUN_RECORD, Processes
 from moeprof.ingest.sources.ranked import Ranked
@@ -23,7 +23,6 @@ from moeprof.tables.trace import DEVICES
 _CPU_STRIDES = (2**17, 2**11)
 """XLA:CPU's ids are process · stride + place; the stride was larger in older versions."""
 _MOST_ID = 2**31
-_GROUP = re.compile(r"\{([\d,\s]+)\}")
 MOST_DEVICES = 2**20
 """Beyond any run there is: groups with a larger member are damaged."""
 
@@ -124,7 +123,7 @@ def _programs(
     needs = dict.fromkeys(ops["module"].unique().tolist(), 0)
     grouped = ops.loc[ops["replica_groups"].ne(""), ["module", "replica_groups"]]
     for module, text in grouped.drop_duplicates().itertuples(index=False):
-        members = [int(member) for own in _GROUP.findall(text) for member in own.split(",")]
+        members = [member for own in parse_groups(text) for member in own]
         needs[module] = max(needs[module], max(members, default=-1) + 1)
     seen: set[int] = set()
     for host in hosts:
