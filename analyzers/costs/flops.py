@@ -90,7 +90,7 @@ def _convolution(program: Program, op: Op, way: str) -> tuple[int, str] | None:
         output = arrays[0]
     elif way.endswith("BackwardFilter"):
         output, kernel = arrays[1], result[0]
-    place = int(op.details.get("kernel_output", -1))
+    place = op.attributes.kernel_output
     if not 0 <= place < len(kernel.dims) or not kernel.dims[place]:
         return None
     return 2 * output.elements * kernel.elements // kernel.dims[place], arrays[0].dtype

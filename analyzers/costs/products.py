@@ -7,7 +7,6 @@ hipBLASLt call. Of a grouped product's call nothing but the shapes of its operan
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
@@ -15,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.analyzers.classify.targets import is_dot_call, is_grouped_gemm
+from moeprof.hlo.attributes import DotDims
+from moeprof.hlo.library_config import dot_dims
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import BITS, Shape, arrays_of
-
-_SIDES = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")
 
 
 class Product(NamedTuple):
@@ -66,7 +65,7 @@ def _of_call(program: Program, op: Op) -> Product | None:
         return _grouped(_operands(program, op), arrays_of(op.shape))
     if not is_dot_call(op.target):
         return None
-    return _general(_operands(program, op), arrays_of(op.shape), _configured(op.config))
+    return _general(_operands(program, op), arrays_of(op.shape), dot_dims(op.config))
 
 
 def _of_dot(program: Program, op: Op) -> Product | None:
@@ -75,8 +74,7 @@ def _of_dot(program: Program, op: Op) -> Product | None:
         return _grouped(_operands(program, op), results)
     if op.opcode != "dot":
         return None
-    numbers = {side: _numbers(op.details.get(side, "")) for side in _SIDES}
-    return _general(_operands(program, op), results, numbers)
+    return _general(_operands(program, op), results, op.attributes.dot)
 
 
 def _operands(program: Program, op: Op) -> list[Shape]:
@@ -84,36 +82,22 @@ def _operands(program: Program, op: Op) -> list[Shape]:
     return [array for operand in found if operand for array in arrays_of(operand.shape)[:1]]
 
 
-def _configured(config: str) -> dict[str, tuple[int, ...]] | None:
-    """Dimension numbers of a library call's backend config; None where it has none."""
-    try:
-        told = json.loads(config)
-        dot = told.get("gemm_backend_config", told)["dot_dimension_numbers"]
-        return {side: tuple(int(d) for d in dot.get(f"{side}_dimensions", ())) for side in _SIDES}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(d) for d in text.split(",") if d.isdigit())
-
-
 def _general(
     operands: Sequence[Shape],
     results: Sequence[Shape],
-    numbers: dict[str, tuple[int, ...]] | None,
+    numbers: DotDims | None,
 ) -> Product | None:
     """The product that dimension numbers state; None where they do not fit the operands."""
     if numbers is None or len(operands) < 2 or not results:
         return None
     lhs, rhs = operands[:2]
-    named = numbers["lhs_contracting"] + numbers["lhs_batch"]
-    others = numbers["rhs_contracting"] + numbers["rhs_batch"]
+    named = numbers.lhs_contracting + numbers.lhs_batch
+    others = numbers.rhs_contracting + numbers.rhs_batch
     if max(named, default=-1) >= len(lhs.dims) or max(others, default=-1) >= len(rhs.dims):
         return None
-    k = prod(lhs.dims[d] for d in numbers["lhs_contracting"])
-    groups = prod(lhs.dims[d] for d in numbers["lhs_batch"])
-    if k != prod(rhs.dims[d] for d in numbers["rhs_contracting"]) or not k * groups:
+    k = prod(lhs.dims[d] for d in numbers.lhs_contracting)
+    groups = prod(lhs.dims[d] for d in numbers.lhs_batch)
+    if k != prod(rhs.dims[d] for d in numbers.rhs_contracting) or not k * groups:
         return None
     m, n = lhs.elements // (k * groups), rhs.elements // (k * groups)
     return Product(groups, m, k, n, _wider(lhs.dtype, rhs.dtype), results[0].dtype)

@@ -7,11 +7,12 @@ a workspace.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeprof.errors import ReplayError
+from moeprof.hlo.attributes import DotDims
+from moeprof.hlo.library_config import dot_dims, gemm_config
 from moeprof.hlo.program import Op
 from moeprof.hlo.shape import Shape
 from moeprof.replay.precision import precision
@@ -21,12 +22,6 @@ from moeprof.vocabulary import target
 _GEMM = ("cuBLAS", "gemm")
 """Library and kind of the calls whose configuration is GemmBackendConfig."""
 _NO_ALGORITHM = "ALG_UNSET"
-_LISTS = {
-    "lhs_contracting": "lhs_contracting_dimensions",
-    "rhs_contracting": "rhs_contracting_dimensions",
-    "lhs_batch": "lhs_batch_dimensions",
-    "rhs_batch": "rhs_batch_dimensions",
-}
 
 
 def custom_call(op: Op, names: Sequence[str], operands: Sequence[Shape]) -> str:
@@ -52,12 +47,8 @@ def _gemm(op: Op, names: Sequence[str], operands: Sequence[Shape]) -> str:
         )
     if not operands[0].is_float or not operands[1].is_float:
         raise ReplayError(f"{op.name} calls {op.target!r} on {operands[0].dtype}: not translated")
-    dims = config.get("dot_dimension_numbers", {})
-    lists = {key: tuple(int(d) for d in dims.get(name, ())) for key, name in _LISTS.items()}
-    numbers = (
-        (lists["lhs_contracting"], lists["rhs_contracting"]),
-        (lists["lhs_batch"], lists["rhs_batch"]),
-    )
+    dims = dot_dims(op.config) or DotDims()
+    numbers = ((dims.lhs_contracting, dims.rhs_contracting), (dims.lhs_batch, dims.rhs_batch))
     out = op.result.parts[0] if op.result.is_tuple else op.result
     product = (
         f"lax.dot_general({names[0]}, {names[1]}, {numbers}{_precision(op, config)}, "
@@ -75,11 +66,9 @@ def _precision(op: Op, config: Mapping[str, Any]) -> str:
 
 
 def _config(op: Op) -> Mapping[str, Any]:
-    try:
-        found = json.loads(op.config)
-    except ValueError as error:
-        raise ReplayError(f"{op.name} calls {op.target!r}: its configuration is cut") from error
-    inner = found.get("gemm_backend_config", found) if isinstance(found, dict) else {}
-    if not isinstance(inner, dict) or "dot_dimension_numbers" not in inner:
-        raise ReplayError(f"{op.name} calls {op.target!r}: its dimensions are not told")
-    return inner
+    found = gemm_config(op.config)
+    if found is None:
+        is_cut = op.config.endswith("…")
+        why = "its configuration is cut" if is_cut else "its dimensions are not told"
+        raise ReplayError(f"{op.name} calls {op.target!r}: {why}")
+    return found
