@@ -117,11 +117,8 @@ def attributes_text(attributes: Attributes, shape: Shape) -> str:
     ``slice=0:4:1,2:8:2``, ``padding=0:1:0``, ``window=3:1:0:0:1:1:0``, dimensions of gather and
     scatter, ``precision=0,2``, ``algorithm=3``.
     """
-    layout, space = shape.layout_texts
-    parts = [f"layout={layout}"] if layout else []
-    parts += [f"space={space}"] if space else []
-    parts += [more] if (more := attributes._more_text) else []
-    return " ".join(parts)
+    place, more = shape.place_text, attributes._more_text
+    return f"{place} {more}" if place and more else place or more
 
 
 class Read(NamedTuple):

@@ -142,6 +142,12 @@ class Shape:
             ";".join(spaces) if any(spaces) else "",
         )
 
+    @cached_property
+    def place_text(self) -> str:
+        """`layout_texts` as ``layout=0,1 space=5``, without what they do not say."""
+        parts = zip(("layout", "space"), self.layout_texts, strict=True)
+        return " ".join(f"{name}={text}" for name, text in parts if text)
+
     @property
     def is_whole(self) -> bool:
         """Whether its elements are whole numbers."""

@@ -57,9 +57,10 @@ def columns_of(items: Sequence[Instruction]) -> Columns:
     by_field = dict(zip(Instruction._fields, fields, strict=True))
     columns: Columns = {column: by_field[field] for field, column in _PLAIN.items()}
     columns["shape"] = [item.result.text for item in items]
-    columns["details"] = [item.attributes.details_text for item in items]
-    columns["attributes"] = [attributes_text(item.attributes, item.result) for item in items]
-    columns["fusion_kind"] = [item.attributes.fusion_kind for item in items]
+    said = [(item.attributes, item.result) for item in items]
+    columns["details"] = [attributes.details_text for attributes, _ in said]
+    columns["attributes"] = [attributes_text(*pair) for pair in said]
+    columns["fusion_kind"] = [attributes.fusion_kind for attributes, _ in said]
     columns["operands"] = [" ".join(item.operands) for item in items]
     columns["called"] = [" ".join(item.called) for item in items]
     columns["frames"] = _once(frames_text, [item.frames for item in items])
@@ -101,8 +102,6 @@ def _groups(texts: Sequence[str]) -> list[Groups]:
 
 def _once(text_of: Callable[[T], str], values: Sequence[T]) -> list[str]:
     """Text of each; instructions that share an object share its text."""
-    texts: dict[int, str] = {}
-    for value in values:
-        if id(value) not in texts:
-            texts[id(value)] = text_of(value)
-    return [texts[id(value)] for value in values]
+    texts = {id(value): value for value in values}
+    by_id = {key: text_of(value) for key, value in texts.items()}
+    return [by_id[id(value)] for value in values]

@@ -8,7 +8,6 @@ LiteralProto.
 
 from __future__ import annotations
 
-import functools
 import struct
 from typing import Any
 
@@ -53,17 +52,36 @@ _CORNERS, _WINDOW_NUMBERS = (1, 2, 3), (1, 2, 3, 4, 5, 6, 7)
 _FLOATS = {"f32": (8, "<f"), "f64": (9, "<d"), "f16": (11, "<e"), "bf16": (13, "<H")}
 
 
-def read_attributes(data: bytes, message: Message, opcode: str, shape: Shape) -> Attributes:
-    """What an HloInstructionProto says, read with `REPEATED` repeated.
+class AttributeReader:
+    """Reads what instructions say; those that say the same share it."""
 
-    Raises:
-        WireError: the bytes are damaged.
-    """
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._known: dict[tuple[tuple[str, object], ...], Attributes] = {}
+
+    def read(self, data: bytes, message: Message, opcode: str, shape: Shape) -> Attributes:
+        """What an HloInstructionProto says, read with `REPEATED` repeated.
+
+        Raises:
+            WireError: the bytes are damaged.
+        """
+        said = _said(data, message, opcode, shape)
+        if "literal" in said:  # 0.0 equals -0.0
+            return Attributes(**said)
+        key = tuple(said.items())
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Attributes(**said)
+        return known
+
+
+def _said(data: bytes, message: Message, opcode: str, shape: Shape) -> dict[str, Any]:
     numbers, stretches, lists = message
     is_element = opcode == "get-tuple-element"
     index = max(signed(numbers.get(_TUPLE_INDEX, 0)), -1) if is_element else -1
-    if all(FIELDS.isdisjoint(part) for part in message):
-        return _element(index)
+    lacks = FIELDS.isdisjoint
+    if lacks(numbers) and lacks(stretches) and lacks(lists):
+        return {"tuple_index": index}
     said: dict[str, Any] = {"tuple_index": index}
     if opcode == "constant" and (literal := stretches.get(_LITERAL)):
         said["constant"] = scalar_value(data, literal, shape)
@@ -92,13 +110,7 @@ def read_attributes(data: bytes, message: Message, opcode: str, shape: Shape) ->
         wanted = whole_numbers(data, told.lists.get(1))
         said["precision"] = wanted if any(wanted) else ()
         said["algorithm"] = told.numbers.get(2, 0)
-    return Attributes(**said)
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _element(tuple_index: int) -> Attributes:
-    """What an instruction says that says its index alone, if any."""
-    return Attributes(tuple_index=tuple_index)
+    return said
 
 
 def _products(data: bytes, stretches: dict[int, Stretch]) -> dict[str, Any]:

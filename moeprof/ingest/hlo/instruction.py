@@ -13,7 +13,7 @@ from moeprof.hlo.frames import Frame, Frames
 from moeprof.hlo.groups import Groups
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo import attributes
-from moeprof.ingest.hlo.attributes import read_attributes
+from moeprof.ingest.hlo.attributes import AttributeReader
 from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
 from moeprof.ingest.hlo.replica_groups import (
     DEVICE_LIST,
@@ -98,6 +98,7 @@ class InstructionReader:
         self._groups: dict[bytes, Groups] = {}
         self._grouped = 0
         self._opcodes: dict[bytes, str] = {}
+        self._attributes = AttributeReader()
 
     def read(self, start: int, end: int) -> Raw:
         """Read an HloInstructionProto.
@@ -129,7 +130,7 @@ class InstructionReader:
         numbers, stretches, lists = message
         target = stretches.get(_TARGET)
         return More(
-            attributes=read_attributes(data, message, opcode, shape),
+            attributes=self._attributes.read(data, message, opcode, shape),
             target=text(data, *target) if target else "",
             groups=self._groups_of(message),
             parameter=signed(numbers.get(_PARAMETER, 0)) if opcode == "parameter" else -1,

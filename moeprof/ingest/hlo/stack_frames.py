@@ -26,6 +26,7 @@ class StackFrames:
     locations: tuple[tuple[int, int, int], ...] = ()  # (file id, function id, line)
     frames: tuple[tuple[int, int], ...] = ()  # (location id, parent frame id)
     _chains: dict[int, Frames] = field(default_factory=dict, compare=False, repr=False)
+    _lines: dict[int, Frame] = field(default_factory=dict, compare=False, repr=False)
 
     def chain(self, frame_id: int) -> Frames:
         """The lines that lead to a frame, innermost first; none for frame 0 or unknown ids."""
@@ -39,8 +40,14 @@ class StackFrames:
                 break
             location, frame_id = self.frames[frame_id - 1]
             if 0 < location <= len(self.locations):
-                file, function, line = self.locations[location - 1]
-                yield Frame(_entry(self.files, file), line, _entry(self.functions, function))
+                yield self._line(location)
+
+    def _line(self, location: int) -> Frame:
+        if location not in self._lines:
+            file, function, line = self.locations[location - 1]
+            names = _entry(self.files, file), _entry(self.functions, function)
+            self._lines[location] = Frame(names[0], line, names[1])
+        return self._lines[location]
 
 
 def parse_stack_frames(data: bytes, start: int, end: int) -> StackFrames:
