@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import re
 
-from moeprof.hlo.attributes import Attributes, DotDims
 from moeprof.hlo.frames import Frames, parse_frames
 from moeprof.hlo.instruction import NO_SHAPE, Instruction
 from moeprof.hlo.shape import Shape, parse_shape
+from moeprof.ingest.dump.attribute_text import AttributeText
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*[^*]*\*/")
 _OPERAND = re.compile(r"%?([A-Za-z_][\w.\-]*)\s*(?:,|$)")
-_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
+_CONFIG = re.compile(r"\bbackend_config=(?=[{\"])")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]')
+_PLACE = re.compile(r"\d{1,18}")
+_MOST_CONFIG = 4096
+_WITHOUT_OPERANDS = ("constant", "parameter")  # a value or a number stands in their place
+_PLAIN_API = "API_VERSION_ORIGINAL"  # goes without saying
 _FIELD = {
     "op_name": re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"'),
     "source_file": re.compile(r'\bsource_file="([^"]*)"'),
     "source_line": re.compile(r"\bsource_line=(\d+)"),
     "target": re.compile(r'\bcustom_call_target="([^"]*)"'),
-    "fusion_kind": re.compile(r"\bkind=(k\w+)"),
-    "trip_count": re.compile(r'"known_trip_count":\{"n":"(\d+)"'),
+    "trip_count": re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"'),
 }
 
 
@@ -42,21 +46,27 @@ def parse_instruction(text: str, computation: str = "main") -> Instruction | Non
     inside = _balanced(rest)
     attributes = rest[len(inside) :]
     fields = metadata(attributes)
-    number = inside.strip()
+    told, number = AttributeText(attributes), inside.strip()
     return Instruction(
         head[1],
         opcode,
         shape,
-        _operands(inside),
-        tuple(_CALLED.findall(attributes)),
-        _attributes(attributes, fields["fusion_kind"]),
+        () if opcode in _WITHOUT_OPERANDS else _operands(inside),
+        told.called,
+        told.attributes(opcode, inside, shape),
         computation,
         is_root=text.lstrip().startswith("ROOT "),
         op_name=fields["op_name"],
         frames=_frames(fields["source_file"], fields["source_line"]),
         target=fields["target"],
-        parameter=int(number) if opcode == "parameter" and number.isdecimal() else -1,
+        config=_config(attributes),
+        groups=told.groups,
+        parameter=int(number) if opcode == "parameter" and _PLACE.fullmatch(number) else -1,
         trip_count=int(fields["trip_count"] or -1),
+        channel_id=told.number("channel_id"),
+        uses_global_ids=told.word("use_global_device_ids") == "true",
+        pairs=told.pairs,
+        api_version=told.word("api_version") or (_PLAIN_API if fields["target"] else ""),
     )
 
 
@@ -70,21 +80,19 @@ def _frames(file: str, line: str) -> Frames:
     return parse_frames(f"{file}:{line or 0}:") if file else ()
 
 
-def _attributes(text: str, fusion_kind: str) -> Attributes:
-    index, direction = re.search(r"\bindex=(\d+)", text), re.search(r"\bdirection=(\w+)", text)
-    sides = DotDims._fields[:4]
-    return Attributes(
-        fusion_kind=fusion_kind,
-        tuple_index=int(index[1]) if index else -1,
-        dimensions=_numbers(text, r"(?<![a-z_])dimensions"),
-        direction=direction[1] if direction else "",
-        dot=DotDims(*(_numbers(text, rf"\b{side}_dims") for side in sides)),
-    )
-
-
-def _numbers(text: str, name: str) -> tuple[int, ...]:
-    found = re.search(rf"{name}=\{{([\d,]+)\}}", text)
-    return tuple(int(part) for part in found[1].split(",") if part) if found else ()
+def _config(text: str) -> str:
+    """The backend's configuration, as JSON or as what stands between its quotes."""
+    found = _CONFIG.search(text)
+    if found is None:
+        return ""
+    begin, depth = found.end(), 0
+    for token in _TOKEN.finditer(text, begin):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth == 0:
+            config = text[begin : token.end()]
+            config = _unescaped(config[1:-1]) if config.startswith('"') else config
+            return config if len(config) <= _MOST_CONFIG else config[:_MOST_CONFIG] + "…"
+    return ""
 
 
 def _unescaped(text: str) -> str:

@@ -18,9 +18,9 @@ MARK = "HloModule "
 _MODULE = re.compile(r"HloModule ([\w.\-]+)")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{\s*$")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_ENTRY = re.compile(r"(\d+) (.*)")
-_NUMBER = re.compile(r"(\w+)=(\d+)")
-_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_ENTRY = re.compile(r"(\d{1,18}) (.*)")
+_NUMBER = re.compile(r"(\w+)=(\d{1,18})")
+_FRAME = re.compile(r"\bstack_frame_id=(\d{1,18})")
 _MOST_FRAMES = 200
 
 
