@@ -97,7 +97,7 @@ HLO_OPS = Schema(
         Column("schedule", "int64", "", "place in its computation's order; -1 where unscheduled"),
         Column("api_version", "label", "", "call convention of a custom call"),
         Column("backend_config", "text", "", "JSON, text or 0x bytes, cut to 4096 letters"),
-        Column("attributes", "text", "", "key=value: what else it takes to run it again; layouts"),
+        Column("attributes", "text", "", "key=value: what a rerun needs besides; place in memory"),
     ),
 )
 """One row per HLO instruction of every program that ran, fusions included; of all if none did."""
