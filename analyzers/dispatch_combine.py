@@ -17,7 +17,6 @@ does not depend on the data. GB are 10**9.
 from __future__ import annotations
 
 import functools
-import re
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from moeprof.analyzers.communication.notes import clock_notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
 from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -90,7 +90,6 @@ _FORMS = {
     "collective-permute": "permute",
     "custom-call": "custom call",
 }
-_FLOATS, _INTEGERS = re.compile(r"\bb?f\d+\w*\["), re.compile(r"\b[su]\d+\[")
 _NO_DIRECTION = "not known"
 _RAGGED = "ragged-all-to-all"
 
@@ -151,7 +150,8 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
                 continue
             direction = _NO_DIRECTION  # yet rows of varying number are tokens
         shape = str(shapes.iat[site.row]) if site.row >= 0 else ""
-        carries = _INTEGERS.search(shape) is None or _FLOATS.search(shape) is not None
+        arrays = arrays_of(shape)
+        carries = any(a.is_float for a in arrays) or not any(a.is_whole for a in arrays)
         rows.append(
             {
                 "place": place,

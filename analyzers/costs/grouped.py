@@ -21,7 +21,7 @@ from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
-from moeprof.hlo.shape import Shape, arrays_of
+from moeprof.hlo.shape import Shape
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -193,7 +193,7 @@ def _split_k(program: Program, name: str, product: Product) -> int:
         source = _passed(program, program.ops.get(name))
         if source is None:
             return -1
-        for array in arrays_of(source.shape)[:1]:
+        for array in source.result.arrays[:1]:
             dims = tuple(d for d in array.dims if d != 1)
             if len(dims) != 3:
                 continue

@@ -12,7 +12,6 @@ from math import isnan, nan
 
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.hlo.program import Op, Program
-from moeprof.hlo.shape import arrays_of
 
 _FREE = LOOPS | {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"}
 _READERS = frozenset({"slice", "dynamic-slice", "gather"})
@@ -48,16 +47,16 @@ def _moved(program: Program, op: Op) -> float:
         return _updated(program, op) + sum(_size(program, name) for name in names[1:])
     read = sum(_size(program, name) for name in names)
     names_operands = op.opcode.endswith("-start") and op.opcode != "all-reduce-start"
-    if names_operands and op.shape.startswith("("):
+    if names_operands and op.result.is_tuple:
         return read + _above(_own_size(op) - read)
     return read + _written(op)
 
 
 def _written(op: Op) -> float:
     """Result of an op without the workspace, raw bytes at the end of a library call's tuple."""
-    if op.opcode != "custom-call" or not op.shape.startswith("("):
+    if op.opcode != "custom-call" or not op.result.is_tuple:
         return _own_size(op)
-    parts = arrays_of(op.shape)
+    parts = op.result.arrays
     is_raw = len(parts) > 1 and parts[-1].dtype in ("s8", "u8") and len(parts[-1].dims) == 1
     return sum(_known(part.size_bytes) for part in (parts[:-1] if is_raw else parts))
 

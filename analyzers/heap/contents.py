@@ -114,7 +114,7 @@ def shape_of(op: Op | None, shape_index: str) -> str:
     """The array that a part of an op's result is, as ``bf16[4,8]``; nested parts by their order."""
     if op is None:
         return ""
-    arrays = [array.text for array in arrays_of(op.shape)]
+    arrays = [array.text for array in op.result.arrays]
     first = shape_index.partition(".")[0]
     place = int(first) if first.isdigit() else 0
     is_flat = op.shape.count("(") == 1 and shape_index.isdigit()
@@ -131,4 +131,4 @@ def dims_of(shape: str) -> tuple[int, ...]:
 
 def _is_float(op: Op) -> bool:
     """Whether the first array of its result has floating-point elements."""
-    return any(array.is_float for array in arrays_of(op.shape)[:1])
+    return any(array.is_float for array in op.result.arrays[:1])

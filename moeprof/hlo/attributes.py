@@ -129,7 +129,7 @@ class Read(NamedTuple):
     space: str
 
 
-@functools.lru_cache(maxsize=1 << 15)
+@functools.lru_cache(maxsize=1 << 13)
 def parse_attributes(details: str, attributes: str) -> Read:
     """What `Attributes.details_text` and `attributes_text` wrote; unknown keys are passed over."""
     said = _by_key(f"{details} {attributes}")

@@ -24,7 +24,7 @@ def frames_text(frames: Iterable[Frame]) -> str:
     return "\n".join(f"{file}:{line}:{function}" for file, line, function in frames)
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 13)
 def parse_frames(text: str) -> Frames:
     """What `frames_text` wrote."""
     return tuple(map(_frame, text.splitlines()))

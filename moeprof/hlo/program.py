@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,10 +25,11 @@ VIEWS = frozenset(
 _INDEX_ARITHMETIC = frozenset({"add", "compare", "select", "subtract", "iota", "clamp"})
 _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
+T = TypeVar("T")
 FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
 
-
 Op = Instruction
+"""An instruction as one of a program."""
 
 
 class Dot(NamedTuple):
@@ -40,6 +41,14 @@ class Dot(NamedTuple):
     batched: bool
 
 
+class _Lists(dict[str, list[T]]):
+    """Lists by name; a name that is not there has an empty one."""
+
+    def __missing__(self, name: str) -> list[T]:
+        """Nothing, and nothing is kept: asking changes no program."""
+        return []
+
+
 class Program:
     """The instructions of one module by name, with users, callers and computations."""
 
@@ -49,13 +58,12 @@ class Program:
         ``members`` has the instructions of each computation, ``users`` the names of those that
         take a value as operand, ``callers`` the instruction that calls a computation.
         """
-        self.ops: dict[str, Op] = {}
-        self.members: dict[str, list[Op]] = defaultdict(list)
-        self.users: dict[str, list[str]] = defaultdict(list)
+        ops: dict[str, Op] = {}
+        members: dict[str, list[Op]] = defaultdict(list)
+        users: dict[str, list[str]] = defaultdict(list)
         self.callers: dict[str, str] = {}
         self._opcodes: dict[str, frozenset[str]] = {}
         self._roots: dict[str, str] = {}
-        ops, members, users = self.ops, self.members, self.users
         for op in instructions:
             name = op.name
             if name in ops:
@@ -68,6 +76,7 @@ class Program:
                 users[operand].append(name)
             for computation in op.called:
                 self.callers[computation] = name
+        self.ops, self.members, self.users = ops, _Lists(members), _Lists(users)
 
     @cached_property
     def weight_dims(self) -> frozenset[tuple[int, ...]]:

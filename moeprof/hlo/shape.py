@@ -37,7 +37,7 @@ _TOKEN = re.compile(rf"\s*(?:(?P<open>b?\()|(?P<close>\))|,|/\*[^*]*\*/|{_ARRAY}
 _SPACE = re.compile(r"S\((\d+)\)")
 _LONG = re.compile(r"\d{20}")  # no number of a shape
 _DEEPEST = 64
-_KEPT = 1 << 15
+_KEPT = 1 << 13
 
 
 @dataclass(frozen=True)
