@@ -101,7 +101,8 @@ def _grouped_call(program: Program, op: Op) -> Op | None:
 
 def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> BufferUse | None:
     """The buffer as rows × width; parts of a tuple that equal the largest belong to it."""
-    parts = [part for part in arrays_of(buffer.shape) if part.is_float and len(part.dims) > 1]
+    arrays = arrays_of(buffer.shape)
+    parts = [part for part in arrays if part.is_float and part.is_known and len(part.dims) > 1]
     if not parts:
         return None
     largest = max(parts, key=lambda part: part.elements)
@@ -118,6 +119,6 @@ def _use(module: int, op: Op, role: str, buffer: Op, label: dict[str, str]) -> B
         dtype=largest.dtype,
         rows=rows,
         width=dims[-1],
-        size_bytes=copies * int(largest.size_bytes),
+        size_bytes=copies * largest.size_bytes,
         source=label["source"],
     )

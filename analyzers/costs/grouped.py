@@ -118,7 +118,7 @@ def costs_that_run(trace: Trace) -> pd.DataFrame:
 
 
 def _item_bytes(dtype: str) -> float:
-    return Shape(dtype, (1,)).size_bytes if dtype else 0.0
+    return Shape(dtype, (1,)).known_bytes if dtype else 0.0
 
 
 class ModelFlops(NamedTuple):

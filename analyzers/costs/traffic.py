@@ -58,7 +58,7 @@ def _written(op: Op) -> float:
         return _own_size(op)
     parts = op.result.arrays
     is_raw = len(parts) > 1 and parts[-1].dtype in ("s8", "u8") and len(parts[-1].dims) == 1
-    return sum(_known(part.size_bytes) for part in (parts[:-1] if is_raw else parts))
+    return sum(part.known_bytes for part in (parts[:-1] if is_raw else parts))
 
 
 def _of_fusion(program: Program, op: Op) -> float:
@@ -125,12 +125,7 @@ def _size(program: Program, name: str) -> float:
 
 
 def _own_size(op: Op) -> float:
-    return _known(op.size_bytes)
-
-
-def _known(size: int) -> float:
-    """NaN where a size is not known."""
-    return size if size >= 0 else nan
+    return op.size_bytes if op.size_bytes >= 0 else nan
 
 
 def _least(first: float, second: float) -> float:

@@ -1,4 +1,4 @@
-"""What an instruction says beside its operands, as values and as ``key=value`` texts.
+"""What an instruction has beside its operands, as values and as ``key=value`` texts.
 
 `HLO_OPS` keeps it in two columns: ``details``, which says what is computed, and ``attributes``,
 which says what else it takes to run it again. Both are written and read here alone.
@@ -61,9 +61,9 @@ class ScatterDims(NamedTuple):
 
 @dataclass(frozen=True)
 class Attributes:
-    """Everything that an instruction of any opcode may say; what it does not is empty.
+    """Everything that instructions of any opcode have beside operands; what is absent is empty.
 
-    Numbers that are not said are -1. ``constant`` is the value of a scalar of whole numbers,
+    Numbers that are absent are -1. ``constant`` is the value of a scalar of whole numbers,
     ``literal`` that of a scalar of floats; ``kernel_output`` the dimension of a convolution's
     kernel that counts the output's features. ``slices`` are (start, limit, stride), ``padding``
     (low, high, interior), ``window`` (size, stride, low, high, window dilation, base dilation,
@@ -107,7 +107,7 @@ class Attributes:
         return " ".join(_more(self))
 
 
-NOTHING_SAID = Attributes()
+NO_ATTRIBUTES = Attributes()
 
 
 def attributes_text(attributes: Attributes, shape: Shape) -> str:
@@ -132,73 +132,73 @@ class Read(NamedTuple):
 @functools.lru_cache(maxsize=1 << 13)
 def parse_attributes(details: str, attributes: str) -> Read:
     """What `Attributes.details_text` and `attributes_text` wrote; unknown keys are passed over."""
-    said = _by_key(f"{details} {attributes}")
-    if not said:
-        return Read(NOTHING_SAID, "", "")
-    literal = said.get("literal")
+    texts = _by_key(f"{details} {attributes}")
+    if not texts:
+        return Read(NO_ATTRIBUTES, "", "")
+    literal = texts.get("literal")
     found = Attributes(
-        fusion_kind=said.get("kind", ""),
-        tuple_index=_number(said, "index", -1),
-        constant=_number(said, "value", 0) if "value" in said else None,
-        dimensions=_numbers(said, "dimensions"),
-        direction=said.get("direction", ""),
-        dot=DotDims(*(_numbers(said, name) for name in DotDims._fields)),
-        kernel_output=_number(said, "kernel_output", -1),
-        is_stable="stable" in said,
-        is_sorted="sorted" in said,
-        is_unique="unique" in said,
-        exponent_bits=_number(said, "exponent_bits", -1),
-        mantissa_bits=_number(said, "mantissa_bits", -1),
+        fusion_kind=texts.get("kind", ""),
+        tuple_index=_number(texts, "index", -1),
+        constant=_number(texts, "value", 0) if "value" in texts else None,
+        dimensions=_numbers(texts, "dimensions"),
+        direction=texts.get("direction", ""),
+        dot=DotDims(*(_numbers(texts, name) for name in DotDims._fields)),
+        kernel_output=_number(texts, "kernel_output", -1),
+        is_stable="stable" in texts,
+        is_sorted="sorted" in texts,
+        is_unique="unique" in texts,
+        exponent_bits=_number(texts, "exponent_bits", -1),
+        mantissa_bits=_number(texts, "mantissa_bits", -1),
         literal=_float(literal) if literal is not None else None,
-        slices=_rows(said, "slice"),
-        padding=_rows(said, "padding"),
-        window=_rows(said, "window"),
-        gather=_gather(said) if "sizes" in said else None,
-        scatter=_scatter(said) if "index_vector" in said and "sizes" not in said else None,
-        precision=_numbers(said, "precision"),
-        algorithm=_number(said, "algorithm", 0),
-        comparison=said.get("comparison", ""),
+        slices=_rows(texts, "slice"),
+        padding=_rows(texts, "padding"),
+        window=_rows(texts, "window"),
+        gather=_gather(texts) if "sizes" in texts else None,
+        scatter=_scatter(texts) if "index_vector" in texts and "sizes" not in texts else None,
+        precision=_numbers(texts, "precision"),
+        algorithm=_number(texts, "algorithm", 0),
+        comparison=texts.get("comparison", ""),
     )
-    return Read(found, said.get("layout", ""), said.get("space", ""))
+    return Read(found, texts.get("layout", ""), texts.get("space", ""))
 
 
-def _details(said: Attributes) -> Iterator[str]:
-    if said.fusion_kind:
-        yield f"kind={said.fusion_kind}"
-    if said.tuple_index >= 0:
-        yield f"index={said.tuple_index}"
-    if said.constant is not None:
-        yield f"value={said.constant}"
-    if said.dimensions:
-        yield f"dimensions={_joined(said.dimensions)}"
-    if said.direction:
-        yield f"direction={said.direction}"
-    lists = [f"{n}={_joined(v)}" for n, v in zip(DotDims._fields, said.dot, strict=True) if v]
+def _details(values: Attributes) -> Iterator[str]:
+    if values.fusion_kind:
+        yield f"kind={values.fusion_kind}"
+    if values.tuple_index >= 0:
+        yield f"index={values.tuple_index}"
+    if values.constant is not None:
+        yield f"value={values.constant}"
+    if values.dimensions:
+        yield f"dimensions={_joined(values.dimensions)}"
+    if values.direction:
+        yield f"direction={values.direction}"
+    lists = [f"{n}={_joined(v)}" for n, v in zip(DotDims._fields, values.dot, strict=True) if v]
     yield from lists
-    if said.kernel_output >= 0:
-        yield f"kernel_output={said.kernel_output}"
+    if values.kernel_output >= 0:
+        yield f"kernel_output={values.kernel_output}"
 
 
-def _more(said: Attributes) -> Iterator[str]:
-    flags = {"stable": said.is_stable, "sorted": said.is_sorted, "unique": said.is_unique}
+def _more(values: Attributes) -> Iterator[str]:
+    flags = {"stable": values.is_stable, "sorted": values.is_sorted, "unique": values.is_unique}
     yield from (f"{name}=1" for name, is_set in flags.items() if is_set)
-    bits = {"exponent_bits": said.exponent_bits, "mantissa_bits": said.mantissa_bits}
+    bits = {"exponent_bits": values.exponent_bits, "mantissa_bits": values.mantissa_bits}
     yield from (f"{name}={number}" for name, number in bits.items() if number >= 0)
-    if said.literal is not None:
-        yield f"literal={said.literal!r}"
-    tables = {"slice": said.slices, "padding": said.padding, "window": said.window}
+    if values.literal is not None:
+        yield f"literal={values.literal!r}"
+    tables = {"slice": values.slices, "padding": values.padding, "window": values.window}
     yield from (f"{name}={_table(rows)}" for name, rows in tables.items() if rows)
-    if said.gather is not None:
-        yield from _lists(said.gather)
-        yield f"sizes={_joined(said.gather.sizes)}"
-    if said.scatter is not None:
-        yield from _lists(said.scatter)
-    if any(said.precision):
-        yield f"precision={_joined(said.precision)}"
-    if said.algorithm:
-        yield f"algorithm={said.algorithm}"
-    if said.comparison:
-        yield f"comparison={said.comparison}"
+    if values.gather is not None:
+        yield from _lists(values.gather)
+        yield f"sizes={_joined(values.gather.sizes)}"
+    if values.scatter is not None:
+        yield from _lists(values.scatter)
+    if any(values.precision):
+        yield f"precision={_joined(values.precision)}"
+    if values.algorithm:
+        yield f"algorithm={values.algorithm}"
+    if values.comparison:
+        yield f"comparison={values.comparison}"
 
 
 def _lists(dims: GatherDims | ScatterDims) -> Iterator[str]:
@@ -220,18 +220,18 @@ def _by_key(text: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in text.split())
 
 
-def _number(said: Mapping[str, str], key: str, default: int) -> int:
-    text = said.get(key, "")
+def _number(texts: Mapping[str, str], key: str, default: int) -> int:
+    text = texts.get(key, "")
     return int(text) if _WHOLE.fullmatch(text) else default
 
 
-def _numbers(said: Mapping[str, str], key: str) -> Numbers:
-    text = said.get(key)
+def _numbers(texts: Mapping[str, str], key: str) -> Numbers:
+    text = texts.get(key)
     return tuple(int(part) for part in text.split(",") if _WHOLE.fullmatch(part)) if text else ()
 
 
-def _rows(said: Mapping[str, str], key: str) -> Rows:
-    text = said.get(key)
+def _rows(texts: Mapping[str, str], key: str) -> Rows:
+    text = texts.get(key)
     return tuple(tuple(map(int, _WHOLE.findall(row))) for row in text.split(",")) if text else ()
 
 
@@ -247,11 +247,11 @@ def _float(text: str) -> float | None:
         return None
 
 
-def _gather(said: Mapping[str, str]) -> GatherDims:
-    lists = {n: _numbers(said, n) for n in GatherDims._fields if n != "index_vector"}
-    return GatherDims(**lists, index_vector=_number(said, "index_vector", 0))
+def _gather(texts: Mapping[str, str]) -> GatherDims:
+    lists = {n: _numbers(texts, n) for n in GatherDims._fields if n != "index_vector"}
+    return GatherDims(**lists, index_vector=_number(texts, "index_vector", 0))
 
 
-def _scatter(said: Mapping[str, str]) -> ScatterDims:
-    lists = {n: _numbers(said, n) for n in ScatterDims._fields if n != "index_vector"}
-    return ScatterDims(**lists, index_vector=_number(said, "index_vector", 0))
+def _scatter(texts: Mapping[str, str]) -> ScatterDims:
+    lists = {n: _numbers(texts, n) for n in ScatterDims._fields if n != "index_vector"}
+    return ScatterDims(**lists, index_vector=_number(texts, "index_vector", 0))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from moeprof.hlo.attributes import NOTHING_SAID, Attributes
+from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes
 from moeprof.hlo.frames import Frames
 from moeprof.hlo.groups import Groups
 from moeprof.hlo.shape import Shape
 
-NO_SHAPE = Shape("", told="")
+NO_SHAPE = Shape("", unread="")
 
 
 class Instruction(NamedTuple):
@@ -28,7 +28,7 @@ class Instruction(NamedTuple):
     result: Shape = NO_SHAPE
     operands: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
-    attributes: Attributes = NOTHING_SAID
+    attributes: Attributes = NO_ATTRIBUTES
     computation: str = ""
     is_root: bool = False
     size_bytes: int = -1
@@ -65,7 +65,7 @@ class Instruction(NamedTuple):
 
     @property
     def details(self) -> Mapping[str, str]:
-        """What it says of what it computes, by the keys of `HLO_OPS`."""
+        """Its attributes as texts, by the keys of column ``details`` of `HLO_OPS`."""
         return self.attributes.details
 
     @property

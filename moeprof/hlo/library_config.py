@@ -28,12 +28,12 @@ def gemm_config(config: str) -> Mapping[str, Any] | None:
 
 @functools.lru_cache(maxsize=1 << 12)
 def dot_dims(config: str) -> DotDims | None:
-    """Dimensions of the operands of a product; None where it does not tell them."""
-    told = gemm_config(config)
-    if told is None:
+    """Dimensions of the operands of a product; None where it has none."""
+    product = gemm_config(config)
+    if product is None:
         return None
     try:
-        numbers = told["dot_dimension_numbers"]
+        numbers = product["dot_dimension_numbers"]
         return DotDims(*(tuple(map(int, numbers.get(f"{s}_dimensions", ()))) for s in _SIDES))
     except (ValueError, TypeError, AttributeError):
         return None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import nan, prod
 
 UNKNOWN_SIZE = -1
 UNBOUNDED = -(1 << 63)
@@ -48,7 +48,7 @@ class Shape:
     from the one whose neighbours lie side by side outwards; empty where they lie row by row.
     ``space`` is the memory space, 5 that of the host (`tables.memory_space`). ``width`` is how
     many bits an element takes where the layout gives it others than its type has; else 0.
-    ``told`` is the text of what is written in a way that is not known, else None.
+    ``unread`` is the text of what is no shape that is known, else None.
     """
 
     dtype: str
@@ -58,13 +58,13 @@ class Shape:
     layout: tuple[int, ...] = ()
     space: int = 0
     width: int = 0
-    told: str | None = None
+    unread: str | None = None
 
     @cached_property
     def text(self) -> str:
         """As HLO writes it, without the layout: ``f32[8,<=128]``, ``(f32[8], s32[])``."""
-        if self.told is not None:
-            return self.told
+        if self.unread is not None:
+            return self.unread
         if begin := _WRITTEN.get(self.dtype):
             return f"{begin}{', '.join(part.text for part in self.parts)})"
         dims = ",".join(_dim_text(dim, i in self.dynamic) for i, dim in enumerate(self.dims))
@@ -77,7 +77,7 @@ class Shape:
     @property
     def is_array(self) -> bool:
         """Whether it is an array: no tuple, no buffer, nothing else."""
-        return self.dtype not in _WRITTEN and self.told is None
+        return self.dtype not in _WRITTEN and self.unread is None
 
     @property
     def is_tuple(self) -> bool:
@@ -123,6 +123,11 @@ class Shape:
         if not self.is_known or UNBOUNDED in self.dims:
             return UNKNOWN_SIZE
         return (self.elements * (self.width or BITS[self.dtype]) + 7) // 8
+
+    @property
+    def known_bytes(self) -> float:
+        """`size_bytes`, NaN where it is not known, so that no sum with it is known either."""
+        return self.size_bytes if self.size_bytes >= 0 else nan
 
     @property
     def is_float(self) -> bool:
@@ -174,7 +179,7 @@ def parse_shape(text: str) -> Shape:
     if found is not None:
         return found
     arrays = (_array(found) for found in _ONE_ARRAY.finditer(text) if not _LONG.search(found[0]))
-    return Shape("", parts=tuple(arrays), told=text)
+    return Shape("", parts=tuple(arrays), unread=text)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -209,7 +214,7 @@ def unknown_types(shape: str) -> tuple[str, ...]:
 
 
 def _parsed(text: str) -> Shape | None:
-    """The shape that is the whole of a text; None where there is another thing in it."""
+    """The shape that a text is; None where there is another thing in it."""
     at, opened = 0, list[str]()
     stack: list[list[Shape]] = [[]]
     while at < len(text):
@@ -231,9 +236,9 @@ def _parsed(text: str) -> Shape | None:
 
 
 def _array(found: re.Match[str]) -> Shape:
-    told = [dim.strip() for dim in found["dims"].split(",")] if found["dims"] else []
-    dims = tuple(int(dim.strip("<= ") or 0) if "?" not in dim else UNBOUNDED for dim in told)
-    dynamic = frozenset(i for i, dim in enumerate(told) if dim.startswith("<=") or "?" in dim)
+    sizes = [dim.strip() for dim in found["dims"].split(",")] if found["dims"] else []
+    dims = tuple(int(dim.strip("<= ") or 0) if "?" not in dim else UNBOUNDED for dim in sizes)
+    dynamic = frozenset(i for i, dim in enumerate(sizes) if dim.startswith("<=") or "?" in dim)
     layout, _, tiles = (found["layout"] or "").partition(":")
     order = _numbers(layout)
     space = _SPACE.search(tiles)

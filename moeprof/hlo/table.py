@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from moeprof.hlo.attributes import NOTHING_SAID, Attributes, attributes_text, parse_attributes
+from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes, attributes_text, parse_attributes
 from moeprof.hlo.frames import frames_text, parse_frames
 from moeprof.hlo.groups import Groups, groups_text, parse_groups
 from moeprof.hlo.instruction import Instruction
@@ -57,10 +57,10 @@ def columns_of(items: Sequence[Instruction]) -> Columns:
     by_field = dict(zip(Instruction._fields, fields, strict=True))
     columns: Columns = {column: by_field[field] for field, column in _PLAIN.items()}
     columns["shape"] = [item.result.text for item in items]
-    said = [(item.attributes, item.result) for item in items]
-    columns["details"] = [attributes.details_text for attributes, _ in said]
-    columns["attributes"] = [attributes_text(*pair) for pair in said]
-    columns["fusion_kind"] = [attributes.fusion_kind for attributes, _ in said]
+    pairs = [(item.attributes, item.result) for item in items]
+    columns["details"] = [attributes.details_text for attributes, _ in pairs]
+    columns["attributes"] = [attributes_text(*pair) for pair in pairs]
+    columns["fusion_kind"] = [attributes.fusion_kind for attributes, _ in pairs]
     columns["operands"] = [" ".join(item.operands) for item in items]
     columns["called"] = [" ".join(item.called) for item in items]
     columns["frames"] = _once(frames_text, [item.frames for item in items])
@@ -79,21 +79,21 @@ def _results(
     """Result and attributes of each row; rows with the same texts share theirs."""
     known: dict[tuple[str, str, str], tuple[Shape, Attributes]] = {}
     results: list[Shape] = []
-    said: list[Attributes] = []
+    found: list[Attributes] = []
     for texts in zip(shapes, details, attributes, strict=True):
         pair = known.get(texts)
         if pair is None:
             pair = known[texts] = _read(*texts)
         results.append(pair[0])
-        said.append(pair[1])
-    return results, said
+        found.append(pair[1])
+    return results, found
 
 
 def _read(shape: str, details: str, attributes: str) -> tuple[Shape, Attributes]:
     if not details and not attributes:
-        return laid_out(shape, "", ""), NOTHING_SAID
-    said, layout, space = parse_attributes(details, attributes)
-    return laid_out(shape, layout, space), said
+        return laid_out(shape, "", ""), NO_ATTRIBUTES
+    found, layout, space = parse_attributes(details, attributes)
+    return laid_out(shape, layout, space), found
 
 
 def _groups(texts: Sequence[str]) -> list[Groups]:

@@ -5,7 +5,7 @@ from math import nan
 import pytest
 
 from moeprof.hlo.attributes import (
-    NOTHING_SAID,
+    NO_ATTRIBUTES,
     Attributes,
     DotDims,
     GatherDims,
@@ -67,7 +67,7 @@ def test_what_is_said_is_written_and_read_back(said, details, more):
 def test_where_the_result_lies_stands_before_the_rest():
     shape = parse_shape("f32[2,3]{0,1:S(5)}")
     assert attributes_text(Attributes(literal=0.5), shape) == "layout=0,1 space=5 literal=0.5"
-    assert parse_attributes("", "layout=0,1 space=5") == (NOTHING_SAID, "0,1", "5")
+    assert parse_attributes("", "layout=0,1 space=5") == (NO_ATTRIBUTES, "0,1", "5")
 
 
 def test_a_scalar_gather_has_no_sizes_and_stays_a_gather():

@@ -1,6 +1,7 @@
 """Shapes: their text both ways, their sizes, and what no shape is."""
 
 from dataclasses import replace
+from math import isnan
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,11 @@ def test_layouts_of_parts_stand_in_their_order():
 )
 def test_sizes(text, size):
     assert parse_shape(text).size_bytes == size
+
+
+def test_a_sum_with_an_unknown_size_is_unknown():
+    assert isnan(sum(part.known_bytes for part in parse_shape("(f32[2], type91[2])").parts))
+    assert parse_shape("f32[2]").known_bytes == 8
 
 
 def test_a_layout_may_widen_elements():

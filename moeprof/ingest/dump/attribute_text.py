@@ -1,4 +1,4 @@
-"""Reads what an instruction says behind its operands, where it is written as HLO text."""
+"""Reads what stands behind the operands of an instruction, where it is written as HLO text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SCATTER = {
 
 @dataclass(frozen=True)
 class AttributeText:
-    """The text behind the operands, and what it says."""
+    """The text behind the operands, and the values in it."""
 
     text: str
 
@@ -87,15 +87,15 @@ class AttributeText:
         return parse_groups(found[1]) if found else ()
 
     def number(self, name: str) -> int:
-        """A whole number; -1 where it is not told."""
+        """A whole number; -1 where it is absent."""
         return _number(self._words.get(name, ""), -1)
 
     def word(self, name: str) -> str:
-        """A word; empty where it is not told."""
+        """A word; empty where it is absent."""
         return self._words.get(name, "")
 
     def attributes(self, opcode: str, inside: str, result: Shape) -> Attributes:
-        """What it says beside; `inside` is what stands in place of the operands."""
+        """All of it as values; `inside` is what stands in place of the operands."""
         lists = self._lists
         constant, literal = _value(inside.strip(), result) if opcode == "constant" else (None, None)
         return Attributes(
@@ -170,13 +170,13 @@ def _padding(text: str) -> Rows:
 
 def _window(text: str) -> Rows:
     found = _WINDOW.search(text)
-    told = dict(_WORD.findall(found[1])) if found else {}
-    sizes = _numbers(told.get("size", ""), "x")
+    values = dict(_WORD.findall(found[1])) if found else {}
+    sizes = _numbers(values.get("size", ""), "x")
 
     def each(name: str, unless: int) -> Numbers:
-        return _numbers(told.get(name, ""), "x") or (unless,) * len(sizes)
+        return _numbers(values.get(name, ""), "x") or (unless,) * len(sizes)
 
-    pads = [_numbers(part, "_") for part in told.get("pad", "").split("x") if part]
+    pads = [_numbers(part, "_") for part in values.get("pad", "").split("x") if part]
     pads = pads if len(pads) == len(sizes) else [(0, 0)] * len(sizes)
     columns = (
         *(sizes, each("stride", 1), [p[0] for p in pads], [p[-1] for p in pads]),

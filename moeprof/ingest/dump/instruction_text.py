@@ -46,32 +46,32 @@ def parse_instruction(text: str, computation: str = "main") -> Instruction | Non
     inside = _balanced(rest)
     attributes = rest[len(inside) :]
     fields = metadata(attributes)
-    told, number = AttributeText(attributes), inside.strip()
+    behind, number = AttributeText(attributes), inside.strip()
     return Instruction(
         head[1],
         opcode,
         shape,
         () if opcode in _WITHOUT_OPERANDS else _operands(inside),
-        told.called,
-        told.attributes(opcode, inside, shape),
+        behind.called,
+        behind.attributes(opcode, inside, shape),
         computation,
         is_root=text.lstrip().startswith("ROOT "),
         op_name=fields["op_name"],
         frames=_frames(fields["source_file"], fields["source_line"]),
         target=fields["target"],
         config=_config(attributes),
-        groups=told.groups,
+        groups=behind.groups,
         parameter=int(number) if opcode == "parameter" and _PLACE.fullmatch(number) else -1,
         trip_count=int(fields["trip_count"] or -1),
-        channel_id=told.number("channel_id"),
-        uses_global_ids=told.word("use_global_device_ids") == "true",
-        pairs=told.pairs,
-        api_version=told.word("api_version") or (_PLAIN_API if fields["target"] else ""),
+        channel_id=behind.number("channel_id"),
+        uses_global_ids=behind.word("use_global_device_ids") == "true",
+        pairs=behind.pairs,
+        api_version=behind.word("api_version") or (_PLAIN_API if fields["target"] else ""),
     )
 
 
 def metadata(text: str) -> dict[str, str]:
-    """``op_name``, ``source_file``, ``source_line`` and others of a text; empty where not told."""
+    """``op_name``, ``source_file``, ``source_line`` and others of a text; empty where absent."""
     found = {name: pattern.search(text) for name, pattern in _FIELD.items()}
     return {name: _unescaped(match[1]) if match else "" for name, match in found.items()}
 

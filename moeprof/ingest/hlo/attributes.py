@@ -65,66 +65,66 @@ class AttributeReader:
         Raises:
             WireError: the bytes are damaged.
         """
-        said = _said(data, message, opcode, shape)
-        if "literal" in said:  # 0.0 equals -0.0
-            return Attributes(**said)
-        key = tuple(said.items())
+        fields = _fields(data, message, opcode, shape)
+        if "literal" in fields:  # 0.0 equals -0.0
+            return Attributes(**fields)
+        key = tuple(fields.items())
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Attributes(**said)
+            known = self._known[key] = Attributes(**fields)
         return known
 
 
-def _said(data: bytes, message: Message, opcode: str, shape: Shape) -> dict[str, Any]:
+def _fields(data: bytes, message: Message, opcode: str, shape: Shape) -> dict[str, Any]:
     numbers, stretches, lists = message
     is_element = opcode == "get-tuple-element"
     index = max(signed(numbers.get(_TUPLE_INDEX, 0)), -1) if is_element else -1
     lacks = FIELDS.isdisjoint
     if lacks(numbers) and lacks(stretches) and lacks(lists):
         return {"tuple_index": index}
-    said: dict[str, Any] = {"tuple_index": index}
+    fields: dict[str, Any] = {"tuple_index": index}
     if opcode == "constant" and (literal := stretches.get(_LITERAL)):
-        said["constant"] = scalar_value(data, literal, shape)
-        said["literal"] = _float(data, literal, shape)
+        fields["constant"] = scalar_value(data, literal, shape)
+        fields["literal"] = _float(data, literal, shape)
     for number, name in _TEXTS.items():
         if number in stretches:
-            said[name] = text(data, *stretches[number])
+            fields[name] = text(data, *stretches[number])
     if dimensions := lists.get(_DIMENSIONS):
-        said["dimensions"] = whole_numbers(data, dimensions)
-    said |= {name: True for number, name in _FLAGS.items() if numbers.get(number)}
-    said |= {name: numbers[number] for number, name in _BITS.items() if number in numbers}
-    said |= _products(data, stretches)
+        fields["dimensions"] = whole_numbers(data, dimensions)
+    fields |= {name: True for number, name in _FLAGS.items() if numbers.get(number)}
+    fields |= {name: numbers[number] for number, name in _BITS.items() if number in numbers}
+    fields |= _products(data, stretches)
     if slices := lists.get(_SLICE):
-        said["slices"] = _rows(data, slices, _CORNERS)
+        fields["slices"] = _rows(data, slices, _CORNERS)
     if padding := stretches.get(_PADDING):
-        said["padding"] = _rows(data, _inner(data, padding), _CORNERS)
+        fields["padding"] = _rows(data, _inner(data, padding), _CORNERS)
     if window := stretches.get(_WINDOW):
-        said["window"] = _rows(data, _inner(data, window), _WINDOW_NUMBERS)
+        fields["window"] = _rows(data, _inner(data, window), _WINDOW_NUMBERS)
     if gather := stretches.get(_GATHER):
         sizes = whole_numbers(data, lists.get(_GATHER_SIZES))
-        said["gather"] = GatherDims(*_indexed(data, gather), sizes)
+        fields["gather"] = GatherDims(*_indexed(data, gather), sizes)
     if scatter := stretches.get(_SCATTER):
-        said["scatter"] = ScatterDims(*_indexed(data, scatter))
+        fields["scatter"] = ScatterDims(*_indexed(data, scatter))
     if precision := stretches.get(_PRECISION):
-        told = read_message(data, *precision, (1,))
-        wanted = whole_numbers(data, told.lists.get(1))
-        said["precision"] = wanted if any(wanted) else ()
-        said["algorithm"] = told.numbers.get(2, 0)
-    return said
+        config = read_message(data, *precision, (1,))
+        wanted = whole_numbers(data, config.lists.get(1))
+        fields["precision"] = wanted if any(wanted) else ()
+        fields["algorithm"] = config.numbers.get(2, 0)
+    return fields
 
 
 def _products(data: bytes, stretches: dict[int, Stretch]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if dot := stretches.get(_DOT):
-        said["dot"] = DotDims(*_lists(data, dot, _DOT_LISTS))
+        fields["dot"] = DotDims(*_lists(data, dot, _DOT_LISTS))
     if convolution := stretches.get(_CONVOLUTION):
         numbers = read_message(data, *convolution).numbers
-        said["kernel_output"] = signed(numbers.get(_KERNEL_OUTPUT, 0))
+        fields["kernel_output"] = signed(numbers.get(_KERNEL_OUTPUT, 0))
     if ragged := stretches.get(_RAGGED_DOT):
         dot = read_message(data, *ragged).stretches.get(_DOT_OF_RAGGED)
         dims = _lists(data, dot, _DOT_LISTS) if dot else [(), (), (), ()]
-        said["dot"] = DotDims(*dims, *_lists(data, ragged, (_LHS_RAGGED, _RHS_GROUP)))
-    return said
+        fields["dot"] = DotDims(*dims, *_lists(data, ragged, (_LHS_RAGGED, _RHS_GROUP)))
+    return fields
 
 
 def _float(data: bytes, where: Stretch, shape: Shape) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moeprof.hlo.attributes import NOTHING_SAID, Attributes
+from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes
 from moeprof.hlo.frames import Frame, Frames
 from moeprof.hlo.groups import Groups
 from moeprof.hlo.shape import Shape
@@ -58,7 +58,7 @@ _APIS = {
 class More(NamedTuple):
     """What few instructions say; ``config`` is where the backend config is."""
 
-    attributes: Attributes = NOTHING_SAID
+    attributes: Attributes = NO_ATTRIBUTES
     target: str = ""
     groups: Groups = ()
     parameter: int = -1
