@@ -57,6 +57,10 @@ def find_anchors(facts: Facts) -> Anchors:
     _find_attention(facts, found)
     _find_norms(facts, found)
     _find_heads(facts, found)
+    for i, part in facts.parts.items():
+        for marked in (found.routers, found.attention, found.heads):
+            if i in marked:  # slices of the same columns are one product
+                marked.update(m for m, other in facts.parts.items() if other == part)
     return found
 
 

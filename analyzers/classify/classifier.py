@@ -185,6 +185,9 @@ class _Roles:
             return Role("expert_elementwise", "flow")  # masks and layouts of ragged products
         if self.is_slice(op):
             return None
+        wrapped = self.program.started(op)
+        if wrapped is not None and wrapped.name != op.name:
+            return self._of(wrapped)
         if op.opcode != "fusion":
             number = self._number.get(op.name)
             return self._settled[number] if number is not None else None

@@ -77,10 +77,15 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
 def _vote(
     program: Program, flow: Flow, op: Op, known: Mapping[str, Label], split: set[str] | None
 ) -> Label | None:
-    readers = [known[name] for name in flow.readers.get(op.name, ()) if name in known]
-    writers = [known[name] for name in flow.makers(op) if name in known and name != op.name]
+    near = [name for name in flow.readers.get(op.name, ()) if name != op.name]
+    readers = [known[name] for name in near if name in known]
+    # who makes an index says nothing of what it is used for
+    makers = [m for m in flow.makers(op) if m != op.name and (program.ops[m].dims or not op.dims)]
+    writers = [known[name] for name in makers if name in known]
     if writers and "dynamic-update-slice" in program.opcodes(op):
         readers = []
+        stored = [m for m in makers if program.ops[m].dims != op.dims]  # not the stack
+        writers = [known[name] for name in stored if name in known] or writers
     votes = Counter([*readers, *writers])
     if not votes:
         return None

@@ -37,6 +37,7 @@ class Kind(IntEnum):
     LOGITS = 10
 
 
+_WEIGHS = frozenset({"multiply", "select", "dot"})
 _RAGGED = frozenset({"ragged_dot", "ragged_dot_general"})
 _INDEXED = frozenset({"gather", "scatter", "dynamic-slice", "dynamic-update-slice"})
 _OF_SUM = {
@@ -114,7 +115,10 @@ def find_roles(program: Program) -> Roles:
 
 
 def _flow(facts: Facts, anchors: Anchors) -> _Flow:
-    kinds, experts, added = _kinds(facts, anchors)
+    kinds, experts, added = _kinds(facts, anchors, set())
+    gated = _gated(facts, anchors, kinds)
+    if gated:
+        kinds, experts, added = _kinds(facts, anchors, gated)
     leads = _leads(facts, kinds, experts)
     ops = facts.values.ops
     return _Flow(
@@ -152,7 +156,28 @@ def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
     return {product: role for product, (_, role) in found.items()}
 
 
-def _kinds(facts: Facts, anchors: Anchors) -> tuple[list[Kind], set[int], dict[int, Kind]]:
+def _gated(facts: Facts, anchors: Anchors, kinds: list[Kind]) -> set[int]:
+    """Products of what looks like a feed-forward layer, whose result a choice then weighs.
+
+    They are experts that every token visits, or that have weights of their own each.
+    """
+    found: set[int] = set()
+    feeds = (Kind.HIDDEN, Kind.SHARED)
+    for i, op in enumerate(facts.values.ops):
+        if op.opcode not in _WEIGHS or not facts.is_forward[i]:
+            continue
+        makers = facts.values.makers[i]
+        made = [m for m in makers if kinds[m] in feeds]
+        if made and any(kinds[m] in (Kind.CHOICE, Kind.SCORES) for m in makers):
+            way = facts.back(made, lambda m: kinds[m] not in feeds)
+            found.update(m for m in way if facts.is_product[m] and kinds[m] in feeds)
+    alike = {facts.parts[m] for m in found if m in facts.parts}
+    return found | {m for m, part in facts.parts.items() if part in alike}
+
+
+def _kinds(
+    facts: Facts, anchors: Anchors, gated: set[int]
+) -> tuple[list[Kind], set[int], dict[int, Kind]]:
     """The kind of each value, the products of experts, and what products add to the stream.
 
     A library's product adds its result to the stream in one go where the compiler asks for that.
@@ -161,6 +186,7 @@ def _kinds(facts: Facts, anchors: Anchors) -> tuple[list[Kind], set[int], dict[i
     kinds = [Kind.NOTHING] * len(facts.values.ops)
     experts: set[int] = set()
     shared = _read_by_routers(facts, anchors)
+    joined = {part.product for part in facts.parts.values()}
     for i, op in enumerate(facts.values.ops):
         if not facts.is_forward[i] or facts.origin[i] is not None:
             continue
@@ -172,9 +198,11 @@ def _kinds(facts: Facts, anchors: Anchors) -> tuple[list[Kind], set[int], dict[i
             kinds[i] = Kind.CHOICE
         elif i in anchors.scores or i in anchors.routers:
             kinds[i] = Kind.SCORES
+        elif i in joined:
+            continue  # its slices are products of their own
         elif i in anchors.heads:
             kinds[i] = Kind.LOGITS
-        elif _is_grouped(facts, i):
+        elif _is_grouped(facts, i) or i in gated:
             kinds[i] = Kind.EXPERTS
             experts.add(i)
         elif facts.is_product[i]:

@@ -17,7 +17,7 @@ _SAME = frozenset(
     {"optimization-barrier", "async-update", "async-done", "add-dependency", "copy-done"}
     | {"all-gather-done", "all-reduce-done", "collective-permute-done", "copy-start"}
 )
-_CARRIERS = _SAME | {"tuple", "get-tuple-element", "while", "conditional"}
+_CARRIERS = _SAME | {"tuple", "get-tuple-element", "while", "conditional", "call", "async-start"}
 _OPENED = frozenset({"fusion", "call", "async-start"})
 _CALLERS = _OPENED | {"while", "conditional"}
 _Path = tuple[int, ...]
@@ -75,7 +75,7 @@ class Values:
         order: list[str] = []
         state: dict[str, bool] = {}
         for root in ops.values():
-            is_carried = root.opcode in _CARRIERS
+            is_carried = root.opcode in _CARRIERS or self._is_opened_tuple(root)
             if is_carried or root.computation not in runs or root.name in state:
                 continue
             todo: list[tuple[str, bool]] = [(root.name, False)]
@@ -93,6 +93,10 @@ class Values:
                         (made, False) for made in self._makers(operand) if made not in state
                     )
         return order
+
+    def _is_opened_tuple(self, op: Op) -> bool:
+        """Whether readers of its parts read what is inside: of a fusion with several results."""
+        return op.opcode in _OPENED and op.shape.startswith("(")
 
     def _running(self) -> set[str]:
         """Computations that run as such: the entry's, and those of fusions, loops and calls."""
