@@ -81,6 +81,9 @@ _WAY = {
     "grouped_gemm": "collectives",
 }
 """An exchange between devices at a step on the way of tokens; between products it is none."""
+_ON_DEVICE = frozenset({"permute", "unpermute"})
+_RUNNING = LOOPS | {"async-start", "async-update", "async-done"}
+"""Opcodes whose computations have ops that run by themselves."""
 _VAGUE = ("other", "moe_other")
 _IN_LAYER = MOE | {"shared_expert"}
 _EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
@@ -111,13 +114,15 @@ def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
 
 def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     flow, roles = Flow(program), _Roles(program)
-    findings = {op.name: _finding(program, roles, op) for op in program.ops.values()}
+    inside = _inside(program)
+    running = [op for op in program.ops.values() if op.computation not in inside]
+    findings = {op.name: _finding(program, roles, op) for op in running}
     labels = {
         name: (found.component, phase_of(best_name(program, program.ops[name])))
         for name, found in findings.items()
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
-    voters = [op for op in program.ops.values() if op.name not in labels and _may_vote(program, op)]
+    voters = [op for op in running if op.name not in labels and _may_vote(program, op)]
     voted = spread(program, flow, labels, voters, roles.split)
     vague = {op.name for op in voters if _is_moe_other(findings[op.name])}
     in_layer = {
@@ -130,16 +135,30 @@ def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
     for op in voters:
         if program.opcodes(op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
-    rows = [
-        _row(module, program, roles, op, findings[op.name], voted.get(op.name))
-        for op in program.ops.values()
-    ]
-    known = {str(row["op"]): (str(row["component"]), "") for row in rows}
-    kinds = layer_kinds(program, flow, known)
-    for row, op in zip(rows, program.ops.values(), strict=True):
+    rows = {
+        op.name: _row(module, program, roles, op, findings[op.name], voted.get(op.name))
+        for op in running
+    }
+    known = {name: (str(row["component"]), "") for name, row in rows.items()}
+    kinds = layer_kinds(program, flow, known, running)
+    for op in running:
+        row = rows[op.name]
         row["op_kind"] = kind_of(program, op, str(row["component"]))
         row["layer_kind"] = kinds.get(op.name, "outside")
-    return rows
+    return [
+        rows[op.name] if op.name in rows else {**rows[inside[op.computation]], "op": op.name}
+        for op in program.ops.values()
+    ]
+
+
+def _inside(program: Program) -> dict[str, str]:
+    """Computations that run as part of an op, a fusion or a sum, with the name of that op."""
+    found: dict[str, str] = {}
+    for op in reversed(program.ops.values()):
+        if op.opcode not in _RUNNING:
+            outer = found.get(op.computation, op.name)
+            found.update(dict.fromkeys(op.called, outer))
+    return found
 
 
 class _Roles:
@@ -310,6 +329,12 @@ def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) 
         found.component in MOE - _EXPERTS_WORK
         or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
     )
+    if (
+        found is not None
+        and found.component in _ON_DEVICE
+        and not (is_named or opcodes & EXCHANGES)
+    ):
+        return Finding("collectives", "opcode")  # the compiler's, of tables or shards of tokens
     if is_exchange and not is_mixed:
         return found
     return Finding("collectives", "opcode")

@@ -8,7 +8,7 @@ stand and those of no other. A helper that attention calls as well is no such co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from moeprof.analyzers.classify.components import MOE
@@ -48,12 +48,18 @@ class _Seen(NamedTuple):
 
 
 def layer_kinds(
-    program: Program, flow: Flow, labels: Mapping[str, tuple[str, str]]
+    program: Program,
+    flow: Flow,
+    labels: Mapping[str, tuple[str, str]],
+    ops: Sequence[Op],
 ) -> dict[str, str]:
-    """Kind of layer by op; `labels` are (component, phase) of the ops that have a component."""
+    """Kind of layer of each of `ops`, those that run by themselves.
+
+    `labels` are (component, phase) of the ops that have a component.
+    """
     places: dict[tuple[object, ...], list[_Context]] = {}
     contexts = {}
-    for op in program.ops.values():
+    for op in ops:
         place = (op.op_name, op.computation, op.frames)
         if place not in places:
             places[place] = list(_contexts(program, op))
@@ -68,7 +74,7 @@ def layer_kinds(
         if kind is not None:
             found[name] = kind
     decided = {name: (kind, "") for name, kind in found.items()}
-    open_ops = [op for op in program.ops.values() if op.name not in decided]
+    open_ops = [op for op in ops if op.name not in decided]
     voted = spread(program, flow, decided, open_ops)
     return found | {name: kind for name, (kind, _) in voted.items()}
 

@@ -11,7 +11,7 @@ def kinds(*rows: Row, **components: str) -> dict[str, str]:
     """Kind of layer by op; `components` are those of the ops that have one."""
     made = program(*rows)
     labels = {op: (component, "forward") for op, component in components.items()}
-    found = layer_kinds(made, Flow(made), labels)
+    found = layer_kinds(made, Flow(made), labels, list(made.ops.values()))
     assert set(found.values()) <= set(LAYER_KINDS)
     return found
 
