@@ -1,7 +1,7 @@
 """How much of the op time is named right, on programs that the classifier has not seen.
 
     python benchmarks/naming.py [--half rules|scoring|none] [--program NAME…] [--cpu] [--h100]
-        [--variants] [--given] [--show] [--write NAME] [--cache FOLDER]
+        [--variants] [--given] [--show] [--write NAME] [--cache FOLDER] [--cached]
 
 The corpus is in ``benchmarks/naming/programs``: training steps as people write them, without
 scopes unless their origin has them, whose lines say in a comment what they are. Each is captured
@@ -14,7 +14,8 @@ operands, a backward op that of its forward's line. ``unattributed`` is wrong.
 ``--variants`` adds each program renamed and with D = F, E = D or k = 1. ``--given`` scores the
 captures of MaxText in ``tests/data`` and, where it is there, the one of ``../shared/data/naming``.
 ``--write`` puts the figures into ``results/NAME.json``. Programs whose framework is not installed
-are left out and named. CUDA's compiler is looked for in ``cuda-plugin`` of the environment.
+are left out and named; ``--cached`` leaves out what was not recorded before. CUDA's compiler is
+looked for in ``cuda-plugin`` of the environment.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "naming"))
 
-from captures import HALVES, Program, RecordError, programs, recording, variants
+from captures import HALVES, Program, RecordError, place, programs, recording, variants
 from headline import RESULTS, ROOT, SHARED
 from machine import machine
 from scoring import Score, calibration, largest_wrong, of_capture, of_program
@@ -81,6 +82,8 @@ def main() -> int:
             continue
         for kind in kinds:
             for each in (program, *(variants(program) if asked.variants else ())):
+                if asked.cached and not place(each, kind, asked.cache).exists():
+                    continue
                 try:
                     score = scored(each, kind, asked.cache)
                 except RecordError as error:
@@ -166,7 +169,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--half", choices=(*HALVES, "none"))
     parser.add_argument("--program", nargs="+", default=[])
-    for flag in ("cpu", "h100", "variants", "given", "show"):
+    for flag in ("cpu", "h100", "variants", "given", "show", "cached"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--write", metavar="NAME")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "naming")

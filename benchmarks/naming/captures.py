@@ -99,23 +99,31 @@ def _set(sizes: Mapping[str, int], change: Mapping[str, Any]) -> dict[str, int]:
     return {**sizes, **{key: value for key, value in new.items() if isinstance(value, int)}}
 
 
+def place(program: Program, kind: str, cache: Path) -> Path:
+    """Where a program's profile (``cpu``) or HloProto (``h100``) lies, or will."""
+    digest = _digest(kind, program, _sizes(program, kind))
+    return cache / f"{program.name}-{program.variant or 'plain'}-{digest}{SUFFIXES[kind]}"
+
+
 def recording(program: Program, kind: str, cache: Path) -> Path:
-    """The file of a program's profile (``cpu``) or HloProto (``h100``), made if it is not there.
+    """The file at `place`, made if it is not there.
 
     Raises:
         RecordError: it could not be made.
     """
-    sizes = dict(program.large if kind == "h100" else program.sizes)
-    digest = _digest(kind, program, sizes)
-    out = cache / f"{program.name}-{program.variant or 'plain'}-{digest}{SUFFIXES[kind]}"
+    out = place(program, kind, cache)
     if not out.exists():
-        script = cache / digest / program.file_name
+        script = cache / out.name.partition(".")[0] / program.file_name
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(program.text, "utf-8")
         part = out.with_name(f".{os.getpid()}-{out.name}")
-        _run(kind, script, part, program, sizes)
+        _run(kind, script, part, program, _sizes(program, kind))
         part.rename(out)
     return out
+
+
+def _sizes(program: Program, kind: str) -> dict[str, int]:
+    return dict(program.large if kind == "h100" else program.sizes)
 
 
 def _digest(kind: str, program: Program, sizes: Mapping[str, int]) -> str:
