@@ -72,7 +72,7 @@ def programs(half: str | None = None, name: str | None = None) -> list[Program]:
 def variants(program: Program) -> Iterator[Program]:
     """Renamed; D = F; E = D; k = 1, where the script does not have that already.
 
-    A script may say what a variant sets, or that it has none, in ``VARIANTS``.
+    A script may say in ``VARIANTS`` what a variant sets of its small sizes, or that it has none.
     """
     file_name = f"m{hashlib.sha256(program.name.encode()).hexdigest()[:6]}.py"
     yield replace(program, text=renamed(program.text), file_name=file_name, variant="renamed")
@@ -83,13 +83,13 @@ def variants(program: Program) -> Iterator[Program]:
         ("k=1", {"k": 1}),
     ):
         change = own.get(variant, given)
-        is_new = change and set(given) <= set(program.sizes)
-        if is_new and not (variant == "k=1" and program.sizes["k"] == 1):
+        is_there = change and set(given) <= set(program.sizes)
+        if is_there and not (variant == "k=1" and program.sizes["k"] == 1):
             yield replace(
                 program,
                 variant=variant,
                 sizes=_set(program.sizes, change),
-                large=_set(program.large, change),
+                large=_set(program.large, given),
             )
 
 

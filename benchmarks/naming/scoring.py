@@ -12,7 +12,7 @@ from op_flow import Graph
 from op_truth import Truth, truths
 from source_truth import NONE, SourceTruth
 
-from moeprof.analyzers.attribution import attribute, classes_of
+from moeprof.analyzers.attribution import attribute, classes_of, is_guess
 from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import open_dump
@@ -26,8 +26,7 @@ _NOT_THERE = Truth(NONE, "none")
 
 @dataclass(frozen=True)
 class Score:
-    """Shares of all op time, 0 to 1. ``inherited``: judged by its neighbours' truth; ``untold``:
-    has no truth at all; ``classes`` and ``dumps`` are counted in ``ops``.
+    """Shares of all op time, 0 to 1.
 
     ``ops`` has a row per instruction: weight, component, evidence, confidence (NaN where the
     classifier states none), right, by (rule of `op_truth`), want, line, op, op_name.
@@ -91,6 +90,7 @@ def of_program(path: Path, source: SourceTruth) -> Score:
 def of_trace(trace: Trace, source: SourceTruth, *, least: bool = False) -> Score:
     """The same as `of_capture` of a trace that is open."""
     work = attribute(trace, window(trace).events)
+    work = work.assign(op=work["op"].astype("str").where(~is_guess(work), ""))
     keys = ["module", "op", "component", "evidence", "host", "device"]
     by_step = work.groupby([*keys, "step"], observed=True)["self_ns"].sum().unstack()
     times = by_step.min(axis=1) if least else by_step.sum(axis=1)
@@ -100,9 +100,9 @@ def of_trace(trace: Trace, source: SourceTruth, *, least: bool = False) -> Score
 
 
 def _scored(trace: Trace, work: pd.DataFrame, source: SourceTruth) -> Score:
-    """`work` has module, op, weight, and what work without an op is called.
+    """`work` has module, op, weight, and what work without a sure op is called.
 
-    It is right where the device copied outside of any program; it has no truth else.
+    Such work is right where the device copied outside of any program; it has no truth else.
     """
     classes = classes_of(trace)
     stated = [name for name in ("component", "evidence", "confidence") if name in classes]

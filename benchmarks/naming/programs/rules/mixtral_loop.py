@@ -10,7 +10,7 @@ import optax
 SIZES = {"d": 84, "f": 132, "e": 5, "k": 2, "l": 2, "b": 3, "s": 52, "v": 610, "h": 6, "kv": 3}
 LARGE = {"d": 1152, "f": 1920, "e": 6, "l": 3, "b": 4, "s": 1024, "v": 24576, "h": 12, "kv": 4}
 SIZES |= json.loads(os.environ.get("SIZES", "{}"))
-VARIANTS = {"e=d": {"e": 12, "d": 12}}
+VARIANTS = {"e=d": {}}  # as many unrolled experts as that are no program
 hidden_size, intermediate_size = SIZES["d"], SIZES["f"]
 num_experts, top_k, num_layers = SIZES["e"], SIZES["k"], SIZES["l"]
 head_dim = hidden_size // SIZES["h"]
