@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import classify
+from moeprof.analyzers.classify.ruled import Matches, matches_of, named_by
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
@@ -36,9 +37,19 @@ def programs_of(trace: Trace) -> Mapping[int, Program]:
 
 
 @functools.lru_cache(maxsize=2)
+def rules_matched(trace: Trace) -> Matches:
+    """Which of the user's rules match which ops. Kept for two traces.
+
+    Raises:
+        SpecError: a rule cannot be used.
+    """
+    return matches_of(programs_of(trace), trace.meta.names)
+
+
+@functools.lru_cache(maxsize=2)
 def classes_of(trace: Trace) -> pd.DataFrame:
     """`CLASSES` of the programs that ran. Kept for two traces, as several questions ask."""
-    return classify(programs_of(trace))
+    return classify(programs_of(trace), named_by(trace.meta.names, rules_matched(trace)))
 
 
 @functools.lru_cache(maxsize=2)

@@ -19,7 +19,8 @@ import pandas as pd
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import graph_share, sums_in_steps
 from moeprof.analyzers.classify.components import MEANINGS, MOE
-from moeprof.analyzers.classify.evidence import BY_STRUCTURE, GUESS
+from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, GUESS
+from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
@@ -61,7 +62,8 @@ def breakdown(trace: Trace) -> Analysis:
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
     spans = spans_of_steps(trace) if view.steps else None
     busy = int(busy_ns(view.events, spans).sum())
-    headline, schema = _headline(table, view, busy, _named(work)), view.stated(SCHEMA)
+    named = _named(work, has_rules=bool(trace.meta.names.rules))
+    headline, schema = _headline(table, view, busy, named), view.stated(SCHEMA)
     return Analysis("breakdown", QUESTION, headline, schema, table, _notes(trace, view))
 
 
@@ -115,18 +117,22 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
 
 
-def _named(work: pd.DataFrame) -> dict[str, float | None]:
-    """Shares of op time whose part the program names, its structure tells, or a guess gives."""
+def _named(work: pd.DataFrame, *, has_rules: bool) -> dict[str, float | None]:
+    """Shares of op time whose part the program names, its structure tells, or a guess gives.
+
+    Where the user gave rules, that which they name too.
+    """
     total_ns = int(work["self_ns"].sum())
     is_known = work["component"] != "unattributed"
     is_guess = is_known & (work["named_with"] < GUESS)
     is_told = is_known & ~is_guess
     by_structure = work["evidence"].isin(BY_STRUCTURE)
+    by_rule = work["evidence"] == BY_RULE
     which = {
-        "named_by_program_share": is_told & ~by_structure,
+        "named_by_program_share": is_told & ~by_structure & ~by_rule,
         "named_by_structure_share": is_told & by_structure,
         "guessed_share": is_guess,
-    }
+    } | ({"named_by_rules_share": by_rule} if has_rules else {})
     return {
         name: int(work["self_ns"][rows].sum()) / total_ns if total_ns else None
         for name, rows in which.items()
@@ -156,7 +162,7 @@ def _headline(
 
 
 def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
-    notes = list(view.notes)
+    notes = [*described_names(trace), *view.notes]
     share = graph_share(view.events)
     if share >= WORTH_A_NOTE:
         notes.append(

@@ -24,6 +24,7 @@ from moeprof.reports.out_of_memory import OutOfMemory, read_out_of_memory
 from moeprof.reports.record import RunRecord, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
+from moeprof.tables.name_rule import NameRules
 from moeprof.tables.schema import Column
 from moeprof.tables.trace import Trace, TraceMeta
 
@@ -84,11 +85,19 @@ class Drawing(TypedDict):
     notes: list[str]
 
 
+class NamesInfo(TypedDict):
+    """The user's rules for parts of the step: each has a component, and the conditions given."""
+
+    file: str
+    rules: list[dict[str, str]]
+
+
 class RunInfo(TypedDict):
     """Where the figures come from. `record` is there where `moeprof capture` made the run.
 
     `out_of_memory` is there where its folder holds an out-of-memory message; `devices_left_out`
-    counts devices that ran programs and have no record, or too little of one.
+    counts devices that ran programs and have no record, or too little of one. `names` is there
+    where the user gave rules for parts of the step.
     """
 
     path: str
@@ -101,6 +110,7 @@ class RunInfo(TypedDict):
     record: NotRequired[RunRecord]
     out_of_memory: NotRequired[list[OutOfMemory]]
     devices_left_out: NotRequired[int]
+    names: NotRequired[NamesInfo]
 
 
 class ScopeInfo(TypedDict):
@@ -231,12 +241,25 @@ def _run(meta: TraceMeta) -> RunInfo:
     }
     if meta.devices_left_out:
         run["devices_left_out"] = meta.devices_left_out
+    if meta.names.rules:
+        run["names"] = _names(meta.names)
     record = read_record(meta.run_folder)
     if record is not None:
         run["record"] = record
     if found := read_out_of_memory(meta.run_folder):
         run["out_of_memory"] = found
     return run
+
+
+def _names(names: NameRules) -> NamesInfo:
+    return {
+        "file": encodable(names.file),
+        "rules": [
+            {"component": rule.component}
+            | {name: encodable(text) for name, text in rule.conditions.items()}
+            for rule in names.rules
+        ],
+    }
 
 
 def _scope(scope: Scope) -> ScopeInfo:

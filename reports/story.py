@@ -311,15 +311,26 @@ def _named(document: Document) -> list[str]:
     """How the parts are known: by what the program says, by its structure, by a guess."""
     found = document["analyses"].get("breakdown", _NO_FINDING)["headline"]
     known = {str(metric["metric"]): metric["value"] for metric in found}
+    by_rules = known.get("named_by_rules_share")
     told = {
-        "named by the program": known.get("named_by_program_share"),
+        **({"by your rules": by_rules} if by_rules is not None else {}),
+        "by the program": known.get("named_by_program_share"),
         "by structure": known.get("named_by_structure_share"),
         "guessed": known.get("guessed_share"),
     }
     shares = {what: share for what, share in told.items() if isinstance(share, float | int)}
     if len(shares) < len(told):
         return []
-    return [", ".join(f"{what} {format_percent(share)}" for what, share in shares.items())]
+    words = (f"{what} {format_percent(share)}" for what, share in shares.items())
+    return [f"named {', '.join(words)}"]
+
+
+def told_of_names(document: Document) -> str:
+    """What the user's rules name and changed; empty without rules."""
+    names = document["run"].get("names")
+    notes = document["analyses"].get("breakdown", _NO_FINDING)["notes"]
+    begin = f"{PurePath(names['file']).name}: " if names else ""
+    return next((note for note in notes if begin and note.startswith(begin)), "")
 
 
 def unknown_parts(document: Document) -> str:

@@ -1,6 +1,7 @@
 """Which part of the step is each instruction, how is that known, and how surely?
 
-The evidence, strongest first; the first that speaks decides:
+What the user names (`rules`) stands. The evidence for the rest, strongest first; the first that
+speaks decides:
 
 1. target     the custom call's name (grouped GEMM, dispatch, combine)
 2. scope      `jax.named_scope` and module names in the op_name, innermost first
@@ -104,25 +105,43 @@ class Finding:
     how: str
 
 
-def classify(programs: Mapping[int, Program]) -> pd.DataFrame:
-    """`CLASSES` of every instruction of the programs, which are given by their ids."""
+def classify(
+    programs: Mapping[int, Program], named: Mapping[int, Mapping[str, str]] | None = None
+) -> pd.DataFrame:
+    """`CLASSES` of every instruction of the programs, which are given by their ids.
+
+    ``named`` are the components that the user gave, by program and op: they stand.
+    """
     rows = [
-        row for module in sorted(programs) for row in _classify_module(module, programs[module])
+        row
+        for module in sorted(programs)
+        for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
     ]
     return CLASSES.frame(rows)
 
 
-def _classify_module(module: int, program: Program) -> list[dict[str, object]]:
+def _classify_module(
+    module: int, program: Program, named: Mapping[str, str]
+) -> list[dict[str, object]]:
     flow, roles = Flow(program), _Roles(program)
     inside = _inside(program)
     running = [op for op in program.ops.values() if op.computation not in inside]
-    findings = {op.name: _finding(program, roles, op) for op in running}
+    findings = {
+        op.name: Finding(named[op.name], "names")
+        if op.name in named
+        else _finding(program, roles, op)
+        for op in running
+    }
     labels = {
         name: (found.component, phase_of(best_name(program, program.ops[name])))
         for name, found in findings.items()
         if found is not None and found.component not in (*_VAGUE, "loop_gaps")
     }
-    voters = [op for op in running if op.name not in labels and _may_vote(program, op)]
+    voters = [
+        op
+        for op in running
+        if op.name not in labels and op.name not in named and _may_vote(program, op)
+    ]
     voted = spread(program, flow, labels, voters, roles.split)
     vague = {op.name for op in voters if _is_moe_other(findings[op.name])}
     in_layer = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 EVIDENCE = {
+    "names": "a rule of the user's (`--names`)",
     "target": "the name of the custom call",
     "scope": "`jax.named_scope` and module names in the op_name",
     "structure": "how values flow: what feeds and reads it, or its source line in the forward pass",
@@ -18,6 +19,8 @@ EVIDENCE = {
 """Evidence -> what it is."""
 BY_STRUCTURE = frozenset({"structure", "neighbour"})
 """What the program does not name itself."""
+BY_RULE = "names"
+"""What the user names."""
 GUESS = 0.8
 """With less confidence a part is a guess, whatever the evidence is called."""
 
@@ -30,6 +33,7 @@ class How(NamedTuple):
 
 
 HOW = {
+    "names": How("names", 1.0),
     "target": How("target", 0.99),
     "scope": How("scope", 0.99),
     "anchor": How("structure", 0.99),  # a product, a choice or an exchange that flow names itself

@@ -15,7 +15,7 @@ import pandas as pd
 
 from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, PARTS, TOTAL, changes
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES, memory_changes
-from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution
+from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution, unlike_rules
 from moeprof.analyzers.comparison.side import side_of
 from moeprof.analyzers.comparison.step_change import (
     STEP_CHANGES,
@@ -86,6 +86,8 @@ def _reason(base: Trace, new: Trace, part: str) -> str:
         for check in laws_of(trace):
             if any(check.withholds_figures(question) for question in _NEEDED[part]):
                 return f"{part} withheld: {name}: {check.check}: {check.detail}"
+    if part == "rows" and (unlike := unlike_rules(base, new)):
+        return unlike
     has_steps = [bool(trace.steps["used"].any()) for trace in (base, new)]
     if part in ("step", "rows") and not all(has_steps):
         missing = " and ".join(

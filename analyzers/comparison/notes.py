@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from moeprof.analyzers.attribution import sums_in_steps, sure_rows
 from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -22,7 +23,23 @@ def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
         for name, first, second in ((name, fact(base), fact(new)) for name, fact in _FACTS.items())
         if first != second
     ]
-    return (*told, *_noise_notes(base, new))
+    named = [
+        f"{side}: {note}"
+        for side, trace in (("base", base), ("new", new))
+        for note in described_names(trace)
+    ]
+    return (*told, *named, *_noise_notes(base, new))
+
+
+def unlike_rules(base: Trace, new: Trace) -> str:
+    """Why components cannot be compared, where the user named those of each by other rules."""
+    if base.meta.names.rules == new.meta.names.rules:
+        return ""
+    told = [f"{len(t.meta.names.rules)} of {t.meta.names.file or 'no file'}" for t in (base, new)]
+    return (
+        "components are not compared: expected the same rules that name them on both sides, found "
+        f"{told[0]} in base and {told[1]} in new; give --names FILE, which holds for both"
+    )
 
 
 def unlike_attribution(base: Trace, new: Trace) -> str:

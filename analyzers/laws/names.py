@@ -20,10 +20,14 @@ def names(trace: Trace) -> Law:
         return Law(CHECK, "unchecked", "no device work to name")
     program, structure, guessed, none = (float(str(share)) for share in shares)
     detail = (
-        f"named by the program {format_percent(program)}, by structure "
+        f"by the program {format_percent(program)}, by structure "
         f"{format_percent(structure)}, guessed {format_percent(guessed)}, "
         f"not known {format_percent(none)}"
     )
+    by_rules = known.get("named_by_rules_share")
+    if isinstance(by_rules, float):
+        detail = f"by your rules {format_percent(by_rules)}, {detail}"
+    detail = f"named {detail}"
     if guessed > _MOST:
         detail += "; `--names FILE` names what is guessed"
     verdict = "warn" if guessed > _MOST else "ok"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document
+    from moeprof.tables.name_rule import NameRules
 
 
 @click.command("analyze")
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
+@names_parts
 @names_hardware
 @selects
 @click.pass_context
@@ -32,6 +35,7 @@ def command(
     session: str | None,
     hosts: tuple[str, ...],
     hardware: str,
+    names: NameRules | None,
 ) -> None:
     """Where the step of a captured run goes.
 
@@ -49,7 +53,7 @@ def command(
     """
     from moeprof.reports.document import to_json
 
-    document = read_document(run, only, session, hosts, hardware, is_drawn=as_json)
+    document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
     if as_json:
         with working("writing JSON"):
             text = to_json(document)

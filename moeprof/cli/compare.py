@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SpecError
@@ -15,6 +16,7 @@ from moeprof.errors import SpecError
 if TYPE_CHECKING:
     from moeprof.analyzers.comparison.gates import Gate
     from moeprof.reports.comparison_document import ComparisonDocument
+    from moeprof.tables.name_rule import NameRules
 
 EXIT_GATE = 4
 """Exit code where a gate failed."""
@@ -50,6 +52,7 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
 )
 @click.option("--base-session", metavar="NAME", help="Session of BASE. Default: the newest.")
 @click.option("--new-session", metavar="NAME", help="Session of NEW. Default: the newest.")
+@names_parts
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -60,12 +63,13 @@ def command(
     html: Path | None,
     base_session: str | None,
     new_session: str | None,
+    names: NameRules | None,
 ) -> None:
     """What changed between two runs, per device and step, against the noise of their steps.
 
     BASE and NEW are what `moeprof analyze` takes. Ops are matched by their place in the model
     (component, phase, scope) and by what they do, never by the number of a fusion. Devices and
-    steps may differ in number.
+    steps may differ in number. --names holds for both.
 
     EXPR is NAME>+NUMBER or NAME>-NUMBER with a unit: step>+2%, idle>+1ms, memory>+0.5GiB. NAME is
     step (from its start to the start of the next), compute, exposed_communication, exposed_copy,
@@ -90,6 +94,7 @@ def command(
     from moeprof.reports.comparison_document import build_comparison, comparison_json
     from moeprof.reports.document import build
     from moeprof.reports.record import read_whole
+    from moeprof.tables.trace import with_names
 
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
@@ -97,6 +102,8 @@ def command(
     with working("reading the base run") as work:
         before = open_run(base, base_session, tell=work.counting("reading the base run"))
         after = open_run(new, new_session, tell=work.counting("reading the new run"))
+        if names:
+            before, after = with_names(before, names), with_names(after, names)
         work.phase("comparing")
         comparison = compare(before, after)
     outcomes = [outcome(gate, comparison) for gate in gates]
@@ -107,7 +114,7 @@ def command(
         comparison,
         outcomes,
         settings=setting_changes(*(read_whole(t.meta.run_folder) for t in (before, after))),
-        arguments=_asked((base, new), gates, (base_session, new_session)),
+        arguments=_asked((base, new), gates, (base_session, new_session), names),
     )
     if html is not None:
         from moeprof.reports.pages.comparison import write_page
@@ -128,7 +135,10 @@ def command(
 
 
 def _asked(
-    runs: tuple[Path, Path], gates: tuple[Gate, ...], sessions: tuple[str | None, str | None]
+    runs: tuple[Path, Path],
+    gates: tuple[Gate, ...],
+    sessions: tuple[str | None, str | None],
+    names: NameRules | None,
 ) -> list[str]:
     """The command's words, without those that only say how the answer is shown."""
     named = zip(("--base-session", "--new-session"), sessions, strict=True)
@@ -136,6 +146,7 @@ def _asked(
         *map(str, runs),
         *(word for gate in gates for word in ("--fail-on", gate.expression)),
         *(word for name, session in named if session for word in (name, session)),
+        *(("--names", names.file) if names else ()),
     ]
 
 

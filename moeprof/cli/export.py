@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, said_of_damage
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
+    from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace_json import StoredTable
 
 SCHEMA = "moeprof.export/1"
@@ -39,6 +41,7 @@ _SUFFIX = ".pftrace"  # no profile has it: a slip of the hand replaces none
     type=click.Path(dir_okay=False, path_type=Path),
     help="A trace for ui.perfetto.dev; its name ends in .pftrace. Replaced if it is there.",
 )
+@names_parts
 @selects
 @click.pass_context
 def command(
@@ -48,14 +51,15 @@ def command(
     perfetto: Path | None,
     session: str | None,
     hosts: tuple[str, ...],
+    names: NameRules | None,
 ) -> None:
     """Write a run in a form that other programs read.
 
     --tables writes Parquet, which every command takes in the place of the run; columns, units and
-    meanings stand in the files. --perfetto writes a Perfetto trace. Each device shows its
-    components of the step, gaps with their cause, collectives with wait and transfer, streams and
-    memory; each host its steps, threads and recorded routing. docs/perfetto.md says what each
-    track means, and how to ask by SQL.
+    meanings stand in the files, and the rules of --names go with them. --perfetto writes a
+    Perfetto trace. Each device shows its components of the step, gaps with their cause, collectives
+    with wait and transfer, streams and memory; each host its steps, threads and recorded routing.
+    docs/perfetto.md says what each track means, and how to ask by SQL.
 
     What was written is printed on stdout, a line each; more about it goes to stderr: a few words
     on a terminal, elsewhere one JSON document, moeprof.export/1.
@@ -79,9 +83,11 @@ def command(
     from moeprof.reports.document import build
     from moeprof.reports.perfetto import write_perfetto
     from moeprof.tables.store import write_tables
+    from moeprof.tables.trace import with_names
 
     with working("reading the run") as work:
         trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
+    trace = with_names(trace, names) if names else trace
     note: dict[str, Any] = {"schema": SCHEMA}
     if folder is not None:
         with working("writing the tables"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document
+    from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
 
 EXIT_PARTIAL = 3
@@ -22,19 +23,20 @@ def read_document(
     session: str | None = None,
     hosts: Sequence[str] = (),
     hardware: str = "",
+    names: NameRules | None = None,
     *,
     is_drawn: bool = False,
 ) -> Document:
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
     ``is_drawn`` asks for the drawings too, where `only` is empty. ``hardware`` is the key of the
-    device it ran on, by default what the profile says.
+    device it ran on, by default what the profile says. ``names`` are the user's rules for parts.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
         TraceError: the run cannot be read.
     """
-    return read_both(run, only, session, hosts, hardware, is_drawn=is_drawn)[1]
+    return read_both(run, only, session, hosts, hardware, names, is_drawn=is_drawn)[1]
 
 
 def read_both(
@@ -43,6 +45,7 @@ def read_both(
     session: str | None = None,
     hosts: Sequence[str] = (),
     hardware: str = "",
+    names: NameRules | None = None,
     *,
     is_drawn: bool = False,
 ) -> tuple[Trace, Document]:
@@ -60,7 +63,7 @@ def read_both(
             from moeprof.ingest.unrecorded import is_unrecorded, unrecorded
             from moeprof.reports.document import build
             from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_hardware
+            from moeprof.tables.trace import with_hardware, with_names
 
         if hardware:
             load_hardware(hardware)  # a wrong key is told before a long read
@@ -71,6 +74,7 @@ def read_both(
                 raise
             trace = unrecorded(run)
         trace = with_hardware(trace, hardware) if hardware else trace
+        trace = with_names(trace, names) if names else trace
         tell = work.counting("answering questions")
         return trace, build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
 

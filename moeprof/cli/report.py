@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, read_document, said_of_damage
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
+
+if TYPE_CHECKING:
+    from moeprof.tables.name_rule import NameRules
 
 
 @click.command("report")
@@ -21,6 +26,7 @@ from moeprof.cli.selection import names_hardware, selects
     help="The file to write. Default: report.html in a run folder that `moeprof capture` made, "
     "else moeprof-report.html in the current folder.",
 )
+@names_parts
 @names_hardware
 @selects
 @click.pass_context
@@ -31,11 +37,12 @@ def command(
     session: str | None,
     hosts: tuple[str, ...],
     hardware: str,
+    names: NameRules | None,
 ) -> None:
     """Write one self-contained HTML page about one or more runs.
 
-    The page needs no network. Several runs are compared side by side on it; --session and
-    --host then hold for each of them. Its path is printed on stdout.
+    The page needs no network. Several runs are compared side by side on it; --session,
+    --host and --names then hold for each of them. Its path is printed on stdout.
 
     Exit code 3: figures were withheld; the page says which and why.
 
@@ -48,7 +55,8 @@ def command(
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
     documents = [
-        read_document(run, (), session, hosts, hardware, is_drawn=len(runs) == 1) for run in runs
+        read_document(run, (), session, hosts, hardware, names, is_drawn=len(runs) == 1)
+        for run in runs
     ]
     with working("writing the page"):
         write_page(documents, path)

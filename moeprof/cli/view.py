@@ -16,10 +16,12 @@ import click
 
 from moeprof.cli import view_files
 from moeprof.cli.findings import EXIT_PARTIAL
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.selection import names_hardware, selects
 from moeprof.cli.view_files import Wanted, files_of
 
 if TYPE_CHECKING:
+    from moeprof.tables.name_rule import NameRules
     from moeprof.viewer.server import ViewServer
 
 _HOW_TO_TRACE = "pip install 'moeprof[perfetto]', then view again"
@@ -40,6 +42,7 @@ _HOW_TO_TRACE = "pip install 'moeprof[perfetto]', then view again"
     help="Print the addresses and open nothing: on a machine with other users, who can list the "
     "arguments that a browser is started with.",
 )
+@names_parts
 @names_hardware
 @selects
 @click.pass_context
@@ -51,6 +54,7 @@ def command(
     session: str | None,
     hosts: tuple[str, ...],
     hardware: str,
+    names: NameRules | None,
 ) -> None:
     """Open a run's report and its timeline in the browser.
 
@@ -74,7 +78,7 @@ def command(
     from moeprof.viewer.table import table_of
 
     browse = webbrowser.open if not no_browser and _has_screen() else None
-    wanted = Wanted(run, session, hosts, hardware)
+    wanted = Wanted(run, session, hosts, hardware, names)
     # the port first: that it cannot be had is told before the work
     with _ended_by_signals(), ViewServer(port) as server, files_of(wanted) as files:
         server.table = table_of(files.report, files.trace, installed_pages())

@@ -22,6 +22,7 @@ from moeprof import __version__
 from moeprof.cli.findings import is_partial, read_both
 from moeprof.cli.progress import working
 from moeprof.errors import ViewError
+from moeprof.tables.name_rule import NameRules
 
 SCHEMA = "moeprof.view/1"
 _REPORT, _TRACE, _RECORD = "report.html", "run.pftrace", "view.json"
@@ -48,6 +49,7 @@ class Wanted:
     session: str | None = None
     hosts: Sequence[str] = ()
     hardware: str = ""
+    names: NameRules | None = None
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def _make(wanted: Wanted, folder: Path) -> Viewed:
     from moeprof.reports.run_problems import is_unrecorded
 
     trace, document = read_both(
-        wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, is_drawn=True
+        wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, wanted.names, is_drawn=True
     )
     with working("writing the page"):
         write_page([document], folder / _REPORT)

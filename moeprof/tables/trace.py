@@ -16,6 +16,7 @@ from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
 from moeprof.tables.lazy import LazyFrame
+from moeprof.tables.name_rule import NameRules
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
@@ -242,6 +243,7 @@ class TraceMeta:
     ``recorded_ns`` is how long the profiler recorded, of several hosts the longest; 0 unknown.
     ``hardware`` is the key of the device that the user named; empty where the profile tells.
     ``of_other_runs`` names files beside the profile, from the run folder on, that are not used.
+    ``names`` are the rules by which the user names parts of the step.
     """
 
     path: str
@@ -261,6 +263,7 @@ class TraceMeta:
     expected_devices: int = 0
     missing_processes: tuple[str, ...] = ()
     of_other_runs: tuple[str, ...] = ()
+    names: NameRules = NameRules()
 
 
 class _Computed:
@@ -320,6 +323,11 @@ class Trace(_Computed):
 def with_hardware(trace: Trace, key: str) -> Trace:
     """`trace` on the device that `key` names; no frame is read for that."""
     return Trace(**{**vars(trace), "meta": replace(trace.meta, hardware=key)})
+
+
+def with_names(trace: Trace, names: NameRules) -> Trace:
+    """`trace` whose parts are named by these rules first, in the place of those that it has."""
+    return Trace(**{**vars(trace), "meta": replace(trace.meta, names=names)})
 
 
 FRAMES: dict[str, Schema] = {

@@ -15,13 +15,14 @@ from typing import TypeVar, get_args
 
 from moeprof.errors import TraceError
 from moeprof.tables.law import Figure, Law, Scope, Verdict
+from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.trace import HostClock, TraceMeta
 
 FAMILY = "moeprof.trace/"
 SCHEMA = f"{FAMILY}1"
 
 Json = Mapping[str, object]
-_Value = TypeVar("_Value", TraceMeta, Law, Scope, HostClock)
+_Value = TypeVar("_Value", TraceMeta, Law, Scope, HostClock, NameRules, NameRule)
 
 
 @dataclass(frozen=True)
@@ -171,5 +172,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "Figure": _compared,
     "tuple[Scope, ...]": lambda value: tuple(_value(Scope, v) for v in _items(value)),
     "tuple[HostClock, ...]": lambda value: tuple(_value(HostClock, v) for v in _items(value)),
+    "NameRules": lambda value: _value(NameRules, value),
+    "tuple[NameRule, ...]": lambda value: tuple(_value(NameRule, v) for v in _items(value)),
 }
 """How a field is read, by the type that its dataclass states."""

@@ -198,7 +198,9 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         read=_read(document),
         parts=story.described_parts(document),
         overlap=story.overlap(document),
-        unexplained=story.unexplained(document),
+        unexplained=". ".join(
+            filter(None, (story.unexplained(document), printable(story.told_of_names(document))))
+        ),
         unknown_parts=story.unknown_parts(document),
         segments=stacked(segment for segment in ranked if segment.share),
         ranked=ranked,

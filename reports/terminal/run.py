@@ -137,6 +137,8 @@ def _bars(document: Document) -> Text:
         )
     lines.append(Text(f"  {story.described_parts(document)}", style="dim"))
     lines.append(Text(f"  {story.unexplained(document)}", style="dim"))
+    names = wrapped(printable(story.told_of_names(document)), WIDTH, first="  ", indent="  ")
+    lines += [Text(line) for line in names if line.strip()]
     return Text("\n").join(lines)
 
 

@@ -1,0 +1,279 @@
+"""Rules of the user: which ops they match, that they stand, and what is told of their change."""
+
+from dataclasses import replace
+
+import pytest
+from builders.hlo import computation, dot, hlo_proto, op
+from builders.trace import trace_of
+from builders.xspace import thunk
+
+from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.classify.components import MEANINGS
+from moeprof.analyzers.classify.rules import NAMEABLE, Described, fault_of, matching
+from moeprof.analyzers.comparison.compare import compare
+from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.ops import ops
+from moeprof.errors import SpecError
+from moeprof.hlo.program import Frame
+from moeprof.tables.name_rule import NameRule, NameRules
+from moeprof.tables.store import read_tables, write_tables
+from moeprof.tables.trace import with_names
+
+FRAMES = (
+    Frame("/job/models/block.py", 41, "Block.choose"),
+    Frame("/job/train.py", 207, "make_step.<locals>.step"),
+)
+KNOWN = Described(
+    "fusion.31",
+    "jit(step)/transpose(jvp(block))/choose/dot_general",
+    FRAMES,
+    "/job/models/block.py:41",
+)
+
+
+def does_match(**conditions: str) -> bool:
+    return matching([NameRule("router", **conditions)], KNOWN) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ({"op": r"fusion\.\d+"}, True),
+        ({"op": "fusion"}, False),  # the whole name
+        ({"scope": "^block/choose"}, True),  # forward and backward alike
+        ({"scope": r"transpose\(jvp\(block"}, True),
+        ({"scope": "choose/dot_general$"}, True),
+        ({"scope": "^choose"}, False),
+        ({"function": "Block.choose"}, True),
+        ({"function": "choose"}, True),
+        ({"function": "hoose"}, False),
+        ({"function": "Block"}, False),
+        ({"function": "step"}, True),  # of any frame
+        ({"source": "block.py"}, True),
+        ({"source": "models/block.py:41"}, True),
+        ({"source": "./models/block.py:41"}, True),
+        ({"source": "/job/models/block.py:41"}, True),
+        ({"source": "/models/block.py:41"}, False),  # that is another file
+        ({"source": "lock.py:41"}, False),
+        ({"source": "block.py:40-41"}, True),
+        ({"source": "block.py:41-60"}, True),
+        ({"source": "block.py:42-60"}, False),
+        ({"source": "block.py:4"}, False),
+        ({"source": "train.py:207"}, False),  # the innermost line is another's
+        ({"source": "block.py:41", "function": "step", "op": "fusion.31"}, True),
+        ({"source": "block.py:41", "function": "loss"}, False),  # all must hold
+    ],
+)
+def test_a_rule_matches_where_all_of_its_conditions_hold(conditions, expected):
+    assert does_match(**conditions) is expected
+
+
+def test_an_op_without_name_and_frames_is_matched_by_its_instruction_alone():
+    bare = Described("copy.3", "", (), "")
+    rules = [
+        NameRule("permute", scope=".*"),
+        NameRule("permute", function="f"),
+        NameRule("permute", source="a.py"),
+        NameRule("permute", op="copy.3"),
+    ]
+    assert matching(rules, bare) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (NameRule("grouped_gem", op="x"), "as grouped_gemm, found 'grouped_gem'"),
+        (NameRule("other", op="x"), "found 'other'"),
+        (NameRule("router"), "expected one of scope, function, source and op, found none"),
+        (NameRule("router", scope="(moe"), "scope: expected a regular expression, found '(moe'"),
+        (NameRule("router", op="*"), "op: expected a regular expression, found '*'"),
+        (NameRule("router", source="a.py:9-3"), "source: expected file.py, file.py:12 or"),
+        (NameRule("router", source="a.py:0"), "found 'a.py:0'"),
+        (NameRule("router", source="a.py:x"), "found 'a.py:x'"),
+        (NameRule("router", source="a.py:3-"), "found 'a.py:3-'"),
+    ],
+)
+def test_the_fault_of_a_rule_names_what_is_wrong(rule, expected):
+    assert expected in fault_of(rule)
+
+
+def test_every_part_that_says_what_an_op_is_can_be_given():
+    assert set(MEANINGS) - set(NAMEABLE) == {"loop_gaps", "other", "unattributed"}
+    assert not any(fault_of(NameRule(name, op="x")) for name in NAMEABLE)
+
+
+def at(line: int, function: str):
+    return {"frames": [("net.py", line, function), ("train.py", 90, "main")]}
+
+
+PROGRAM = hlo_proto(
+    computation(
+        "main",
+        op("x", "parameter", "f32[8,4]", op_name="gate_input"),
+        op("w", "parameter", "f32[4,4]", parameter=1),
+        op("mix", "tanh", "f32[8,4]", "x", op_name="jit(s)/jvp()/blend/tanh", **at(11, "mix")),
+        op("cast", "convert", "bf16[8,4]", "mix"),
+        dot("gate", "f32[8,4]", "x", "w", op_name="jit(s)/jvp()/attention/dot_general"),
+        op("turn", "negate", "f32[8,4]", "gate", op_name="jit(s)/jvp()/attention/neg"),
+        op("send", "all-to-all", "f32[8,4]", "turn", op_name="jit(s)/jvp()/moe/dispatch/a"),
+        op("lost", "rng", "f32[8,4]"),
+    )
+)
+TIMES = {"mix": 300, "cast": 50, "gate": 250, "turn": 150, "send": 200, "lost": 50}  # 1000
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Three steps of one device."""
+    work = []
+    for run in range(3):
+        at_ns = 4000 * run + 1
+        for name, length in TIMES.items():
+            work.append(thunk(name, at_ns, length, run_id=run))
+            at_ns += length
+    return trace_of(tmp_path / "run", PROGRAM, *work)
+
+
+def named(trace, *rules: NameRule):
+    return with_names(trace, NameRules("rules/names.yml", rules))
+
+
+def shares(trace):
+    return breakdown(trace).table.groupby("component")["share"].sum().round(6).to_dict()
+
+
+def metrics(trace):
+    return {metric.metric: metric.value for metric in breakdown(trace).headline}
+
+
+def test_without_rules_nothing_is_said_of_them(trace):
+    assert shares(trace)["attention"] == 0.4  # gate 250, turn 150
+    assert "named_by_rules_share" not in metrics(trace)
+    assert not any("rules" in note for note in breakdown(trace).notes)
+
+
+def test_a_rule_stands_before_all_evidence_and_the_first_decides(trace):
+    given = named(
+        trace,
+        NameRule("router", op="gate"),
+        NameRule("norm", scope="^attention/"),
+        NameRule("moe_other", op="send"),
+    )
+    rows = classes_of(given).set_index("op")
+    assert rows["component"][["gate", "turn", "send"]].tolist() == ["router", "norm", "moe_other"]
+    assert set(rows["evidence"][["gate", "turn", "send"]]) == {"names"}
+    assert rows["confidence"]["gate"] == 1.0
+    assert rows["is_collective"]["send"]
+    assert classes_of(trace).set_index("op")["component"]["gate"] == "attention"
+
+
+def test_what_rules_name_and_changed_is_told_as_shares_of_op_time(trace):
+    given = named(
+        trace,
+        NameRule("router", op="gate"),  # 250 of 1000 ns, was attention
+        NameRule("attention", op="turn"),  # 150: the same
+        NameRule("norm", function="mix"),  # 300; the cast of 50 goes with it
+        NameRule("router", op="gate|none"),  # what the first names
+        NameRule("permute", function="nobody", scope="moe"),
+    )
+    (note,) = (text for text in breakdown(given).notes if text.startswith("names.yml: "))
+    before, other = shares(trace), shares(given)
+    assert (before["attention"], other["attention"]) == (0.4, 0.15)
+    assert (other["router"], other["norm"]) == (0.25, 0.35)
+    assert note.startswith("names.yml: 3 of 5 rules name 70.0 % of op time; changed: ")
+    assert "other → norm 30.0 %, attention → router 25.0 %, unattributed → norm 5.0 %" in note
+    assert "(5.0 % of op time goes with neighbours of what they name)" in note
+    assert "rule 4 (op 'gate|none') matches only what rules before it name" in note
+    assert note.endswith("rule 5 (scope 'moe', function 'nobody') matches nothing")
+
+
+def test_rules_that_agree_with_the_program_change_nothing(trace):
+    (note, *_) = breakdown(named(trace, NameRule("attention", scope="attention"))).notes
+    assert note == ("names.yml: 1 of 1 rules name 40.0 % of op time; no component changed by them")
+    assert shares(named(trace, NameRule("attention", scope="attention"))) == shares(trace)
+
+
+def test_the_ways_to_know_a_part_add_up(trace):
+    found = metrics(named(trace, NameRule("router", op="gate")))
+    parts = ("rules", "program", "structure")
+    known = [found[f"named_by_{part}_share"] for part in parts]
+    assert found["named_by_rules_share"] == 0.25
+    assert sum(known) + found["guessed_share"] + found["unattributed_share"] == pytest.approx(1)
+    law = next(law for law in laws_of(named(trace, NameRule("router", op="gate")))
+               if law.check == "names")  # fmt: skip
+    assert law.detail.startswith("named by your rules 25.0 %, by the program ")
+
+
+def test_no_rule_names_what_does_no_work(trace):
+    given = named(trace, NameRule("router", op="x|w|gate"))
+    rows = classes_of(given).set_index("op")["evidence"]
+    assert rows[["x", "w", "gate"]].eq("names").tolist() == [False, False, True]
+
+
+def test_a_loop_is_named_by_its_own_name_alone(tmp_path):
+    inside = computation(
+        "body",
+        op("p", "parameter", "f32[4]"),
+        op("step", "exponential", "f32[4]", "p", op_name="jit(s)/while/body/exp", **at(5, "scan")),
+    )
+    main = computation(
+        "main",
+        op("a", "parameter", "f32[4]"),
+        op(
+            "loop",
+            "while",
+            "f32[4]",
+            "a",
+            called=("body",),
+            op_name="jit(s)/while",
+            **at(5, "scan"),
+        ),
+    )
+    work = [thunk("loop", 1, 100, run_id=0), thunk("step", 11, 60, run_id=0)]
+    trace = trace_of(tmp_path, hlo_proto(inside, main), *work)
+    by_place = classes_of(named(trace, NameRule("norm", source="net.py:5"))).set_index("op")
+    by_name = classes_of(named(trace, NameRule("norm", op="loop"))).set_index("op")
+    assert by_place["component"][["loop", "step"]].tolist() == ["loop_gaps", "norm"]
+    assert by_name["component"]["loop"] == "norm"
+
+
+def test_the_costliest_ops_say_that_a_rule_named_them(trace):
+    table = ops(named(trace, NameRule("router", op="gate"))).table.set_index("op")
+    assert table.loc["gate", ["component", "evidence", "confidence"]].tolist() == [
+        "router", "names", 1.0,
+    ]  # fmt: skip
+
+
+def test_rules_go_with_stored_tables(trace, tmp_path):
+    given = named(trace, NameRule("router", op="gate"), NameRule("norm", source="net.py:11"))
+    write_tables(given, tmp_path / "tables")
+    back = read_tables(tmp_path / "tables")
+    assert back.meta.names == given.meta.names
+    assert shares(back) == shares(given)
+
+
+def test_stored_rules_that_cannot_be_used_are_one_line(trace):
+    with pytest.raises(SpecError, match=r"names.yml: rule 1: component: .*found 'gone'"):
+        classes_of(named(trace, NameRule("gone", op="gate")))
+
+
+def test_both_sides_of_a_comparison_have_the_same_rules(trace):
+    rule = NameRule("router", op="gate")
+    both = compare(named(trace, rule), named(trace, rule))
+    assert both.is_whole
+    assert set(both.rows["component"]) >= {"router"}
+    assert [n[:16] for n in both.notes if "names.yml" in n] == [
+        "base: names.yml:",
+        "new: names.yml: ",
+    ]
+    one = compare(trace, named(trace, rule))
+    assert not one.is_whole
+    assert len(one.step) > 0
+    assert any("found 0 of no file in base and 1 of rules/names.yml in new" in n for n in one.notes)
+
+
+def test_the_file_of_the_same_rules_may_have_another_name(trace):
+    rule = NameRule("router", op="gate")
+    moved = with_names(trace, replace(named(trace, rule).meta.names, file="old.yml"))
+    assert compare(named(trace, rule), moved).is_whole

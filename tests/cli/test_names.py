@@ -1,0 +1,185 @@
+"""`--names`: every command that shows parts takes the rules, and a bad file is one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders.hlo import computation, hlo_proto, op
+from builders.xspace import host, line, metadata, thunk, xspace
+
+from moeprof.cli import main as command_line
+
+PROGRAM = hlo_proto(
+    computation(
+        "main",
+        op("a", "parameter", "f32[8]"),
+        op("first", "add", "f32[8]", "a", "a", op_name="jit(f)/jvp()/attention/add"),
+        op("second", "negate", "f32[8]", "first", op_name="jit(f)/jvp()/attention/neg"),
+        op("third", "sine", "f32[8]", "second", op_name="jit(f)/jvp()/norm/sin"),
+    )
+)
+RULES = """
+- component: router
+  scope: attention/neg
+- component: permute
+  op: sort\\.\\d+
+"""
+
+
+def profile(folder, name: str, second_ns: int):
+    """Four steps of 500, `second_ns` and 200 ns."""
+    work = []
+    for run in range(4):
+        start = run * 2000 + 10
+        for what, length in (("first", 500), ("second", second_ns), ("third", 200)):
+            work.append(thunk(what, start, length, run_id=run))
+            start += length
+    file = folder / f"{name}.xplane.pb"
+    file.write_bytes(xspace(metadata(p7=PROGRAM), host(line("pool", *work))))
+    return file
+
+
+@pytest.fixture
+def ran(monkeypatch, capsys):
+    """Run a command as a shell would: exit code, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["moeprof", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    return profile(tmp_path, "base", 300)
+
+
+@pytest.fixture
+def rules(tmp_path):
+    file = tmp_path / "names.yml"
+    file.write_text(RULES, encoding="utf-8")
+    return file
+
+
+NOTE = (
+    "names.yml: 1 of 2 rules name 30.0 % of op time; changed: attention → router 30.0 %; "
+    r"rule 2 (op 'sort\.\d+') matches nothing"
+)
+
+
+def test_the_first_screen_says_what_the_rules_changed(ran, run, rules):
+    code, out, _ = ran("analyze", run, "--names", rules)
+    assert code == 0
+    first = " ".join(out.partition("What ")[0].split())
+    assert "named by your rules 30.0 %, by the program 70.0 %, by structure 0.0 %" in first
+    assert NOTE in first
+
+
+def test_json_has_the_rules_and_the_note(ran, run, rules):
+    code, out, _ = ran("analyze", run, "--names", rules, "--json")
+    document = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0
+    assert document["run"]["names"] == {
+        "file": str(rules),
+        "rules": [
+            {"component": "router", "scope": "attention/neg"},
+            {"component": "permute", "op": r"sort\.\d+"},
+        ],
+    }
+    breakdown = document["analyses"]["breakdown"]
+    assert NOTE in breakdown["notes"]
+    by_part = {row["component"]: row["per_step_ns"] for row in breakdown["rows"]}
+    assert by_part == {"attention": 500.0, "router": 300.0, "norm": 200.0, "unattributed": 0.0}
+
+
+def test_without_rules_the_document_has_no_word_of_them(ran, run):
+    document = json.loads(ran("analyze", run, "--json")[1])
+    assert "names" not in document["run"]
+    known = {metric["metric"] for metric in document["analyses"]["breakdown"]["headline"]}
+    assert "named_by_rules_share" not in known
+
+
+def test_both_sides_of_a_comparison_have_the_rules(ran, run, rules, tmp_path):
+    new = profile(tmp_path, "new", 390)
+    code, out, _ = ran(
+        "compare", run, new, "--names", rules, "--json",
+        "--fail-on", "router>+31%", "--fail-on", "attention>+0%",
+    )  # fmt: skip
+    document = json.loads(out)
+    assert code == 0
+    assert document["base"]["run"]["names"] == document["new"]["run"]["names"]
+    parts = {r["component"]: r["change_ns"] for r in document["rows"]["rows"]
+             if r["level"] == "component"}  # fmt: skip
+    assert (parts["router"], parts["attention"]) == (90.0, 0.0)
+    assert f"base: {NOTE}" in document["notes"]
+    assert ran("compare", run, new, "--names", rules, "--fail-on", "router>+29%")[0] == 4
+    assert ran("compare", run, new, "--fail-on", "router>+29%")[0] == 0
+
+
+def test_stored_tables_keep_the_rules_until_others_are_given(ran, run, rules, tmp_path):
+    assert ran("export", run, "--tables", tmp_path / "tables", "--names", rules)[0] == 0
+    code, out, _ = ran("analyze", tmp_path / "tables", "--json")
+    assert code == 0
+    assert NOTE in json.loads(out)["analyses"]["breakdown"]["notes"]
+    code, out, _ = ran("compare", run, tmp_path / "tables")
+    assert code == 3
+    assert "components are not compared: expected the same rules" in " ".join(out.split())
+    assert ran("compare", run, tmp_path / "tables", "--names", rules)[0] == 0
+
+
+def test_the_page_says_what_the_rules_changed(ran, run, rules, tmp_path):
+    code, _, _ = ran("report", run, "--names", rules, "-o", tmp_path / "page.html")
+    assert code == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "1 of 2 rules name 30.0 % of op time" in text.partition("<section")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "expected a YAML list of rules, found none"),
+        ("[]", "expected a YAML list of rules, found none"),
+        ("component: router", "expected a YAML list of rules, found a dict"),
+        ("- router", "rule 1: expected keys and values, found 'router'"),
+        ("- {component: rooter, op: x}", "component: expected a part, as router"),
+        ("- {component: [router], op: x}", "component: expected a text, found ['router']"),
+        ("- {component: router, scop: x}", "rule 1: expected scope, found the key 'scop'"),
+        ("- {component: router, kernel: x}", "found the key 'kernel'"),
+        ("- {op: x}", "rule 1: expected the key component, found none"),
+        ("- {component: router}", "expected one of scope, function, source and op, found none"),
+        ("- {component: router, op: 12}", "op: expected a text, found 12"),
+        ("- {component: router, op: ''}", "op: expected a text, found ''"),
+        ("- {component: router, op: x, op: y}", "found damage (key op twice"),
+        ("- {component: router, scope: '('}", "scope: expected a regular expression, found '('"),
+        ("- {component: router, source: 'a.py:b'}", "source: expected file.py, file.py:12 or"),
+        ("- {component: router", "found damage (while parsing"),
+        ("- {component: norm, op: x}\n- {component: norm}", "rule 2: expected one of scope"),
+        ("- {component: router, ? [a, b] : x}", "found damage"),
+        ("- {component: router, ? {a: b} : x}", "found damage"),
+    ],
+)
+def test_a_bad_file_is_one_line(ran, run, rules, text, expected):
+    rules.write_text(text, encoding="utf-8")
+    code, out, err = ran("analyze", run, "--names", rules)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"moeprof: {rules}: ")
+    assert expected in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_missing_file_is_one_line_of_every_command(ran, run, tmp_path):
+    missing = tmp_path / "none.yml"
+    for command in (
+        ["analyze", run],
+        ["report", run],
+        ["compare", run, run],
+        ["export", run, "--tables", tmp_path / "out"],
+        ["view", run],
+    ):
+        code, out, err = ran(*command, "--names", missing)
+        assert (code, out) == (1, "")
+        assert err == (f"moeprof: {missing}: expected a YAML list of rules, found no such file.\n")
