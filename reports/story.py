@@ -297,18 +297,16 @@ def unexplained(document: Document) -> str:
     """The shares that no component explains, told even where they are nothing."""
     shares = {part.component: part.share for part in parts(document)}
     return " · ".join(
-        [
-            *_named(document),
-            *(
-                f"{label(name)} {format_percent(shares.get(name, 0.0))}"
-                for name in ("unattributed", "other")
-            ),
-        ]
+        f"{label(name)} {format_percent(shares.get(name, 0.0))}"
+        for name in ("unattributed", "other")
     )
 
 
-def _named(document: Document) -> list[str]:
-    """How the parts are known: by what the program says, by its structure, by a guess."""
+def named_by(document: Document) -> str:
+    """How the parts are known: by what the program says, by its structure, by a guess.
+
+    Where the user gave rules, by these. Empty without a breakdown.
+    """
     found = document["analyses"].get("breakdown", _NO_FINDING)["headline"]
     known = {str(metric["metric"]): metric["value"] for metric in found}
     by_rules = known.get("named_by_rules_share")
@@ -320,9 +318,9 @@ def _named(document: Document) -> list[str]:
     }
     shares = {what: share for what, share in told.items() if isinstance(share, float | int)}
     if len(shares) < len(told):
-        return []
+        return ""
     words = (f"{what} {format_percent(share)}" for what, share in shares.items())
-    return [f"named {', '.join(words)}"]
+    return f"named {', '.join(words)}"
 
 
 def told_of_names(document: Document) -> str:

@@ -198,9 +198,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         read=_read(document),
         parts=story.described_parts(document),
         overlap=story.overlap(document),
-        unexplained=". ".join(
-            filter(None, (story.unexplained(document), printable(story.told_of_names(document))))
-        ),
+        unexplained=_unexplained(document),
         unknown_parts=story.unknown_parts(document),
         segments=stacked(segment for segment in ranked if segment.share),
         ranked=ranked,
@@ -327,3 +325,10 @@ def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[F
         for place, (caption, spec) in enumerate(drawn)
         if spec is not None
     )
+
+
+def _unexplained(document: Document) -> str:
+    """How the parts are known, what no part explains, and what the user's rules changed."""
+    known = (story.named_by(document), story.unexplained(document))
+    told = (" · ".join(filter(None, known)), printable(story.told_of_names(document)))
+    return ". ".join(filter(None, told))

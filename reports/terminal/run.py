@@ -136,10 +136,15 @@ def _bars(document: Document) -> Text:
             )
         )
     lines.append(Text(f"  {story.described_parts(document)}", style="dim"))
-    lines.append(Text(f"  {story.unexplained(document)}", style="dim"))
-    names = wrapped(printable(story.told_of_names(document)), WIDTH, first="  ", indent="  ")
-    lines += [Text(line) for line in names if line.strip()]
+    for told in (story.named_by(document), story.unexplained(document)):
+        lines += _indented(told, "dim") if told else []
+    if names := story.told_of_names(document):
+        lines += _indented(printable(names))
     return Text("\n").join(lines)
+
+
+def _indented(text: str, style: str = "") -> list[Text]:
+    return [Text(line, style=style) for line in wrapped(text, WIDTH, first="  ", indent="  ")]
 
 
 def _bar(share: float) -> str:

@@ -16,6 +16,7 @@ from builders.xspace import thunk
 from moeprof.errors import TraceError
 from moeprof.tables import parquet, store
 from moeprof.tables.law import Law, Scope
+from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.store import holds_tables, read_tables, write_tables
 from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
 from moeprof.tables.trace_json import Record, StoredTable, from_json, to_json
@@ -39,6 +40,7 @@ META = TraceMeta(
     16,
     ("process 3",),
     ("memory/p3.json",),
+    NameRules("names.yml", (NameRule("router", op="gate.3"), NameRule("norm", scope="a/b"))),
 )  # a file name that is not UTF-8
 
 

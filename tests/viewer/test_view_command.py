@@ -91,8 +91,10 @@ def test_what_is_unchanged_is_not_made_again(view, run):
     assert states(run) == before
 
 
-def test_what_was_changed_is_made_again(view, run, quick):
+def test_what_was_changed_is_made_again(view, run, quick, tmp_path):
     view(run, "--no-browser")
+    names = tmp_path / "names.yml"
+    rule = "- {component: router, op: gate}\n"
     changes = {
         "the run has more": lambda: (run / "oom.txt").write_text("RESOURCE_EXHAUSTED"),
         "another report lies there": lambda: (run / "report.html").write_text("of one host"),
@@ -100,6 +102,8 @@ def test_what_was_changed_is_made_again(view, run, quick):
         "the record is damaged": lambda: (run / "view.json").write_text("["),
         "one host is asked for": lambda: ["--host", "hostB"],
         "a device is named": lambda: ["--hardware", "mi300x"],
+        "parts are named": lambda: names.write_text(rule) and ["--names", names],
+        "others are named": lambda: names.write_text(2 * rule) and ["--names", names],
     }
     for what, change in changes.items():
         before = (run / "report.html").stat().st_ino
