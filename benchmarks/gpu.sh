@@ -19,10 +19,11 @@
 #   stress       2,000 rounds of dispatch and combine with random skew        100 s     200 s
 #   capture      a profile of two steps of every strategy                     200 s     330 s
 #   steps        captures of every kind of script: do they have their steps              580 s
+#   fallback     a step with ragged_dot's dense fallback, and with a grouped GEMM       300 s
 #   naming       unseen programs: is their time named right (--rules COMMIT)   90 s     580 s
 #
-# build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps and naming
-# need one, the others two. Where a name is no part's or a part has too few GPUs, nothing begins: status 2.
+# build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, naming
+# and fallback need one, the others two. Where a name is no part's or a part has too few GPUs, nothing begins: status 2.
 # What they took was seen on a machine with two H200s. A part that fails or runs past its limit is
 # named at the end and does not stop the others; the exit status is the number of those. LIMIT_S, if
 # set, bounds all parts together, in whole seconds. A signal that ends this script ends what it
@@ -39,7 +40,7 @@ python="${PYTHON:-python3}"
 gpus_of() {
   case "$1" in
     build) echo 0 ;;
-    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | naming) echo 1 ;;
+    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | naming | fallback) echo 1 ;;
     processes | exchange | native | exchange_processes | ab | capture) echo 2 ;;
   esac
 }
@@ -186,6 +187,9 @@ for part in "$@"; do
       run capture 330 env PYTHON="$python" benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
     steps)
       run steps 580 "$python" benchmarks/gpu_steps.py --out "$out/gpu_steps.json" "${options[@]}" ;;
+    fallback)
+      run fallback 420 "$python" benchmarks/gpu_dense_fallback.py \
+        --out "$out/gpu_dense_fallback.json" "${options[@]}" ;;
     naming)
       run naming 580 "$python" benchmarks/gpu_naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
   esac
