@@ -1,4 +1,4 @@
-"""What does the dense fallback of ``ragged_dot`` cost a training step, and what does a grouped GEMM save?
+"""What does the dense fallback of ``ragged_dot`` cost a step, and what does a grouped GEMM save?
 
     python benchmarks/gpu_dense_fallback.py [--out FILE.json] [--steps 10]
 
