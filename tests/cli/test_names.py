@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import host, line, metadata, thunk, xspace
 
 from moeprof.cli import main as command_line
+from moeprof.cli.name_rules import read_names
+from moeprof.tables.name_rule import NameRule
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 PROGRAM = hlo_proto(
     computation(
@@ -94,6 +99,17 @@ def test_json_has_the_rules_and_the_note(ran, run, rules):
     assert NOTE in breakdown["notes"]
     by_part = {row["component"]: row["per_step_ns"] for row in breakdown["rows"]}
     assert by_part == {"attention": 500.0, "router": 300.0, "norm": 200.0, "unattributed": 0.0}
+
+
+def test_the_example_of_the_page_can_be_read(tmp_path):
+    page = (DOCS / "questions" / "breakdown.md").read_text(encoding="utf-8")
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "names.yml").write_text(example, encoding="utf-8")
+    assert read_names(tmp_path / "names.yml").rules == (
+        NameRule("router", function="Gate.score"),
+        NameRule("permute", source="layers/moe.py:40-58"),
+        NameRule("combine", scope="^moe/.*out", op=r"all-to-all\.\d+"),
+    )
 
 
 def test_without_rules_the_document_has_no_word_of_them(ran, run):
