@@ -35,7 +35,8 @@ def unlike_rules(base: Trace, new: Trace) -> str:
     """Why components cannot be compared, where the user named those of each by other rules."""
     if base.meta.names.rules == new.meta.names.rules:
         return ""
-    told = [f"{len(t.meta.names.rules)} of {t.meta.names.file or 'no file'}" for t in (base, new)]
+    found = (trace.meta.names for trace in (base, new))
+    told = [f"{len(n.rules)} of {n.file}" if n.rules else "none" for n in found]
     return (
         "components are not compared: expected the same rules that name them on both sides, found "
         f"{told[0]} in base and {told[1]} in new; give --names FILE, which holds for both"

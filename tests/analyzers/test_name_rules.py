@@ -270,10 +270,73 @@ def test_both_sides_of_a_comparison_have_the_same_rules(trace):
     one = compare(trace, named(trace, rule))
     assert not one.is_whole
     assert len(one.step) > 0
-    assert any("found 0 of no file in base and 1 of rules/names.yml in new" in n for n in one.notes)
+    assert any("found none in base and 1 of rules/names.yml in new" in n for n in one.notes)
 
 
 def test_the_file_of_the_same_rules_may_have_another_name(trace):
     rule = NameRule("router", op="gate")
     moved = with_names(trace, replace(named(trace, rule).meta.names, file="old.yml"))
     assert compare(named(trace, rule), moved).is_whole
+
+
+def test_a_rule_for_what_did_not_run_says_so(trace):
+    idle = replace(trace, events=trace.events[trace.events["op"] != "gate"])
+    (note, *_) = breakdown(named(idle, NameRule("router", op="gate"))).notes
+    assert note == (
+        "names.yml: 0 of 1 rules name 0.0 % of op time; no component changed by them; "
+        "rule 1 (op 'gate') names no op that ran by itself in the steps"
+    )
+
+
+def test_without_any_work_rules_name_nothing(trace):
+    empty = replace(trace, events=trace.events.iloc[:0])
+    notes = breakdown(named(empty, NameRule("router", op="gate"))).notes
+    assert any("0 of 1 rules name 0.0 % of op time" in note for note in notes)
+
+
+def test_a_fusion_is_matched_by_the_name_of_its_product(tmp_path):
+    fused = computation(
+        "fused",
+        op("p", "parameter", "f32[8,4]"),
+        op("q", "parameter", "f32[4,4]", parameter=1),
+        dot("product", "f32[8,4]", "p", "q", op_name="jit(s)/jvp()/experts/dot_general"),
+        op("scaled", "multiply", "f32[8,4]", "product", "p", op_name="jit(s)/jvp()/last/mul"),
+    )
+    main = computation(
+        "main",
+        op("x", "parameter", "f32[8,4]"),
+        op("w", "parameter", "f32[4,4]", parameter=1),
+        op(
+            "both",
+            "fusion",
+            "f32[8,4]",
+            "x",
+            "w",
+            called=("fused",),
+            op_name="jit(s)/jvp()/last/mul",
+        ),
+    )
+    trace = trace_of(tmp_path, hlo_proto(fused, main), thunk("both", 1, 100, run_id=0))
+    given = named(trace, NameRule("norm", scope="^last/"), NameRule("router", scope="^experts/"))
+    assert classes_of(given).set_index("op")["component"]["both"] == "router"
+    (note, *_) = breakdown(given).notes
+    assert "rule 1 (scope '^last/') names no op that ran by itself" in note
+
+
+def test_the_end_of_asynchronous_work_is_matched_by_what_it_runs(tmp_path):
+    inside = computation(
+        "wrapped",
+        op("p", "parameter", "f32[8,4]"),
+        op("swap", "all-to-all", "f32[8,4]", "p", op_name="jit(s)/jvp()/hand_over/all_to_all"),
+    )
+    main = computation(
+        "main",
+        op("x", "parameter", "f32[8,4]"),
+        op("begun", "async-start", "(f32[8,4], f32[8,4])", "x", called=("wrapped",)),
+        op("ended", "async-done", "f32[8,4]", "begun"),
+    )
+    work = [thunk("begun", 1, 10, run_id=0), thunk("ended", 20, 90, run_id=0)]
+    trace = trace_of(tmp_path, hlo_proto(inside, main), *work)
+    rows = classes_of(named(trace, NameRule("combine", scope="^hand_over/"))).set_index("op")
+    assert rows["component"][["begun", "ended"]].tolist() == ["combine", "combine"]
+    assert rows["evidence"]["ended"] == "names"
