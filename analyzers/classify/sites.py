@@ -152,8 +152,11 @@ def settled(roles: Roles, sites: Sites) -> list[Role | None]:
             found.append(role)
             continue
         op = facts.values.ops[i]
-        is_slice = sites.is_call(op) and facts.values.program.only_moves(op)
+        only_moves = facts.values.program.only_moves(op)
+        is_slice = sites.is_call(op) and only_moves
         by_line = sites.role(i) if facts.phase[i] in _OF_LINES and not is_slice else None
+        if by_line is not None and by_line.how == "mixed line" and only_moves:
+            by_line = None  # who makes or reads it tells more, of a helper's casts say
         if by_line is None and facts.is_product[i]:
             by_line = _by_weight(roles, weights, i)
         if role is not None and by_line is not None and by_line.how == "mixed line":
