@@ -159,7 +159,8 @@ def _classify_module(
         for op in running
     }
     known = {name: (str(row["component"]), "") for name, row in rows.items()}
-    kinds = layer_kinds(program, flow, known, running)
+    guessed = {name for name, row in rows.items() if row["evidence"] == "neighbour"}
+    kinds = layer_kinds(program, flow, known, running, guessed)
     for op in running:
         row = rows[op.name]
         row["op_kind"] = kind_of(program, op, str(row["component"]))

@@ -8,7 +8,7 @@ stand and those of no other. A helper that attention calls as well is no such co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from moeprof.analyzers.classify.components import MOE
@@ -52,10 +52,12 @@ def layer_kinds(
     flow: Flow,
     labels: Mapping[str, tuple[str, str]],
     ops: Sequence[Op],
+    guessed: Container[str] = (),
 ) -> dict[str, str]:
     """Kind of layer of each of `ops`, those that run by themselves.
 
-    `labels` are (component, phase) of the ops that have a component.
+    `labels` are (component, phase) of the ops that have a component; where it is that of neighbours
+    alone, as of those in `guessed`, it does not say what stands in a context.
     """
     places: dict[tuple[object, ...], list[_Context]] = {}
     contexts = {}
@@ -64,7 +66,7 @@ def layer_kinds(
         if place not in places:
             places[place] = list(_contexts(program, op))
         contexts[op.name] = places[place]
-    seen = _seen(contexts, labels)
+    seen = _seen(contexts, {n: label for n, label in labels.items() if n not in guessed})
     found: dict[str, str] = {}
     for name, own in contexts.items():
         component = labels[name][0] if name in labels else ""
