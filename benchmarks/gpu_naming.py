@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 LIMIT_S = 120
 
 
-def captured(program: Program, folder: Path) -> Path:
+def captured(program: Program, folder: Path, *, graphs: bool) -> Path:
     """The profile of three steps on the GPU.
 
     Raises:
@@ -43,17 +43,19 @@ def captured(program: Program, folder: Path) -> Path:
     script.write_text(program.text, "utf-8")
     out = folder / f"{program.name}.xplane.pb.gz"
     env = {**os.environ, "SIZES": json.dumps(dict(program.large)), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if not graphs:  # one event each hides the kernels of a program that the schedule does not match
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_gpu_enable_command_buffer="
     env["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *filter(None, sys.path)])
     record = [sys.executable, str(HERE / "naming" / "record.py"), "cpu", str(script), str(out), "1"]
     subprocess.run(record, env=env, check=True, timeout=LIMIT_S, capture_output=True, text=True)
     return out
 
 
-def row_of(program: Program, folder: Path, keep: Path | None) -> dict[str, Any]:
+def row_of(program: Program, folder: Path, keep: Path | None, *, graphs: bool) -> dict[str, Any]:
     """Score of a program, or why it has none."""
     begun = time.monotonic()
     try:
-        profile = captured(program, folder)
+        profile = captured(program, folder, graphs=graphs)
     except subprocess.SubprocessError as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         return {"failed": said[-1][:200] if said else "no reason was said"}
@@ -74,6 +76,7 @@ def main() -> int:
     parser.add_argument("--rules", required=True, metavar="COMMIT")
     parser.add_argument("--program", action="append")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_naming.json")
+    parser.add_argument("--no-graphs", action="store_true", help="without command buffers")
     parser.add_argument("--keep", type=Path, help="folder for the profiles")
     asked = parser.parse_args()
     chosen = [
@@ -83,11 +86,12 @@ def main() -> int:
         and each.is_possible
         and (not asked.program or each.name in asked.program)
     ]
-    document: dict[str, Any] = {"machine": gpu_machine(), "rules": asked.rules, "programs": {}}
+    document: dict[str, Any] = {"machine": gpu_machine(), "rules": asked.rules}
+    document |= {"command_buffers": not asked.no_graphs, "programs": {}}
     low = 0
     with tempfile.TemporaryDirectory() as folder:
         for program in chosen:
-            row = row_of(program, Path(folder), asked.keep)
+            row = row_of(program, Path(folder), asked.keep, graphs=not asked.no_graphs)
             document["programs"][program.name] = row
             told = f"{row['right']:5.1f} %" if "right" in row else f"failed: {row['failed']}"
             print(f"{program.name:24} {told}", flush=True)

@@ -45,7 +45,7 @@ from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
-from moeprof.analyzers.classify.sites import Sites, of_whole, settled
+from moeprof.analyzers.classify.sites import Sites, of_weights, of_whole, settled
 from moeprof.analyzers.classify.targets import component_of_target, is_dot_call
 from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
@@ -174,10 +174,14 @@ def _classify_module(
 def _inside(program: Program) -> dict[str, str]:
     """Computations that run as part of an op, a fusion or a sum, with the name of that op."""
     found: dict[str, str] = {}
-    for op in reversed(program.ops.values()):
+    for computation, caller in program.callers.items():
+        op = program.ops[caller]
         if op.opcode not in _RUNNING:
-            outer = found.get(op.computation, op.name)
-            found.update(dict.fromkeys(op.called, outer))
+            found[computation] = caller
+    for computation, caller in found.items():
+        while (around := program.ops[caller].computation) in found:
+            caller = found[around]
+        found[computation] = caller
     return found
 
 
@@ -190,6 +194,8 @@ class _Roles:
         self.sites = Sites(found, is_library)
         self._number = found.facts.values.number
         self._expanded = dense_fallback(program).arrays
+        self._origins = found.facts.origin
+        self._of_weights = of_weights(found)
         self._is_forward = found.facts.is_forward
         self._phases = found.facts.flowing_phases()
         self._settled = settled(found, self.sites)
@@ -210,6 +216,14 @@ class _Roles:
             return Role(way, found.how) if way else found
         return found
 
+    def _of_weight(self, op: Op) -> Role | None:
+        """Of what only shows one weight, a slice or a cast: the part of who multiplies by it."""
+        number = self._number.get(op.name)
+        weight = self._origins[number] if number is not None else None
+        if weight is None or "concatenate" in self.program.opcodes(op):
+            return None
+        return self._of_weights.get(weight.name) if self.program.only_moves(op) else None
+
     def is_slice(self, op: Op) -> bool:
         """Whether it is a loop's own slice or store: who makes or reads it tells its part."""
         return self.sites.is_call(op) and self.program.only_moves(op)
@@ -222,6 +236,8 @@ class _Roles:
     def _of(self, op: Op) -> Role | None:
         if op.name in self._expanded and not op.op_name:
             return Role("expert_elementwise", "flow")  # masks and layouts of ragged products
+        if shown := self._of_weight(op):
+            return shown
         if self.is_slice(op):
             return None
         wrapped = self.program.started(op)

@@ -138,6 +138,19 @@ def _clear(counts: Counter[str]) -> str | None:
     return component if most >= _CLEAR * counts.total() else None
 
 
+def of_weights(roles: Roles) -> dict[str, Role]:
+    """Role of what only shows a weight, by parameter: that of the products that read it alone.
+
+    A table that tokens look up rows of serves two parts where the head multiplies by it.
+    """
+    found = {}
+    for name, counts in _products_by_weight(roles).items():
+        part = counts.most_common(1)[0][0]
+        if len(counts) == 1 and part not in ("head", "embedding"):
+            found[name] = Role("expert_elementwise" if part == "grouped_gemm" else part, "chain")
+    return found
+
+
 def settled(roles: Roles, sites: Sites) -> list[Role | None]:
     """Roles of all instructions: of the forward pass by flow, of the others by their lines.
 
