@@ -5,6 +5,7 @@
 Runs programs of the scoring half of ``benchmarks/naming`` on one GPU at their large sizes, records
 three steps of each, and scores every op by its source line (`benchmarks/naming.py` says how). The
 rules are those of the commit that is named: a program counts once, before anybody looks into it.
+The runs of a file stay; a new one is added.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--rules", required=True, metavar="COMMIT")
     parser.add_argument("--program", action="append")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_naming.json")
+    parser.add_argument("--what", default="", help="what is said of this run")
     parser.add_argument("--no-graphs", action="store_true", help="without command buffers")
     parser.add_argument("--keep", type=Path, help="folder for the profiles")
     asked = parser.parse_args()
@@ -86,17 +88,18 @@ def main() -> int:
         and each.is_possible
         and (not asked.program or each.name in asked.program)
     ]
-    document: dict[str, Any] = {"machine": gpu_machine(), "rules": asked.rules}
-    document |= {"command_buffers": not asked.no_graphs, "programs": {}}
+    run: dict[str, Any] = {"what": asked.what, "machine": gpu_machine(), "rules": asked.rules}
+    run |= {"command_buffers": not asked.no_graphs, "programs": {}}
+    earlier = json.loads(asked.out.read_text())["runs"] if asked.out.exists() else []
     low = 0
     with tempfile.TemporaryDirectory() as folder:
         for program in chosen:
             row = row_of(program, Path(folder), asked.keep, graphs=not asked.no_graphs)
-            document["programs"][program.name] = row
+            run["programs"][program.name] = row
             told = f"{row['right']:5.1f} %" if "right" in row else f"failed: {row['failed']}"
             print(f"{program.name:24} {told}", flush=True)
             low += row.get("right", 0.0) < 95
-            asked.out.write_text(json.dumps(document, indent=1) + "\n")
+            asked.out.write_text(json.dumps({"runs": [*earlier, run]}, indent=1) + "\n")
     return low
 
 

@@ -330,5 +330,6 @@ def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[F
 def _unexplained(document: Document) -> str:
     """How the parts are known, what no part explains, and what the user's rules changed."""
     known = (story.named_by(document), story.unexplained(document))
-    told = (" · ".join(filter(None, known)), printable(story.told_of_names(document)))
+    parts = " · ".join(filter(None, known))
+    told = (parts[:1].upper() + parts[1:], printable(story.told_of_names(document)))
     return ". ".join(filter(None, told))
