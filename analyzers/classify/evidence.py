@@ -48,7 +48,7 @@ HOW = {
     "opcode": How("opcode", 0.98),
     "cargo": How("neighbour", 0.95),  # an exchange, by who made what it sends
     "neighbours": How("neighbour", 0.95),  # those that are known agree
-    "split vote": How("neighbour", 0.93),  # they do not
+    "split vote": How("neighbour", 0.78),  # they do not
     "context": How("function", 0.5),  # in the MoE layer, nobody knows where
     "none": How("none", 0.1),
 }

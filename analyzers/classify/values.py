@@ -124,6 +124,8 @@ class Values:
         if op is None:
             return ()
         opcode = op.opcode
+        if opcode in ("get-tuple-element", "while") and not op.operands:
+            return ()  # a program that is known in part
         if opcode == "get-tuple-element":
             return self._made(op.operands[0], (int(op.details.get("index", 0)), *path))
         if opcode == "tuple":
