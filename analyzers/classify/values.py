@@ -37,14 +37,14 @@ class Values:
         self.program = program
         self._roots = {op.computation: op for op in program.ops.values() if op.is_root}
         self._sources: dict[tuple[str, _Path], tuple[str, ...]] = {}
+        self._whole: dict[str, tuple[str, ...]] = {}
+        self._made_for: dict[str, list[tuple[str, ...]]] = {}
         names = self._ordered()
         self.number = {name: number for number, name in enumerate(names)}
         self.ops: list[Op] = [program.ops[name] for name in names]
+        number = self.number
         self.made_by: list[list[list[int]]] = [
-            [
-                [self.number[made] for made in self._makers(operand) if made in self.number]
-                for operand in self._operands(op)
-            ]
+            [[number[made] for made in slot if made in number] for slot in self._slots(op)]
             for op in self.ops
         ]
 
@@ -88,10 +88,8 @@ class Values:
                     continue
                 state[name] = True
                 todo.append((name, True))
-                for operand in self._operands(ops[name]):
-                    todo.extend(
-                        (made, False) for made in self._makers(operand) if made not in state
-                    )
+                for slot in self._slots(ops[name]):
+                    todo.extend([(made, False) for made in slot if made not in state])
         return order
 
     def _is_opened_tuple(self, op: Op) -> bool:
@@ -107,8 +105,18 @@ class Values:
             if called.get(computation, "call") in _CALLERS
         }
 
+    def _slots(self, op: Op) -> list[tuple[str, ...]]:
+        """What makes each operand."""
+        known = self._made_for.get(op.name)
+        if known is None:
+            known = self._made_for[op.name] = [self._makers(name) for name in self._operands(op)]
+        return known
+
     def _makers(self, name: str) -> tuple[str, ...]:
-        return self._made(name, ())
+        known = self._whole.get(name)
+        if known is None:
+            known = self._whole[name] = self._made(name, ())
+        return known
 
     def _made(self, name: str, path: _Path) -> tuple[str, ...]:
         """What makes a value, or its part at `path`: no tuple, loop or parameter of a call."""
