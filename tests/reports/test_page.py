@@ -127,7 +127,7 @@ def test_the_first_screen_says_which_session_was_read_and_what_is_unexplained():
     page = render([document()])
     hero = page[page.index('<section class="hero"') : page.index("</section>")]
     assert "session read: s1" in hero
-    assert "unattributed 2.0 % · other 0.0 %" in hero
+    assert "Unattributed 2.0 % · other 0.0 %" in hero
 
 
 def test_a_section_of_nothing_says_once_why():
