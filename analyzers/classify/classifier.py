@@ -45,7 +45,13 @@ from moeprof.analyzers.classify.neighbours import exchanged, spread
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
-from moeprof.analyzers.classify.sites import Sites, of_weights, of_whole, settled
+from moeprof.analyzers.classify.sites import (
+    Sites,
+    of_weights,
+    of_whole,
+    products_by_weight,
+    settled,
+)
 from moeprof.analyzers.classify.targets import component_of_target, is_dot_call
 from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
@@ -195,10 +201,11 @@ class _Roles:
         self._number = found.facts.values.number
         self._expanded = dense_fallback(program).arrays
         self._origins = found.facts.origin
-        self._of_weights = of_weights(found)
+        products = products_by_weight(found)
+        self._of_weights = of_weights(products)
         self._is_forward = found.facts.is_forward
         self._phases = found.facts.flowing_phases()
-        self._settled = settled(found, self.sites)
+        self._settled = settled(found, self.sites, products)
         self.experts = found.anchors.experts
         self.split: set[str] = set()
 

@@ -116,7 +116,7 @@ def find_roles(program: Program) -> Roles:
 
 def _flow(facts: Facts, anchors: Anchors) -> _Flow:
     kinds, experts, added = _kinds(facts, anchors, set())
-    gated = _gated(facts, anchors, kinds)
+    gated = _gated(facts, kinds)
     if gated:
         kinds, experts, added = _kinds(facts, anchors, gated)
     leads = _leads(facts, kinds, experts)
@@ -136,14 +136,14 @@ def _flow(facts: Facts, anchors: Anchors) -> _Flow:
     )
 
 
-def _chosen_weights(facts: Facts) -> list[int]:
+def _chosen_weights(facts: Facts) -> set[int]:
     """What gathers the weights of chosen experts, each token's or block's own copy."""
     found: set[int] = set()
     for i, op in enumerate(facts.values.ops):
         is_weight = facts.origin[i] is not None and facts.is_forward[i]
         if is_weight and (op.opcode == "gather" or found.intersection(facts.values.makers[i])):
             found.add(i)
-    return sorted(found)
+    return found
 
 
 def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
@@ -156,7 +156,7 @@ def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
     return {product: role for product, (_, role) in found.items()}
 
 
-def _gated(facts: Facts, anchors: Anchors, kinds: list[Kind]) -> set[int]:
+def _gated(facts: Facts, kinds: list[Kind]) -> set[int]:
     """Products of what looks like a feed-forward layer, whose result a choice then weighs.
 
     They are experts that every token visits, or that have weights of their own each.

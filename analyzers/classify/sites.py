@@ -8,7 +8,7 @@ forward instructions of a chain holds for the others of the chain.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from moeprof.analyzers.classify.anchors import has_experts
@@ -138,27 +138,27 @@ def _clear(counts: Counter[str]) -> str | None:
     return component if most >= _CLEAR * counts.total() else None
 
 
-def of_weights(roles: Roles) -> dict[str, Role]:
+def of_weights(products: Mapping[str, Counter[str]]) -> dict[str, Role]:
     """Role of what only shows a weight, by parameter: that of the products that read it alone.
 
-    A table that tokens look up rows of serves two parts where the head multiplies by it.
+    ``products`` as of `products_by_weight`. A table that tokens look up rows of serves two parts
+    where the head multiplies by it.
     """
     found = {}
-    for name, counts in _products_by_weight(roles).items():
+    for name, counts in products.items():
         part = counts.most_common(1)[0][0]
         if len(counts) == 1 and part not in ("head", "embedding"):
             found[name] = Role("expert_elementwise" if part == "grouped_gemm" else part, "chain")
     return found
 
 
-def settled(roles: Roles, sites: Sites) -> list[Role | None]:
+def settled(roles: Roles, sites: Sites, products: Mapping[str, Counter[str]]) -> list[Role | None]:
     """Roles of all instructions: of the forward pass by flow, of the others by their lines.
 
     What is recomputed is what its line is in the forward pass, unless an anchor names it.
     """
     facts = roles.facts
     found: list[Role | None] = []
-    weights = _products_by_weight(roles)
     for i, role in enumerate(roles.of):
         is_again = facts.phase[i] == "recompute"
         if role is not None and not is_again:
@@ -171,14 +171,14 @@ def settled(roles: Roles, sites: Sites) -> list[Role | None]:
         if by_line is not None and by_line.how == "mixed line" and only_moves:
             by_line = None  # who makes or reads it tells more, of a helper's casts say
         if by_line is None and facts.is_product[i]:
-            by_line = _by_weight(roles, weights, i)
+            by_line = _by_weight(roles, products, i)
         if role is not None and by_line is not None and by_line.how == "mixed line":
             by_line = None
         found.append(by_line or role)
     return found
 
 
-def _products_by_weight(roles: Roles) -> dict[str, Counter[str]]:
+def products_by_weight(roles: Roles) -> dict[str, Counter[str]]:
     """Parts of the forward products that read each parameter of the program."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for i, role in enumerate(roles.of):
@@ -188,14 +188,14 @@ def _products_by_weight(roles: Roles) -> dict[str, Counter[str]]:
     return found
 
 
-def _by_weight(roles: Roles, weights: dict[str, Counter[str]], i: int) -> Role | None:
+def _by_weight(roles: Roles, products: Mapping[str, Counter[str]], i: int) -> Role | None:
     """A product of the backward pass has the part of the forward product of its weight.
 
     So has that of a weight's gradient, by the kind of the activations that it reads.
     """
     weight = roles.facts.weight_of(i)
     if weight is not None:
-        if counts := weights.get(weight.name):
+        if counts := products.get(weight.name):
             return Role(counts.most_common(1)[0][0], "chain")
         is_of_experts = has_experts(weight.dims, roles.anchors.experts)
         return Role("grouped_gemm", "chain") if is_of_experts else None

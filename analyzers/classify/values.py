@@ -7,7 +7,7 @@ the graph has no circle: a layer that a loop runs many times stands in it once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from moeprof.analyzers.classify.components import COLLECTIVES
@@ -167,8 +167,8 @@ class Values:
             and (self._roots[name].shape.startswith("(") or self._roots[name].shape == op.shape)
         ]
 
-    def _joined(self, values: object) -> tuple[str, ...]:
+    def _joined(self, values: Iterable[tuple[str, _Path]]) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        for name, path in values:  # type: ignore[attr-defined]
+        for name, path in values:
             found.update(dict.fromkeys(self._made(name, path)))
         return tuple(found)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
-
-from moeprof.cli import main as command_line
 
 PROGRAM = hlo_proto(
     computation("main", op("add", "add", "f32[8]", op_name="jit(f)/jvp()/attention/add"))
@@ -25,16 +24,9 @@ def profile(folder, name: str, length: int, cut: float = 1.0):
 
 
 @pytest.fixture
-def ran(monkeypatch, capsys):
-    """Run a command as a shell would: exit code, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["moeprof", "compare", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
+def ran(ran):
+    """Run `compare` as a shell would: exit code, stdout and stderr."""
+    return partial(ran, "compare")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import host, line, metadata, thunk, xspace
 
-from moeprof.cli import main as command_line
 from moeprof.cli.name_rules import read_names
 from moeprof.tables.name_rule import NameRule
 
@@ -43,19 +42,6 @@ def profile(folder, name: str, second_ns: int):
     file = folder / f"{name}.xplane.pb"
     file.write_bytes(xspace(metadata(p7=PROGRAM), host(line("pool", *work))))
     return file
-
-
-@pytest.fixture
-def ran(monkeypatch, capsys):
-    """Run a command as a shell would: exit code, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["moeprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

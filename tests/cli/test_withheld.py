@@ -6,7 +6,6 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, xspace
 
-from moeprof.cli import main as command_line
 from moeprof.reports.pages.run import render
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
@@ -29,19 +28,6 @@ def cut(tmp_path):
     file = tmp_path / "cut.xplane.pb"
     file.write_bytes(data[: int(0.7 * len(data))])
     return file
-
-
-@pytest.fixture
-def ran(monkeypatch, capsys):
-    """Run a command as a shell would: exit code, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["moeprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_no_device_events_end_with_exit_code_3_and_their_causes(ran, idle):
