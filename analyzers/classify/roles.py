@@ -16,6 +16,7 @@ from math import prod
 from moeprof.analyzers.classify.anchors import Anchors, find_anchors, has_experts
 from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES
 from moeprof.analyzers.classify.facts import Facts, find_facts
+from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.targets import component_of_target, is_grouped_gemm
 from moeprof.analyzers.classify.values import Values
 from moeprof.hlo.program import FLOATS, Frame, Program
@@ -100,7 +101,7 @@ def find_roles(program: Program) -> Roles:
     values = Values(program)
     facts = find_facts(values)
     anchors = find_anchors(facts)
-    flow = _flow(facts, anchors)
+    flow = _flow(facts, anchors, _dense_products(facts, anchors))
     is_trained = "backward" in facts.phase
     updates = _updates(facts) if is_trained else [False] * len(values.ops)
     of = [
@@ -114,11 +115,25 @@ def find_roles(program: Program) -> Roles:
     return Roles(facts, anchors, flow.kinds, of)
 
 
-def _flow(facts: Facts, anchors: Anchors) -> _Flow:
-    kinds, experts, added = _kinds(facts, anchors, set())
+def _dense_products(facts: Facts, anchors: Anchors) -> set[int]:
+    """Products that stand for ragged ones, whose groups are experts, whatever chose them."""
+    program = facts.values.program
+    products = dense_fallback(program).products
+    found: set[int] = set()
+    for name, expansion in products.items():
+        anchors.experts.add(expansion.groups)
+        inside = (
+            facts.values.number.get(member.name) for member in program.interior(program.ops[name])
+        )
+        found.update(i for i in inside if i is not None and facts.is_product[i])
+    return found
+
+
+def _flow(facts: Facts, anchors: Anchors, dense: set[int]) -> _Flow:
+    kinds, experts, added = _kinds(facts, anchors, dense)
     gated = _gated(facts, kinds)
     if gated:
-        kinds, experts, added = _kinds(facts, anchors, gated)
+        kinds, experts, added = _kinds(facts, anchors, dense | gated)
     leads = _leads(facts, kinds, experts)
     ops = facts.values.ops
     return _Flow(
@@ -176,7 +191,7 @@ def _gated(facts: Facts, kinds: list[Kind]) -> set[int]:
 
 
 def _kinds(
-    facts: Facts, anchors: Anchors, gated: set[int]
+    facts: Facts, anchors: Anchors, grouped: set[int]
 ) -> tuple[list[Kind], set[int], dict[int, Kind]]:
     """The kind of each value, the products of experts, and what products add to the stream.
 
@@ -202,7 +217,7 @@ def _kinds(
             continue  # its slices are products of their own
         elif i in anchors.heads:
             kinds[i] = Kind.LOGITS
-        elif _is_grouped(facts, i) or i in gated:
+        elif _is_grouped(facts, i) or i in grouped:
             kinds[i] = Kind.EXPERTS
             experts.add(i)
         elif facts.is_product[i]:
