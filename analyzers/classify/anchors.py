@@ -11,12 +11,12 @@ Each of these betrays itself by how values flow, whatever its names are:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from moeprof.analyzers.classify.facts import Facts
-from moeprof.hlo.program import Op
+from moeprof.hlo.program import FLOATS, Op
 from moeprof.vocabulary import kind_of_target
 
 _CHOICES = frozenset({"top_k", "approx_top_k", "argmax", "argmin"})
@@ -27,21 +27,25 @@ _MOST_EXPERTS = 8192
 _PADDING = 16
 _GIVEN = frozenset({"parameter", "constant"})
 _MOST_OF_NORM = 60
+_MOVES = frozenset({"gather", "scatter", "dynamic-slice", "conditional", "custom-call"})
+_WEIGHS = frozenset({"multiply", "select"})
 _RESIZES = frozenset({"reshape", "bitcast", "copy", "convert", "transpose", "broadcast"})
 
 
 @dataclass
 class Anchors:
     """Numbers of instructions: ``choices`` of experts, ``routers`` the products that they are made
-    over, ``experts`` how many there are to choose from, ``scores`` what lies between; ``attention``
-    all of attention with its projections, ``norms`` all of norms, ``heads`` the products of the
-    head, ``vocabulary`` the rows of the embedding table, ``lookups`` what reads it by token.
+    over, ``experts`` how many there are to choose from, ``stacks`` the dimensions that routers'
+    weights are stacked along, layers say, ``scores`` what lies between; ``attention`` all of
+    attention with its projections, ``norms`` all of norms, ``heads`` the products of the head,
+    ``vocabulary`` the rows of the embedding table, ``lookups`` what reads it by token.
     """
 
     choices: set[int] = field(default_factory=set)
     routers: set[int] = field(default_factory=set)
     scores: set[int] = field(default_factory=set)
     experts: set[int] = field(default_factory=set)
+    stacks: set[tuple[int, ...]] = field(default_factory=set)
     attention: set[int] = field(default_factory=set)
     norms: set[int] = field(default_factory=set)
     heads: set[int] = field(default_factory=set)
@@ -80,11 +84,15 @@ def _find_lookups(facts: Facts, found: Anchors) -> None:
 
 
 def _reads_ids(facts: Facts, i: int) -> bool:
-    """Whether the indices come from the program's input with no product between."""
+    """Whether the indices come from the program's input with no product between.
+
+    Distances between places, which a table of biases is read by, come from no input.
+    """
     slots = facts.values.made_by[i]
     ids = slots[1] if len(slots) > 1 else []
     around = list(facts.back(ids, lambda m: facts.is_product[m]))
-    return bool(around) and not any(facts.is_product[m] for m in around)
+    is_given = any(facts.values.ops[m].opcode == "parameter" for m in around)
+    return is_given and not any(facts.is_product[m] for m in around)
 
 
 def _find_routing(facts: Facts, found: Anchors) -> None:
@@ -98,14 +106,28 @@ def _find_routing(facts: Facts, found: Anchors) -> None:
             continue  # it sorts what was chosen
         products = [m for m in way if facts.is_product[m] and facts.weight_of(m) is not None]
         sizes = {n for m in products for n in [_choosable(facts, m)] if 1 < n <= _MOST_EXPERTS}
-        if not sizes and products and width in columns:
+        if not sizes and products and width in columns and width <= _MOST_EXPERTS:
             sizes = {width}  # the compiler made the product wider
-        if not sizes or found.vocabulary in sizes:
+        if not sizes or found.vocabulary in sizes or not _steers(facts, i):
             continue
         found.choices.add(i)
         found.routers.update(m for m in products if _is_narrow(facts, m, max(sizes)))
         found.scores.update(m for m in way if not facts.is_product[m])
         found.experts |= sizes
+        weights = [w for m in products if (w := facts.weight_of(m)) is not None]
+        found.stacks.update(w.dims[:-2] for w in weights if w.dims[-1:] and w.dims[-1] in sizes)
+
+
+def _steers(facts: Facts, choice: int) -> bool:
+    """Whether what was chosen moves or weighs tokens: a measure of accuracy only counts it."""
+    ops = facts.values.ops
+    size = max((_size(ops[m]) for m in facts.values.made_by[choice][0]), default=0)
+    return any(
+        facts.is_product[m]
+        or ops[m].opcode in _MOVES
+        or (ops[m].opcode in _WEIGHS and ops[m].dtype in FLOATS and _size(ops[m]) > size)
+        for m in facts.ahead(choice, lambda m: facts.is_product[m])
+    )
 
 
 def _choices(facts: Facts) -> Iterator[tuple[int, int]]:
@@ -158,7 +180,7 @@ def _find_attention(facts: Facts, found: Anchors) -> None:
     for first, second, between in pairs:
         found.attention.update((first, second))
         found.attention.update(_leading(facts, between, second))
-        found.attention.update(_projections(facts, found, {first, second}))
+        found.attention.update(_projections(facts, found, {first, second}, {first, *between}))
         found.attention.update(_output(facts, second))
 
 
@@ -168,14 +190,19 @@ def _leading(facts: Facts, between: list[int], end: int) -> set[int]:
     return {m for m in facts.back([end], lambda m: m != end and m not in inside) if m in inside}
 
 
-def _projections(facts: Facts, found: Anchors, products: set[int]) -> set[int]:
+def _projections(facts: Facts, found: Anchors, products: set[int], between: set[int]) -> set[int]:
     """What leads to the products from the stream: projections, positions, norms between.
 
-    A projection whose input is another one's output alone, as of a latent, is followed further.
+    `between` is what lies between the products. A projection whose input is another one's output
+    alone, as of a latent, is followed further.
     """
-    starts = [m for i in products for side in facts.values.made_by[i] for m in side]
+    sides = [m for i in products for side in facts.values.made_by[i] for m in side]
+    starts = [m for m in sides if m not in between]
     way = list(facts.back(starts, lambda m: facts.is_product[m] or m in found.lookups))
-    if found.lookups & set(way) or any(_is_of_experts(facts, found, m) for m in way):
+    products_before = [m for m in way if facts.is_product[m]]
+    if found.lookups & set(way) or any(
+        multiplies_experts(facts, found, m) for m in products_before
+    ):
         return set()
     marked = {m for m in way if facts.values.ops[m].opcode != "parameter"}
     todo = [m for m in way if facts.is_product[m] and m not in products]
@@ -189,9 +216,42 @@ def _projections(facts: Facts, found: Anchors, products: set[int]) -> set[int]:
     return marked
 
 
-def _is_of_experts(facts: Facts, found: Anchors, i: int) -> bool:
-    weight = facts.weight_of(i) if facts.is_product[i] else None
-    return weight is not None and has_experts(weight.dims, found.experts)
+def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:
+    """Whether a product multiplies by matrices of experts.
+
+    Their number is a dimension that the product goes along, or one of that many equal slices of
+    the weight is what it reads. Heads of attention may be as many, but are columns.
+    """
+    weight = facts.weight_of(i)
+    if weight is None:
+        return False
+    stack = _without_layers(weight.dims, found)
+    if not has_experts(stack, found.experts):
+        return False
+    ops = facts.values.ops
+    read = [ops[m] for side in facts.sides(i) for m in side if facts.origin[m] is not None]
+    counts = found.experts & {*stack[:-2]}
+    product = facts.parts[i].product if i in facts.parts else i
+    along = _along(ops[product], read)
+    return bool(counts & along) or any(_size(op) * n == prod(stack) for op in read for n in counts)
+
+
+def _along(product: Op, read: Sequence[Op]) -> set[int]:
+    """Sizes of the batch dimensions of a product, which reads a weight as `read`."""
+    if product.opcode == "dot":
+        return {product.dims[at] for at in range(len(product.attributes.dot.lhs_batch))}
+    return {n for op in read for n in op.dims[:-2]} & {*product.dims[:-2]}
+
+
+def _without_layers(dims: tuple[int, ...], found: Anchors) -> tuple[int, ...]:
+    """Dimensions of a weight without those that layers are stacked along: routers have them too."""
+    stacks = [stack for stack in found.stacks if stack and dims[: len(stack)] == stack]
+    return dims[len(max(stacks, key=len)) :] if stacks else dims
+
+
+def is_of_experts(weight: Op, found: Anchors) -> bool:
+    """Whether a weight has a matrix for each expert."""
+    return has_experts(_without_layers(weight.dims, found), found.experts)
 
 
 def has_experts(dims: tuple[int, ...], experts: set[int]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 
-from moeprof.analyzers.classify.anchors import Anchors, find_anchors, has_experts
+from moeprof.analyzers.classify.anchors import Anchors, find_anchors, multiplies_experts
 from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES
 from moeprof.analyzers.classify.facts import Facts, find_facts
 from moeprof.analyzers.classify.ragged import dense_fallback
@@ -172,18 +172,22 @@ def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
 
 
 def _gated(facts: Facts, kinds: list[Kind]) -> set[int]:
-    """Products of what looks like a feed-forward layer, whose result a choice then weighs.
+    """Products of what looks like a feed-forward layer, but are of experts.
 
-    They are experts that every token visits, or that have weights of their own each.
+    A choice weighs their result, or a product with a matrix for each expert reads it: they are
+    experts that every token visits, or that have weights of their own each.
     """
     found: set[int] = set()
     feeds = (Kind.HIDDEN, Kind.SHARED)
     for i, op in enumerate(facts.values.ops):
-        if op.opcode not in _WEIGHS or not facts.is_forward[i]:
-            continue
         makers = facts.values.makers[i]
         made = [m for m in makers if kinds[m] in feeds]
-        if made and any(kinds[m] in (Kind.CHOICE, Kind.SCORES) for m in makers):
+        if not made or not facts.is_forward[i]:
+            continue
+        is_weighed = op.opcode in _WEIGHS and any(
+            kinds[m] in (Kind.CHOICE, Kind.SCORES) for m in makers
+        )
+        if is_weighed or (facts.is_product[i] and kinds[i] is Kind.EXPERTS):
             way = facts.back(made, lambda m: kinds[m] not in feeds)
             found.update(m for m in way if facts.is_product[m] and kinds[m] in feeds)
     alike = {facts.parts[m] for m in found if m in facts.parts}
@@ -255,7 +259,7 @@ def _of_product(
         if Kind.STREAM in made and most in (Kind.CHOICE, Kind.SCORES):
             return Kind.MOVED
         return most
-    if most in (Kind.MOVED, Kind.EXPERTS) or has_experts(weight.dims, anchors.experts):
+    if most in (Kind.MOVED, Kind.EXPERTS) or multiplies_experts(facts, anchors, i):
         return Kind.EXPERTS
     if most is Kind.STREAM:
         inputs = {_root(facts, m) for m in facts.activations(i)}

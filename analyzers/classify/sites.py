@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from moeprof.analyzers.classify.anchors import has_experts
+from moeprof.analyzers.classify.anchors import is_of_experts
 from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.roles import Kind, Role, Roles
 from moeprof.hlo.program import Frame, Op
@@ -197,8 +197,7 @@ def _by_weight(roles: Roles, products: Mapping[str, Counter[str]], i: int) -> Ro
     if weight is not None:
         if counts := products.get(weight.name):
             return Role(counts.most_common(1)[0][0], "chain")
-        is_of_experts = has_experts(weight.dims, roles.anchors.experts)
-        return Role("grouped_gemm", "chain") if is_of_experts else None
+        return Role("grouped_gemm", "chain") if is_of_experts(weight, roles.anchors) else None
     read = {roles.kinds[m] for side in roles.facts.sides(i) for m in side}
     part = next((part for kind, part in _OF_KIND.items() if kind in read), None)
     return Role(part, "chain") if part else None
