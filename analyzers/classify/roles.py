@@ -174,8 +174,8 @@ def _of_joined(facts: Facts, of: list[Role | None]) -> dict[int, Role]:
 def _gated(facts: Facts, kinds: list[Kind]) -> set[int]:
     """Products of what looks like a feed-forward layer, but are of experts.
 
-    A choice weighs their result, or a product with a matrix for each expert reads it: they are
-    experts that every token visits, or that have weights of their own each.
+    A choice weighs their result, or a product with a matrix for each expert reads it, here or where
+    their weight is read again: experts that every token visits, or with weights of their own each.
     """
     found: set[int] = set()
     feeds = (Kind.HIDDEN, Kind.SHARED)
@@ -190,8 +190,15 @@ def _gated(facts: Facts, kinds: list[Kind]) -> set[int]:
         if is_weighed or (facts.is_product[i] and kinds[i] is Kind.EXPERTS):
             way = facts.back(made, lambda m: kinds[m] not in feeds)
             found.update(m for m in way if facts.is_product[m] and kinds[m] in feeds)
-    alike = {facts.parts[m] for m in found if m in facts.parts}
-    return found | {m for m, part in facts.parts.items() if part in alike}
+    weights = {w.name for m in found if (w := facts.weight_of(m)) is not None}
+    return found | {  # the same product again, recomputed or another slice of it
+        i
+        for i, kind in enumerate(kinds)
+        if kind in feeds
+        and facts.is_product[i]
+        and (w := facts.weight_of(i)) is not None
+        and w.name in weights
+    }
 
 
 def _kinds(
