@@ -42,6 +42,8 @@ _OF_KIND = {
     Kind.HIDDEN: "dense_mlp",
 }
 _SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
+_FREE = frozenset({"bitcast", "get-tuple-element", "tuple", "reshape"})
+"""Opcodes that cost nothing: they show a value of another line's, and say nothing of their own."""
 Chain = tuple[tuple[str, int], ...]
 
 
@@ -62,7 +64,9 @@ class Sites:
                 is_one = facts.phase[i] == wanted or (
                     wanted == "forward" and facts.phase[i] == "other"
                 )
-                if role is not None and facts.is_forward[i] and is_one and op.frames:
+                if role is None or op.opcode in _FREE:
+                    continue
+                if facts.is_forward[i] and is_one and op.frames:
                     chain = self.chain(op)
                     if chain not in known:
                         self._add(chain, i, role)
