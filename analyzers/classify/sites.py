@@ -42,8 +42,8 @@ _OF_KIND = {
     Kind.HIDDEN: "dense_mlp",
 }
 _SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
-_FREE = frozenset({"bitcast", "get-tuple-element", "tuple", "reshape"})
-"""Opcodes that cost nothing: they show a value of another line's, and say nothing of their own."""
+_FREE = frozenset({"bitcast", "broadcast", "get-tuple-element", "tuple", "reshape"})
+"""Opcodes that only show or spread a value of another line, and say nothing of their own."""
 Chain = tuple[tuple[str, int], ...]
 
 
