@@ -20,11 +20,9 @@ exchanges are a part of their own, whoever asked for them.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 import pandas as pd
 
@@ -53,7 +51,16 @@ from moeprof.analyzers.classify.sites import (
     settled,
 )
 from moeprof.analyzers.classify.targets import component_of_target, is_dot_call
-from moeprof.hlo.program import Frame, Op, Program, array_dims
+from moeprof.analyzers.classify.told import (
+    ENCLOSING,
+    Told,
+    best_frames,
+    best_name,
+    by_scopes,
+    is_library,
+    source_of,
+)
+from moeprof.hlo.program import Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
 CLASSES = Schema(
@@ -72,14 +79,7 @@ CLASSES = Schema(
     ),
 )
 
-_LIBRARY = re.compile(
-    r"(site|dist)-packages/(jax|jaxlib|flax|optax|haiku|equinox|chex|numpy|absl|orbax|qwix)/|"
-    r"(^|/)moeprof/capture/|^<"
-)
-"""Files that no model is written in: frameworks, what calls it while it is captured, and what
-Python names ``<frozen runpy>``."""
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
-_ENCLOSING = frozenset({"loss", "optimizer"})  # functions of these names often wrap everything
 _EXCHANGING = frozenset({"all_to_all", "ragged_all_to_all"})
 _WAY = {
     "permute": "dispatch",
@@ -95,12 +95,6 @@ _VAGUE = ("other", "moe_other")
 _IN_LAYER = MOE | {"shared_expert"}
 _EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
 """Scopes of a MoE layer in which its experts multiply or apply their activation."""
-_COMPILED = re.compile(r"jit\((\w+)")
-_STEM = re.compile(
-    r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
-    r"embeddings?|optimizers?|losses"
-)
-"""Files whose name alone tells what is in them."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +192,7 @@ class _Roles:
         self.program = program
         found = find_roles(program)
         self.sites = Sites(found, is_library)
+        self.told = Told(found)
         self._number = found.facts.values.number
         self._expanded = dense_fallback(program).arrays
         self._origins = found.facts.origin
@@ -315,23 +310,6 @@ def _row(
     }
 
 
-def is_library(frame: Frame) -> bool:
-    """Whether a line is of a library: no model is written there."""
-    return _is_of_library(frame.file)
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_of_library(file: str) -> bool:
-    return _LIBRARY.search(file) is not None
-
-
-@functools.lru_cache(maxsize=1 << 13)
-def source_of(frames: tuple[Frame, ...]) -> str:
-    """Innermost line that is not a library's, as ``file:line``; else the innermost."""
-    own = [frame for frame in frames if not is_library(frame)] or list(frames[:1])
-    return f"{own[0].file}:{own[0].line}" if own else ""
-
-
 def _finding(program: Program, roles: _Roles, op: Op) -> Finding | None:
     """What is known of an op by itself; None where it has neither name nor source."""
     if op.opcode in LOOPS:
@@ -361,7 +339,7 @@ def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) 
     if found is not None and is_named and found.component in ("weight_gather", "gradient_reduce"):
         return found
     is_way = is_named and _is_way(found)
-    is_mixed = len({_by_scopes([path]) for path in scopes(op.op_name)}) > 1
+    is_mixed = len({by_scopes([path]) for path in scopes(op.op_name)}) > 1
     is_sent = not is_mixed and _is_way(found) and (is_named or bool(opcodes & EXCHANGES))
     if reads_arguments(program, op) and (not is_sent or reads_named_weights(program, op)):
         part = "weight_gather" if "all-gather" in opcodes else "collectives"
@@ -415,16 +393,16 @@ def _by_evidence(program: Program, roles: _Roles, op: Op) -> Finding | None:
     role = roles.of(op)
     if not name and not frames:
         return Finding(role.component, role.how) if role else None
-    by_scope = _by_own_scopes(name, frames)
+    by_scope = roles.told.by_scopes(name, frames)
     if by_scope not in (None, MOE_CONTEXT, "dense_mlp"):
         return Finding(_refined(program, op, str(by_scope)), "scope")
     if role is not None and role.how in ("anchor", "target"):
         return Finding(role.component, role.how)
     phase = phase_of(name)
     own = next((i for i, f in enumerate(frames) if not is_library(f)), 0) + 1
-    by_own = _by_frames(frames[:own], phase, in_moe=by_scope == MOE_CONTEXT)
+    by_own = roles.told.by_frames(frames[:own], phase, in_moe=by_scope == MOE_CONTEXT)
     is_own = bool(op.frames) or role is None
-    if is_own and by_own not in (None, MOE_CONTEXT, "dense_mlp", *_ENCLOSING):
+    if is_own and by_own not in (None, MOE_CONTEXT, "dense_mlp", *ENCLOSING):
         return Finding(_refined(program, op, str(by_own)), "innermost function")
     if phase == "other" and _updates_parameter(program, op):
         return Finding("optimizer", "parameter")
@@ -432,7 +410,7 @@ def _by_evidence(program: Program, roles: _Roles, op: Op) -> Finding | None:
         return Finding(role.component, role.how)
     if roles.is_slice(op):
         return Finding("other", "none")
-    by_function = _by_frames(frames, phase, in_moe=by_scope == MOE_CONTEXT)
+    by_function = roles.told.by_frames(frames, phase, in_moe=by_scope == MOE_CONTEXT)
     if by_scope == "dense_mlp" and by_function in (MOE_CONTEXT, *MOE):
         by_scope = MOE_CONTEXT  # experts are feed-forward layers too: "ffn_act" in class RoutedMoE
     if by_scope not in (None, MOE_CONTEXT):
@@ -451,50 +429,6 @@ def _by_evidence(program: Program, roles: _Roles, op: Op) -> Finding | None:
     if by_primitive:
         return Finding(_refined(program, op, by_primitive), "primitive")
     return Finding("moe_other" if is_moe else "other", "context" if is_moe else "none")
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _by_own_scopes(name: str, frames: tuple[Frame, ...]) -> str | None:
-    return _by_scopes(_own_scopes(name, frames))
-
-
-def _own_scopes(name: str, frames: tuple[Frame, ...]) -> list[list[str]]:
-    """Scopes without the names of a library's own compiled functions, as of ``jnp.linalg.norm``."""
-    compiled = set(_COMPILED.findall(name))
-    own = {part for f in frames if not is_library(f) for part in f.function.split(".")}
-    left_out = compiled - own if frames else set()
-    return [[scope for scope in path if scope not in left_out] for path in scopes(name)]
-
-
-def _by_scopes(paths: list[list[str]]) -> str | None:
-    """The innermost scope that stands for something; of merged paths the first that is definite."""
-    found = [innermost(component_of(scope) for scope in reversed(path)) for path in paths]
-    definite = [component for component in found if component not in (None, MOE_CONTEXT)]
-    return definite[0] if definite else MOE_CONTEXT if MOE_CONTEXT in found else None
-
-
-@functools.lru_cache(maxsize=1 << 13)
-def _by_frames(frames: tuple[Frame, ...], phase: str, *, in_moe: bool) -> str | None:
-    """The same for functions, classes and files."""
-    return innermost(_components_of_frames(frames, phase), in_moe=in_moe)
-
-
-def _components_of_frames(frames: tuple[Frame, ...], phase: str) -> Iterator[str | None]:
-    """What each frame stands for. Wrappers count where the op stands in them directly."""
-    script = frames[-1].file if frames else ""
-    own_depth = next((i for i, f in enumerate(frames) if not is_library(f)), 0)
-    for depth, frame in enumerate(frames):
-        if "/optax/" in frame.file:
-            yield "loss" if "/losses/" in frame.file else "optimizer"
-        stem = PurePath(frame.file).stem
-        is_moe_class = MOE_CONTEXT in map(component_of, frame.function.split("."))
-        for part in [*reversed(frame.function.split(".")), stem if frame.file != script else ""]:
-            component = component_of(part) if part != stem or _STEM.fullmatch(stem) else None
-            if component == "dense_mlp" and is_moe_class:
-                component = MOE_CONTEXT  # RoutedMoE.apply_ffn_activation
-            is_wrapper = component in _ENCLOSING and depth > own_depth
-            if not is_wrapper and (component != "optimizer" or phase == "other"):
-                yield component
 
 
 def _refined(program: Program, op: Op, component: str) -> str:
@@ -530,20 +464,3 @@ def _updates_parameter(program: Program, op: Op) -> bool:
         return False
     origins = [program.origin(name) for name in op.operands]
     return len(op.operands) > 1 and any(o is not None and o.dims == op.dims for o in origins)
-
-
-def best_name(program: Program, op: Op) -> str:
-    """The op's own name; of a fusion without one, that of its product, root or first named part."""
-    if op.op_name and not program.opcodes(op) & {"dot"}:
-        return op.op_name
-    inside = program.interior(op)
-    ranked = sorted(inside, key=lambda m: (m.opcode != "dot", not m.is_root))
-    found = next((m.op_name for m in ranked if "/" in m.op_name), op.op_name)
-    wrapper = program.ops.get(program.callers.get(op.computation, ""))
-    is_wrapped = not found and wrapper is not None and wrapper.opcode == "async-start"
-    return wrapper.op_name if is_wrapped and wrapper is not None else found
-
-
-def best_frames(program: Program, op: Op) -> tuple[Frame, ...]:
-    """The op's own frames, innermost first; of a fusion without them those of its first part."""
-    return op.frames or next((m.frames for m in program.interior(op) if m.frames), ())

@@ -61,6 +61,16 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WRAPPERS = re.compile(r"\b(transpose|jvp|vmap|pmap|remat|checkpoint|custom_jvp|custom_vjp)\(")
 
 
+_VAGUE = re.compile(r"_(gate|combine|dispatch|permute|gmm)_")
+"""Words that stand for parts of a MoE layer in one, and for something else outside of it."""
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def is_vague(name: str) -> bool:
+    """Whether a name may stand for something else: a gate of a feed-forward layer, say."""
+    return _VAGUE.search("_" + "_".join(w.lower() for w in _WORDS.findall(name)) + "_") is not None
+
+
 @functools.lru_cache(maxsize=1 << 16)  # programs name few things, many times
 def component_of(name: str) -> str | None:
     """Component, or `MOE_CONTEXT`, that an identifier stands for; None for any other name.

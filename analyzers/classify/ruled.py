@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moeprof.analyzers.classify.classifier import best_frames, best_name, source_of
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.analyzers.classify.rules import Described, matching, require_usable
+from moeprof.analyzers.classify.told import best_frames, best_name, source_of
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.name_rule import NameRule, NameRules
 

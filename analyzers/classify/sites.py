@@ -42,7 +42,7 @@ _OF_KIND = {
     Kind.HIDDEN: "dense_mlp",
 }
 _SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
-_FREE = frozenset({"bitcast", "broadcast", "get-tuple-element", "tuple", "reshape"})
+SHOWING = frozenset({"bitcast", "broadcast", "get-tuple-element", "tuple", "reshape"})
 """Opcodes that only show or spread a value of another line, and say nothing of their own."""
 Chain = tuple[tuple[str, int], ...]
 
@@ -64,7 +64,7 @@ class Sites:
                 is_one = facts.phase[i] == wanted or (
                     wanted == "forward" and facts.phase[i] == "other"
                 )
-                if role is None or op.opcode in _FREE:
+                if role is None or op.opcode in SHOWING:
                     continue
                 if facts.is_forward[i] and is_one and op.frames:
                     chain = self.chain(op)

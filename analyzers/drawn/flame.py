@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
-from moeprof.analyzers.classify.classifier import best_frames, best_name, is_library
 from moeprof.analyzers.classify.names import scopes
+from moeprof.analyzers.classify.told import best_frames, best_name, is_library
 from moeprof.analyzers.drawn.branches import Amount, Branch, grown, pruned, rows, with_trunk
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.hlo.program import Frame, Op, Program
