@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import pandas as pd
 
@@ -60,7 +61,7 @@ from moeprof.analyzers.classify.told import (
     is_library,
     source_of,
 )
-from moeprof.hlo.program import Op, Program, array_dims
+from moeprof.hlo.program import FLOATS, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
 CLASSES = Schema(
@@ -152,7 +153,7 @@ def _classify_module(
     unclear = [program.ops[name] for name in sorted(vague)]
     voted |= spread(program, flow, in_layer, unclear, roles.split)
     for op in voters:
-        if program.opcodes(op) & EXCHANGES:
+        if program.opcodes(program.started(op) or op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
     rows = {
         op.name: _row(module, program, roles, op, findings[op.name], voted.get(op.name))
@@ -330,10 +331,11 @@ def _finding(program: Program, roles: _Roles, op: Op) -> Finding | None:
 def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) -> Finding | None:
     """MoE exchanges keep their part; moving weights and gradients, or a merged op, does not.
 
-    None for an all-to-all that lost its name: what it exchanges tells (`neighbours.exchanged`).
+    None for an all-to-all that lost its name, or whose line sends more than one thing: what it
+    exchanges tells (`neighbours.exchanged`).
     """
     opcodes = program.opcodes(op)
-    if found is None and opcodes & EXCHANGES:
+    if opcodes & EXCHANGES and (found is None or found.how == "mixed line"):
         return None
     is_named = found is not None and found.how == "scope"
     if found is not None and is_named and found.component in ("weight_gather", "gradient_reduce"):
@@ -347,16 +349,11 @@ def _collective(program: Program, roles: _Roles, op: Op, found: Finding | None) 
     if not is_way and _sums_gradients(program, roles, op):
         return Finding("gradient_reduce", "flow")
     is_exchange = found is not None and (
-        found.component in MOE - _EXPERTS_WORK
-        or (found.component in _EXPERTS_WORK and bool(opcodes & EXCHANGES))
+        bool(opcodes & EXCHANGES)
+        or found.component in MOE - _EXPERTS_WORK - _ON_DEVICE
+        or (found.component in _ON_DEVICE and is_named)
     )
-    if (
-        found is not None
-        and found.component in _ON_DEVICE
-        and not (is_named or opcodes & EXCHANGES)
-    ):
-        return Finding("collectives", "opcode")  # the compiler's, of tables or shards of tokens
-    if is_exchange and not is_mixed:
+    if found is not None and found.component in MOE and is_exchange and not is_mixed:
         return found
     return Finding("collectives", "opcode")
 
@@ -376,7 +373,10 @@ def _sums_gradients(program: Program, roles: _Roles, op: Op) -> bool:
     if phase_of(best_name(program, op)) != "backward" and roles.is_before_gradients(op):
         return False
     longer = op.group_size
+    largest = max((prod(dims) for dims in program.weight_dims), default=0)
     for dims in array_dims(op.shape):
+        if len(dims) == 1 and dims[0] >= largest > 0:
+            return True  # gradients of many weights, put into one row
         shards = [
             tuple(sorted([*dims[:at], d // longer, *dims[at + 1 :]]))
             for at, d in enumerate(dims)
@@ -460,7 +460,8 @@ def _is_batched_product(program: Program, op: Op) -> bool:
 
 def _updates_parameter(program: Program, op: Op) -> bool:
     """An elementwise op whose result replaces a program parameter that it reads."""
-    if program.opcodes(op) & {"dot", "gather", "scatter", *COLLECTIVES}:
+    if program.opcodes(op) & {"dot", "gather", "scatter", *COLLECTIVES} or op.dtype not in FLOATS:
         return False
     origins = [program.origin(name) for name in op.operands]
-    return len(op.operands) > 1 and any(o is not None and o.dims == op.dims for o in origins)
+    alike = [o for o in origins if o is not None and (o.dtype, o.dims) == (op.dtype, op.dims)]
+    return len(op.operands) > 1 and bool(alike)

@@ -204,11 +204,12 @@ def _forward(values: Values, phase: list[str]) -> list[bool]:
 
 def _origins(values: Values) -> list[Op | None]:
     found: list[Op | None] = []
-    ops = values.ops
+    ops, batches = values.ops, values.program.batches
     for op, makers in zip(ops, values.makers, strict=True):
         origin: Op | None = None
         if op.opcode == "parameter":
-            origin = op if op.dims and op.dtype in FLOATS else None
+            is_weight = op.dims and op.dtype in FLOATS and op.name not in batches
+            origin = op if is_weight else None
         elif op.opcode == "gather" and op.operands:
             # each block's own copy of its expert's weights
             table = [found[m] for m in values.made_by[len(found)][0]]

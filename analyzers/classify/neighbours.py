@@ -23,6 +23,8 @@ _WAY = {
     "combine": "combine",
     "unpermute": "combine",
 }
+_WAY_OF_GRADIENTS = _WAY | {"grouped_gemm": "dispatch", "expert_elementwise": "dispatch"}
+"""Gradients go the other way: what experts make of them is that of the tokens sent to them."""
 _PASS = CARRIERS | {"constant"}
 
 
@@ -69,8 +71,9 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
         else:
             sent = program.ops[sent.operands[0]]
         component, phase = known.get(sent.name, ("", ""))
-        if component in _WAY:
-            return _WAY[component], phase
+        way = _WAY_OF_GRADIENTS if phase == "backward" else _WAY
+        if component in way:
+            return way[component], phase
     return "collectives", known.get(op.name, ("", "other"))[1]
 
 

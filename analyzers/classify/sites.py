@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from moeprof.analyzers.classify.anchors import is_of_experts
+from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.roles import Kind, Role, Roles
 from moeprof.hlo.program import Frame, Op
@@ -42,6 +43,9 @@ _OF_KIND = {
     Kind.HIDDEN: "dense_mlp",
 }
 _SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
+_PRODUCT, _EXCHANGE, _REST = "product", "exchange", "rest"
+_ELSE = {_PRODUCT: (_REST,), _REST: (_PRODUCT,), _EXCHANGE: ()}
+"""What else of a line tells where nothing that does the same is there."""
 SHOWING = frozenset({"bitcast", "broadcast", "get-tuple-element", "tuple", "reshape"})
 """Opcodes that only show or spread a value of another line, and say nothing of their own."""
 Chain = tuple[tuple[str, int], ...]
@@ -55,8 +59,8 @@ class Sites:
         self._roles = roles
         self._is_library = is_library
         self._chains: dict[tuple[Frame, ...], Chain] = {}
-        self._by_primitive: dict[tuple[Chain, str, bool], Counter[str]] = defaultdict(Counter)
-        self._by_chain: dict[tuple[Chain, bool], Counter[str]] = defaultdict(Counter)
+        self._by_primitive: dict[tuple[Chain, str, str], Counter[str]] = defaultdict(Counter)
+        self._by_chain: dict[tuple[Chain, str], Counter[str]] = defaultdict(Counter)
         facts = roles.facts
         for wanted in ("forward", "recompute"):
             known = {chain for chain, _ in self._by_chain}
@@ -82,12 +86,19 @@ class Sites:
         return {line for chain in chains for line in chain[1:]}
 
     def _add(self, chain: Chain, i: int, role: Role) -> None:
-        op, is_product = self._roles.facts.values.ops[i], self._roles.facts.is_product[i]
+        op, does = self._roles.facts.values.ops[i], self._does(i)
         weight = max(op.size_bytes, 1) * (_SURE_WEIGHT if role.is_anchor else 1)
-        self._by_primitive[chain, op.primitive, is_product][role.component] += weight
-        self._by_chain[chain, is_product][role.component] += weight
+        self._by_primitive[chain, op.primitive, does][role.component] += weight
+        self._by_chain[chain, does][role.component] += weight
         if chain:
-            self._by_chain[chain[:1], is_product][role.component] += weight
+            self._by_chain[chain[:1], does][role.component] += weight
+
+    def _does(self, i: int) -> str:
+        """What an instruction does: products, exchanges and the rest of a line have parts each."""
+        if self._roles.facts.is_product[i]:
+            return _PRODUCT
+        is_exchange = self._roles.facts.values.ops[i].base_opcode in EXCHANGES
+        return _EXCHANGE if is_exchange else _REST
 
     def chain(self, op: Op) -> Chain:
         """Lines of the user's program that led to an op, innermost first.
@@ -107,15 +118,15 @@ class Sites:
         if not op.frames:
             return None
         chain = self.chain(op)
-        is_product = self._roles.facts.is_product[i]
+        does = self._does(i)
         for primitive in (op.primitive, _DUALS.get(op.primitive, "")):
-            found = self._by_primitive.get((chain, primitive, is_product))
+            found = self._by_primitive.get((chain, primitive, does))
             if found and (clear := _clear(found)):
                 return Role(clear, "line")
         counts = next(
             (
                 found
-                for key in ((chain, is_product), (chain, not is_product), (chain[:1], is_product))
+                for key in ((chain, does), *((chain, o) for o in _ELSE[does]), (chain[:1], does))
                 if (found := self._by_chain.get(key))
             ),
             None,

@@ -90,6 +90,26 @@ class Program:
                 found |= {whole, *(_plain_dims(dims) for dims in layers)}
         return frozenset(found - {()})
 
+    @cached_property
+    def batches(self) -> frozenset[str]:
+        """Names of float parameters of a training step that it does not return: images, say.
+
+        What it trains comes back, as a value of the same shape or as its gradient. Where less than
+        half of the parameters do, the program is no training step, and none is told.
+        """
+        given = [
+            op
+            for op in self.ops.values()
+            if op.opcode == "parameter" and op.computation not in self.callers
+            if op.dtype in FLOATS and op.dims
+        ]
+        roots = (self.ops[name] for name in self._roots.values())
+        root = next((op for op in roots if op.computation not in self.callers), None)
+        returned = {(part.dtype, part.dims) for part in root.result.parts} if root else set()
+        kept = {op.name for op in given if (op.dtype, op.dims) in returned}
+        is_step = 2 * len(kept) >= len(given)
+        return frozenset(op.name for op in given if op.name not in kept) if is_step else frozenset()
+
     def interior(self, op: Op) -> list[Op]:
         """The op's own instructions: of a fusion those inside it, else the op alone."""
         if op.opcode != "fusion":
