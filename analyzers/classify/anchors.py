@@ -122,11 +122,12 @@ def _steers(facts: Facts, choice: int) -> bool:
     """Whether what was chosen moves or weighs tokens: a measure of accuracy only counts it."""
     ops = facts.values.ops
     size = max((_size(ops[m]) for m in facts.values.made_by[choice][0]), default=0)
-    return any(
+    ahead = list(facts.ahead(choice, lambda m: facts.is_product[m]))
+    return not ahead or any(
         facts.is_product[m]
         or ops[m].opcode in _MOVES
         or (ops[m].opcode in _WEIGHS and ops[m].dtype in FLOATS and _size(ops[m]) > size)
-        for m in facts.ahead(choice, lambda m: facts.is_product[m])
+        for m in ahead
     )
 
 
@@ -219,8 +220,8 @@ def _projections(facts: Facts, found: Anchors, products: set[int], between: set[
 def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:
     """Whether a product multiplies by matrices of experts.
 
-    Their number is a dimension that the product goes along, or one of that many equal slices of
-    the weight is what it reads. Heads of attention may be as many, but are columns.
+    Their number is a dimension that the product goes along, or it reads one of that many equal
+    slices of the weight, or copies of some. Heads of attention may be as many, but are columns.
     """
     weight = facts.weight_of(i)
     if weight is None:
@@ -229,11 +230,21 @@ def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:
     if not has_experts(stack, found.experts):
         return False
     ops = facts.values.ops
-    read = [ops[m] for side in facts.sides(i) for m in side if facts.origin[m] is not None]
+    shown = [m for side in facts.sides(i) for m in side if facts.origin[m] is not None]
+    read = [ops[m] for m in shown]
     counts = found.experts & {*stack[:-2]}
     product = facts.parts[i].product if i in facts.parts else i
     along = _along(ops[product], read)
-    return bool(counts & along) or any(_size(op) * n == prod(stack) for op in read for n in counts)
+    sizes = {n * count for n in map(_size, read) for count in counts}
+    return bool(counts & along) or prod(stack) in sizes or any(_is_copied(facts, m) for m in shown)
+
+
+def _is_copied(facts: Facts, i: int) -> bool:
+    """Whether a weight is read by an index of each token or block."""
+    ops, makers = facts.values.ops, facts.values.makers
+    while ops[i].opcode in _RESIZES | {"fusion"} and len(makers[i]) == 1:
+        i = makers[i][0]
+    return ops[i].opcode == "gather"
 
 
 def _along(product: Op, read: Sequence[Op]) -> set[int]:
