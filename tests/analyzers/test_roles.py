@@ -183,3 +183,67 @@ def test_arithmetic_behind_the_backward_pass_updates_weights():
         hlo("root", "tuple", "new", shape="(f32[8,8])", is_root=True),
     )
     assert {found[n] for n in ("old", "new")} == {"optimizer"}
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_heads_as_many_as_experts_are_no_experts(heads):
+    """A weight [heads, 8, 2] whose heads become columns: [8, heads x 2]."""
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        hlo("w", "parameter", shape=f"f32[{heads},8,2]", parameter=5),
+        hlo("columns", "transpose", "w", shape=f"f32[8,{2 * heads}]"),
+        hlo("q", "dot", "x columns", shape=f"f32[16,{2 * heads}]"),
+    )
+    assert found["q"] == "shared_expert"  # beside the router: no experts, whatever else
+
+
+@pytest.mark.parametrize("layers", [3, 4])
+def test_layers_as_many_as_experts_are_no_experts(layers):
+    """Routers are stacked along layers; so is a matrix [8, 12] of every layer, of no expert."""
+    stacked = [
+        *TOKENS[:2],
+        hlo("gates", "parameter", shape=f"f32[{layers},8,4]", parameter=2),
+        hlo("mlp", "parameter", shape=f"f32[{layers},8,12]", parameter=3),
+        hlo("ups", "parameter", shape=f"f32[{layers},4,8,12]", parameter=4),
+    ]
+    found = parts(
+        *stacked,
+        TOKENS[5],
+        hlo("gate", "slice", "gates", shape="f32[8,4]"),
+        hlo("own", "slice", "mlp", shape="f32[8,12]"),
+        hlo("up", "slice", "ups", shape="f32[4,8,12]"),
+        *TOKENS[6:],
+        CHOICE,
+        hlo("plain", "dot", "x own", shape="f32[16,12]"),
+        hlo("repeated", "broadcast", "x", shape="f32[4,16,8]", details="dimensions=1,2"),
+        hlo(
+            "experts",
+            "dot",
+            "repeated up",
+            shape="f32[4,16,12]",
+            details="lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=1",
+        ),
+    )
+    assert (found["plain"], found["experts"]) == ("shared_expert", "grouped_gemm")
+
+
+def test_a_choice_that_is_only_counted_is_an_accuracy():
+    """The table has 50 rows, the head 48 columns: its width alone does not tell."""
+    found = parts(
+        *TOKENS[:2],
+        hlo("wh", "parameter", shape="f32[8,48]", parameter=2),
+        hlo("labels", "parameter", shape="s32[16]", parameter=3),
+        TOKENS[5],
+        hlo("logits", "dot", "x wh", shape="f32[16,48]"),
+        hlo("best", "reduce", "logits", shape="(f32[16], s32[16])", op_name="jit(f)/argmax"),
+        hlo("which", "get-tuple-element", "best", shape="s32[16]", details="index=1"),
+        hlo("hit", "compare", "which labels", shape="pred[16]"),
+        hlo("hits", "convert", "hit", shape="f32[16]"),
+        hlo("rate", "reduce", "hits", shape="f32[]"),
+        hlo("odds", "exponential", "logits", shape="f32[16,48]"),
+        hlo("all", "reduce", "odds", shape="f32[16]"),
+        hlo("logs", "log", "all", shape="f32[16]"),
+    )
+    assert found["logits"] == "head"
+    assert found["odds"] == "loss"
