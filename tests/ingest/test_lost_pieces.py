@@ -80,6 +80,17 @@ def test_what_one_branch_alone_runs_is_not_missed(tmp_path):
     assert law(trace, "pieces").verdict == "ok"
 
 
+def test_a_record_that_begins_within_its_only_step_is_warned_of(tmp_path):
+    found = law(cpu_run(tmp_path, lambda _, step, place: step == 0 and place > 3), "pieces")
+    assert found.verdict == "warn"
+    assert found.detail.startswith("4 instructions at the beginning of a program left no trace")
+
+
+def test_instructions_without_a_kernel_of_their_own_are_not_missed(tmp_path):
+    trace = cpu_run(tmp_path, lambda _, step, place: place not in (3, 4, 5, 6))
+    assert law(trace, "pieces").verdict == "ok"
+
+
 def test_launches_that_the_host_lacks_take_the_figures_of_launches(tmp_path):
     # 2 GPUs, 3 steps of 4 kernels; the host lacks the third launch of each step on GPU 1
     ops = ("norm", "gate", "up", "down")

@@ -27,14 +27,16 @@ _MOST = 0.5
 class LostPieces:
     """Pieces that executions in steps should have, those missing, and devices that lack some.
 
-    ``of_steps`` says why a step is not used; ``in_all`` whether every step lacks too many, so that
-    none can be left out in favour of the others.
+    ``in_all``: whether every step lacks too many, so that none can be left out in favour of the
+    others. ``unseen`` counts instructions at the beginning of a program that no execution left a
+    trace of.
     """
 
     expected: int = 0
     missing: int = 0
     devices: tuple[int, ...] = ()
     in_all: bool = False
+    unseen: int = 0
 
 
 NOTHING_MISSED = LostPieces()
@@ -55,8 +57,9 @@ def lost_pieces(
     """
     used = {step.step for step in steps if step.runs and not step.reason}
     is_used = np.isin(step_of_row, list(used))
+    unseen = _unseen_at_first(work["instruction"].to_numpy()[is_used[number]], ops)
     if is_used.sum() < 2:
-        return steps, LostPieces()
+        return steps, LostPieces(unseen=unseen)
     found = _compared(work, number, rows, is_used, ops)
     by_step = found.assign(step=step_of_row[found.index.to_numpy()]).groupby("step")
     sums = by_step[["expected", "missing"]].sum()
@@ -77,6 +80,7 @@ def lost_pieces(
         int(sums["missing"].sum()),
         tuple(devices.index[devices].tolist()),
         in_all=bool(lacking) and lacking >= used,
+        unseen=unseen,
     )
     if told.in_all:
         return steps, told
@@ -120,6 +124,35 @@ def _compared(
         index=places,
     )
     return table.assign(missing=table["expected"] - table["seen"])
+
+
+def _unseen_at_first(instruction: Int64s, ops: pd.DataFrame) -> int:
+    """Instructions that no piece names at the beginning of a program, in its order.
+
+    Opcodes of which most instructions leave a trace are looked at. A few may lack one wherever they
+    stand (a compiler writes no kernel for them): so the first must be among them, and almost all of
+    them near it.
+    """
+    seen = np.unique(instruction[instruction >= 0])
+    modules = ops["module"].to_numpy()
+    found = 0
+    for module in pd.unique(modules[seen]):
+        program = ops.iloc[np.flatnonzero(modules == module)]
+        called = {name for text in program["called"] for name in str(text).split()}
+        entry = program[~program["computation"].isin(called)]
+        is_seen = pd.Series(np.isin(entry.index.to_numpy(), seen), entry.index)
+        is_told = is_seen.groupby(entry["opcode"].astype(str)).transform("mean") > _MOST
+        order = entry["schedule"][is_told].sort_values(kind="stable").index
+        places = np.flatnonzero(~is_seen[order].to_numpy())
+        if len(places) >= max(_LEAST_UNSEEN, FEW * len(order)):
+            is_near = np.mean(places < _SCATTERED * len(places)) > _NEARLY_ALL
+            found += len(places) * bool(is_near and places[0] == 0)
+    return found
+
+
+_LEAST_UNSEEN = 4
+_SCATTERED = 2.5  # threads of a CPU run the instructions of a program in another order
+_NEARLY_ALL = 0.9
 
 
 def known_times(ops: pd.DataFrame) -> Int64s:

@@ -18,10 +18,17 @@ def pieces(evidence: Evidence) -> Law:
     check = "pieces"
     own = [losses for losses in evidence.losses if losses.pieces.expected]
     expected, missing = (sum(getattr(o.pieces, n) for o in own) for n in ("expected", "missing"))
-    if not expected:
-        return Law(check, "unchecked", "no two executions of a program that is known")
     found = expected - missing
     lacking = [losses for losses in own if losses.pieces.devices]
+    unseen = sum(losses.pieces.unseen for losses in evidence.losses)
+    if unseen and not lacking:
+        detail = (
+            f"{format_count(unseen)} instructions at the beginning of a program left no trace in "
+            "any execution: the record may begin within the step"
+        )
+        return Law(check, "warn", detail)
+    if not expected:
+        return Law(check, "unchecked", "no two executions of a program that is known")
     if not lacking:
         detail = f"executions of a program have equally many pieces, {format_count(found)} in all"
         if missing:
