@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.expert_load import EVEN, expert_load
+from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.patterns.gain import Saving, gain_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -28,8 +30,17 @@ def find(trace: Trace) -> Hint | None:
         "balance the routing (auxiliary loss, bias of the gate), or place busy experts on ranks "
         "with idle ones",
         "expert_load",
-        gain_ns=float(table["tax_ns"].sum()) if known else None,
+        gain_ns=_gain_ns(trace, float(table["tax_ns"].sum())) if known else None,
     )
+
+
+def _gain_ns(trace: Trace, tax_ns: float) -> float:
+    """What of the step the tax is, which is a part of the op time of the experts' products."""
+    products = grouped_gemm(trace).table
+    share = tax_ns / max(float(products["per_step_ns"].sum()), 1.0)
+    columns = (products[name].tolist() for name in ("module", "op", "per_step_ns"))
+    savings = (Saving(module, op, ns, ns * share) for module, op, ns in zip(*columns, strict=True))
+    return gain_of(trace, savings).ns
 
 
 def _who(row: pd.Series, kind: str) -> str:

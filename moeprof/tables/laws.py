@@ -110,9 +110,7 @@ OF_THE_ANSWER = (
         "tokens sent with rows received, and layers of a step with each other",
         "expert_load; of rows that nobody sent also what counts rows",
     ),
-    LawInfo(
-        "shares", "shares of the headlines with the bounds of a share", "those outside of them"
-    ),
+    LawInfo("shares", "shares of a whole with the bounds of a share", "those outside of them"),
     LawInfo("bytes", "element types of operands with those of known size", "bytes of the ops"),
 )
 REGISTRY = (*OF_THE_INPUT, *OF_THE_ANSWER)
