@@ -23,12 +23,16 @@ def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
         for name, first, second in ((name, fact(base), fact(new)) for name, fact in _FACTS.items())
         if first != second
     ]
-    named = [
-        f"{side}: {note}"
-        for side, trace in (("base", base), ("new", new))
-        for note in described_names(trace)
-    ]
-    return (*told, *named, *_noise_notes(base, new))
+    return (*told, *_names(base, new), *_noise_notes(base, new))
+
+
+def _names(base: Trace, new: Trace) -> list[str]:
+    """What the user's rules name on each side, once where that is the same."""
+    sides: dict[str, list[str]] = {}
+    for side, trace in (("base", base), ("new", new)):
+        for note in described_names(trace):
+            sides.setdefault(note, []).append(side)
+    return [f"{' and '.join(names)}: {note}" for note, names in sides.items()]
 
 
 def unlike_rules(base: Trace, new: Trace) -> str:

@@ -41,10 +41,9 @@ def memory_difference(base: Trace, new: Trace, *, by_component: bool = True) -> 
     before, after = (peak_of(trace, main_module(trace)) for trace in (base, new))
     if before is None or after is None:
         return BUFFER_CHANGES.frame()
-    tables = (before.table, after.table)
-    if not by_component:
-        tables = tuple(table.assign(component=_NO_COMPONENT) for table in tables)
-    return difference_of_peaks(*tables)
+    if by_component:
+        return difference_of_peaks(before.table, after.table)
+    return difference_of_peaks(*(p.table.assign(component=_NO_COMPONENT) for p in (before, after)))
 
 
 def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

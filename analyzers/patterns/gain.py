@@ -63,12 +63,16 @@ def gain_of(trace: Trace, savings: Iterable[Saving]) -> Gain:
 
 def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
     """Time in which one of the ops runs: mean over devices and used steps."""
-    places = zip(trace.hlo_ops["module"].tolist(), trace.hlo_ops["op"].tolist(), strict=True)
-    is_asked = np.fromiter((place in ops for place in places), bool, len(trace.hlo_ops))
+    # what ends asynchronous work is counted to what began it
+    columns = (trace.hlo_ops[name].tolist() for name in ("module", "op", "async_pair", "opcode"))
+    is_asked = [
+        (module, op) in ops or (opcode.endswith("-done") and (module, pair) in ops)
+        for module, op, pair, opcode in zip(*columns, strict=True)
+    ]
     parts = device_steps(trace)
     rows = sure_rows(trace.events)[parts.rows]
     # -1, of no op, would be the last row
-    is_wanted = np.append(is_asked, False)[rows]
+    is_wanted = np.array([*is_asked, False])[rows]
     work = np.where(is_wanted, _WANTED, _OTHER)
     pieces = laid_out(parts.inside, parts.segment, parts.start_ns, parts.end_ns, work)
     covered = covered_ns(pieces, (_WANTED,), len(parts.spans))

@@ -103,7 +103,7 @@ OF_THE_ANSWER = (
         "intervals", "the parts of each interval with its length", "step_time, rows of timeline"
     ),
     LawInfo("components", "op time of steps with the sum of components", "breakdown, ops"),
-    LawInfo("names", "op time whose component is a guess with a twentieth of all"),
+    LawInfo("names", "op time whose component is a guess or not known with a twentieth of all"),
     LawInfo("hosts_end_together", "the last device work of a host with that of the others"),
     LawInfo(
         "tokens",
