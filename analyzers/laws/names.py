@@ -33,8 +33,8 @@ def names(trace: Trace) -> Law:
     if unsure <= _MOST:
         return Law(CHECK, "ok", detail, (), *compared)
     told = {"is not known": none, "is guessed": guessed}
-    lead = ", ".join(f"{format_percent(s)} {what}" for what, s in told.items() if s)
-    detail = f"of op time {lead}: {detail}; `--names FILE` names it"
+    lead = " and ".join(f"{format_percent(s)} of op time {what}" for what, s in told.items() if s)
+    detail = f"{lead}: {detail}; `--names FILE` names it"
     return Law(CHECK, "warn", detail, (), *compared)
 
 
