@@ -35,12 +35,16 @@ def find(trace: Trace) -> Hint | None:
 
 
 def _gain_ns(trace: Trace, tax_ns: float) -> float:
-    """What of the step the tax is, which is a part of the op time of the experts' products."""
+    """What of the step the tax is, which is op time of the experts' products on a slow rank.
+
+    Where products run at once on several threads, as much less as they take less time together.
+    """
     products = grouped_gemm(trace).table
-    share = tax_ns / max(float(products["per_step_ns"].sum()), 1.0)
     columns = (products[name].tolist() for name in ("module", "op", "per_step_ns"))
-    savings = (Saving(module, op, ns, ns * share) for module, op, ns in zip(*columns, strict=True))
-    return gain_of(trace, savings).ns
+    whole = gain_of(
+        trace, (Saving(module, op, ns, ns) for module, op, ns in zip(*columns, strict=True))
+    )
+    return tax_ns * whole.union_ns / whole.op_ns if whole.op_ns else tax_ns
 
 
 def _who(row: pd.Series, kind: str) -> str:
