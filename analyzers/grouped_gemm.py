@@ -74,7 +74,7 @@ LEAST_FLOPS = 10**10
 def grouped_gemm(trace: Trace) -> Analysis:
     """Products of the routed experts in the used steps, by call site."""
     view, spec = window(trace), hardware_in(trace)
-    best = _best_dense(costs_of(trace))
+    best = _best_dense(costs_of(trace), expert_products(trace))
     table = _table(trace, view, spec, best)
     schema = view.stated(SCHEMA)
     return Analysis(
@@ -118,9 +118,11 @@ def _table(
     return table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
 
 
-def _best_dense(costs: pd.DataFrame) -> float | None:
+def _best_dense(costs: pd.DataFrame, sites: pd.DataFrame) -> float | None:
     """TFLOP/s of the fastest large product that is not the experts'; None without one."""
-    dense = costs[costs["kind"].eq("gemm") & costs["component"].ne("grouped_gemm")]
+    place = ["module", "op"]
+    is_experts = pd.MultiIndex.from_frame(costs[place]).isin(pd.MultiIndex.from_frame(sites[place]))
+    dense = costs[costs["kind"].eq("gemm") & ~is_experts & costs["component"].ne("grouped_gemm")]
     dense = dense[dense["flops"].ge(LEAST_FLOPS) & dense["self_ns"].gt(0)]
     rates = dense["flops"] * dense["runs"] / dense["self_ns"] / 1e3
     return float(rates.max()) if len(rates) else None

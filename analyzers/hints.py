@@ -5,7 +5,8 @@ Returns: one row per pattern that the trace shows, the largest gain of time firs
          save memory alone, the most first; then those whose gain is not known.
 
 Gains are the most that a change can save: what a pattern costs may be hidden under other work, and
-what replaces it takes time too. They overlap, and must not be added up.
+what replaces it takes time too. They overlap, and must not be added up. Those of ops are of the
+time in which one of the ops runs (`patterns.gain`), and none is more than the step.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def _is_worth_it(hint: Hint, step_ns: float) -> bool:
 
 def _row(hint: Hint, step_ns: float) -> dict[str, object]:
     gain_ns = float("nan") if hint.gain_ns is None else hint.gain_ns
+    if gain_ns > step_ns:  # waits for one rank, in several collectives at once
+        gain_ns = step_ns
     return {
         "hint": hint.name,
         "gain_ns": gain_ns,

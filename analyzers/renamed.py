@@ -12,11 +12,13 @@ import pandas as pd
 from moeprof.analyzers.attribution import programs_of, rules_matched, sums_in_steps, sure_rows
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.evidence import BY_RULE
-from moeprof.tables.name_rule import NameRule
+from moeprof.analyzers.unmatched import told_of_idle
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 _MOST_CHANGES = 5
+WORTH_TELLING = 0.0005
+"""Share of op time that a text shows as more than 0.0 %."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,8 @@ def renamed(trace: Trace) -> Renamed:
     pairs = sums.index.to_frame().astype("str")
     changes = zip(pairs["before"], pairs["after"], sums.tolist(), strict=True)
     deciding = _deciding(trace).take(rows)
-    by_rule = [
-        float(self_ns[deciding == place].sum()) / total_ns
-        for place in range(len(trace.meta.names.rules))
-    ]
+    sums_ns = np.bincount(deciding + 1, self_ns, len(trace.meta.names.rules) + 1)  # 0 for none
+    by_rule = (sums_ns[1:] / total_ns).tolist()
     return Renamed(
         float(parts["share"][parts["is_named"]].sum()),
         tuple(by_rule),
@@ -71,18 +71,11 @@ def described_names(trace: Trace) -> tuple[str, ...]:
         return ()
     found = renamed(trace)
     used = sum(share > 0 for share in found.by_rule)
+    beside = f", {format_percent(found.beside)} more beside them" * (found.beside >= WORTH_TELLING)
     count = f"{used} of {len(names.rules)} rules name {format_percent(found.named)} of op time"
-    idle = (
-        f"rule {number} ({described_rule(rule)}) {_why_idle(trace, number - 1)}"
-        for number, rule in enumerate(names.rules, 1)
-        if not found.by_rule[number - 1]
-    )
-    return (f"{PurePath(names.file).name}: {'; '.join([count, _changes(found), *idle])}",)
-
-
-def described_rule(rule: NameRule) -> str:
-    """The conditions of a rule."""
-    return ", ".join(f"{name} '{text}'" for name, text in rule.conditions.items())
+    idle = told_of_idle(trace, [place for place, share in enumerate(found.by_rule) if not share])
+    told = "; ".join([count + beside, _changes(found), *idle])
+    return (f"{PurePath(names.file).name}: {told}",)
 
 
 def _changes(found: Renamed) -> str:
@@ -94,21 +87,7 @@ def _changes(found: Renamed) -> str:
     ]
     if more := found.changes[_MOST_CHANGES:]:
         told.append(f"{len(more)} more {format_percent(sum(share for *_, share in more))}")
-    beside = f" ({format_percent(found.beside)} of op time goes with neighbours of what they name)"
-    return f"changed: {', '.join(told)}{beside if found.beside else ''}"
-
-
-def _why_idle(trace: Trace, place: int) -> str:
-    """Why a rule names no op time."""
-    found = [
-        places for by_op in rules_matched(trace).values() for places in by_op.values()
-        if place in places
-    ]  # fmt: skip
-    if not found:
-        return "matches nothing"
-    if all(places[0] != place for places in found):
-        return "matches only what rules before it name"
-    return "names no op that ran by itself in the steps"
+    return f"changed: {', '.join(told)}"
 
 
 def _without_rules(trace: Trace) -> np.ndarray:
@@ -124,8 +103,8 @@ def _deciding(trace: Trace) -> np.ndarray:
 
 
 def _places(trace: Trace) -> Iterator[int]:
-    matches = rules_matched(trace)
+    deciding = rules_matched(trace).deciding
     modules, ops = trace.hlo_ops["module"].tolist(), trace.hlo_ops["op"].tolist()
     for module, op in zip(modules, ops, strict=True):
-        yield matches.get(module, {}).get(op, (-1,))[0]
+        yield deciding.get(module, {}).get(op, -1)
     yield -1

@@ -52,8 +52,8 @@ def step_row(document: ComparisonDocument) -> Row | None:
 
 
 def step_parts(document: ComparisonDocument) -> list[Row]:
-    """The times that add up to the step, the largest change first."""
-    rows = document["step"]["rows"][1:]
+    """The times that add up to the step, the largest change first; none that neither run has."""
+    rows = [row for row in document["step"]["rows"][1:] if row["base_ns"] or row["new_ns"]]
     return sorted(rows, key=lambda row: (-abs(number(row["change_ns"])), str(row["part"])))
 
 

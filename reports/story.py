@@ -6,6 +6,7 @@ Text and page both start with these; nothing here is computed from anything but 
 
 from __future__ import annotations
 
+import re
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ _SPELLED = {
     "gemm": "GEMM", "mlp": "MLP", "moe": "MoE", "mfu": "MFU", "hfu": "HFU", "flops": "FLOPs",
 }  # fmt: skip
 
+_CHANGED = re.compile(r"\b([a-z_]+) → ([a-z_]+) (?=\d)")
+"""A part that rules changed, in their note."""
 _BETWEEN = {
     "between_idle": "idle between steps",
     "between_other": "other work between",
@@ -305,7 +308,7 @@ def unexplained(document: Document) -> str:
 def named_by(document: Document) -> str:
     """How the parts are known: by what the program says, by its structure, by a guess.
 
-    Where the user gave rules, by these. Empty without a breakdown.
+    Where the user gave rules, by these; what is not known last. Empty without a breakdown.
     """
     found = document["analyses"].get("breakdown", _NO_FINDING)["headline"]
     known = {str(metric["metric"]): metric["value"] for metric in found}
@@ -319,16 +322,24 @@ def named_by(document: Document) -> str:
     shares = {what: share for what, share in told.items() if isinstance(share, float | int)}
     if len(shares) < len(told):
         return ""
+    none = known.get("unattributed_share")
+    if isinstance(none, float | int) and none > 0:
+        shares["not known"] = none
     words = (f"{what} {format_percent(share)}" for what, share in shares.items())
     return f"named {', '.join(words)}"
 
 
 def told_of_names(document: Document) -> str:
-    """What the user's rules name and changed; empty without rules."""
+    """What the user's rules name and changed; empty without rules. Parts as notes have them."""
     names = document["run"].get("names")
     notes = document["analyses"].get("breakdown", _NO_FINDING)["notes"]
     begin = f"{PurePath(names['file']).name}: " if names else ""
     return next((note for note in notes if begin and note.startswith(begin)), "")
+
+
+def with_titles(note: str) -> str:
+    """A note on rules with the parts that changed as bars have them: grouped GEMM → router."""
+    return _CHANGED.sub(lambda found: f"{label(found[1])} → {label(found[2])} ", note)
 
 
 def unknown_parts(document: Document) -> str:

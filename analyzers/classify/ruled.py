@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from moeprof.analyzers.classify.components import LOOPS
-from moeprof.analyzers.classify.rules import Described, matching, require_usable
+from moeprof.analyzers.classify.rules import Described, Subjects, require_usable
 from moeprof.analyzers.classify.told import best_frames, best_name, source_of
 from moeprof.hlo.program import Op, Program
-from moeprof.tables.name_rule import NameRule, NameRules
+from moeprof.tables.name_rule import NameRules
 
-Matches = Mapping[int, Mapping[str, tuple[int, ...]]]
-"""By program and op the places of the rules that match it, the first first; else no entry."""
 _GIVEN = frozenset({"parameter", "constant"})  # they do no work
+
+
+@dataclass(frozen=True)
+class Matches:
+    """``deciding`` is the place of the first rule that matches an op, by program and op.
+
+    ``matching`` are the places of all rules that match any op, ``first`` of those that do so first.
+    ``subjects`` are what they looked at, by program.
+    """
+
+    deciding: Mapping[int, Mapping[str, int]]
+    matching: frozenset[int]
+    first: frozenset[int]
+    subjects: Mapping[int, Subjects]
 
 
 def matches_of(programs: Mapping[int, Program], names: NameRules) -> Matches:
@@ -22,33 +37,33 @@ def matches_of(programs: Mapping[int, Program], names: NameRules) -> Matches:
         SpecError: a rule cannot be used.
     """
     require_usable(names.rules, names.file)
-    return {module: _matches(program, names.rules) for module, program in programs.items()}
+    deciding: dict[int, dict[str, int]] = {}
+    matching: set[int] = set()
+    subjects: dict[int, Subjects] = {}
+    for module, program in programs.items() if names.rules else ():
+        ops = [op for op in program.ops.values() if op.opcode not in _GIVEN]
+        mine = subjects[module] = Subjects([_described(program, op) for op in ops])
+        is_loop = np.array([op.opcode in LOOPS for op in ops], bool)
+        first = np.full(len(ops), -1)
+        for place, rule in enumerate(names.rules):
+            holds = mine.holding(rule)
+            if not rule.op:  # a loop's own time is that of no op of its body: only by its name
+                holds &= ~is_loop
+            if holds.any():
+                matching.add(place)
+                first[holds & (first < 0)] = place
+        found = zip(ops, first.tolist(), strict=True)
+        deciding[module] = {op.name: place for op, place in found if place >= 0}
+    used = frozenset(place for found in deciding.values() for place in found.values())
+    return Matches(deciding, frozenset(matching), used, subjects)
 
 
 def named_by(names: NameRules, matches: Matches) -> dict[int, dict[str, str]]:
     """The component of each op that a rule names, by program and op: that of its first rule."""
     return {
-        module: {op: names.rules[places[0]].component for op, places in found.items()}
-        for module, found in matches.items()
+        module: {op: names.rules[place].component for op, place in found.items()}
+        for module, found in matches.deciding.items()
     }
-
-
-def _matches(program: Program, rules: tuple[NameRule, ...]) -> dict[str, tuple[int, ...]]:
-    if not rules:
-        return {}
-    found = {
-        op.name: _places(program, rules, op)
-        for op in program.ops.values()
-        if op.opcode not in _GIVEN
-    }
-    return {name: places for name, places in found.items() if places}
-
-
-def _places(program: Program, rules: tuple[NameRule, ...], op: Op) -> tuple[int, ...]:
-    places = matching(rules, _described(program, op))
-    if op.opcode in LOOPS:  # its own time is that of no op of its body: only by its name
-        return tuple(place for place in places if rules[place].op)
-    return places
 
 
 def _described(program: Program, op: Op) -> Described:

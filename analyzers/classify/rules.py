@@ -1,13 +1,19 @@
-"""Which of a user's rules match an op, and what is wrong with a rule that cannot be used."""
+"""Which of a user's rules match which ops, and what is wrong with a rule that cannot be used.
+
+Regular expressions are RE2's, through pyarrow, which has it: they take time linear in the text,
+where Python's own may take for ever on a pattern such as ``(a+)+$``, and nothing can stop them.
+"""
 
 from __future__ import annotations
 
 import difflib
-import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from moeprof.analyzers.classify.components import MEANINGS
 from moeprof.analyzers.classify.names import scopes
@@ -18,7 +24,11 @@ from moeprof.tables.op_names import op_name_parts
 
 NAMEABLE = tuple(n for n in MEANINGS if n not in ("loop_gaps", "other", "unattributed"))
 """Components that a rule may give: those that say which part of the step an op is."""
+CONDITIONS = ("scope", "function", "source", "op")
 _SOURCE = re.compile(r"(?:\./)*(?P<file>[^:]+)(?::(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?)?")
+_BEYOND = ("perl operator", "escape sequence")  # what RE2 calls lookarounds and back references
+Bools = npt.NDArray[np.bool_]
+Known = TypeVar("Known", str, tuple[Frame, ...])
 
 
 class Lines(NamedTuple):
@@ -39,9 +49,83 @@ class Described:
     source: str
 
 
-def matching(rules: Sequence[NameRule], op: Described) -> tuple[int, ...]:
-    """Places of the rules of which every condition holds, in the order of the rules."""
-    return tuple(place for place, rule in enumerate(rules) if _holds(rule, op))
+class Subjects:
+    """The ops of a program as rules look at them: a condition reads each distinct text once."""
+
+    def __init__(self, ops: Sequence[Described]) -> None:
+        """Look at these, in this order."""
+        self.count = len(ops)
+        self._ops = _Texts((op.op for op in ops), lambda name: (name,))
+        self._paths = _Texts((op.op_name for op in ops), _paths)
+        self._functions = _Texts(
+            (op.frames for op in ops), lambda frames: tuple(f".{f.function}" for f in frames)
+        )
+        self._sources = _Texts((op.source for op in ops), lambda line: (line,) if line else ())
+
+    def holding(self, rule: NameRule) -> Bools:
+        """On which of the ops every condition of a rule holds."""
+        parts = [self.meeting(name, text) for name, text in rule.conditions.items()]
+        return np.logical_and.reduce(parts) if parts else np.zeros(self.count, bool)
+
+    def meeting(self, condition: str, text: str) -> Bools:
+        """On which of the ops one condition holds."""
+        if condition == "op":
+            return self._ops.where(lambda names: searched(names, rf"\A(?:{text})\z"))
+        if condition == "scope":
+            return self._paths.where(lambda paths: searched(paths, text))
+        if condition == "function":  # be it in a class or another function
+            return self._functions.where(
+                lambda names: np.array([name.endswith(f".{text}") for name in names], bool)
+            )
+        wanted = lines_of(text)
+        return self._sources.where(lambda lines: np.array([_is_at(wanted, x) for x in lines], bool))
+
+    def texts(self, condition: str) -> Sequence[str]:
+        """The distinct texts that a condition looks at; none where the profile keeps no such."""
+        return {
+            "op": self._ops.texts,
+            "scope": self._paths.texts,
+            "function": self._functions.texts,
+            "source": self._sources.texts,
+        }[condition]
+
+
+class _Texts(Generic[Known]):
+    """Distinct texts of what ops have of one kind, and which of them each op has."""
+
+    def __init__(self, of_ops: Iterable[Known], read: Callable[[Known], tuple[str, ...]]) -> None:
+        places: dict[Known, int] = {}
+        self._of_op = np.array([places.setdefault(known, len(places)) for known in of_ops], int)
+        numbers: dict[str, int] = {}
+        pairs = [
+            (place, numbers.setdefault(text, len(numbers)))
+            for known, place in places.items()
+            for text in read(known)
+        ]
+        self._owners = np.array([owner for owner, _ in pairs], int)
+        self._numbers = np.array([number for _, number in pairs], int)
+        self._count = len(places)
+        self.texts = list(numbers)
+
+    def where(self, tell: Callable[[list[str]], Bools]) -> Bools:
+        """Which ops have a text of which `tell` says so."""
+        is_told = tell(self.texts)[self._numbers] if self.texts else np.zeros(0, bool)
+        found = np.zeros(self._count, bool)
+        found[self._owners[is_told]] = True
+        return found[self._of_op] if len(self._of_op) else np.zeros(0, bool)
+
+
+def searched(texts: Sequence[str], pattern: str) -> Bools:
+    """Which texts a regular expression is found in.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.match_substring_regex(pa.array(texts, pa.string()), pattern)
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
 
 def fault_of(rule: NameRule) -> str:
@@ -52,12 +136,9 @@ def fault_of(rule: NameRule) -> str:
     if not rule.conditions:
         return "expected one of scope, function, source and op, found none"
     for name in ("scope", "op"):
-        try:
-            re.compile(getattr(rule, name))
-        except (re.error, RecursionError, OverflowError) as error:
-            found = f"{getattr(rule, name)!r} ({error})"
-            return f"{name}: expected a regular expression, found {found}"
-    if rule.source and _lines(rule.source) is None:
+        if fault := _fault_of_pattern(getattr(rule, name)):
+            return f"{name}: expected a regular expression, found {fault}"
+    if rule.source and lines_of(rule.source) is None:
         expected = "file.py, file.py:12 or file.py:12-20"
         return f"source: expected {expected}, found {rule.source!r}"
     return ""
@@ -74,21 +155,30 @@ def require_usable(rules: Sequence[NameRule], file: str) -> None:
             raise SpecError(f"{file}: rule {number}: {fault}. Correct the rule.")
 
 
-def _holds(rule: NameRule, op: Described) -> bool:
-    return (
-        (not rule.op or re.fullmatch(rule.op, op.op) is not None)
-        and (not rule.scope or _is_in_scope(rule.scope, op.op_name))
-        and (not rule.function or _is_in_function(rule.function, op.frames))
-        and (not rule.source or _is_at(rule.source, op.source))
-    )
+def lines_of(source: str) -> Lines | None:
+    """The lines that a rule names; None where it names none."""
+    found = _SOURCE.fullmatch(source)
+    if found is None:
+        return None
+    first = int(found["first"]) if found["first"] else 0
+    last = int(found["last"]) if found["last"] else first if found["first"] else 1 << 62
+    is_range = first <= last and (found["first"] is None or first > 0)
+    return Lines(found["file"], first, last) if is_range else None
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _is_in_scope(pattern: str, op_name: str) -> bool:
-    return any(re.search(pattern, path) for path in _paths(op_name))
+def _fault_of_pattern(pattern: str) -> str:
+    """What is found in the place of a regular expression, and why; empty where it is one."""
+    try:
+        searched([""], pattern)
+    except ValueError as error:
+        reason = str(error).partition("regular expression: ")[2] or "no text of UTF-8"
+        reason = reason.partition(": ")[0]  # then the pattern again
+        if any(word in reason for word in _BEYOND):
+            reason += "; look-around and back references are not taken, as they may run for ever"
+        return f"{pattern!r}: {reason}"
+    return ""
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def _paths(op_name: str) -> tuple[str, ...]:
     """The op_name, and the path of each of its parts without the wrappers of derivatives.
 
@@ -101,28 +191,9 @@ def _paths(op_name: str) -> tuple[str, ...]:
     return (op_name, *plain)
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _is_in_function(function: str, frames: tuple[Frame, ...]) -> bool:
-    """Whether a frame is of the function, be it in a class or another function."""
-    return any(f".{frame.function}".endswith(f".{function}") for frame in frames)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _is_at(source: str, line: str) -> bool:
-    wanted = _lines(source)
+def _is_at(wanted: Lines | None, line: str) -> bool:
     file, _, number = line.rpartition(":")
     if wanted is None or not file:
         return False
     is_file = file == wanted.file or file.endswith(f"/{wanted.file}")
     return is_file and wanted.first <= int(number) <= wanted.last
-
-
-def _lines(source: str) -> Lines | None:
-    """The lines that a rule names; None where it names none."""
-    found = _SOURCE.fullmatch(source)
-    if found is None:
-        return None
-    first = int(found["first"]) if found["first"] else 0
-    last = int(found["last"]) if found["last"] else first if found["first"] else 1 << 62
-    is_range = first <= last and (found["first"] is None or first > 0)
-    return Lines(found["file"], first, last) if is_range else None

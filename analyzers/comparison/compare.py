@@ -25,7 +25,7 @@ from moeprof.analyzers.comparison.step_change import (
 )
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES, memory_difference
 from moeprof.analyzers.laws import laws_of
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, without_names
 
 _NEEDED = {
     "step": ("step_time", "timeline"),
@@ -76,8 +76,15 @@ def compare(base: Trace, new: Trace) -> Comparison:
             rows = _without_waits(rows)
     memory, buffers = MEMORY_CHANGES.frame(), BUFFER_CHANGES.frame()
     if not why["memory"]:
-        memory, buffers = memory_changes(base, new), memory_difference(base, new)
+        memory, buffers = memory_changes(base, new), _buffers(base, new)
     return Comparison(step, rows, memory, buffers, tuple(notes))
+
+
+def _buffers(base: Trace, new: Trace) -> pd.DataFrame:
+    """What lies in memory; where rules differ by kind and shape alone, as no rule names them."""
+    if not unlike_rules(base, new):
+        return memory_difference(base, new)
+    return memory_difference(without_names(base), without_names(new), by_component=False)
 
 
 def _reason(base: Trace, new: Trace, part: str) -> str:

@@ -23,12 +23,16 @@ def notes_on_runs(base: Trace, new: Trace) -> tuple[str, ...]:
         for name, first, second in ((name, fact(base), fact(new)) for name, fact in _FACTS.items())
         if first != second
     ]
-    named = [
-        f"{side}: {note}"
-        for side, trace in (("base", base), ("new", new))
-        for note in described_names(trace)
-    ]
-    return (*told, *named, *_noise_notes(base, new))
+    return (*told, *_names(base, new), *_noise_notes(base, new))
+
+
+def _names(base: Trace, new: Trace) -> list[str]:
+    """What the user's rules name on each side, once where that is the same."""
+    sides: dict[str, list[str]] = {}
+    for side, trace in (("base", base), ("new", new)):
+        for note in described_names(trace):
+            sides.setdefault(note, []).append(side)
+    return [f"{' and '.join(names)}: {note}" for note, names in sides.items()]
 
 
 def unlike_rules(base: Trace, new: Trace) -> str:
@@ -48,6 +52,12 @@ def unlike_attribution(base: Trace, new: Trace) -> str:
 
     Work that is unattributed in one run alone would look like work that came or went.
     """
+    bare = [side for side, trace in (("base", base), ("new", new)) if not _has_program(trace)]
+    if len(bare) == 1:
+        return (
+            f"components are not compared: {bare[0]} has no compiled program, so nothing tells "
+            "what its ops are; compare .xplane.pb files, which hold theirs"
+        )
     shares = [_attributed_share(trace) for trace in (base, new)]
     if abs(shares[0] - shares[1]) <= _UNLIKE:
         return ""
@@ -57,6 +67,11 @@ def unlike_attribution(base: Trace, new: Trace) -> str:
         f"base and {told[1]} in new: changes would be of what is known, not of what is done; "
         "compare .xplane.pb files that hold their programs"
     )
+
+
+def _has_program(trace: Trace) -> bool:
+    """Whether the profile tells more of an op than its name, as a JSON trace does not."""
+    return bool(trace.hlo_ops["opcode"].ne("").any())
 
 
 def _attributed_share(trace: Trace) -> float:

@@ -41,6 +41,7 @@ _ADDED = frozenset(
 _COUNTED = re.compile(r"(?:\.\d+)+$")
 """What XLA adds where it makes a name of an instruction: ``broadcast.178``."""
 _NUMBER = re.compile(r"\d+")
+_NO_SHAPE = "[]"  # of an op that a profile keeps no more than the name of
 _TEMPLATE = re.compile(r"[<(].*", re.DOTALL)
 _SEPARATORS = re.compile(r"[_.\-#x]*(?:#[_.\-#x]*)+")
 
@@ -97,7 +98,7 @@ def _signed(row: int, op: Op, program: Program) -> dict[str, object]:
         "row": row,
         "scope": scope_of(op.op_name),
         "op": done,
-        "shape": op.shape,
+        "shape": "" if op.shape == _NO_SHAPE else op.shape,
         "operand_shapes": ";".join(operands),
         "opcode": op.base_opcode,
         "role": role_of(done, op.base_opcode),

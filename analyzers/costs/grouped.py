@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.attribution import programs_of, rules_matched
 from moeprof.analyzers.buffers.filled import filled
 from moeprof.analyzers.classify.ragged import dense_fallback
+from moeprof.analyzers.classify.ruled import named_by
 from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
@@ -69,15 +70,27 @@ def expert_products(trace: Trace) -> pd.DataFrame:
     """`SITES`: the products of the routed experts that ran. Kept for the last two traces.
 
     Of an op with several products the largest names the dimensions; ``needed`` counts them all.
+    A ragged product is one whatever the user calls it: a name changes nothing of what an op does.
     """
     costs, programs = costs_of(trace), programs_of(trace)
-    costs = costs[costs["component"].eq("grouped_gemm") & costs["kind"].ne("other")]
+    is_experts = costs["component"].eq("grouped_gemm") | _are_ragged(trace, costs)
+    costs = costs[is_experts & costs["kind"].ne("other")]
     seen = []
     for module, name, phase in zip(costs["module"], costs["op"], costs["phase"], strict=True):
         op = programs[int(module)].ops[str(name)]
         seen.append(_seen(programs[int(module)], int(module), op, str(phase)))
     counts = {module: _row_counts(seen, module) for module in {site.module for site in seen}}
     return SITES.frame([_named(site, counts[site.module]) for site in seen])
+
+
+def _are_ragged(trace: Trace, costs: pd.DataFrame) -> pd.Series:
+    """Which of `COSTS` that a rule of the user names otherwise are products by groups of rows."""
+    named, programs = named_by(trace.meta.names, rules_matched(trace)), programs_of(trace)
+    found = [
+        op in named.get(module, {}) and _form(programs[module], programs[module].ops[op]) != BATCHED
+        for module, op in zip(costs["module"].tolist(), costs["op"].tolist(), strict=True)
+    ]
+    return pd.Series(found, index=costs.index, dtype="bool")
 
 
 def used_rows(trace: Trace) -> pd.Series:

@@ -28,18 +28,22 @@ BUFFER_CHANGES = Schema(
     ),
 )
 _KEYS = ["content", "component", "shape"]
+_NO_COMPONENT = ""
 
 
-def memory_difference(base: Trace, new: Trace) -> pd.DataFrame:
+def memory_difference(base: Trace, new: Trace, *, by_component: bool = True) -> pd.DataFrame:
     """`BUFFER_CHANGES` of the step's programs, what grew most first; empty where one is unknown.
 
     Of a compiler's dump it is the program that needs most memory. The rows sum to the change of
-    the programs' peaks.
+    the programs' peaks. Where the parts of the two have names of different rules they are matched
+    without ``by_component``, and none is told.
     """
     before, after = (peak_of(trace, main_module(trace)) for trace in (base, new))
     if before is None or after is None:
         return BUFFER_CHANGES.frame()
-    return difference_of_peaks(before.table, after.table)
+    if by_component:
+        return difference_of_peaks(before.table, after.table)
+    return difference_of_peaks(*(p.table.assign(component=_NO_COMPONENT) for p in (before, after)))
 
 
 def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

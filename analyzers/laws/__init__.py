@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
+from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.laws import time
 from moeprof.analyzers.laws.bounds import shares
 from moeprof.analyzers.laws.bytes_known import bytes_known
@@ -33,8 +34,13 @@ LAWS: tuple[Callable[[Trace], Law], ...] = (
 
 
 def laws_over(trace: Trace, findings: Mapping[str, Analysis]) -> tuple[Law, ...]:
-    """The trust record of answers: the laws of their trace, and those of the figures themselves."""
-    return _in_order((*laws_of(trace), shares(findings)))
+    """The trust record of answers: the laws of their trace, and those of the figures themselves.
+
+    Where no question was asked, as of the sides of a comparison, the figures are of the breakdown,
+    which laws of the trace look at too: every view of a run makes as many checks.
+    """
+    asked = findings or {"breakdown": breakdown(trace)}
+    return _in_order((*laws_of(trace), shares(asked)))
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""Names: the parts of the step are named, not guessed."""
+"""Names: the parts of the step are named, neither guessed nor unknown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from moeprof.units import format_percent
 
 CHECK = "names"
 _MOST = 0.05
-"""Of op time: what may be guessed before a comparison of parts is one of guesses."""
+"""Of op time: what may be guessed or unknown before a comparison of parts is one of guesses."""
 
 
 def names(trace: Trace) -> Law:
-    """Whether at most a twentieth of op time has a part that is a guess."""
+    """Whether at most a twentieth of op time has a part that is a guess, or none."""
     known = {metric.metric: metric.value for metric in breakdown(trace).headline}
     shares = [known.get(name) for name in _TOLD]
     if any(not isinstance(share, float) for share in shares):
@@ -28,10 +28,14 @@ def names(trace: Trace) -> Law:
     if isinstance(by_rules, float):
         detail = f"by your rules {format_percent(by_rules)}, {detail}"
     detail = f"named {detail}"
-    if guessed > _MOST:
-        detail += "; `--names FILE` names what is guessed"
-    verdict = "warn" if guessed > _MOST else "ok"
-    return Law(CHECK, verdict, detail, (), _MOST, guessed, "share guessed at most")  # type: ignore[arg-type]
+    unsure = guessed + none
+    compared = (_MOST, unsure, "share guessed or not known at most")
+    if unsure <= _MOST:
+        return Law(CHECK, "ok", detail, (), *compared)
+    told = {"is not known": none, "is guessed": guessed}
+    lead = " and ".join(f"{format_percent(s)} of op time {what}" for what, s in told.items() if s)
+    detail = f"{lead}: {detail}; `--names FILE` names it"
+    return Law(CHECK, "warn", detail, (), *compared)
 
 
 _TOLD = (

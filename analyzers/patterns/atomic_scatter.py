@@ -8,8 +8,9 @@ pipeline and in this package's model does so.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import MOE
+from moeprof.analyzers.patterns.gain import gain_of
 from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.tables.trace import Trace
@@ -25,17 +26,17 @@ def find(trace: Trace) -> Hint | None:
     found = [run for run in ran(trace) if run.component in MOE and _adds_rows(run)]
     if not found:
         return None
-    cost_ns = sum(run.per_step_ns for run in found)
+    gain = gain_of(trace, map(saved_whole, found))
     largest = found[0]
     return Hint(
         "atomic_scatter",
-        f"{len(found)} scatter-add(s) of token rows take {format_ns(cost_ns)} "
+        f"{len(found)} scatter-add(s) of token rows take {format_ns(gain.op_ns)} "
         f"{window(trace).each}; the largest, {largest.op.name}, "
-        f"{format_ns(largest.per_step_ns)} in {largest.component}, {largest.phase}",
+        f"{format_ns(largest.per_step_ns)} in {largest.component}, {largest.phase}{gain.told}",
         "write the backward of the gather as a gather by the inverse permutation and a sum over "
         "the top-k (jax.custom_vjp), or state unique_indices=True where each row has one reader",
         "ops",
-        gain_ns=cost_ns,
+        gain_ns=gain.ns,
     )
 
 

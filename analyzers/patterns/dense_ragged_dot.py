@@ -6,6 +6,8 @@ experts: G times the products and the memory. An upgrade of JAX may change which
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from moeprof.analyzers.classify.ragged import dense_fallback
@@ -14,8 +16,9 @@ from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.heap.at_peak import peak_of
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.patterns.gain import Saving, gain_of
 from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import ran
+from moeprof.analyzers.patterns.op_times import ran, saved_whole
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
@@ -30,7 +33,9 @@ def find(trace: Trace) -> Hint | None:
     wasted_ns = float(dense["wasted_ns"].sum())
     empty_ns = float((dense["per_step_ns"] - dense["wasted_ns"]).mul(dense["padding"]).sum())
     unread = table[table["form"].eq(FALLBACK) & table["groups"].lt(0)]
-    unread_ns, copies_ns = float(unread["per_step_ns"].sum()), _copies_ns(trace)
+    unread_ns, copies = float(unread["per_step_ns"].sum()), list(_copies(trace))
+    copies_ns = sum(copy.saved_ns for copy in copies)
+    gain = gain_of(trace, [*_products(dense), *_products(unread), *copies])
     size = _held_bytes(trace)
     told = [
         f"{len(dense)} product(s) of the experts are dense fallbacks of ragged_dot over "
@@ -46,24 +51,31 @@ def find(trace: Trace) -> Hint | None:
     ]
     return Hint(
         "dense_ragged_dot",
-        "; ".join(text for text in told if text),
+        "; ".join(text for text in told if text) + gain.told,
         "use a grouped GEMM (moeprof.kernels, Primus-Turbo, Megablox, tokamax), or a version and "
         "flags of JAX with a native ragged_dot",
         "grouped_gemm",
-        gain_ns=wasted_ns + empty_ns + copies_ns + unread_ns,
+        gain_ns=gain.ns,
         gain_bytes=size or None,
         source="marin-community/marin#5394",
     )
 
 
-def _copies_ns(trace: Trace) -> float:
-    """Time of the ops that only write rows repeated and masked for each expert."""
-    return sum(
-        run.per_step_ns
-        for run in ran(trace)
-        if run.op.name in dense_fallback(run.program).arrays
-        and run.op.name not in dense_fallback(run.program).products
-    )
+def _products(table: pd.DataFrame) -> Iterator[Saving]:
+    """What is wasted on other experts' rows and on empty ones; all where that is not known."""
+    wasted_ns, padding = table["wasted_ns"].fillna(0.0), table["padding"].fillna(0.0)
+    saved_ns = wasted_ns + (table["per_step_ns"] - wasted_ns) * padding
+    saved_ns = saved_ns.where(table["groups"] > 1, table["per_step_ns"])
+    columns = (table[name].tolist() for name in ("module", "op", "per_step_ns"))
+    yield from map(Saving, *columns, saved_ns.tolist())
+
+
+def _copies(trace: Trace) -> Iterator[Saving]:
+    """The ops that only write rows repeated and masked for each expert."""
+    for run in ran(trace):
+        found = dense_fallback(run.program)
+        if run.op.name in found.arrays and run.op.name not in found.products:
+            yield saved_whole(run)
 
 
 def _held_bytes(trace: Trace) -> int:

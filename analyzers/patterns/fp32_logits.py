@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
+from moeprof.analyzers.patterns.gain import gain_of
 from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of
@@ -30,16 +31,16 @@ def find(trace: Trace) -> Hint | None:
     if not found:
         return None
     run, size = max(found, key=lambda pair: pair[1])
-    cost_ns = sum(each.per_step_ns for each, _ in found)
+    gain = gain_of(trace, (saved_whole(each) for each, _ in found))
     return Hint(
         "fp32_logits",
         f"{len(found)} op(s) of the head and the loss write logits in float32, up to "
-        f"{format_bytes(size)} ({run.op.name}); they take {format_ns(cost_ns)} "
-        f"{window(trace).each}",
+        f"{format_bytes(size)} ({run.op.name}); they take {format_ns(gain.op_ns)} "
+        f"{window(trace).each}{gain.told}",
         "keep logits in bfloat16 and cast inside the loss (MaxText: logits_dot_in_fp32=False, "
         "cast_logits_to_fp32=False), or compute the loss in tiles of the vocabulary",
         "memory",
-        gain_ns=cost_ns / 2,  # bound by memory traffic, of which half is left
+        gain_ns=gain.ns / 2,  # bound by memory traffic, of which half is left
         gain_bytes=size // 2,
     )
 

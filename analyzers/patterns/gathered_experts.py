@@ -9,8 +9,10 @@ all-gather makes the experts' dimension of a weight larger and grouped products 
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import classes_of
+from moeprof.analyzers.costs.grouped import expert_products
+from moeprof.analyzers.patterns.gain import gain_of
 from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import VIEWS, Op, Program
 from moeprof.tables.trace import Trace
@@ -24,24 +26,28 @@ def find(trace: Trace) -> Hint | None:
     gathers = [r for r in ran(trace) if "all-gather" in r.program.opcodes(r.op)]
     if not gathers:
         return None
-    classes = classes_of(trace)
+    classes, sites = classes_of(trace), expert_products(trace)
     products = classes[classes["component"].eq("grouped_gemm")]
-    readers = set(zip(products["module"], products["op"], strict=True))
+    readers = {
+        place
+        for table in (products, sites)
+        for place in zip(table["module"].tolist(), table["op"].tolist(), strict=True)
+    }
     found = [run for run in gathers if _gathers_experts(run, readers)]
     if not found:
         return None
-    cost_ns = sum(run.per_step_ns for run in found)
+    gain = gain_of(trace, map(saved_whole, found))
     size = max(run.op.size_bytes for run in found)
     each = f", up to {format_bytes(size)} each" if size >= 0 else ""
     return Hint(
         "gathered_experts",
         f"{len(found)} all-gather(s) bring the weights of all experts to every rank{each}: "
-        f"{format_ns(cost_ns)} {window(trace).each}, their gradients' "
-        "reduce-scatters aside; tokens stay where they are",
+        f"{format_ns(gain.op_ns)} {window(trace).each}, their gradients' "
+        f"reduce-scatters aside; tokens stay where they are{gain.told}",
         "send tokens instead: write dispatch and combine as explicit all-to-alls (shard_map, "
         "ragged_all_to_all or DeepEP), or constrain the dispatched tokens to the expert axis",
         "collectives",
-        gain_ns=cost_ns,
+        gain_ns=gain.ns,
         source="MaxText 0.2.5 does so with EP and a capacity factor",
     )
 

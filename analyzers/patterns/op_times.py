@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
+from moeprof.analyzers.patterns.gain import Saving
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import Trace
@@ -24,6 +25,11 @@ class RunOp(NamedTuple):
     component: str
     phase: str
     per_step_ns: float
+
+
+def saved_whole(run: RunOp) -> Saving:
+    """The saving of a change without which the op would not run at all."""
+    return Saving(run.module, run.op.name, run.per_step_ns, run.per_step_ns)
 
 
 def ran(trace: Trace) -> Iterator[RunOp]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.patterns.gain import gain_of
 from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran
+from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
@@ -22,18 +23,18 @@ def find(trace: Trace) -> Hint | None:
         for run in ran(trace)
         if run.phase == "recompute" and run.component in ("dispatch", "combine") and _exchanges(run)
     ]
-    cost_ns = sum(run.per_step_ns for run in found)
-    if not cost_ns:
+    gain = gain_of(trace, map(saved_whole, found))
+    if not gain.ns:
         return None
     return Hint(
         "recomputed_exchange",
         f"dispatch and combine run again in the backward's recomputation: {len(found)} op(s), "
-        f"{format_ns(cost_ns)} {window(trace).each}",
+        f"{format_ns(gain.op_ns)} {window(trace).each}{gain.told}",
         "save what the exchanges return: name it with jax.ad_checkpoint.checkpoint_name and let "
         "the policy keep it (save_only_these_names; in MaxText a custom remat_policy), which costs "
         "their buffers in every layer",
         "dispatch_combine",
-        gain_ns=cost_ns,
+        gain_ns=gain.ns,
     )
 
 

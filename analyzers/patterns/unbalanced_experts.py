@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.expert_load import EVEN, expert_load
+from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.patterns.gain import Saving, gain_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -28,8 +30,21 @@ def find(trace: Trace) -> Hint | None:
         "balance the routing (auxiliary loss, bias of the gate), or place busy experts on ranks "
         "with idle ones",
         "expert_load",
-        gain_ns=float(table["tax_ns"].sum()) if known else None,
+        gain_ns=_gain_ns(trace, float(table["tax_ns"].sum())) if known else None,
     )
+
+
+def _gain_ns(trace: Trace, tax_ns: float) -> float:
+    """What of the step the tax is, which is op time of the experts' products on a slow rank.
+
+    Where products run at once on several threads, as much less as they take less time together.
+    """
+    products = grouped_gemm(trace).table
+    columns = (products[name].tolist() for name in ("module", "op", "per_step_ns"))
+    whole = gain_of(
+        trace, (Saving(module, op, ns, ns) for module, op, ns in zip(*columns, strict=True))
+    )
+    return tax_ns * whole.union_ns / whole.op_ns if whole.op_ns else tax_ns
 
 
 def _who(row: pd.Series, kind: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from moeprof.own_process import module_command
 
 TIMEOUT_S = 60.0
 PARTS = ("kernels", "native", "gpu_library", "gpu", "devices")
@@ -31,7 +32,7 @@ def probe_machine(timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__],
+            module_command("moeprof.capture.probe"),
             capture_output=True,
             text=True,
             env=environment,

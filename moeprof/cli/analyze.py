@@ -72,5 +72,6 @@ def _show(document: Document, only: tuple[str, ...]) -> None:
     console = Console(highlight=False)
     console.print(text.overview(document), soft_wrap=True)
     console.print()
-    width = max(console.width, text.WIDTH) if console.is_terminal else text.WIDTH
+    # rich takes COLUMNS where it is set, the terminal's width, else 80
+    width = max(console.width, text.WIDTH)
     console.print(text.tables(document, only, width), soft_wrap=True)

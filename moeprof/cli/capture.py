@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.name_rules import names_parts
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from moeprof.capture.options import CaptureOptions
     from moeprof.capture.profiler_options import ProfilerSettings
+    from moeprof.tables.name_rule import NameRules
 
 
 def _say(line: str) -> None:
@@ -79,6 +81,7 @@ def _profiler(
     help="Profiler option.",
 )
 @click.option("--no-report", is_flag=True, help="Write the run folder only.")
+@names_parts
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -92,6 +95,7 @@ def command(
     export_timeout: float | None,
     profiler: ProfilerSettings,
     no_report: bool,
+    names: NameRules | None,
     is_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -124,7 +128,7 @@ def command(
         export_timeout_s=export_timeout,
         profiler=profiler,
     )
-    sys.exit(_run(["-m", script] if is_module else [script], arguments, options, no_report))
+    sys.exit(_run(["-m", script] if is_module else [script], arguments, options, no_report, names))
 
 
 def _claim(out: Path | None, script: str) -> Path:
@@ -137,7 +141,11 @@ def _claim(out: Path | None, script: str) -> Path:
 
 
 def _run(
-    target: list[str], arguments: tuple[str, ...], options: CaptureOptions, no_report: bool
+    target: list[str],
+    arguments: tuple[str, ...],
+    options: CaptureOptions,
+    no_report: bool,
+    names: NameRules | None,
 ) -> int:
     """Run it, say how it ended and where the results lie; the script's exit code."""
     from moeprof.capture.launch import run_script
@@ -155,7 +163,7 @@ def _run(
     if no_report or outcome.process_index != 0 or not has_profiles:
         click.echo(f"Run  {_shown(options.run_dir)}")
     else:
-        _report(options.run_dir)
+        _report(options.run_dir, names)
     return outcome.exit_code
 
 
@@ -167,7 +175,7 @@ def _require_wrapt() -> None:
         )
 
 
-def _report(run_dir: Path) -> None:
+def _report(run_dir: Path, names: NameRules | None) -> None:
     """Print the summary and write the page; a failure here is one line, the run stays."""
     try:
         from rich.console import Console
@@ -177,7 +185,7 @@ def _report(run_dir: Path) -> None:
         from moeprof.reports.pages.run import write_page
         from moeprof.reports.terminal import run as text
 
-        document = read_document(run_dir, is_drawn=True)
+        document = read_document(run_dir, names=names, is_drawn=True)
         summary = text.summary(document)
         with working("writing the page"):
             write_page([document], run_dir / "report.html")

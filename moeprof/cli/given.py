@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import click
 from click.core import ParameterSource
 
+from moeprof.tables.name_rule import NameRules
+
 
 def given_words(ctx: click.Context, leave_out: Sequence[str]) -> list[str]:
     """Options that stood on the command line with their values, in the order of the help text.
@@ -20,6 +22,8 @@ def given_words(ctx: click.Context, leave_out: Sequence[str]) -> list[str]:
         if not isinstance(option, click.Option) or name in leave_out or not is_given:
             continue
         value, flag = ctx.params[name], option.opts[-1]
+        if isinstance(value, NameRules):
+            value = value.file
         if option.is_flag:
             words.append(flag)
         elif option.multiple:

@@ -9,6 +9,7 @@ import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.given import given_words
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
@@ -23,6 +24,7 @@ from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
     from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
+    from moeprof.tables.name_rule import NameRules
 
 _ALL = "all"
 
@@ -55,6 +57,7 @@ _ALL = "all"
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write one self-contained HTML page as well.",
 )
+@names_parts
 @selects
 @click.pass_context
 def command(
@@ -69,6 +72,7 @@ def command(
     html: Path | None,
     session: str | None,
     hosts: tuple[str, ...],
+    names: NameRules | None,
     **work: Unpack[StageOptions],
 ) -> None:
     """The bubble of a pipeline: projected from its schedule, measured from a run, drawn.
@@ -92,6 +96,8 @@ def command(
         raise click.UsageError("--stages and --microbatches belong together.")
     if stages is None and path is None:
         raise click.UsageError("Say what to show: --stages and --microbatches, --run, or both.")
+    if names is not None and path is None:
+        raise click.UsageError("--names is for the parts of a run: --run.")
     if html is not None:
         refuse_other_than_a_page(html, "--html", [path] if path is not None else [])
     from moeprof.reports.pipeline_document import SCHEMA, to_json
@@ -109,7 +115,7 @@ def command(
                 document["projected"] = _projected(schedule, shape, work)
     is_cut = False
     if path is not None:
-        document["measured"], is_cut = _measured(path, iteration, session, hosts)
+        document["measured"], is_cut = _measured(path, iteration, session, hosts, names)
     document["arguments"] = given_words(ctx, ("as_json", "html"))
     if html is not None:
         from moeprof.reports.pages.pipeline import write_page
@@ -192,7 +198,11 @@ def _planned(
 
 
 def _measured(
-    path: Path, iteration: int | None, session: str | None, hosts: tuple[str, ...]
+    path: Path,
+    iteration: int | None,
+    session: str | None,
+    hosts: tuple[str, ...],
+    names: NameRules | None,
 ) -> tuple[Shown, bool]:
     """What a run shows, and whether figures of it are withheld."""
     from moeprof.analyzers import analyze
@@ -204,12 +214,14 @@ def _measured(
     from moeprof.reports.document import build
     from moeprof.reports.pipeline_document import shown
     from moeprof.tables.pipeline import STAGE_WORK
+    from moeprof.tables.trace import with_names
 
     if is_pp_dump(path):
         found, is_cut = read_pp_dump(path), False
     else:
         with working("reading the run") as progress:
             trace = open_run(path, session, hosts, tell=progress.counting("reading the run"))
+            trace = with_names(trace, names) if names else trace
             progress.phase("finding the stages")
             answer = analyze(trace, ["pipeline"])
         is_cut = is_partial(build(trace, answer))

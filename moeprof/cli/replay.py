@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.name_rules import names_parts
 from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from moeprof.replay.result import Replayed
     from moeprof.replay.script import Script
     from moeprof.replay.target import Target
+    from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
 
 SCHEMA = "moeprof.replay/1"
@@ -36,6 +38,7 @@ _MOST_ELSEWHERE = 4 * 2**30  # bytes of inputs: more would fill a machine that i
 )
 @click.option("--run/--no-run", "is_run", default=True, help="Whether to run it here.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.replay/1.")
+@names_parts
 @selects
 def command(
     path: Path,
@@ -45,6 +48,7 @@ def command(
     as_json: bool,
     session: str | None,
     hosts: tuple[str, ...],
+    names: NameRules | None,
 ) -> None:
     """Write a script that runs one op of a trace again, and compare its time.
 
@@ -60,9 +64,11 @@ def command(
         raise click.UsageError("Nothing to do: -o FILE.py, --run, or both.")
     from moeprof.ingest import open_run
     from moeprof.replay.target import target_of
+    from moeprof.tables.trace import with_names
 
     with working("reading the run") as work:
         trace = open_run(path, session, hosts, tell=work.counting("reading the run"))
+        trace = with_names(trace, names) if names else trace
         work.phase("writing the script")
         target = target_of(trace, wanted)
         script = _script(trace, target)

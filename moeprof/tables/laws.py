@@ -103,16 +103,14 @@ OF_THE_ANSWER = (
         "intervals", "the parts of each interval with its length", "step_time, rows of timeline"
     ),
     LawInfo("components", "op time of steps with the sum of components", "breakdown, ops"),
-    LawInfo("names", "op time whose component is a guess with a twentieth of all"),
+    LawInfo("names", "op time whose component is a guess or not known with a twentieth of all"),
     LawInfo("hosts_end_together", "the last device work of a host with that of the others"),
     LawInfo(
         "tokens",
         "tokens sent with rows received, and layers of a step with each other",
         "expert_load; of rows that nobody sent also what counts rows",
     ),
-    LawInfo(
-        "shares", "shares of the headlines with the bounds of a share", "those outside of them"
-    ),
+    LawInfo("shares", "shares of a whole with the bounds of a share", "those outside of them"),
     LawInfo("bytes", "element types of operands with those of known size", "bytes of the ops"),
 )
 REGISTRY = (*OF_THE_INPUT, *OF_THE_ANSWER)

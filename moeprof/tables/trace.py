@@ -330,6 +330,11 @@ def with_names(trace: Trace, names: NameRules) -> Trace:
     return Trace(**{**vars(trace), "meta": replace(trace.meta, names=names)})
 
 
+def without_names(trace: Trace) -> Trace:
+    """`trace` without rules of the user; itself where it has none."""
+    return with_names(trace, NameRules()) if trace.meta.names.rules else trace
+
+
 FRAMES: dict[str, Schema] = {
     "events": EVENTS,
     "devices": DEVICES,

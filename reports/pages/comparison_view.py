@@ -151,7 +151,9 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
         settings=_settings(document["settings"]),
         has_records=all(document[side]["run"].get("record") for side in ("base", "new")),
         noise=_noise(document),
-        notes=tuple(printable(note) for note in (words.BASIS, *document["notes"])),
+        notes=tuple(
+            printable(story.with_titles(note)) for note in (words.BASIS, *document["notes"])
+        ),
         command=story.command_line("compare", *document["arguments"], "--html", "compare.html"),
     )
 

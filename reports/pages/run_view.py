@@ -331,5 +331,8 @@ def _unexplained(document: Document) -> str:
     """How the parts are known, what no part explains, and what the user's rules changed."""
     known = (story.named_by(document), story.unexplained(document))
     parts = " · ".join(filter(None, known))
-    told = (parts[:1].upper() + parts[1:], printable(story.told_of_names(document)))
+    told = (
+        parts[:1].upper() + parts[1:],
+        printable(story.with_titles(story.told_of_names(document))),
+    )
     return ". ".join(filter(None, told))

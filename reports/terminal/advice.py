@@ -35,7 +35,9 @@ def advice(document: Document, width: int, most: int | None = None) -> Text:
 
 def _lines(place: int, hint: Mapping[str, Value], width: int) -> list[Text]:
     name = printable(str(hint["hint"])).replace("_", " ").capitalize()
-    lines = [Text.assemble(f"{place:>2}. ", (name, "bold"), _saved(hint))]
+    title = f"{place:>2}. {name}{_saved(hint)}"
+    lines = [Text(line) for line in wrapped(title, width, indent=" " * _INDENT)]
+    lines[0].stylize("bold", _INDENT, _INDENT + len(name))
     lines += [Text(line) for line in _wrapped(str(hint["evidence"]), "", width)]
     lines += [Text(line) for line in _wrapped(str(hint["change"]), "→ ", width)]
     more = f"details: --only {hint['look']}"

@@ -180,7 +180,11 @@ def _runs(document: ComparisonDocument) -> list[Text]:
 
 
 def _notes(notes: Sequence[str]) -> list[Text]:
-    return [line for note in (words.BASIS, *notes) for line in _hanging(" - ", printable(note))]
+    return [
+        line
+        for note in (words.BASIS, *notes)
+        for line in _hanging(" - ", printable(story.with_titles(note)))
+    ]
 
 
 def _line(row: Row, name: str, text: str) -> Text:

@@ -1,7 +1,7 @@
 """Question: how does a table fit the columns of a terminal?
 
-Text is cut in its middle, never a figure. Columns that still do not fit are left out, and the line
-below names them.
+Text is cut in its middle, a place in a file at its beginning, never a figure. Columns that still do
+not fit are left out, and the line below names them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ _GAP = 2
 _LEAST_TEXT = 12
 _SHORT_TEXT = 18
 _KEYS = 2
+_PLACE = "source"
+"""The column of file:line, whose end says most."""
 _MEASURES = ("ns", "bytes", "GB/s", "share", "ratio")
 
 
 def drawn_grid(
-    columns: Sequence[ColumnInfo], rows: Sequence[Mapping[str, Value]], width: int
+    columns: Sequence[ColumnInfo],
+    rows: Sequence[Mapping[str, Value]],
+    width: int,
+    first: Sequence[str] = (),
 ) -> list[Text]:
-    """Lines of at most `width` columns: headings, one line per row, and what was left out."""
+    """Lines of at most `width` columns: headings, one line per row, and what was left out.
+
+    Columns named in `first` are the last to be left out.
+    """
     cells = {
         c["name"]: [
             column_heading(c),
@@ -36,9 +44,10 @@ def drawn_grid(
     }
     figures = {c["name"] for c in columns if numbers([row[c["name"]] for row in rows])}
     wanted = {name: min(width, max(map(len, texts))) for name, texts in cells.items()}
-    widths = _fitted(columns, wanted, figures, width)
+    order = list(dict.fromkeys([*first, *_by_weight(columns, wanted, figures)]))
+    widths = _fitted(order, wanted, figures, width)
     lines = [
-        "  ".join(_padded(cells[name][line], widths[name], name in figures) for name in widths)
+        "  ".join(_padded(cells[name][line], widths[name], name, figures) for name in widths)
         for line in range(len(rows) + 1)
     ]
     left_out = [texts[0] for name, texts in cells.items() if name not in widths]
@@ -50,13 +59,16 @@ def drawn_grid(
 
 
 def _fitted(
-    columns: Sequence[ColumnInfo], wanted: dict[str, int], figures: set[str], width: int
+    order: Sequence[str], wanted: dict[str, int], figures: set[str], width: int
 ) -> dict[str, int]:
-    """The columns that fit, in their order, with widths: text shrinks so that more of them do."""
+    """The columns that fit, those that matter first, with widths in the order of the table.
+
+    Text shrinks so that more of them do.
+    """
     least = {n: w if n in figures else min(w, _LEAST_TEXT) for n, w in wanted.items()}
     kept: set[str] = set()
     used = -_GAP
-    for name in _by_weight(columns, wanted, figures):
+    for name in order:
         if used + _GAP + least[name] <= width:
             kept.add(name)
             used += _GAP + least[name]
@@ -86,5 +98,9 @@ def _shrunk(widths: dict[str, int], slack: dict[str, int], over: int) -> dict[st
     return widths
 
 
-def _padded(text: str, width: int, is_figure: bool) -> str:
-    return f"{text:>{width}}" if is_figure else f"{shortened(text, width):<{width}}"
+def _padded(text: str, width: int, name: str, figures: set[str]) -> str:
+    if name in figures:
+        return f"{text:>{width}}"
+    if name == _PLACE and len(text) > width:
+        return f"…{text[len(text) - width + 1 :]}"
+    return f"{shortened(text, width):<{width}}"

@@ -25,6 +25,8 @@ _BAR_WIDTH = 26
 _LABEL_WIDTH = 22
 _INDENT = 7
 _FEW_ROWS = 12
+_FIRST = {"ops": ("op", "component", "per_step_ns", "share", "source", "evidence", "confidence")}
+"""Columns of a question that answer it: the last to be left out where a line is too short."""
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
 
 
@@ -37,7 +39,7 @@ def summary(document: Document) -> Text:
         note
         for name, finding in document["analyses"].items()
         if not trust_words.withheld_by(document, name)
-        for note in finding["notes"]
+        for note in _untold(document, finding)
     ]
     next_command = _next(document, "analyze")
     return _joined([overview(document), _notes(list(dict.fromkeys(notes))), next_command])
@@ -47,7 +49,15 @@ def overview(document: Document) -> Text:
     """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns."""
     hints = advice(document, WIDTH, FEW)
     heading = Text("What to do, largest gain first\n", style="bold") if hints.plain else Text("")
-    return _joined([_heading(document), _bars(document), heading + hints])
+    return _joined([_heading(document), _bars(document), heading + (hints or _nothing(document))])
+
+
+def _nothing(document: Document) -> Text:
+    """That no pattern shows, where they were looked for and could be found."""
+    is_asked = "hints" in document["analyses"] and story.parts(document)
+    if not is_asked or trust_words.withheld_by(document, "hints"):
+        return Text("")
+    return Text("No known pattern shows in this run; --only hints says which were looked for")
 
 
 def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> Text:
@@ -63,7 +73,12 @@ def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> 
 
 
 def _next(document: Document, verb: str) -> Text:
-    return Text.assemble((f"{'Next':<{_INDENT}}", "bold"), story.command(document, verb))
+    """The next command; one that is too long for a line goes on behind a shell's backslash."""
+    command = story.command(document, verb)
+    if len(command) > WIDTH - _INDENT:
+        begin = f"moeprof {verb} "
+        command = f"{begin}\\\n{'':<{_INDENT + 2}}{command.removeprefix(begin)}"
+    return Text.assemble((f"{'Next':<{_INDENT}}", "bold"), command)
 
 
 def _lead(document: Document) -> Text:
@@ -135,12 +150,17 @@ def _bars(document: Document) -> Text:
                 f" {format_percent(part.share):>7} {format_ns(part.duration_ns):>10}",
             )
         )
-    lines.append(Text(f"  {story.described_parts(document)}", style="dim"))
+    lines += _indented(", ".join(filter(None, _whole(document))), "dim")
     for told in (story.named_by(document), story.unexplained(document)):
         lines += _indented(told, "dim") if told else []
     if names := story.told_of_names(document):
-        lines += _indented(printable(names))
+        lines += _indented(printable(story.with_titles(names)))
     return Text("\n").join(lines)
+
+
+def _whole(document: Document) -> tuple[str, str]:
+    """What the bars are parts of, and why that is more than the step where it is."""
+    return story.described_parts(document), story.overlap(document)
 
 
 def _indented(text: str, style: str = "") -> list[Text]:
@@ -156,6 +176,12 @@ def _bar(share: float) -> str:
 def _notes(notes: Sequence[str]) -> Text:
     told = (wrapped(printable(note), WIDTH, first=" - ", indent="   ") for note in notes)
     return Text("\n".join(line for lines in told for line in lines))
+
+
+def _untold(document: Document, finding: Finding) -> list[str]:
+    """Notes without that on the user's rules, which stands below the bars where there are any."""
+    above = story.told_of_names(document) if story.parts(document) else ""
+    return [note for note in finding["notes"] if note != above]
 
 
 def _picture(drawing: Drawing) -> Text:
@@ -184,10 +210,11 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     if rows and name == "hints":  # sentences, which no column holds
         lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
     elif rows:
-        lines += [Text(""), *drawn_grid(finding["columns"], rows, width)]
+        lines += [Text(""), *drawn_grid(finding["columns"], rows, width, _FIRST.get(name, ()))]
     left = len(finding["rows"]) - len(rows)
     if left and name != "hints":
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
-    if finding["notes"] and not trust_words.withheld_by(document, name):  # why stands under Trust
-        lines += [Text(""), _notes(finding["notes"])]
+    notes = _untold(document, finding)
+    if notes and not trust_words.withheld_by(document, name):  # why stands under Trust
+        lines += [Text(""), _notes(notes)]
     return Text("\n").join(lines)

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from moeprof.analyzers.hints import SCHEMA as HINTS
 from moeprof.analyzers.laws.bounds import shares
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.reports.document import finding_of
@@ -41,3 +42,15 @@ def test_a_share_below_none_cannot_be_either():
 
 def test_without_a_share_nothing_is_checked():
     assert shares({"a": answer("a", idle_share=None)}).verdict == "unchecked"
+
+
+def test_a_gain_above_the_step_is_withheld_with_what_is_taken_from_it():
+    table = HINTS.frame(
+        [{"hint": "dense_ragged_dot", "gain_ns": 350e6, "gain_share": 1.46, "gain_bytes": 8.0}]
+    )
+    findings = {"hints": Analysis("hints", "?", (), HINTS, table)}
+    law = shares(findings)
+    assert (law.verdict, law.expected, law.found) == ("fail", 1, 0)
+    assert "gain_share of hints is 146.0%" in law.detail
+    row = finding_of(without_withheld(findings, (law,), {})["hints"])["rows"][0]
+    assert (row["gain_ns"], row["gain_share"], row["gain_bytes"]) == (None, None, 8)

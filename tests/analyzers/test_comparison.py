@@ -246,6 +246,23 @@ def test_a_gate_that_cannot_be_read_says_what_can(expression):
         parse_gate(expression)
 
 
+@pytest.mark.parametrize("bare_side", ["base", "new"])
+def test_a_profile_without_a_program_has_no_components_to_compare(bare_side):
+    """A JSON trace knows ops by name, and nothing of them."""
+    known = run()
+    named_only = known.hlo_ops.assign(opcode="", op_name="", shape="[]")
+    bare = replace(known, hlo_ops=named_only)
+    sides = (bare, known) if bare_side == "base" else (known, bare)
+    found = compare(*sides)
+    assert set(found.rows["level"]) == {TOTAL}
+    assert not found.is_whole
+    told = f"components are not compared: {bare_side} has no compiled program"
+    assert any(note.startswith(told) for note in found.notes)
+    alike = compare(bare, bare)  # by name
+    assert alike.is_whole
+    assert set(alike.rows["shape"]) == {""}
+
+
 def test_names_that_last():
     assert kernel_family("void nccl_v1::kernel<int, 4>(args)") == "void nccl_v_::kernel"
     assert kernel_family("loop_multiply_fusion_12") == "loop_multiply_fusion"

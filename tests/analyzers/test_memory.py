@@ -3,12 +3,14 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.memory_change import memory_changes
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.places import heaps_of
 from moeprof.analyzers.memory import memory
 from moeprof.tables.host_side import ALLOCATIONS
-from moeprof.tables.trace import BUFFERS, MODULES
+from moeprof.tables.name_rule import NameRule, NameRules
+from moeprof.tables.trace import BUFFERS, MODULES, with_names
 
 GIB = 1 << 30
 BACKWARD = "jit(step)/transpose(jvp())/moe/"
@@ -200,3 +202,15 @@ def test_what_a_program_holds_is_no_difference_from_itself():
     assert memory_difference(STEP, STEP).empty
     there, back = (memory_difference(a, b) for a, b in ((STEP, compiled(1)), (compiled(1), STEP)))
     assert sorted(there["change_bytes"]) == sorted(-back["change_bytes"])
+
+
+@pytest.mark.parametrize("op", [r"select\.\d", "out", ".*"])
+def test_rules_of_one_side_are_no_difference_in_memory(op):
+    """Neither the part of a buffer nor what of its kind follows from the part."""
+    rules = NameRules("names.yml", (NameRule("dense_mlp", op=op),))
+    step = compiled(2)
+    assert compare(with_names(step, rules), step).buffers.empty
+    grown = compare(with_names(step, rules), compiled(3)).buffers
+    assert grown[["component", "change_bytes"]].values.tolist() == [["", 4 * GIB]]
+    same = compare(with_names(step, rules), with_names(compiled(3), rules)).buffers
+    assert (same["component"] != "").all()

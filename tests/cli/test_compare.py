@@ -8,6 +8,9 @@ from functools import partial
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
+from click.testing import CliRunner
+
+from moeprof.cli.main import group
 
 PROGRAM = hlo_proto(
     computation("main", op("add", "add", "f32[8]", op_name="jit(f)/jvp()/attention/add"))
@@ -21,6 +24,11 @@ def profile(folder, name: str, length: int, cut: float = 1.0):
     file = folder / f"{name}.xplane.pb"
     file.write_bytes(data[: int(cut * len(data))])
     return file
+
+
+def invoke(*words) -> str:
+    """What another command prints."""
+    return CliRunner().invoke(group, [str(word) for word in words], catch_exceptions=False).stdout
 
 
 @pytest.fixture
@@ -41,6 +49,22 @@ def test_the_verdict_comes_first_and_lines_fit(ran, pair):
     assert "+300 ns  attention" in out
     assert "the same calls take longer +300 ns" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_parts_of_the_step_that_neither_run_has_are_left_out(ran, pair):
+    out = ran(*pair)[1]
+    parts = out.partition("Where the step's change is")[2].partition("\n\n")[0]
+    assert "compute" in parts
+    assert "copy" not in parts
+    assert "0 → 0 ns" not in out
+
+
+def test_a_run_has_as_many_checks_beside_another_one(ran, pair):
+    alone = json.loads(invoke("analyze", pair[0], "--json"))["trust"]
+    beside = json.loads(ran(*pair, "--json")[1])["base"]["trust"]
+    assert [(c["check"], c["verdict"]) for c in alone] == [
+        (c["check"], c["verdict"]) for c in beside
+    ]
 
 
 def test_json_is_strict_and_says_the_same(ran, pair):

@@ -49,6 +49,28 @@ def test_without_jax_it_says_what_needs_it_and_how_to_get_it(monkeypatch):
     assert check.advice == "pip install 'moeprof[jax]'"
 
 
+def test_a_folder_named_moeprof_does_not_answer_for_the_package(tmp_path, monkeypatch):
+    """As a checkout is, in which no native library was built."""
+    (tmp_path / "moeprof").mkdir()
+    (tmp_path / "moeprof" / "__init__.py").write_text("raise SystemExit('another one')")
+    monkeypatch.chdir(tmp_path)
+    findings = probe.probe_machine()
+    assert findings["devices"].found == "8 × cpu (cpu)"
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [("reference: slow twins in jnp, because: no library", WARNING), ("native_cpu: here", OK)],
+)
+def test_slow_twins_are_no_reason_for_a_tick(monkeypatch, found, state):
+    findings = {name: Finding("here", None) for name in probe.PARTS}
+    monkeypatch.setattr(
+        probe, "probe_machine", lambda: {**findings, "kernels": Finding(found, None)}
+    )
+    checks = {check.name: check for check in jax_checks()}
+    assert checks["kernels"].state == state
+
+
 def test_it_imports_neither_jax_nor_pandas():
     code = (
         "import sys, moeprof.cli.doctor as doctor;"

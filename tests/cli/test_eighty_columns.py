@@ -112,11 +112,25 @@ def test_help_fits_and_has_an_example(call, words):
 
 
 def test_a_wide_terminal_shows_more_columns(call, monkeypatch):
-    """Without a terminal there are 80 columns whatever COLUMNS says: scripts see one text."""
+    """COLUMNS, where it is exported, says how wide it is, of a pipe too; else a pipe has 80."""
     narrow = call("analyze", "base.xplane.pb").stdout
-    monkeypatch.setenv("COLUMNS", "200")
+    for given in ("79", "8", "none", ""):  # no table is made for less than 80
+        monkeypatch.setenv("COLUMNS", given)
+        assert call("analyze", "base.xplane.pb").stdout == narrow
+    monkeypatch.delenv("COLUMNS")
     assert call("analyze", "base.xplane.pb").stdout == narrow
+    monkeypatch.setenv("COLUMNS", "200")
+    piped = call("analyze", "base.xplane.pb").stdout
+    assert max(map(len, piped.splitlines())) > 80
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    wide = click.unstyle(call("analyze", "base.xplane.pb").stdout)
-    assert max(map(len, wide.splitlines())) > 80
+    assert click.unstyle(call("analyze", "base.xplane.pb").stdout) == piped
+
+
+def test_the_columns_that_answer_a_question_are_the_last_to_go(call):
+    out = call("analyze", "base.xplane.pb", "--only", "ops").stdout
+    heading = next(line for line in out.splitlines() if line.startswith("op "))
+    wanted = ("component", "per step", "share", "evidence", "confidence", "source")
+    assert all(name in heading for name in wanted)
+    left_out = " ".join(out.partition("Too wide for this terminal: ")[2].split())
+    assert "op name" in left_out

@@ -145,7 +145,10 @@ def test_the_page_says_what_the_rules_changed(ran, run, rules, tmp_path):
     [
         ("", "expected a YAML list of rules, found none"),
         ("[]", "expected a YAML list of rules, found none"),
-        ("component: router", "expected a YAML list of rules, found a dict"),
+        (
+            "component: router",
+            "expected a YAML list of rules, found keys and values without a list",
+        ),
         ("- router", "rule 1: expected keys and values, found 'router'"),
         ("- {component: rooter, op: x}", "component: expected a part, as router"),
         ("- {component: [router], op: x}", "component: expected a text, found ['router']"),
@@ -153,13 +156,34 @@ def test_the_page_says_what_the_rules_changed(ran, run, rules, tmp_path):
         ("- {component: router, kernel: x}", "found the key 'kernel'"),
         ("- {op: x}", "rule 1: expected the key component, found none"),
         ("- {component: router}", "expected one of scope, function, source and op, found none"),
-        ("- {component: router, op: 12}", "op: expected a text, found 12"),
-        ("- {component: router, op: ''}", "op: expected a text, found ''"),
-        ("- {component: router, op: x, op: y}", "found damage (key op twice"),
+        ("- {component: [router, norm], op: x}", "Write one rule per component."),
+        ("- {component: router, op: 12}", "op: expected a text, found 12. Put it in ''."),
+        ("- {component: router, op: 2026-01-01}", "found 2026-01-01. Put it in ''."),
+        ("- {component: router, op: null}", "found nothing. Give a text, or leave the key out."),
+        ("- {component: router, op: ''}", "found ''. Give a text, or leave the key out."),
+        ("- {component: router, op: [a, b]}", "found ['a', 'b']. Write one rule for each."),
+        ("- {component: yes, op: x}", "found yes or true. Give the name of a component."),
+        ("- {component: router, op: x, op: y}", "found damage in line 1, column 3: key op twice"),
         ("- {component: router, scope: '('}", "scope: expected a regular expression, found '('"),
         ("- {component: router, source: 'a.py:b'}", "source: expected file.py, file.py:12 or"),
-        ("- {component: router", "found damage (while parsing"),
+        (
+            "- {component: router",
+            "column 21: look at indentation, quotes and brackets",
+        ),
         ("- {component: norm, op: x}\n- {component: norm}", "rule 2: expected one of scope"),
+        ("- {component: router, op: *x}", "a text that begins with *; put it in ''"),
+        ("- !!python/object:os.x {}", "column 3: a tag (!…), which rules have none of"),
+        ("- {component: norm, op: x}\n---\n- {}", "line 2, column 1: a second document"),
+        (
+            "- {component: r, op: x}\n- {component: norm, op: 1, x: 2}",
+            "rule 1: component: expected a part, as router",
+        ),
+        (
+            "- {component: r, op: x}\n- {component: norm, op: 1, x: 2}",
+            "; rule 2: op: expected a text, found 1; rule 2: expected component, scope, function, "
+            "source, op, found the key 'x'. Correct the rule. Put it in ''. Correct the key.",
+        ),
+        ("- {op: 1}\n" * 4, "; rule 3: op: expected a text, found 1; and 3 more. Put it"),
         ("- {component: router, ? [a, b] : x}", "found damage"),
         ("- {component: router, ? {a: b} : x}", "found damage"),
     ],
@@ -173,6 +197,40 @@ def test_a_bad_file_is_one_line(ran, run, rules, text, expected):
     assert len(err.splitlines()) == 1
 
 
+def test_the_note_on_rules_stands_once_with_the_titles_of_the_bars(ran, run, rules):
+    rules.write_text("- {component: grouped_gemm, op: second}", encoding="utf-8")
+    out = " ".join(ran("analyze", run, "--names", rules)[1].split())
+    assert out.count("names.yml: ") == 1
+    assert "changed: attention → grouped GEMM 30.0 %" in out
+    out = " ".join(ran("compare", run, run, "--names", rules)[1].split())
+    assert out.count("names.yml: ") == 1
+    assert "base and new: names.yml: 1 of 1 rules" in out
+
+
+def test_an_op_can_be_replayed_by_the_name_of_a_rule(ran, run, rules, tmp_path):
+    script = tmp_path / "op.py"
+    words = ["replay", run, "--op", "router", "--no-run", "-o", script]
+    assert ran(*words)[0] == 2
+    code, out, _ = ran(*words, "--names", rules)
+    assert code == 0, out
+    assert "second" in out
+
+
+def test_rules_name_the_parts_of_a_measured_pipeline(ran, run, rules):
+    code, out, _ = ran("pipeline", "--run", run, "--names", rules, "--json")
+    assert code == 0
+    assert json.loads(out)["arguments"] == ["--run", str(run), "--names", str(rules)]
+    code, _, err = ran("pipeline", "--stages", 2, "--microbatches", 2, "--names", rules)
+    assert code == 2
+    assert "--names is for the parts of a run" in err
+
+
+def test_rules_are_not_read_from_standard_input(ran, run):
+    code, _, err = ran("analyze", run, "--names", "-")
+    assert code == 2
+    assert "rules are not read from standard input; give a file." in err
+
+
 def test_a_missing_file_is_one_line_of_every_command(ran, run, tmp_path):
     missing = tmp_path / "none.yml"
     for command in (
@@ -181,7 +239,11 @@ def test_a_missing_file_is_one_line_of_every_command(ran, run, tmp_path):
         ["compare", run, run],
         ["export", run, "--tables", tmp_path / "out"],
         ["view", run],
+        ["replay", run, "--op", "router", "--no-run", "-o", tmp_path / "op.py"],
+        ["pipeline", "--run", run],
+        ["capture", "--out", tmp_path / "new", run],
     ):
-        code, out, err = ran(*command, "--names", missing)
+        name, *words = command
+        code, out, err = ran(name, "--names", missing, *words)
         assert (code, out) == (1, "")
         assert err == (f"moeprof: {missing}: expected a YAML list of rules, found no such file.\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeprof.analyzers import ALL, DRAWN
+from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, EVIDENCE
 from moeprof.analyzers.patterns import ALL as PATTERNS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -79,3 +80,12 @@ def _anchors(page: Path) -> set[str]:
     """Headings as GitHub makes links of them."""
     headings = re.findall(r"^#+ (.+)$", _text(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_kind_of_evidence_is_explained_and_counted():
+    page = _text(PAGES / "breakdown.md")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("`"): row[2] for row in rows if len(row) == 3}
+    assert set(told) == set(EVIDENCE)
+    assert {name for name, counts in told.items() if counts == "structure"} == BY_STRUCTURE
+    assert {name for name, counts in told.items() if counts == "your rules"} == {BY_RULE}

@@ -20,7 +20,7 @@ def test_nothing_is_wider_than_80_columns(name):
     made = DOCUMENTS[name]()
     for drawn in (text.summary(made), text.tables(made), text.tables(made, ["receive_buffers"])):
         commands = [line for line in drawn.plain.splitlines() if line.startswith("Next ")]
-        assert len(commands) == 1  # a command stays on one line, to be copied
+        assert len(commands) == 1
         lines = [line for line in drawn.plain.splitlines() if line not in commands]
         assert max(map(len, lines)) <= 80
 
@@ -111,3 +111,51 @@ def test_the_overview_says_what_to_do_in_three_points():
     assert "… and 1 more: --only hints" in said
     assert max(map(len, said.splitlines())) <= 80
     assert " 4. Late rank 3" in text.tables(hinted(2e6, 1e6, 7e5, 5e5), ["hints"]).plain
+
+
+def test_a_long_command_goes_on_behind_a_backslash():
+    path = "runs/" + "deep/" * 15
+    drawn = text.tables(document(path)).plain
+    assert drawn.endswith(f"Next   moeprof report \\\n         {path}")
+    short = text.tables(document("runs/base")).plain
+    assert short.endswith("Next   moeprof report runs/base")
+
+
+def test_a_long_title_of_a_finding_is_wrapped():
+    made = hinted(2e6)
+    (row,) = made["analyses"]["hints"]["rows"]
+    row.update(hint="a_pattern_with_quite_a_long_name", gain_bytes=30 << 20)
+    said = text.overview(made)
+    told = " ".join(said.plain.split())
+    assert "saves at most 2.000 ms a step (25.0 %) and 30.00 MiB a device" in told
+    assert max(map(len, said.plain.splitlines())) <= 80
+
+
+def test_without_a_finding_the_overview_says_so_where_patterns_were_looked_for():
+    none = Analysis("hints", "What?", (), HINTS, HINTS.frame())
+    parts = breakdown({("attention", "forward"): 5})
+    told = "No known pattern shows in this run"
+    assert told in text.overview(build(trace(), {"hints": none, "breakdown": parts})).plain
+    assert told not in text.overview(build(trace(), {"breakdown": parts})).plain
+    assert told not in text.overview(build(trace(), {"hints": none})).plain  # nor any work
+    assert told not in text.overview(hinted(2e6)).plain
+
+
+def test_op_time_of_several_threads_is_told_to_be_more_than_the_step():
+    long = breakdown({("attention", "forward"): 10**12})
+    drawn = " ".join(text.overview(build(trace(), {"breakdown": long})).plain.split())
+    assert "op time per device and step, more than the step, as several streams run" in drawn
+    brief = breakdown({("attention", "forward"): 5})
+    assert "more than the step" not in text.overview(build(trace(), {"breakdown": brief})).plain
+
+
+@pytest.mark.parametrize(
+    ("none", "told"), [(0.25, ", not known 25.0 %"), (0.0, "guessed 0.0 % unattributed")]
+)
+def test_what_is_not_known_ends_the_line_on_names(none, told):
+    finding = breakdown({("attention", "forward"): 5})
+    shares = {"named_by_program_share": 1 - none, "named_by_structure_share": 0.0,
+              "guessed_share": 0.0, "unattributed_share": none}  # fmt: skip
+    known = tuple(Metric(name, value, "share") for name, value in shares.items())
+    made = build(trace(), {"breakdown": replace(finding, headline=known)})
+    assert told in " ".join(text.overview(made).plain.split())

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.errors import CompileError, SelectionError
+from moeprof.own_process import module_command
 from moeprof.projector.compiled.requirements import require_compiler
 from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
 from moeprof.projector.compiled.targets import load_target
@@ -158,7 +159,7 @@ def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: flo
     (folder / "request.json").write_text(json.dumps(request), "utf-8")
     with errors.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-m", _CHILD, str(folder)],
+            module_command(_CHILD, str(folder)),
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,

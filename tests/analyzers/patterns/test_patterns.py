@@ -27,7 +27,9 @@ from moeprof.analyzers.patterns import (
 )
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.tables.host_side import HOST_EVENTS, HOST_FACTS
+from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.trace import with_names
 
 FORWARD = "jit(step)/jvp()/moe/"
 BACKWARD = "jit(step)/transpose(jvp())/moe/"
@@ -162,6 +164,18 @@ def test_what_a_ragged_product_wastes_at_most():
         "rows without tokens; the masked copies that they read take 40 ns more; 1 more "
         "fallback(s), 60 ns, whose number of experts the program does not show, may be saved whole"
     )
+
+
+def test_a_rule_of_the_user_hides_no_fallback():
+    trace = multiplied("ragged_dot_general")
+    named = with_names(trace, NameRules("names.yml", (NameRule("dense_mlp", op="up"),)))
+    assert dense_ragged_dot.find(named) == dense_ragged_dot.find(trace)
+
+
+def test_products_in_a_batch_of_experts_are_no_fallback_whatever_they_are_called():
+    trace = multiplied("dot_general")
+    named = with_names(trace, NameRules("names.yml", (NameRule("dense_mlp", op="up"),)))
+    assert dense_ragged_dot.find(named) is None
 
 
 def test_products_in_a_batch_of_experts_are_no_fallback():

@@ -1,0 +1,79 @@
+"""Question: how much of the step can go, at most, if ops get cheaper or vanish?
+
+Op time is a sum over threads and streams, so it may be longer than the step. What a change saves
+is time that passes: the union of these ops on each device within each used step. Of that union the
+change takes the share that it takes of their op time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.unions import covered_ns, laid_out
+from moeprof.analyzers.attribution import sure_rows
+from moeprof.analyzers.window import window
+from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
+
+_OTHER, _WANTED = range(2)
+
+
+class Saving(NamedTuple):
+    """An op, its self time, and what of that the change saves; mean over devices and steps."""
+
+    module: int
+    op: str
+    per_step_ns: float
+    saved_ns: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change saves at most: ``ns`` of the ``union_ns`` that its ops take together.
+
+    ``op_ns`` is their op time, of all threads or streams. All are means over devices and used
+    steps.
+    """
+
+    ns: float
+    union_ns: float
+    op_ns: float
+
+    @property
+    def told(self) -> str:
+        """How long the ops take together, where that is less than their sum; else empty."""
+        if format_ns(self.union_ns) == format_ns(self.op_ns):
+            return ""
+        return f"; these ops overlap, together they take {format_ns(self.union_ns)}"
+
+
+def gain_of(trace: Trace, savings: Iterable[Saving]) -> Gain:
+    """What savings of ops save of the step: no more than the time in which one of them runs."""
+    known = list(savings)
+    op_ns = sum(saving.per_step_ns for saving in known)
+    saved_ns = sum(saving.saved_ns for saving in known)
+    union_ns = min(_union_ns(trace, {(s.module, s.op) for s in known}), op_ns)
+    return Gain(union_ns * min(saved_ns / op_ns, 1.0) if op_ns else 0.0, union_ns, op_ns)
+
+
+def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
+    """Time in which one of the ops runs: mean over devices and used steps."""
+    # what ends asynchronous work is counted to what began it
+    columns = (trace.hlo_ops[name].tolist() for name in ("module", "op", "async_pair", "opcode"))
+    is_asked = [
+        (module, op) in ops or (opcode.endswith("-done") and (module, pair) in ops)
+        for module, op, pair, opcode in zip(*columns, strict=True)
+    ]
+    parts = device_steps(trace)
+    rows = sure_rows(trace.events)[parts.rows]
+    # -1, of no op, would be the last row
+    is_wanted = np.array([*is_asked, False])[rows]
+    work = np.where(is_wanted, _WANTED, _OTHER)
+    pieces = laid_out(parts.inside, parts.segment, parts.start_ns, parts.end_ns, work)
+    covered = covered_ns(pieces, (_WANTED,), len(parts.spans))
+    return float(covered.sum()) / window(trace).shares
