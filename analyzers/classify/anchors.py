@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from moeprof.analyzers.classify.facts import Facts
+from moeprof.analyzers.classify.facts import Facts, along
+from moeprof.analyzers.classify.values import RELAID
 from moeprof.hlo.program import Op
 from moeprof.vocabulary import kind_of_target
 
@@ -27,7 +28,7 @@ _MOST_EXPERTS = 8192
 _PADDING = 16
 _GIVEN = frozenset({"parameter", "constant"})
 _MOST_OF_NORM = 60
-_RESIZES = frozenset({"reshape", "bitcast", "copy", "convert", "transpose", "broadcast"})
+_RESIZES = RELAID | {"broadcast"}
 
 
 @dataclass
@@ -120,9 +121,7 @@ def _choices(facts: Facts) -> Iterator[tuple[int, int]]:
         if source is None or not source.dims:
             continue
         if is_choice or op.opcode == "sort" or "sort" in op.target:
-            at = op.details.get("dimensions", "")
-            place = int(at) if at.isdigit() and int(at) < len(source.dims) else -1
-            yield i, source.dims[place]
+            yield i, source.dims[along(op, len(source.dims))]
 
 
 def _choosable(facts: Facts, product: int) -> int:
@@ -259,10 +258,8 @@ def _below(facts: Facts, root: int) -> set[int]:
 
 def _is_square(facts: Facts, i: int, small: int) -> bool:
     """Whether it squares, takes a mean over rows off, or shows a result of these."""
+    i = facts.values.source(i, _RESIZES | {"fusion"})
     op, makers = facts.values.ops[i], facts.values.makers[i]
-    while op.opcode in _RESIZES | {"fusion"} and len(makers) == 1:
-        i = makers[0]
-        op, makers = facts.values.ops[i], facts.values.makers[i]
     if op.opcode in ("multiply", "power"):
         return len(makers) == 1 or any(_is_spread(facts, m, small) for m in makers)
     return op.opcode == "subtract" and any(_is_spread(facts, m, small) for m in makers)

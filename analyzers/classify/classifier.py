@@ -198,7 +198,8 @@ class _Roles:
         self.program = program
         found = find_roles(program)
         self.sites = Sites(found, is_library)
-        self._number = found.facts.values.number
+        self._values = found.facts.values
+        self._number = self._values.number
         self._expanded = dense_fallback(program).arrays
         self._origins = found.facts.origin
         products = products_by_weight(found)
@@ -247,18 +248,18 @@ class _Roles:
             return shown
         if self.is_slice(op):
             return None
-        wrapped = self.program.started(op)
-        if wrapped is not None and wrapped.name != op.name:
+        wrapped = self.program.innermost(op)
+        if wrapped.name != op.name:
             return self._of(wrapped)
         if op.opcode != "fusion":
             number = self._number.get(op.name)
             return self._settled[number] if number is not None else None
         inside = [
-            (member, self._settled[self._number[member.name]])
+            self._number[member.name]
             for member in self.program.interior(op)
             if member.name in self._number
         ]
-        return of_whole(inside, op)
+        return of_whole(self._values, inside, self._settled, op)
 
 
 def _is_moe_other(found: Finding | None) -> bool:
