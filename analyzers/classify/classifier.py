@@ -53,6 +53,7 @@ from moeprof.analyzers.classify.sites import (
     settled,
 )
 from moeprof.analyzers.classify.targets import component_of_target, is_dot_call
+from moeprof.garbage import uncollected
 from moeprof.hlo.program import Frame, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
@@ -118,12 +119,13 @@ def classify(
 
     ``named`` are the components that the user gave, by program and op: they stand.
     """
-    rows = [
-        row
-        for module in sorted(programs)
-        for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
-    ]
-    return CLASSES.frame(rows)
+    with uncollected():  # a graph of every value is made, and none of it is garbage before the end
+        rows = [
+            row
+            for module in sorted(programs)
+            for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
+        ]
+        return CLASSES.frame(rows)
 
 
 def _classify_module(
