@@ -59,9 +59,12 @@ class Facts:
         """The phase of each; without a name the latest of what it reads that has one."""
         found: list[str] = []
         for own, makers in zip(self.phase, self.values.makers, strict=True):
+            if own:
+                found.append(own)
+                continue
             read = {found[maker] for maker in makers}
-            flowing = next((p for p in ("backward", "recompute", "forward") if p in read), "other")
-            found.append(own or flowing)
+            flowing = (p for p in ("backward", "recompute", "forward") if p in read)
+            found.append(next(flowing, "other"))
         return found
 
     def sides(self, i: int) -> tuple[list[int], list[int]]:

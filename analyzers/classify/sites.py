@@ -52,7 +52,7 @@ class Sites:
         """`is_library` tells lines that no model is written in."""
         self._roles = roles
         self._is_library = is_library
-        self._chains: dict[tuple[Frame, ...], Chain] = {}
+        self._chains: dict[int, Chain] = {}
         self._by_primitive: dict[tuple[Chain, str, bool], Counter[str]] = defaultdict(Counter)
         self._by_chain: dict[tuple[Chain, bool], Counter[str]] = defaultdict(Counter)
         facts = roles.facts
@@ -90,11 +90,12 @@ class Sites:
 
         JAX joins tracebacks, so a chain may name lines again: the first time counts.
         """
-        known = self._chains.get(op.frames)
+        # by identity: ops of one line share their frames, and those live as long as the program
+        known = self._chains.get(id(op.frames))
         if known is None:
             own = [(f.file, f.line) for f in op.frames if not self._is_library(f)]
             known = tuple(dict.fromkeys(own or [(f.file, f.line) for f in op.frames[:1]]))
-            self._chains[op.frames] = known
+            self._chains[id(op.frames)] = known
         return known
 
     def role(self, i: int) -> Role | None:

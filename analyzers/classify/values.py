@@ -86,23 +86,23 @@ class Values:
         ops = self.program.ops
         runs = self._running()
         order: list[str] = []
-        state: dict[str, bool] = {}
+        is_done: dict[str, bool] = {}  # of those that were come to
         for root in ops.values():
             is_carried = root.opcode in _CARRIERS or self._is_opened_tuple(root)
-            if is_carried or root.computation not in runs or root.name in state:
+            if is_carried or root.computation not in runs or root.name in is_done:
                 continue
-            todo: list[tuple[str, bool]] = [(root.name, False)]
+            todo = [root.name]
             while todo:
-                name, is_left = todo.pop()
-                if is_left:
+                name = todo[-1]
+                if name not in is_done:
+                    is_done[name] = False
+                    for slot in self._slots(ops[name]):
+                        todo += [made for made in slot if made not in is_done]
+                    continue
+                todo.pop()
+                if not is_done[name]:  # all that makes its operands is in order
+                    is_done[name] = True
                     order.append(name)
-                    continue
-                if name in state:
-                    continue
-                state[name] = True
-                todo.append((name, True))
-                for slot in self._slots(ops[name]):
-                    todo.extend([(made, False) for made in slot if made not in state])
         return order
 
     def _is_opened_tuple(self, op: Op) -> bool:
@@ -123,8 +123,14 @@ class Values:
         """What makes each operand."""
         known = self._made_for.get(op.name)
         if known is None:
-            known = self._made_for[op.name] = [self._made((n, ())) for n in self._operands(op)]
+            known = self._made_for[op.name] = [self._makers(name) for name in self._operands(op)]
         return known
+
+    def _makers(self, name: str) -> tuple[str, ...]:
+        op = self.program.ops.get(name)
+        if op is not None and op.opcode not in _CARRIERS and op.opcode != "parameter":
+            return (name,)
+        return self._made((name, ()))
 
     def _made(self, value: Value) -> tuple[str, ...]:
         """What makes a value, or its part: no tuple, loop or parameter of a call.
