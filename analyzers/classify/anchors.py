@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from moeprof.analyzers.classify.facts import Facts
+from moeprof.analyzers.classify.facts import Facts, along
+from moeprof.analyzers.classify.values import RELAID
 from moeprof.hlo.program import FLOATS, Op
 from moeprof.vocabulary import kind_of_target
 
@@ -29,7 +30,7 @@ _GIVEN = frozenset({"parameter", "constant"})
 _MOST_OF_NORM = 60
 _MOVES = frozenset({"gather", "scatter", "dynamic-slice", "conditional", "custom-call"})
 _WEIGHS = frozenset({"multiply", "select"})
-_RESIZES = frozenset({"reshape", "bitcast", "copy", "convert", "transpose", "broadcast"})
+_RESIZES = RELAID | {"broadcast"}
 
 
 @dataclass
@@ -143,9 +144,7 @@ def _choices(facts: Facts) -> Iterator[tuple[int, int]]:
         if source is None or not source.dims:
             continue
         if is_choice or op.opcode == "sort" or "sort" in op.target:
-            at = op.details.get("dimensions", "")
-            place = int(at) if at.isdigit() and int(at) < len(source.dims) else -1
-            yield i, source.dims[place]
+            yield i, source.dims[along(op, len(source.dims))]
 
 
 def _choosable(facts: Facts, product: int) -> int:
@@ -234,23 +233,26 @@ def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:
     read = [ops[m] for m in shown]
     counts = found.experts & {*stack[:-2]}
     product = facts.parts[i].product if i in facts.parts else i
-    along = _along(ops[product], read)
+    batch = _batch_sizes(ops[product], read)
     sizes = {n * count for n in map(_size, read) for count in counts}
-    return bool(counts & along) or prod(stack) in sizes or any(_is_copied(facts, m) for m in shown)
+    return (
+        bool(counts & batch)
+        or prod(stack) in sizes
+        or any(
+            ops[facts.values.source(m, _RESIZES | {"fusion"})].opcode == "gather"
+            for m in shown  # copies
+        )
+    )
 
 
-def _is_copied(facts: Facts, i: int) -> bool:
-    """Whether a weight is read by an index of each token or block."""
-    ops, makers = facts.values.ops, facts.values.makers
-    while ops[i].opcode in _RESIZES | {"fusion"} and len(makers[i]) == 1:
-        i = makers[i][0]
-    return ops[i].opcode == "gather"
-
-
-def _along(product: Op, read: Sequence[Op]) -> set[int]:
+def _batch_sizes(product: Op, read: Sequence[Op]) -> set[int]:
     """Sizes of the batch dimensions of a product, which reads a weight as `read`."""
     if product.opcode == "dot":
-        return {product.dims[at] for at in range(len(product.attributes.dot.lhs_batch))}
+        return {
+            product.dims[at]
+            for at in range(len(product.attributes.dot.lhs_batch))
+            if at < len(product.dims)
+        }
     return {n for op in read for n in op.dims[:-2]} & {*product.dims[:-2]}
 
 
@@ -330,10 +332,8 @@ def _below(facts: Facts, root: int) -> set[int]:
 
 def _is_square(facts: Facts, i: int, small: int) -> bool:
     """Whether it squares, takes a mean over rows off, or shows a result of these."""
+    i = facts.values.source(i, _RESIZES | {"fusion"})
     op, makers = facts.values.ops[i], facts.values.makers[i]
-    while op.opcode in _RESIZES | {"fusion"} and len(makers) == 1:
-        i = makers[0]
-        op, makers = facts.values.ops[i], facts.values.makers[i]
     if op.opcode in ("multiply", "power"):
         return len(makers) == 1 or any(_is_spread(facts, m, small) for m in makers)
     return op.opcode == "subtract" and any(_is_spread(facts, m, small) for m in makers)

@@ -61,6 +61,7 @@ from moeprof.analyzers.classify.told import (
     is_library,
     source_of,
 )
+from moeprof.garbage import uncollected
 from moeprof.hlo.program import FLOATS, Op, Program, array_dims
 from moeprof.tables.schema import Column, Schema
 
@@ -113,12 +114,13 @@ def classify(
 
     ``named`` are the components that the user gave, by program and op: they stand.
     """
-    rows = [
-        row
-        for module in sorted(programs)
-        for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
-    ]
-    return CLASSES.frame(rows)
+    with uncollected():  # a graph of every value is made, and none of it is garbage before the end
+        rows = [
+            row
+            for module in sorted(programs)
+            for row in _classify_module(module, programs[module], (named or {}).get(module, {}))
+        ]
+        return CLASSES.frame(rows)
 
 
 def _classify_module(
@@ -194,7 +196,8 @@ class _Roles:
         found = find_roles(program)
         self.sites = Sites(found, is_library)
         self.told = Told(found)
-        self._number = found.facts.values.number
+        self._values = found.facts.values
+        self._number = self._values.number
         self._expanded = dense_fallback(program).arrays
         self._origins = found.facts.origin
         products = products_by_weight(found)
@@ -243,18 +246,18 @@ class _Roles:
             return shown
         if self.is_slice(op):
             return None
-        wrapped = self.program.started(op)
-        if wrapped is not None and wrapped.name != op.name:
+        wrapped = self.program.innermost(op)
+        if wrapped.name != op.name:
             return self._of(wrapped)
         if op.opcode != "fusion":
             number = self._number.get(op.name)
             return self._settled[number] if number is not None else None
         inside = [
-            (member, self._settled[self._number[member.name]])
+            self._number[member.name]
             for member in self.program.interior(op)
             if member.name in self._number
         ]
-        return of_whole(inside, op)
+        return of_whole(self._values, inside, self._settled, op)
 
 
 def _is_moe_other(found: Finding | None) -> bool:

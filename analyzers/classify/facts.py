@@ -12,23 +12,24 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.values import Values
+from moeprof.analyzers.classify.values import RELAID, Values
 from moeprof.hlo.program import FLOATS, Op
 from moeprof.vocabulary import kind_of_target
 
-_SHOWS = frozenset(
-    {"copy", "bitcast", "bitcast-convert", "convert", "reshape", "transpose", "slice", "broadcast"}
-    | {"dynamic-slice", "all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
+_SHOWS = (
+    RELAID
+    | {"bitcast-convert", "slice", "broadcast", "dynamic-slice"}
+    | {"all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
     | {"reverse", "multiply", "add", "subtract", "negate", "divide", "reduce-precision", "while"}
 )
 """Opcodes whose result is a weight still, where all arrays that they read are weights."""
-_VIEWS = frozenset({"copy", "bitcast", "convert", "reshape", "transpose", "fusion", "reduce"})
+_VIEWS = RELAID | {"fusion", "reduce"}
 """What shows a value otherwise; a sum of the parts of a split product is that product."""
 _CONSTANT = frozenset({"constant", "iota"})
 _TAKES = frozenset({"dynamic-slice", "bitcast", "copy", "reshape", "transpose", "fusion", "slice"})
 _BY_ELEMENT = "dot_general"
 _FAR = 400
-"""How many instructions a search looks at."""
+"""How many instructions a search finds before it goes no further from any of them."""
 
 
 class Part(NamedTuple):
@@ -58,9 +59,12 @@ class Facts:
         """The phase of each; without a name the latest of what it reads that has one."""
         found: list[str] = []
         for own, makers in zip(self.phase, self.values.makers, strict=True):
+            if own:
+                found.append(own)
+                continue
             read = {found[maker] for maker in makers}
-            flowing = next((p for p in ("backward", "recompute", "forward") if p in read), "other")
-            found.append(own or flowing)
+            flowing = (p for p in ("backward", "recompute", "forward") if p in read)
+            found.append(next(flowing, "other"))
         return found
 
     def sides(self, i: int) -> tuple[list[int], list[int]]:
@@ -93,10 +97,8 @@ class Facts:
         todo = list(dict.fromkeys(starts))
         seen = set(todo)
         for i in todo:
-            if len(todo) > _FAR:
-                return
             yield i
-            if not ends(i):
+            if len(todo) <= _FAR and not ends(i):
                 for maker in makers[i]:
                     is_array = ops[maker].opcode not in _CONSTANT and ops[maker].dims
                     if maker not in seen and origin[maker] is None and is_array:
@@ -109,13 +111,11 @@ class Facts:
         todo = [start]
         seen = {start}
         for i in todo:
-            if len(todo) > _FAR:
-                return
             if i != start:
                 yield i
                 if ends(i):
                     continue
-            for reader in readers[i]:
+            for reader in readers[i] if len(todo) <= _FAR else ():
                 if reader not in seen and is_forward[reader]:
                     seen.add(reader)
                     todo.append(reader)
@@ -142,7 +142,7 @@ def _parts(values: Values, origins: list[Op | None], is_product: list[bool]) -> 
         return {}
     found: dict[int, Part] = {}
     for i in np.flatnonzero(is_product).tolist():
-        sides = [_source(values, m) for slots in values.made_by[i][:2] for m in slots]
+        sides = [values.source(m, _VIEWS) for slots in values.made_by[i][:2] for m in slots]
         lengths = next((joined[m] for m in sides if m in joined), {})
         todo, seen = ([i] if lengths else []), {i}
         while todo:
@@ -167,21 +167,22 @@ def _joined(values: Values, origins: list[Op | None], i: int) -> dict[int, Op]:
     weights = [(m, origins[m]) for m in values.makers[i]]
     if len({o.name for _, o in weights if o is not None}) < 2 or any(o is None for _, o in weights):
         return {}
-    at = op.details.get("dimensions", "")
-    place = int(at) if at.isdigit() and int(at) < len(op.dims) else len(op.dims) - 1
+    place = along(op, len(op.dims))
     lengths: dict[int, Op] = {}
     for m, origin in weights:
         dims = values.ops[m].dims
-        if origin is not None and place < len(dims):
+        if origin is not None and -len(dims) <= place < len(dims):
             lengths.setdefault(dims[place], origin)
     return lengths
 
 
-def _source(values: Values, i: int) -> int:
-    """The instruction whose result is shown otherwise."""
-    while values.ops[i].opcode in _VIEWS and len(values.makers[i]) == 1:
-        i = values.makers[i][0]
-    return i
+def along(op: Op, rank: int) -> int:
+    """The one of `rank` dimensions along which an instruction joins or sorts, by default the last.
+
+    -1 where there are none.
+    """
+    named = op.attributes.dimensions
+    return named[0] if len(named) == 1 and named[0] < rank else rank - 1
 
 
 def _forward(values: Values, phase: list[str]) -> list[bool]:

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 
+from moeprof.analyzers.classify.carried import CALLS, WAITS, Path, Value, handed
 from moeprof.hlo.program import Op, Program
 
-_State = tuple[str, tuple[int, ...]]  # a value: an op, and which part of its tuple
-_SAME = frozenset(
-    {"bitcast", "optimization-barrier", "async-update", "async-done", "add-dependency"}
-)
-_CALLS = frozenset({"call", "async-start"})
-CARRIERS = _SAME | _CALLS | {"tuple", "get-tuple-element", "parameter", "while"}
+CARRIERS = WAITS | CALLS | {"bitcast", "tuple", "get-tuple-element", "parameter", "while"}
 """Opcodes that hand values on."""
 
 
@@ -26,8 +22,7 @@ class Flow:
     def __init__(self, program: Program) -> None:
         """`program` is looked at when asked."""
         self._program = program
-        self._made: dict[_State, tuple[str, ...]] = {}
-        self._roots = {op.computation: op.name for op in program.ops.values() if op.is_root}
+        self._made: dict[Value, tuple[str, ...]] = {}
 
     def makers(self, op: Op) -> list[str]:
         """Ops that made the operands, in order of operand; parameters of the program are none."""
@@ -45,15 +40,15 @@ class Flow:
 
     def _is_inside_fusion(self, op: Op) -> bool:
         caller = self._program.ops.get(self._program.callers.get(op.computation, ""))
-        return caller is not None and caller.opcode not in {"while", "conditional", *_CALLS}
+        return caller is not None and caller.opcode not in {"while", "conditional", *CALLS}
 
-    def _makers_of(self, value: _State) -> tuple[str, ...]:
+    def _makers_of(self, value: Value) -> tuple[str, ...]:
         known = self._made.get(value)
         if known is None:
             known = self._made[value] = self._search(value)
         return known
 
-    def _search(self, value: _State) -> tuple[str, ...]:
+    def _search(self, value: Value) -> tuple[str, ...]:
         found: dict[str, None] = {}
         seen, todo = {value}, [value]
         while todo:
@@ -70,30 +65,11 @@ class Flow:
                     todo.append(following)
         return tuple(found)
 
-    def _handed(self, op: Op, path: tuple[int, ...]) -> list[_State]:
-        """The values that a carrier hands on as the part `path` of its result."""
-        if op.opcode == "get-tuple-element":
-            return [(op.operands[0], (int(op.details.get("index", 0)), *path))]
-        if op.opcode == "tuple":
-            chosen = op.operands[path[0] : path[0] + 1] if path else op.operands
-            return [(name, path[1:]) for name in chosen]
-        if op.opcode == "while" or op.opcode in _CALLS:
-            roots = [self._roots[name] for name in op.called if name in self._roots]
-            return [(name, path) for name in roots if self._is_result(op, name)]
-        if op.opcode == "parameter":
-            return self._given(op, path)
-        return [(name, path) for name in op.operands[:1]]
-
-    def _is_result(self, op: Op, root: str) -> bool:
-        """A loop's result is its body's; the root of its condition is a yes or no."""
-        shape = self._program.ops[root].shape
-        return op.opcode != "while" or shape.startswith("(") or shape == op.shape
-
-    def _given(self, op: Op, path: tuple[int, ...]) -> list[_State]:
-        """What a parameter is given: at the call, and in a loop by the round before."""
-        operand = self._program.given(op)
-        if operand is None:
-            return []
-        given: list[_State] = [(operand, path)]
-        caller = self._program.ops[self._program.callers[op.computation]]
-        return given + (self._handed(caller, path) if caller.opcode == "while" else [])
+    def _handed(self, op: Op, path: Path) -> list[Value]:
+        """What a carrier hands on; a parameter of a loop that of the round before as well."""
+        given = handed(self._program, op, path)
+        if op.opcode == "parameter" and given:
+            caller = self._program.ops[self._program.callers[op.computation]]
+            if caller.opcode == "while":
+                given += handed(self._program, caller, path)
+        return given

@@ -61,15 +61,13 @@ def kind_of(program: Program, op: Op, component: str) -> str:
 
     A product in the experts' part is a grouped one, however XLA expanded it.
     """
+    op = program.innermost(op, stop=LOOPS)  # what runs asynchronously
     opcodes = program.opcodes(op)
     if op.opcode in LOOPS:
         return "loop"
     for opcode, kind in _COLLECTIVE.items():
         if opcode in opcodes:
             return kind
-    wrapped = program.started(op)
-    if wrapped is not None and wrapped.name != op.name:
-        return kind_of(program, wrapped, component)
     called = [m for m in program.interior(op) if m.opcode == "custom-call"]
     if called:  # XLA puts a library's call into a fusion to let it read slices in place
         return _kind_of_call(called[0], component)

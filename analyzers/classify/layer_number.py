@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from moeprof.analyzers.classify.names import scopes
 
-_WORD = r"(?:[a-z]+_?)*(?:layers?|blocks?)|h|\w*(?:Layer|Block)"
+# words as `(?:[a-z]+_)*` end in one way alone: no name takes longer than its length
+_WORD = r"(?:[a-z]+_)*[a-z]*(?:layers?|blocks?)|h|\w*(?:Layer|Block)"
 _NUMBERED = re.compile(rf"({_WORD})[_.\[]?(\d+)\]?")
 _ALONE = re.compile(_WORD)
 _PART_OF_LAYER = re.compile(r"(?i)moe|mixture|expert|mlp|ffn|attention|norm")

@@ -61,15 +61,11 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
     """
     sent = op
     for _ in range(_ROUNDS):
-        if not sent.operands and sent.opcode != "parameter":
+        given = program.given(sent) if sent.opcode == "parameter" else next(iter(sent.operands), "")
+        maker = program.ops.get(given or "")
+        if maker is None:
             break
-        if sent.opcode == "parameter":
-            given = program.given(sent)
-            if given is None:
-                break
-            sent = program.ops[given]
-        else:
-            sent = program.ops[sent.operands[0]]
+        sent = maker
         component, phase = known.get(sent.name, ("", ""))
         way = _WAY_OF_GRADIENTS if phase == "backward" else _WAY
         if component in way:

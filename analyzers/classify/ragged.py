@@ -8,10 +8,10 @@ xla/hlo/transforms/expanders/ragged_dot_rewriter.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
+from weakref import WeakKeyDictionary
 
 from moeprof.analyzers.classify.targets import is_dot_call
 from moeprof.hlo.program import Op, Program
@@ -44,7 +44,10 @@ class DenseFallback:
     products: dict[str, Expansion] = field(default_factory=dict)
 
 
-@functools.lru_cache(maxsize=64)  # several questions ask of each program
+_known: WeakKeyDictionary[Program, DenseFallback] = WeakKeyDictionary()
+"""Several questions ask of each program: the answer is kept for as long as the program is."""
+
+
 def dense_fallback(program: Program) -> DenseFallback:
     """The dense arrays that stand for ragged products, and the products made of them.
 
@@ -53,12 +56,19 @@ def dense_fallback(program: Program) -> DenseFallback:
     ragged_dot, repeated rows suffice. An array counts where it is written to memory: not where
     a fusion makes and consumes it.
     """
+    found = _known.get(program)
+    if found is None:
+        found = _known[program] = _find(program)
+    return found
+
+
+def _find(program: Program) -> DenseFallback:
     found = DenseFallback()
     for op in program.ops.values():
         expansion = _expansion(program, op)
         if expansion is None:
             continue
-        outer = _in_memory(program, op)
+        outer = program.whole(op)
         if _has_product(program, outer):
             found.products.setdefault(outer.name, expansion)
         if _holds(outer, expansion):
@@ -99,9 +109,9 @@ def _repeated(program: Program, op: Op) -> Expansion | None:
     if op.opcode != "broadcast" or len(op.dims) < 3 or not op.operands:
         return None
     source = program.ops.get(op.operands[0])
-    kept = [int(d) for d in op.details.get("dimensions", "").split(",") if d.isdigit()]
+    kept = op.attributes.dimensions
     new = sorted(set(range(len(op.dims))) - set(kept))
-    if source is None or len(kept) < 2 or len(new) != 1 or min(op.dims) < 2:
+    if source is None or len(kept) != len(op.dims) - 1 or len(new) != 1 or min(op.dims) < 2:
         return None
     rows, width = op.dims[kept[-2]], op.dims[kept[-1]]
     if new[0] > kept[-2] or source.dims[-2:] != (rows, width):
@@ -141,7 +151,7 @@ def _sources(program: Program, op: Op) -> Iterator[Op]:
     """What an op reads; of a fusion its result, of a fusion's parameter what is passed for it."""
     names: tuple[str, ...] = op.operands
     if op.opcode == "fusion":
-        names = tuple(m.name for c in op.called for m in program.members[c] if m.is_root)
+        names = tuple(program.roots[c] for c in op.called if c in program.roots)
     elif op.opcode == "parameter":
         caller = program.ops.get(program.callers.get(op.computation, ""))
         is_known = caller is not None and caller.opcode == "fusion"
@@ -149,22 +159,9 @@ def _sources(program: Program, op: Op) -> Iterator[Op]:
     yield from (program.ops[name] for name in names if name in program.ops)
 
 
-def _in_memory(program: Program, op: Op) -> Op:
-    """The op whose result is written to memory: the outermost fusion around it."""
-    for _ in range(_MOST_STEPS):
-        caller = program.ops.get(program.callers.get(op.computation, ""))
-        if caller is None or caller.opcode != "fusion":
-            break
-        op = caller
-    return op
-
-
 def _holds(op: Op, expansion: Expansion) -> bool:
     """Whether a part of the op's result has as many elements as the dense array."""
-    parts = (part.partition("]")[0] for part in op.shape.split("[")[1:])
-    return any(
-        prod(int(d) for d in part.split(",") if d.isdigit()) == expansion.elements for part in parts
-    )
+    return any(part.elements == expansion.elements for part in op.result.arrays)
 
 
 def _has_product(program: Program, op: Op) -> bool:

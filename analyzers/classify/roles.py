@@ -18,7 +18,7 @@ from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES
 from moeprof.analyzers.classify.facts import Facts, find_facts
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.targets import component_of_target, is_grouped_gemm
-from moeprof.analyzers.classify.values import Values
+from moeprof.analyzers.classify.values import RELAID, Values
 from moeprof.hlo.program import FLOATS, Frame, Program
 
 
@@ -285,14 +285,12 @@ def _read_by_routers(facts: Facts, anchors: Anchors) -> set[int]:
     return {_root(facts, m) for i in anchors.routers for m in facts.activations(i)}
 
 
-_VIEWS = frozenset({"copy", "bitcast", "convert", "reshape", "transpose", "fusion", "broadcast"})
+_VIEWS = RELAID | {"fusion", "broadcast"}
 
 
 def _root(facts: Facts, i: int) -> int:
     """The instruction whose result is only shown otherwise."""
-    while facts.values.ops[i].opcode in _VIEWS and len(facts.values.makers[i]) == 1:
-        i = facts.values.makers[i][0]
-    return i
+    return facts.values.source(i, _VIEWS)
 
 
 def _of_arithmetic(facts: Facts, kinds: list[Kind], i: int) -> Kind:

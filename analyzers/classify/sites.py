@@ -15,6 +15,7 @@ from moeprof.analyzers.classify.anchors import is_of_experts
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.roles import Kind, Role, Roles
+from moeprof.analyzers.classify.values import RELAID, Values
 from moeprof.hlo.program import Frame, Op
 
 _DUALS = {
@@ -42,7 +43,6 @@ _OF_KIND = {
     Kind.SHARED: "shared_expert",
     Kind.HIDDEN: "dense_mlp",
 }
-_SHOWN = frozenset({"bitcast", "convert", "copy", "reshape", "transpose"})
 _PRODUCT, _EXCHANGE, _REST = "product", "exchange", "rest"
 _ELSE = {_PRODUCT: (_REST,), _REST: (_PRODUCT,), _EXCHANGE: ()}
 """What else of a line tells where nothing that does the same is there."""
@@ -58,7 +58,7 @@ class Sites:
         """`is_library` tells lines that no model is written in."""
         self._roles = roles
         self._is_library = is_library
-        self._chains: dict[tuple[Frame, ...], Chain] = {}
+        self._chains: dict[int, Chain] = {}
         self._by_primitive: dict[tuple[Chain, str, str], Counter[str]] = defaultdict(Counter)
         self._by_chain: dict[tuple[Chain, str], Counter[str]] = defaultdict(Counter)
         facts = roles.facts
@@ -105,11 +105,12 @@ class Sites:
 
         JAX joins tracebacks, so a chain may name lines again: the first time counts.
         """
-        known = self._chains.get(op.frames)
+        # by identity: ops of one line share their frames, and those live as long as the program
+        known = self._chains.get(id(op.frames))
         if known is None:
             own = [(f.file, f.line) for f in op.frames if not self._is_library(f)]
             known = tuple(dict.fromkeys(own or [(f.file, f.line) for f in op.frames[:1]]))
-            self._chains[op.frames] = known
+            self._chains[id(op.frames)] = known
         return known
 
     def role(self, i: int) -> Role | None:
@@ -179,10 +180,14 @@ def settled(roles: Roles, sites: Sites, products: Mapping[str, Counter[str]]) ->
         if role is not None and not is_again:
             found.append(role)
             continue
+        has_line = facts.phase[i] in _OF_LINES
+        if not has_line and not facts.is_product[i]:
+            found.append(role)
+            continue
         op = facts.values.ops[i]
         only_moves = facts.values.program.only_moves(op)
-        is_slice = sites.is_call(op) and only_moves
-        by_line = sites.role(i) if facts.phase[i] in _OF_LINES and not is_slice else None
+        is_slice = only_moves and sites.is_call(op)
+        by_line = sites.role(i) if has_line and not is_slice else None
         if by_line is not None and by_line.how == "mixed line" and only_moves:
             by_line = None  # who makes or reads it tells more, of a helper's casts say
         if by_line is None and facts.is_product[i]:
@@ -218,19 +223,21 @@ def _by_weight(roles: Roles, products: Mapping[str, Counter[str]], i: int) -> Ro
     return Role(part, "chain") if part else None
 
 
-def of_whole(inside: Sequence[tuple[Op, Role | None]], whole: Op) -> Role | None:
-    """Role of a fusion out of those of its instructions.
+def of_whole(
+    values: Values, inside: Sequence[int], roles: Sequence[Role | None], whole: Op
+) -> Role | None:
+    """Role of a fusion out of those of its instructions, ``inside`` by number.
 
     A product or a library's call decides; else what a loop stores; else the root, those of the
     fusion's own name, and the most.
     """
-    members = [(op, role) for op, role in inside if role is not None]
+    members = [(values.ops[i], role) for i in inside if (role := roles[i]) is not None]
     if not members:
         return None
     heavy = [role for op, role in members if op.opcode in ("dot", "convolution", "custom-call")]
     if heavy:
         return heavy[-1]
-    if stored := _stored(inside):
+    if stored := _stored(values, inside, roles):
         return stored
     root = next((role for op, role in members if op.is_root and op.frames == whole.frames), None)
     if root:
@@ -244,18 +251,19 @@ def of_whole(inside: Sequence[tuple[Op, Role | None]], whole: Op) -> Role | None
     return root or _most([role for _, role in members])
 
 
-def _stored(inside: Sequence[tuple[Op, Role | None]]) -> Role | None:
+def _stored(values: Values, inside: Sequence[int], roles: Sequence[Role | None]) -> Role | None:
     """Role of what the root stores into a stack, the value that it was computed as."""
-    known = {op.name: (op, role) for op, role in inside}
-    root = next((op for op, _ in inside if op.is_root), None)
-    while root is not None and root.opcode in _SHOWN and root.operands:
-        root = known.get(root.operands[0], (None, None))[0]
-    if root is None or root.opcode != "dynamic-update-slice" or len(root.operands) < 2:
+    ops, within = values.ops, set(inside)
+    root = next((i for i in inside if ops[i].is_root), None)
+    if root is None:
         return None
-    op, role = known.get(root.operands[1], (None, None))
-    while op is not None and op.opcode in _SHOWN and op.operands and op.operands[0] in known:
-        op, role = known[op.operands[0]]
-    return role if op is not None and op.opcode != "parameter" else None
+    update = values.source(root, RELAID, within)
+    slots = values.made_by[update]
+    if ops[update].opcode != "dynamic-update-slice" or len(slots) < 2:
+        return None
+    made = next((m for m in slots[1] if m in within), None)
+    stored = values.source(made, RELAID, within) if made is not None else None
+    return roles[stored] if stored is not None and ops[stored].opcode != "parameter" else None
 
 
 def _most(roles: list[Role]) -> Role:

@@ -7,20 +7,21 @@ the graph has no circle: a layer that a loop runs many times stands in it once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 
+from moeprof.analyzers.classify.carried import CALLERS, CALLS, WAITS, Value, handed
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.hlo.program import Op, Program
 
-_SAME = frozenset(
-    {"optimization-barrier", "async-update", "async-done", "add-dependency", "copy-done"}
-    | {"all-gather-done", "all-reduce-done", "collective-permute-done", "copy-start"}
+RELAID = frozenset({"copy", "bitcast", "convert", "reshape", "transpose"})
+"""Opcodes that show all of a value in another place, layout or type."""
+_DONE = frozenset(
+    {"copy-start", "copy-done", "all-gather-done", "all-reduce-done", "collective-permute-done"}
 )
-_CARRIERS = _SAME | {"tuple", "get-tuple-element", "while", "conditional", "call", "async-start"}
-_OPENED = frozenset({"fusion", "call", "async-start"})
-_CALLERS = _OPENED | {"while", "conditional"}
-_Path = tuple[int, ...]
+_HOLDERS = frozenset({"tuple", "get-tuple-element", "while"})
+_CARRIERS = WAITS | _DONE | CALLS | _HOLDERS | {"conditional"}
+_OPENED = CALLS | {"fusion"}
 
 
 class Values:
@@ -35,17 +36,16 @@ class Values:
     def __init__(self, program: Program) -> None:
         """`program` as a graph of values."""
         self.program = program
-        self._roots = {op.computation: op for op in program.ops.values() if op.is_root}
-        self._sources: dict[tuple[str, _Path], tuple[str, ...]] = {}
-        self._whole: dict[str, tuple[str, ...]] = {}
+        self._sources: dict[Value, tuple[str, ...]] = {}
         self._made_for: dict[str, list[tuple[str, ...]]] = {}
         names = self._ordered()
         self.number = {name: number for number, name in enumerate(names)}
         self.ops: list[Op] = [program.ops[name] for name in names]
         number = self.number
         self.made_by: list[list[list[int]]] = [
-            [[number[made] for made in slot if made in number] for slot in self._slots(op)]
-            for op in self.ops
+            # in a circle, or where two calls share a computation, a maker may come later: left out
+            [[m for made in slot if (m := number.get(made, i)) < i] for slot in self._slots(op)]
+            for i, op in enumerate(self.ops)
         ]
 
     @cached_property
@@ -62,10 +62,23 @@ class Values:
                 found[maker].append(reader)
         return found
 
+    def source(self, i: int, through: Container[str], within: Container[int] | None = None) -> int:
+        """The instruction whose result is only shown otherwise, by opcodes of `through`.
+
+        With ``within`` only what these show is followed.
+        """
+        while self.ops[i].opcode in through and len(self.makers[i]) == 1:
+            maker = self.makers[i][0]
+            if within is not None and maker not in within:
+                break
+            i = maker
+        return i
+
     def _operands(self, op: Op) -> Sequence[str]:
         """What an instruction reads; of one that is opened what its computation results in."""
-        if op.opcode in _CALLERS:
-            return [self._roots[name].name for name in op.called if name in self._roots]
+        if op.opcode in CALLERS:
+            roots = self.program.roots
+            return [roots[name] for name in op.called if name in roots]
         return op.operands
 
     def _ordered(self) -> list[str]:
@@ -73,23 +86,23 @@ class Values:
         ops = self.program.ops
         runs = self._running()
         order: list[str] = []
-        state: dict[str, bool] = {}
+        is_done: dict[str, bool] = {}  # of those that were come to
         for root in ops.values():
             is_carried = root.opcode in _CARRIERS or self._is_opened_tuple(root)
-            if is_carried or root.computation not in runs or root.name in state:
+            if is_carried or root.computation not in runs or root.name in is_done:
                 continue
-            todo: list[tuple[str, bool]] = [(root.name, False)]
+            todo = [root.name]
             while todo:
-                name, is_left = todo.pop()
-                if is_left:
+                name = todo[-1]
+                if name not in is_done:
+                    is_done[name] = False
+                    for slot in self._slots(ops[name]):
+                        todo += [made for made in slot if made not in is_done]
+                    continue
+                todo.pop()
+                if not is_done[name]:  # all that makes its operands is in order
+                    is_done[name] = True
                     order.append(name)
-                    continue
-                if name in state:
-                    continue
-                state[name] = True
-                todo.append((name, True))
-                for slot in self._slots(ops[name]):
-                    todo.extend([(made, False) for made in slot if made not in state])
         return order
 
     def _is_opened_tuple(self, op: Op) -> bool:
@@ -98,11 +111,12 @@ class Values:
 
     def _running(self) -> set[str]:
         """Computations that run as such: the entry's, and those of fusions, loops and calls."""
-        called = {name: op.opcode for op in self.program.ops.values() for name in op.called}
+        program = self.program
         return {
             computation
-            for computation in self.program.members
-            if called.get(computation, "call") in _CALLERS
+            for computation in program.members
+            if computation not in program.callers
+            or program.ops[program.callers[computation]].opcode in CALLERS
         }
 
     def _slots(self, op: Op) -> list[tuple[str, ...]]:
@@ -113,62 +127,51 @@ class Values:
         return known
 
     def _makers(self, name: str) -> tuple[str, ...]:
-        known = self._whole.get(name)
-        if known is None:
-            known = self._whole[name] = self._made(name, ())
-        return known
+        op = self.program.ops.get(name)
+        if op is not None and op.opcode not in _CARRIERS and op.opcode != "parameter":
+            return (name,)
+        return self._made((name, ()))
 
-    def _made(self, name: str, path: _Path) -> tuple[str, ...]:
-        """What makes a value, or its part at `path`: no tuple, loop or parameter of a call."""
-        key = (name, path)
-        known = self._sources.get(key)
-        if known is None:
-            self._sources[key] = ()  # a circle gives nothing
-            known = self._sources[key] = self._search(name, path)
-        return known
+    def _made(self, value: Value) -> tuple[str, ...]:
+        """What makes a value, or its part: no tuple, loop or parameter of a call.
 
-    def _search(self, name: str, path: _Path) -> tuple[str, ...]:
+        Without recursion: values may be handed on more often than the stack is deep.
+        """
+        sources = self._sources
+        todo: list[tuple[Value, list[Value]]] = [(value, [])]
+        while todo:
+            at, following = todo.pop()
+            if following:
+                made = (name for one in following for name in sources[one])
+                sources[at] = tuple(dict.fromkeys(made))
+            elif at not in sources:
+                following = self._handed(at)
+                # while it is looked for a circle gives nothing
+                sources[at] = () if following else self._itself(at[0])
+                if following:
+                    todo.append((at, following))
+                    todo.extend([(one, []) for one in reversed(following) if one not in sources])
+        return sources[value]
+
+    def _itself(self, name: str) -> tuple[str, ...]:
+        """What makes a value that nothing hands on: nothing known in a program known in part."""
+        op = self.program.ops.get(name)
+        return () if op is None or op.opcode in _HOLDERS else (name,)
+
+    def _handed(self, value: Value) -> list[Value]:
+        """Where a value is carried from; nothing where an instruction makes it."""
+        name, path = value
         op = self.program.ops.get(name)
         if op is None:
-            return ()
-        opcode = op.opcode
-        if opcode in ("get-tuple-element", "while") and not op.operands:
-            return ()  # a program that is known in part
-        if opcode == "get-tuple-element":
-            return self._made(op.operands[0], (int(op.details.get("index", 0)), *path))
-        if opcode == "tuple":
-            parts = op.operands[path[0] : path[0] + 1] if path else op.operands
-            return self._joined((part, path[1:]) for part in parts)
-        if opcode == "parameter":
-            given = self.program.given(op)
-            return self._made(given, path) if given is not None else (name,)
-        if opcode == "while":
-            body = op.called[-1:] if len(op.called) < 2 else self._bodies(op)
-            results = [(self._roots[b].name, path) for b in body if b in self._roots]
-            return self._joined([*results, (op.operands[0], path)])
-        if opcode in ("call", "async-start", "conditional") or (opcode == "fusion" and path):
-            roots = [self._roots[c].name for c in op.called if c in self._roots]
-            if roots:
-                return self._joined((root, path) for root in roots)
-            return (name,)
+            return []
         if path and len(op.operands) > 1 and op.base_opcode in COLLECTIVES:
             # one collective for many arrays: each part of its result is one of them
-            return self._made(op.operands[min(path[-1], len(op.operands) - 1)], ())
-        if opcode in _SAME and op.operands:
-            return self._made(op.operands[0], path)
-        return (name,)
-
-    def _bodies(self, op: Op) -> list[str]:
-        """A loop's body: its result is what the loop carries, that of its condition a yes or no."""
-        return [
-            name
-            for name in op.called
-            if name in self._roots
-            and (self._roots[name].shape.startswith("(") or self._roots[name].shape == op.shape)
-        ]
-
-    def _joined(self, values: Iterable[tuple[str, _Path]]) -> tuple[str, ...]:
-        found: dict[str, None] = {}
-        for name, path in values:
-            found.update(dict.fromkeys(self._made(name, path)))
-        return tuple(found)
+            return [(op.operands[min(path[-1], len(op.operands) - 1)], ())]
+        if op.opcode == "while":
+            # what it begins with; the round before is left out, the graph has no circle
+            begun = [(operand, path) for operand in op.operands[:1]]
+            return [*handed(self.program, op, path), *begun] if begun else []
+        is_carrier = op.opcode in _CARRIERS or op.opcode == "parameter"
+        if is_carrier or (path and op.opcode == "fusion"):
+            return handed(self.program, op, path)
+        return []

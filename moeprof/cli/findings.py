@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from moeprof.garbage import uncollected
 
 if TYPE_CHECKING:
     from moeprof.reports.document import Document
@@ -56,7 +56,7 @@ def read_both(
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
-        with _no_collection():
+        with uncollected():  # imports make half a million objects
             from moeprof.analyzers import analyze
             from moeprof.errors import NoProfileError
             from moeprof.ingest import open_run
@@ -77,18 +77,6 @@ def read_both(
         trace = with_names(trace, names) if names else trace
         tell = work.counting("answering questions")
         return trace, build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the search for garbage: imports make half a million objects and hardly any garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def is_partial(document: Document) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from moeprof.hlo.calls import without_call_circles
 from moeprof.hlo.frames import Frame as Frame
 from moeprof.hlo.instruction import Instruction
-from moeprof.hlo.shape import arrays_of
+from moeprof.hlo.shape import UNKNOWN_SIZE, arrays_of
 from moeprof.hlo.table import instructions_of
 
 # Opcodes that show the same numbers in another place, layout or type.
@@ -56,27 +57,26 @@ class Program:
         """Of instructions that share a name, which a sound program has none of, the first counts.
 
         ``members`` has the instructions of each computation, ``users`` the names of those that
-        take a value as operand, ``callers`` the instruction that calls a computation.
+        take a value as operand, ``callers`` the instruction that calls a computation, the last
+        where several do, ``roots`` the instruction that a computation results in.
         """
-        ops: dict[str, Op] = {}
         members: dict[str, list[Op]] = defaultdict(list)
         users: dict[str, list[str]] = defaultdict(list)
         self.callers: dict[str, str] = {}
+        self.roots: dict[str, str] = {}
         self._opcodes: dict[str, frozenset[str]] = {}
-        self._roots: dict[str, str] = {}
-        for op in instructions:
-            name = op.name
-            if name in ops:
-                continue
-            ops[name] = op
+        self._interiors: dict[str, tuple[Op, ...]] = {}
+        self._moves: dict[str, bool] = {}
+        self.ops = without_call_circles(instructions)
+        for name, op in self.ops.items():
             members[op.computation].append(op)
             if op.is_root:
-                self._roots[op.computation] = name
+                self.roots[op.computation] = name
             for operand in op.operands:
                 users[operand].append(name)
             for computation in op.called:
                 self.callers[computation] = name
-        self.ops, self.members, self.users = ops, _Lists(members), _Lists(users)
+        self.members, self.users = _Lists(members), _Lists(users)
 
     @cached_property
     def weight_dims(self) -> frozenset[tuple[int, ...]]:
@@ -103,22 +103,27 @@ class Program:
             if op.opcode == "parameter" and op.computation not in self.callers
             if op.dtype in FLOATS and op.dims
         ]
-        roots = (self.ops[name] for name in self._roots.values())
+        roots = (self.ops[name] for name in self.roots.values())
         root = next((op for op in roots if op.computation not in self.callers), None)
         returned = {(part.dtype, part.dims) for part in root.result.parts} if root else set()
         kept = {op.name for op in given if (op.dtype, op.dims) in returned}
         is_step = 2 * len(kept) >= len(given)
         return frozenset(op.name for op in given if op.name not in kept) if is_step else frozenset()
 
-    def interior(self, op: Op) -> list[Op]:
+    def interior(self, op: Op) -> tuple[Op, ...]:
         """The op's own instructions: of a fusion those inside it, else the op alone."""
         if op.opcode != "fusion":
-            return [op]
-        inside = [member for name in op.called for member in self.members[name]]
-        nested = [
-            deep for member in inside if member.opcode == "fusion" for deep in self.interior(member)
-        ]
-        return [*inside, *nested]
+            return (op,)
+        known = self._interiors.get(op.name)
+        if known is None:
+            found: list[Op] = []
+            todo = [op]
+            while todo:
+                inside = [member for name in todo.pop().called for member in self.members[name]]
+                found += inside
+                todo += [member for member in reversed(inside) if member.opcode == "fusion"]
+            known = self._interiors[op.name] = tuple(found)
+        return known
 
     def whole(self, op: Op) -> Op:
         """The outermost fusion that an instruction stands in; itself outside of any."""
@@ -140,14 +145,30 @@ class Program:
     def started(self, op: Op) -> Op | None:
         """The op that an asynchronous wrapper or a call runs: the root of its computation."""
         if op.opcode in ("async-done", "async-update"):
-            op = self.ops.get(op.operands[0], op) if op.operands else op
+            op = self._first(op) or op
         if op.opcode not in ("async-start", "call") or not op.called:
             return None
-        return self.ops.get(self._roots.get(op.called[0], ""))
+        return self.ops.get(self.roots.get(op.called[0], ""))
+
+    def innermost(self, op: Op, stop: Container[str] = ()) -> Op:
+        """What wrappers and calls inside each other run in the end, or before an opcode of `stop`.
+
+        The op itself where it is no wrapper, or where wrappers go round in a circle.
+        """
+        found, seen = op, {op.name}
+        while found.opcode not in stop and (inner := self.started(found)) is not None:
+            if inner.name in seen:
+                return op
+            seen.add(inner.name)
+            found = inner
+        return found
 
     def only_moves(self, op: Op) -> bool:
         """Whether the op computes nothing but places: slices, updates of slices, copies."""
-        return self._consists_of(op, _MOVES)
+        known = self._moves.get(op.name)
+        if known is None:
+            known = self._moves[op.name] = self._consists_of(op, _MOVES)
+        return known
 
     def _consists_of(self, op: Op, opcodes: frozenset[str]) -> bool:
         """Whether the interior has these opcodes alone, arithmetic on a single index aside."""
@@ -198,15 +219,24 @@ class Program:
         if op.opcode == "fusion":
             if not self._consists_of(op, VIEWS):
                 return None
-            return max(op.operands, key=lambda n: self.ops[n].size_bytes)
+            return max(op.operands, key=self._size_bytes)
         if op.opcode in ("async-start", "call"):
-            return self._roots.get(op.called[0]) if op.called else None
+            return self.roots.get(op.called[0]) if op.called else None
         return op.operands[0] if op.opcode in VIEWS else None
+
+    def _size_bytes(self, name: str) -> int:
+        """Size of a value; that of one that the program is known without is less than any."""
+        op = self.ops.get(name)
+        return op.size_bytes if op is not None else UNKNOWN_SIZE - 1
+
+    def _first(self, op: Op) -> Op | None:
+        """What makes the first operand; None in a program that is known in part."""
+        return self.ops.get(op.operands[0]) if op.operands else None
 
     def _tuple_part(self, op: Op) -> str | None:
         """What ``get-tuple-element`` reads: a tuple's part, a loop's start value, or the source."""
         index = max(op.attributes.tuple_index, 0)
-        source = self.ops.get(op.operands[0])
+        source = self._first(op)
         for _ in range(_DEEPEST):
             if source is None:
                 return None
@@ -216,7 +246,7 @@ class Program:
                     return source.name
                 source = self.ops.get(given)
             elif source.opcode == "while":
-                source = self.ops.get(source.operands[0])
+                source = self._first(source)
             elif source.opcode == "tuple":
                 return source.operands[index] if index < len(source.operands) else None
             elif source.opcode == "get-tuple-element":
@@ -228,7 +258,7 @@ class Program:
     def _gathered_part(self, source: Op, index: int) -> str | None:
         """The operand that a part of a combined all-gather shows; None for any other op."""
         if source.opcode.endswith("-done") and source.operands:
-            source = self.ops.get(source.operands[0], source)
+            source = self._first(source) or source
         source = self.started(source) or source
         if source.base_opcode not in ("all-gather", "copy") or index >= len(source.operands):
             return None

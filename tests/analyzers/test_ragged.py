@@ -1,5 +1,8 @@
 """Ragged products that became dense ones: rows [6, 4] of groups 3, worked out by hand."""
 
+import gc
+import weakref
+
 from builders.ops import program, row
 
 from moeprof.analyzers.classify.ragged import Expansion, dense_fallback
@@ -128,3 +131,27 @@ def test_the_gradient_of_the_weights_is_no_dense_array():
     )
     assert found == dense_fallback(program(*INPUTS))
     assert found.arrays == found.products == {}
+
+
+def test_the_answer_is_kept_no_longer_than_the_program():
+    made = program(*masked(), *INPUTS, FUSED)
+    assert dense_fallback(made) is dense_fallback(made)
+    watched = weakref.ref(made)
+    del made
+    gc.collect()
+    assert watched() is None
+
+
+def test_an_array_of_at_most_so_many_rows_counts_as_one_of_so_many():
+    """[3, <=6, 4]: memory is taken for the bound."""
+    found = dense_fallback(
+        program(*masked(), *INPUTS, FUSED, row("kept", "copy", "bf16[3,<=6,4]", "dense"))
+    )
+    assert found.arrays == {"dense": DENSE, "kept": DENSE}
+
+
+def test_a_dimension_that_the_array_does_not_have_repeats_nothing():
+    odd = [
+        part | {"details": "dimensions=1,9"} if part["op"] == "again" else part for part in masked()
+    ]
+    assert dense_fallback(program(*odd, *INPUTS, FUSED)).arrays == {}
