@@ -206,14 +206,22 @@ def _projections(facts: Facts, found: Anchors, products: set[int], between: set[
         return set()
     marked = {m for m in way if facts.values.ops[m].opcode != "parameter"}
     todo = [m for m in way if facts.is_product[m] and m not in products]
+    ops = facts.values.ops
     while todo:
-        inputs = facts.activations(todo.pop())
-        before = list(facts.back(inputs, lambda m: _begins(facts, found, m)))
-        last = [m for m in before if _begins(facts, found, m)]
-        if last and all(facts.is_product[m] and facts.weight_of(m) for m in last):
+        before, last = _inputs(facts, found, todo.pop())
+        is_latent = last and all(facts.is_product[m] and facts.weight_of(m) for m in last)
+        given = {ops[n].opcode for m in last for n in _inputs(facts, found, m)[1]}
+        if is_latent and given != {"parameter"}:  # that would be examples, which it embeds
             todo.extend(m for m in last if m not in marked)
             marked.update(before)
     return marked
+
+
+def _inputs(facts: Facts, found: Anchors, product: int) -> tuple[list[int], list[int]]:
+    """What leads to a product's activations, and of that where it begins."""
+    starts = facts.activations(product)
+    before = list(facts.back(starts, lambda m: _begins(facts, found, m)))
+    return before, [m for m in before if _begins(facts, found, m)]
 
 
 def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:

@@ -21,6 +21,7 @@ _SHOWS = (
     | {"bitcast-convert", "slice", "broadcast", "dynamic-slice"}
     | {"all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
     | {"reverse", "multiply", "add", "subtract", "negate", "divide", "reduce-precision", "while"}
+    | {"reduce", "rsqrt", "sqrt", "power", "maximum", "minimum", "abs", "exponential", "tanh"}
 )
 """Opcodes whose result is a weight still, where all arrays that they read are weights."""
 _VIEWS = RELAID | {"fusion", "reduce"}
@@ -206,7 +207,12 @@ def _forward(values: Values, phase: list[str]) -> list[bool]:
 def _origins(values: Values) -> list[Op | None]:
     found: list[Op | None] = []
     ops, batches = values.ops, values.program.batches
+    is_constant: list[bool] = []
     for op, makers in zip(ops, values.makers, strict=True):
+        spreads = op.opcode in ("broadcast", "fusion") and bool(makers)
+        is_constant.append(
+            op.opcode in _CONSTANT or (spreads and all(is_constant[m] for m in makers))
+        )
         origin: Op | None = None
         if op.opcode == "parameter":
             is_weight = op.dims and op.dtype in FLOATS and op.name not in batches
@@ -217,7 +223,7 @@ def _origins(values: Values) -> list[Op | None]:
             is_stack = bool(table) and table[0] is not None and len(table[0].dims) > 2
             origin = table[0] if is_stack else None
         elif op.opcode in _SHOWS and op.dims:
-            shown = [found[m] for m in makers if ops[m].dims and ops[m].opcode != "iota"]
+            shown = [found[m] for m in makers if ops[m].dims and not is_constant[m]]
             known = [o for o in shown if o is not None]
             if known and len(known) == len(shown):
                 origin = max(known, key=lambda o: o.size_bytes)

@@ -28,6 +28,7 @@ _MOVES = VIEWS | {"dynamic-update-slice", "concatenate", "pad"}
 _DEEPEST = 40
 T = TypeVar("T")
 FLOATS = frozenset({"f64", "f32", "bf16", "f16"})
+_WHOLE = frozenset({"s32", "u32", "s64", "u64", "s16", "u16", "s8", "u8"})
 
 Op = Instruction
 """An instruction as one of a program."""
@@ -92,23 +93,25 @@ class Program:
 
     @cached_property
     def batches(self) -> frozenset[str]:
-        """Names of float parameters of a training step that it does not return: images, say.
+        """Names of float parameters that hold examples, as images: no weights.
 
-        What it trains comes back, as a value of the same shape or as its gradient. Where less than
-        half of the parameters do, the program is no training step, and none is told.
+        A training step returns its weights, but for frozen ones, and takes as many labels or other
+        whole numbers as there are examples.
         """
         given = [
             op
             for op in self.ops.values()
-            if op.opcode == "parameter" and op.computation not in self.callers
-            if op.dtype in FLOATS and op.dims
+            if op.opcode == "parameter" and op.computation not in self.callers and op.dims
         ]
         roots = (self.ops[name] for name in self.roots.values())
         root = next((op for op in roots if op.computation not in self.callers), None)
         returned = {(part.dtype, part.dims) for part in root.result.parts} if root else set()
-        kept = {op.name for op in given if (op.dtype, op.dims) in returned}
-        is_step = 2 * len(kept) >= len(given)
-        return frozenset(op.name for op in given if op.name not in kept) if is_step else frozenset()
+        counts = {op.dims[0] for op in given if op.dtype in _WHOLE}
+        return frozenset(
+            op.name
+            for op in given
+            if op.dtype in FLOATS and op.dims[0] in counts and (op.dtype, op.dims) not in returned
+        )
 
     def interior(self, op: Op) -> tuple[Op, ...]:
         """The op's own instructions: of a fusion those inside it, else the op alone."""
