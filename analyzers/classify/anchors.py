@@ -59,6 +59,7 @@ def find_anchors(facts: Facts) -> Anchors:
     found = Anchors()
     _find_lookups(facts, found)
     _find_routing(facts, found)
+    _find_soft_routing(facts, found)
     _find_attention(facts, found)
     _find_norms(facts, found)
     _find_heads(facts, found)
@@ -117,6 +118,41 @@ def _find_routing(facts: Facts, found: Anchors) -> None:
         found.experts |= sizes
         weights = [w for m in products if (w := facts.weight_of(m)) is not None]
         found.stacks.update(w.dims[:-2] for w in weights if w.dims[-1:] and w.dims[-1] in sizes)
+
+
+def _find_soft_routing(facts: Facts, found: Anchors) -> None:
+    """Slots of experts that are mixtures of all tokens: a softmax of scores, and no choice.
+
+    As attention has it, a product with an exponential behind it weighs tokens; but it is one with a
+    weight [D, E, slots], and what it makes goes to products along E matrices.
+    """
+    ops = facts.values.ops
+    for i in range(len(ops)):
+        weight = facts.weight_of(i) if facts.is_product[i] and facts.is_forward[i] else None
+        if weight is None or len(weight.dims) < 3 or i in found.routers:
+            continue
+        way = list(facts.ahead(i, lambda m: facts.is_product[m]))
+        between = [m for m in way if not facts.is_product[m]]
+        if not any(ops[m].opcode in ("exponential", "exp") for m in between):
+            continue
+        for mixed in (m for m in way if facts.is_product[m] and facts.weight_of(m) is None):
+            experts = _along_matrices(facts, mixed) & {*weight.dims[1:]}
+            if experts:
+                found.routers.add(i)
+                found.experts |= experts
+                found.scores.update(_leading(facts, between, mixed))
+
+
+def _along_matrices(facts: Facts, start: int) -> set[int]:
+    """How many matrices the next products with a weight go along."""
+    found: set[int] = set()
+    for m in facts.ahead(start, lambda m: facts.is_product[m]):
+        weight = facts.weight_of(m) if facts.is_product[m] else None
+        if weight is not None and len(weight.dims) > 2:
+            shown = [n for side in facts.sides(m) for n in side if facts.origin[n] is not None]
+            read = [facts.values.ops[n] for n in shown]
+            found |= _batch_sizes(facts.values.ops[m], read) & {*weight.dims[:-2]}
+    return found
 
 
 def _steers(facts: Facts, choice: int) -> bool:

@@ -21,7 +21,18 @@ _SHOWS = (
     | {"bitcast-convert", "slice", "broadcast", "dynamic-slice"}
     | {"all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
     | {"reverse", "multiply", "add", "subtract", "negate", "divide", "reduce-precision", "while"}
-    | {"reduce", "rsqrt", "sqrt", "power", "maximum", "minimum", "abs", "exponential", "tanh"}
+    | {
+        "reduce",
+        "reduce-window",
+        "rsqrt",
+        "sqrt",
+        "power",
+        "maximum",
+        "minimum",
+        "abs",
+        "exponential",
+        "tanh",
+    }
 )
 """Opcodes whose result is a weight still, where all arrays that they read are weights."""
 _VIEWS = RELAID | {"fusion", "reduce"}
@@ -210,9 +221,8 @@ def _origins(values: Values) -> list[Op | None]:
     is_constant: list[bool] = []
     for op, makers in zip(ops, values.makers, strict=True):
         spreads = op.opcode in ("broadcast", "fusion") and bool(makers)
-        is_constant.append(
-            op.opcode in _CONSTANT or (spreads and all(is_constant[m] for m in makers))
-        )
+        is_number = op.opcode in _CONSTANT or (op.opcode == "parameter" and not op.dims)
+        is_constant.append(is_number or (spreads and all(is_constant[m] for m in makers)))
         origin: Op | None = None
         if op.opcode == "parameter":
             is_weight = op.dims and op.dtype in FLOATS and op.name not in batches
@@ -242,4 +252,4 @@ def _multiplies(values: Values, i: int) -> bool:
             for reader in values.read_by[i]
             for m in (reader, *values.read_by[reader])
         )
-    return op.opcode == "custom-call" and kind_of_target(op.target) == "gemm"
+    return op.opcode == "custom-call" and kind_of_target(op.target) in ("gemm", "convolution")
