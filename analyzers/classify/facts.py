@@ -38,6 +38,7 @@ _SHOWS = (
 _VIEWS = RELAID | {"fusion", "reduce"}
 """What shows a value otherwise; a sum of the parts of a split product is that product."""
 _CONSTANT = frozenset({"constant", "iota"})
+_SPREADS = RELAID | {"broadcast", "fusion"}
 _TAKES = frozenset({"dynamic-slice", "bitcast", "copy", "reshape", "transpose", "fusion", "slice"})
 _BY_ELEMENT = "dot_general"
 _FAR = 400
@@ -220,7 +221,7 @@ def _origins(values: Values) -> list[Op | None]:
     ops, batches = values.ops, values.program.batches
     is_constant: list[bool] = []
     for op, makers in zip(ops, values.makers, strict=True):
-        spreads = op.opcode in ("broadcast", "fusion") and bool(makers)
+        spreads = op.opcode in _SPREADS and bool(makers)
         is_number = op.opcode in _CONSTANT or (op.opcode == "parameter" and not op.dims)
         is_constant.append(is_number or (spreads and all(is_constant[m] for m in makers)))
         origin: Op | None = None
@@ -232,6 +233,10 @@ def _origins(values: Values) -> list[Op | None]:
             table = [found[m] for m in values.made_by[len(found)][0]]
             is_stack = bool(table) and table[0] is not None and len(table[0].dims) > 2
             origin = table[0] if is_stack else None
+        elif op.opcode == "dynamic-update-slice" and len(op.operands) > 1:
+            # a weight that the forward pass keeps for the backward, a layer at a time
+            kept = [found[m] for m in values.made_by[len(found)][1]]
+            origin = kept[0] if kept and None not in kept else None
         elif op.opcode in _SHOWS and op.dims:
             shown = [found[m] for m in makers if ops[m].dims and not is_constant[m]]
             known = [o for o in shown if o is not None]

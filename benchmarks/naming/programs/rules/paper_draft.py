@@ -104,9 +104,9 @@ def moe(p, x, bias):
     idx, weight, load, aux = gate(p, x, bias)
     source, place, owner = layout(idx)
     rows = jnp.take(x, source, axis=0, mode="fill", fill_value=0)  # is: permute
-    h = tiled_matmul(rows.reshape(-1, TILE, DIM), p["w13"], owner)
+    h = tiled_matmul(rows.reshape(-1, TILE, DIM), p["w13"], owner)  # is: grouped_gemm
     h = jax.nn.silu(h[..., :INTER]) * h[..., INTER:]  # is: expert_elementwise
-    rows = tiled_matmul(h, p["w2"], owner)
+    rows = tiled_matmul(h, p["w2"], owner)  # is: grouped_gemm
     rows = rows.reshape(-1, DIM)[place].reshape(-1, TOPK, DIM)  # is: unpermute|combine
     y = jnp.einsum("tkd,tk->td", rows, weight)  # is: unpermute|combine
     z = jax.nn.silu(x @ p["s1"]) * (x @ p["s3"])  # is: shared_expert
