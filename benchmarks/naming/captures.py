@@ -176,7 +176,12 @@ def _program(path: Path, half: str) -> Program:
 
 def _constant(text: str, name: str, default: Any) -> Any:
     """The literal that a script assigns to a name at its top; `default` where it does not."""
+    found = default
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
-            return ast.literal_eval(node.value)
-    return default
+            found = ast.literal_eval(node.value)
+        elif isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == name:
+            if not isinstance(node.value, ast.Dict):
+                break  # SIZES takes those of the environment last
+            found = found | ast.literal_eval(node.value)
+    return found
