@@ -37,19 +37,19 @@ HOW = {
     "target": How("target", 0.99),
     "scope": How("scope", 0.99),
     "anchor": How("structure", 0.99),  # a product, a choice or an exchange that flow names itself
-    "flow": How("structure", 0.98),  # what lies between anchors
-    "line": How("structure", 0.98),  # its line does the same in the forward pass
-    "chain": How("structure", 0.97),  # its line is of one part in the forward pass
+    "flow": How("structure", 0.99),  # what lies between anchors
+    "line": How("structure", 0.99),  # its line does the same in the forward pass
+    "chain": How("structure", 0.98),  # its line is of one part in the forward pass
     "mixed line": How("structure", 0.85),  # its line is of several
-    "innermost function": How("function", 0.98),
-    "outer function": How("function", 0.93),
-    "parameter": How("parameter", 0.98),
+    "innermost function": How("function", 0.99),
+    "outer function": How("function", 0.78),
+    "parameter": How("parameter", 0.99),
     "primitive": How("primitive", 0.95),
-    "opcode": How("opcode", 0.98),
-    "cargo": How("neighbour", 0.95),  # an exchange, by who made what it sends
-    "neighbours": How("neighbour", 0.95),  # those that are known agree
-    "split vote": How("neighbour", 0.78),  # they do not
-    "context": How("function", 0.5),  # in the MoE layer, nobody knows where
+    "opcode": How("opcode", 0.99),
+    "cargo": How("neighbour", 0.97),  # an exchange, by who made what it sends
+    "neighbours": How("neighbour", 0.97),  # those that are known agree
+    "split vote": How("neighbour", 0.92),  # they do not
+    "context": How("function", 0.1),  # in the MoE layer, nobody knows where
     "none": How("none", 0.1),
 }
 """Ways to know a part. The confidences are the shares of time that each names right over the
