@@ -247,3 +247,100 @@ def test_a_choice_that_is_only_counted_is_an_accuracy():
     )
     assert found["logits"] == "head"
     assert found["odds"] == "loss"
+
+
+def test_slots_that_mix_all_tokens_are_routing_and_no_attention():
+    """Soft experts: [16, 8] x [8, 4, 2] scores, a softmax, and [4, 2, 8] slots for 4 experts."""
+    along = "lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=1"
+    found = parts(
+        *TOKENS[:2],
+        hlo("phi", "parameter", shape="f32[8,4,2]", parameter=2),
+        TOKENS[3],
+        TOKENS[5],
+        hlo("columns", "reshape", "phi", shape="f32[8,8]"),
+        hlo("scores", "dot", "x columns", shape="f32[16,8]"),
+        hlo("odds", "exponential", "scores", shape="f32[16,8]"),
+        hlo("mixed", "dot", "odds x", shape="f32[8,8]"),
+        hlo("slots", "reshape", "mixed", shape="f32[4,2,8]"),
+        hlo("wide", "dot", "slots up", shape="f32[4,2,12]", details=along),
+        hlo("act", "tanh", "wide", shape="f32[4,2,12]"),
+    )
+    assert {found[n] for n in ("scores", "odds")} == {"router"}
+    assert found["mixed"] == "permute"
+    assert found["wide"] == "grouped_gemm"
+
+
+def test_examples_are_no_weights_and_their_first_product_embeds_them():
+    """16 images of 6 numbers with 16 labels go in; the weights alone come back."""
+    found = parts(
+        hlo("images", "parameter", shape="f32[16,6]", parameter=0),
+        hlo("labels", "parameter", shape="s32[16]", parameter=1),
+        hlo("stem", "parameter", shape="f32[6,8]", parameter=2),
+        hlo("w1", "parameter", shape="f32[8,12]", parameter=3),
+        hlo("x", "dot", "images stem", shape="f32[16,8]"),
+        hlo("wide", "dot", "x w1", shape="f32[16,12]"),
+        hlo("act", "tanh", "wide", shape="f32[16,12]"),
+        hlo("new1", "negate", "stem", shape="f32[6,8]"),
+        hlo("new2", "negate", "w1", shape="f32[8,12]"),
+        hlo("results", "tuple", "new1 new2", shape="(f32[6,8], f32[8,12])", is_root=True),
+    )
+    assert (found["x"], found["wide"]) == ("embedding", "dense_mlp")
+
+
+def test_a_frozen_weight_is_a_weight_though_it_does_not_come_back():
+    """Fine-tuning returns adapters alone; as many layers as examples would not be a batch."""
+    rows = program(
+        hlo("ids", "parameter", shape="s32[16,9]", parameter=0),
+        hlo("frozen", "parameter", shape="f32[8,12]", parameter=1),
+        hlo("adapter", "parameter", shape="f32[8,2]", parameter=2),
+        hlo("images", "parameter", shape="f32[16,4]", parameter=3),
+        hlo("new", "negate", "adapter", shape="f32[8,2]"),
+        hlo("results", "tuple", "new", shape="(f32[8,2])", is_root=True),
+    )
+    assert rows.batches == {"images"}
+
+
+def test_a_scaled_weight_and_one_kept_for_the_backward_pass_are_weights():
+    found = find_roles(
+        program(
+            *TOKENS[:6],
+            hlo("half", "constant", shape="f32[]"),
+            hlo("halves", "broadcast", "half", shape="f32[8,4]"),
+            hlo("scaled", "multiply", "gate halves", shape="f32[8,4]"),
+            hlo("zeros", "broadcast", "half", shape="f32[3,8,4]"),
+            hlo("at", "constant", shape="s32[]"),
+            hlo("layer", "reshape", "scaled", shape="f32[1,8,4]"),
+            hlo("kept", "dynamic-update-slice", "zeros layer at", shape="f32[3,8,4]"),
+        )
+    )
+    origin = {
+        op.name: o.name if o else None
+        for op, o in zip(found.facts.values.ops, found.facts.origin, strict=True)
+    }
+    assert {origin[n] for n in ("scaled", "layer", "kept")} == {"gate"}
+
+
+def test_cross_attention_reads_keys_of_another_stream():
+    """Queries from x, keys and values from a memory; a bias by distance is no embedding."""
+    found = parts(
+        *TOKENS[:2],
+        hlo("ids2", "parameter", shape="s32[16]", parameter=2),
+        *(hlo(n, "parameter", shape="f32[8,8]", parameter=3 + i) for i, n in enumerate("qkvo")),
+        hlo("near", "parameter", shape="f32[32,2]", parameter=7),
+        TOKENS[5],
+        hlo("memory", "gather", "table ids2", shape="f32[16,8]"),
+        hlo("places", "iota", shape="s32[16,16]"),
+        hlo("bias", "gather", "near places", shape="f32[16,16,2]"),
+        hlo("flat", "reduce", "bias", shape="f32[16,16]"),
+        hlo("queries", "dot", "x q", shape="f32[16,8]"),
+        hlo("keys", "dot", "memory k", shape="f32[16,8]"),
+        hlo("values", "dot", "memory v", shape="f32[16,8]"),
+        hlo("pairs", "dot", "queries keys", shape="f32[16,16]"),
+        hlo("biased", "add", "pairs flat", shape="f32[16,16]"),
+        hlo("soft", "exponential", "biased", shape="f32[16,16]"),
+        hlo("mixed", "dot", "soft values", shape="f32[16,8]"),
+        hlo("out", "dot", "mixed o", shape="f32[16,8]"),
+    )
+    products = ("queries", "keys", "values", "pairs", "mixed", "out")
+    assert {found[n] for n in products} == {"attention"}
+    assert found["bias"] != "embedding"
