@@ -72,6 +72,7 @@ def test_an_exchange_by_a_helper_s_line_is_told_by_what_it_sends():
             "y", "gather", "back which", shape="f32[16,8]",
             op_name=FORWARD + "gather", frames="/u/model.py:25:moe",
         ),
+        hlo("z", "add", "x y", shape="f32[16,8]", op_name=FORWARD + "add"),
         hlo(
             "dy", "scatter", "y which y", shape="f32[4,8,8]",
             op_name=BACKWARD + "scatter-add", frames="/u/model.py:25:moe",
