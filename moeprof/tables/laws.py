@@ -84,7 +84,7 @@ OF_THE_INPUT = (
     ),
     LawInfo(
         "pieces",
-        "pieces of each execution with those of the others of its program",
+        "pieces of each execution with those of the others of its program, and with its first ones",
         "steps that lack some; all times where every step does",
     ),
     LawInfo("profiling_cost", "recorded steps with those before and after the window"),
