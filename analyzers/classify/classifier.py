@@ -31,7 +31,6 @@ from moeprof.analyzers.classify.arguments import reads_arguments, reads_named_we
 from moeprof.analyzers.classify.components import COLLECTIVES, COPIES, EXCHANGES, LOOPS, MOE
 from moeprof.analyzers.classify.evidence import HOW
 from moeprof.analyzers.classify.flow import Flow
-from moeprof.analyzers.classify.kinds import kind_of
 from moeprof.analyzers.classify.layers import layer_kinds
 from moeprof.analyzers.classify.names import (
     MOE_CONTEXT,
@@ -41,6 +40,7 @@ from moeprof.analyzers.classify.names import (
     scopes,
 )
 from moeprof.analyzers.classify.neighbours import exchanged, spread
+from moeprof.analyzers.classify.op_kinds import kind_of
 from moeprof.analyzers.classify.phase import phase_of
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.roles import Role, find_roles
@@ -145,7 +145,7 @@ def _classify_module(
         for op in running
         if op.name not in labels and op.name not in named and _may_vote(program, op)
     ]
-    voted = spread(program, flow, labels, voters, roles.split)
+    voted, split = spread(program, flow, labels, voters)
     vague = {op.name for op in voters if _is_moe_other(findings[op.name])}
     in_layer = {
         name: label
@@ -153,7 +153,9 @@ def _classify_module(
         if label[0] in _IN_LAYER and name not in vague
     }
     unclear = [program.ops[name] for name in sorted(vague)]
-    voted |= spread(program, flow, in_layer, unclear, roles.split)
+    again, split_again = spread(program, flow, in_layer, unclear)
+    voted |= again
+    roles.split = split | split_again
     for op in voters:
         if program.opcodes(program.started(op) or op) & EXCHANGES:
             voted[op.name] = exchanged(program, op, {**voted, **labels})
