@@ -40,6 +40,7 @@ from moeprof.analyzers.classify.names import (
     component_of,
     component_of_primitive,
     innermost,
+    is_expert_scope,
     scopes,
 )
 from moeprof.analyzers.classify.op_roles import OpRoles
@@ -53,8 +54,6 @@ Rule = Callable[[Seen], str | None]
 
 _TOO_GENERAL = (None, MOE_CONTEXT, "dense_mlp")
 """What a name may stand for that is asked again when flow has spoken."""
-_EXPERT_SCOPE = re.compile(r"ffn_act|wi(_\d)?|wo|w[123]")
-"""Scopes of a MoE layer in which its experts multiply or apply their activation."""
 
 
 def finding_of(program: Program, roles: OpRoles, op: Op) -> Finding | None:
@@ -115,7 +114,7 @@ def _by_outer_function(seen: Seen) -> str | None:
 
 def _by_expert_scope(seen: Seen) -> str | None:
     names = (scope for path in scopes(seen.name) for scope in path)
-    is_experts = seen.is_in_moe and any(_EXPERT_SCOPE.fullmatch(name) for name in names)
+    is_experts = seen.is_in_moe and any(map(is_expert_scope, names))
     return _refined(seen, "grouped_gemm") if is_experts else None
 
 
