@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 EVIDENCE = {
@@ -54,3 +55,11 @@ HOW = {
 }
 """Ways to know a part. The confidences are the shares of time that each names right over the
 programs of ``benchmarks/naming``, rounded down."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Component of an op, and how it is known: a key of `HOW`."""
+
+    component: str
+    how: str

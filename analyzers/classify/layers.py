@@ -77,7 +77,7 @@ def layer_kinds(
             found[name] = kind
     decided = {name: (kind, "") for name, kind in found.items()}
     open_ops = [op for op in ops if op.name not in decided]
-    voted = spread(program, flow, decided, open_ops)
+    voted, _ = spread(program, flow, decided, open_ops)
     return found | {name: kind for name, (kind, _) in voted.items()}
 
 

@@ -1,7 +1,8 @@
 """Question: which part of the step does a name stand for?
 
-One table serves scopes (elements of an op_name), functions and classes of source frames, and
-parameter paths. Words are told apart at underscores and capitals.
+One table, `PARTS`, serves scopes (elements of an op_name), functions and classes of source frames,
+and parameter paths. Words are told apart at underscores and capitals. Names that are one library's
+say whose.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from moeprof.analyzers.classify.components import MOE
 from moeprof.tables.op_names import op_name_parts
@@ -16,42 +18,74 @@ from moeprof.tables.op_names import op_name_parts
 MOE_CONTEXT = "moe"
 """Not a component: the name says "MoE layer", the part must be found otherwise."""
 
+ENGLISH = ""
+"""Source of words that anyone may write."""
+_MAXTEXT_MOE = "AI-Hypercomputer/maxtext layers/moe.py"
+_MAXTEXT_RAGGED = "AI-Hypercomputer/maxtext kernels/ragged/ragged_sort.py"
+
+
+class Named(NamedTuple):
+    """Names by a regular expression, what they stand for, and whose they are: a repository's file,
+    or `ENGLISH`.
+    """
+
+    pattern: str
+    component: str
+    source: str = ENGLISH
+
+
 # First match wins. Patterns see words in lower case joined by "_", with "_" at both ends.
-_PATTERNS = tuple(
-    (re.compile(pattern), component)
-    for pattern, component in (
-        (r"_shared_(experts?|mlp|ffn)_", "shared_expert"),
-        (r"_(weights?_gather|gather_weights?|(all_)?gather_params?)_", "weight_gather"),
-        (r"_(grad_sync|grads?_(sync|reduce)|sync_grad\w*|psum_grads?)_", "gradient_reduce"),
-        (r"_(un_?permute|un_?sort|weight_sum|inverse_permute|ragged_unsort)", "unpermute"),
-        (r"_(combine|un_?dispatch)_", "combine"),
-        (r"_dispatch_", "dispatch"),
-        (r"_(permute|sort_activations|sort_tokens|ragged_sort)_", "permute"),
-        (r"_(grouped_(gemm|matmul|dot)|t?gmm|megablox|ragged_dot)_", "grouped_gemm"),
-        (r"_(router|routing|route|gating|top_?k|gate)_(?!proj|up|act|kernel)", "router"),
-        (r"_experts?_(parallel|moe)_", MOE_CONTEXT),
-        (r"_experts?_", "grouped_gemm"),
-        (
-            r"_moe_|_mo_e_|_moe\w*_|_mixture_of_|_sparse_(mlp|ffn)_|_switch_(mlp|ffn|layer)_",
-            MOE_CONTEXT,
-        ),
-        (
-            r"_l_2_norm_pytree_|_(global|grads?|gradients?|params?|updates?|tree)_norms?_"
-            r"|_(clip_by\w*|clip_grads?|optimi[sz]ers?|adamw?|sgd|adafactor|lion|muon)_",
-            "optimizer",
-        ),
-        (r"_(apply_updates|apply_gradients|update_params|opt_state|weight_decay)_", "optimizer"),
-        (r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
-        (
-            r"_(attn|attentions?|mha|mqa|gqa|mla|sdpa|flash|multi_?head|rope|rotary|qkv)_",
-            "attention",
-        ),
-        (r"_(lm_head|output_head|(?<!_to_)logits(_dense)?|unembed\w*)_|^_head_$", "head"),
-        (r"_(embed|embeddings?|embedder|wte|wpe|embedding_lookup)_", "embedding"),
-        (r"_(loss\w*|cross_entropy|xent|nll)_", "loss"),
-        (r"_(mlp|ffn|feed_?forward|swiglu|geglu|dense_mlp)_", "dense_mlp"),
-    )
+PARTS = (
+    Named(r"_shared_(experts?|mlp|ffn)_", "shared_expert"),
+    Named(r"_(weights?_gather|gather_weights?|(all_)?gather_params?)_", "weight_gather"),
+    Named(r"_(grad_sync|grads?_(sync|reduce)|sync_grad\w*|psum_grads?)_", "gradient_reduce"),
+    Named(r"_(un_?permute|un_?sort|inverse_permute)", "unpermute"),
+    Named(r"_weight_sum", "unpermute", _MAXTEXT_MOE),
+    Named(r"_ragged_unsort", "unpermute", _MAXTEXT_RAGGED),
+    Named(r"_(combine|un_?dispatch)_", "combine"),
+    Named(r"_dispatch_", "dispatch"),
+    Named(r"_(permute|sort_tokens)_", "permute"),
+    Named(r"_sort_activations_", "permute", _MAXTEXT_MOE),
+    Named(r"_ragged_sort_", "permute", _MAXTEXT_RAGGED),
+    Named(r"_grouped_(gemm|matmul|dot)_", "grouped_gemm"),
+    Named(r"_(t?gmm|megablox)_", "grouped_gemm", "jax-ml/jax pallas/ops/tpu/megablox"),
+    Named(r"_ragged_dot_", "grouped_gemm", "jax-ml/jax _src/lax/lax.py"),
+    Named(r"_(router|routing|route|gating|top_?k|gate)_(?!proj|up|act|kernel)", "router"),
+    Named(r"_experts?_(parallel|moe)_", MOE_CONTEXT),
+    Named(r"_experts?_", "grouped_gemm"),
+    Named(r"_moe_|_mo_e_|_moe\w*_|_mixture_of_|_sparse_(mlp|ffn)_", MOE_CONTEXT),
+    Named(r"_switch_(mlp|ffn|layer)_", MOE_CONTEXT),
+    Named(r"_l_2_norm_pytree_", "optimizer", "AI-Hypercomputer/maxtext max_utils.py"),
+    Named(r"_(global|grads?|gradients?|params?|updates?|tree)_norms?_", "optimizer"),
+    Named(r"_(clip_by\w*|clip_grads?|optimi[sz]ers?)_", "optimizer"),
+    Named(r"_(adamw?|sgd|adafactor|lion|muon)_", "optimizer"),
+    Named(r"_(apply_updates|apply_gradients|update_params)_", "optimizer"),
+    Named(r"_(opt_state|weight_decay)_", "optimizer"),
+    Named(r"_(norms?|rms|rms_?norm|layer_?norm|ln|ln_?\d|normalizations?)_", "norm"),
+    Named(r"_(attn|attentions?|mha|mqa|gqa|mla|sdpa|flash|multi_?head)_", "attention"),
+    Named(r"_(rope|rotary|qkv)_", "attention"),
+    Named(r"_(lm_head|output_head|(?<!_to_)logits|unembed\w*)_|^_head_$", "head"),
+    Named(r"_(?<!_to_)logits_dense_", "head", "AI-Hypercomputer/maxtext layers/decoders.py"),
+    Named(r"_(embed|embeddings?|embedder|embedding_lookup)_", "embedding"),
+    Named(r"_(wte|wpe)_", "embedding", "openai/gpt-2 src/model.py"),
+    Named(r"_(loss\w*|cross_entropy|xent|nll)_", "loss"),
+    Named(r"_(mlp|ffn|feed_?forward|swiglu|geglu|dense_mlp)_", "dense_mlp"),
 )
+"""What scopes, functions, classes and parameters are called."""
+FILES = {
+    r"moe(_layers?)?|mixture_of_experts|experts|router": ENGLISH,
+    r"attentions?|norms|normalizations?|embeddings?|optimizers?|losses": ENGLISH,
+    r"attentions?_mla": "AI-Hypercomputer/maxtext layers/attention_mla.py",
+}
+"""Files whose name alone tells what is in them -> whose names these are."""
+EXPERT_SCOPES = {
+    r"ffn_act|wi(_\d)?|wo": _MAXTEXT_MOE,
+    r"w[123]": "mistralai/mistral-inference transformer_layers.py",
+}
+"""Scopes of a MoE layer in which its experts multiply or apply their activation -> whose."""
+_PARTS = tuple((re.compile(named.pattern), named.component) for named in PARTS)
+_FILES = re.compile("|".join(FILES))
+_EXPERT_SCOPES = re.compile("|".join(EXPERT_SCOPES))
 _PRIMITIVES = {
     **dict.fromkeys(("ragged_dot_general", "ragged_dot", "ragged_dot_general_p"), "grouped_gemm"),
     "conv_general_dilated": "convolution",
@@ -80,10 +114,20 @@ def component_of(name: str) -> str | None:
     if "->" in name:
         return None  # an einsum formula: its letters are no words
     words = "_" + "_".join(word.lower() for word in _WORDS.findall(name)) + "_"
-    for pattern, component in _PATTERNS:
+    for pattern, component in _PARTS:
         if pattern.search(words):
             return component
     return None
+
+
+def is_file_of_part(stem: str) -> bool:
+    """Whether a file of this name, without its ending, has one part of a model in it."""
+    return _FILES.fullmatch(stem) is not None
+
+
+def is_expert_scope(name: str) -> bool:
+    """Whether experts multiply or apply their activation in a scope, if it is in a MoE layer."""
+    return _EXPERT_SCOPES.fullmatch(name) is not None
 
 
 def innermost(components: Iterable[str | None], *, in_moe: bool = False) -> str | None:

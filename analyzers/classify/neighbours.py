@@ -29,28 +29,26 @@ _PASS = CARRIERS | {"constant"}
 
 
 def spread(
-    program: Program,
-    flow: Flow,
-    labels: Mapping[str, Label],
-    open_ops: Iterable[Op],
-    split: set[str] | None = None,
-) -> dict[str, Label]:
-    """Labels for `open_ops` by vote of their neighbours, nearest first.
+    program: Program, flow: Flow, labels: Mapping[str, Label], open_ops: Iterable[Op]
+) -> tuple[dict[str, Label], set[str]]:
+    """Labels for `open_ops` by vote of their neighbours, nearest first; and which votes were split.
 
     Readers and writers vote once each; on a draw the readers decide. A slice that is stored into
     a stack belongs to who made it, be the stack read by whom it may. Each round uses the labels
-    of the round before, so a chain of nameless ops is labelled from its ends. Ops whose neighbours
-    are of several parts come into `split`.
+    of the round before, so a chain of nameless ops is labelled from its ends. A vote is split
+    where neighbours are of several parts.
     """
     known = dict(labels)
+    split: set[str] = set()
     todo = [op for op in open_ops if op.opcode not in _PASS]
     for _ in range(_ROUNDS):
-        found = {op.name: label for op in todo if (label := _vote(program, flow, op, known, split))}
-        if not found:
+        votes = {op.name: cast for op in todo if (cast := _votes(program, flow, op, known))}
+        if not votes:
             break
-        known.update(found)
-        todo = [op for op in todo if op.name not in found]
-    return {name: label for name, label in known.items() if name not in labels}
+        known.update({name: _most(cast) for name, cast in votes.items()})
+        split |= {name for name, cast in votes.items() if len({part for part, _ in cast}) > 1}
+        todo = [op for op in todo if op.name not in votes]
+    return {name: label for name, label in known.items() if name not in labels}, split
 
 
 def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
@@ -73,9 +71,8 @@ def exchanged(program: Program, op: Op, known: Mapping[str, Label]) -> Label:
     return "collectives", known.get(op.name, ("", "other"))[1]
 
 
-def _vote(
-    program: Program, flow: Flow, op: Op, known: Mapping[str, Label], split: set[str] | None
-) -> Label | None:
+def _votes(program: Program, flow: Flow, op: Op, known: Mapping[str, Label]) -> list[Label]:
+    """Labels of the neighbours that have one, those of readers first."""
     near = [name for name in flow.readers.get(op.name, ()) if name != op.name]
     readers = [known[name] for name in near if name in known]
     # who makes an index says nothing of what it is used for
@@ -85,10 +82,9 @@ def _vote(
         readers = []
         stored = [m for m in makers if program.ops[m].dims != op.dims]  # not the stack
         writers = [known[name] for name in stored if name in known] or writers
-    votes = Counter([*readers, *writers])
-    if not votes:
-        return None
-    if split is not None and len({component for component, _ in votes}) > 1:
-        split.add(op.name)
-    most = max(votes.values())
-    return next(label for label in [*readers, *writers] if votes[label] == most)
+    return [*readers, *writers]
+
+
+def _most(votes: list[Label]) -> Label:
+    """The label of most votes, on a draw the first."""
+    return Counter(votes).most_common(1)[0][0]

@@ -17,6 +17,7 @@ from moeprof.analyzers.classify.names import (
     MOE_CONTEXT,
     component_of,
     innermost,
+    is_file_of_part,
     is_vague,
     scopes,
 )
@@ -33,11 +34,6 @@ Python names ``<frozen runpy>``."""
 ENCLOSING = frozenset({"loss", "optimizer"})
 """Functions of these names often wrap everything."""
 _COMPILED = re.compile(r"jit\((\w+)")
-_STEM = re.compile(
-    r"moe(_layers?)?|mixture_of_experts|router|experts|attentions?(_mla)?|norms|normalizations?|"
-    r"embeddings?|optimizers?|losses"
-)
-"""Files whose name alone tells what is in them."""
 _GROUPS = {
     **dict.fromkeys(("grouped_gemm", "expert_elementwise"), "experts"),
     **dict.fromkeys(("router", "permute", "unpermute", "dispatch", "combine"), "routing"),
@@ -114,7 +110,7 @@ class Told:
                 stem if frame.file != script else "",
             ]:
                 is_stem = part == stem
-                component = component_of(part) if not is_stem or _STEM.fullmatch(stem) else None
+                component = component_of(part) if not is_stem or is_file_of_part(stem) else None
                 if component == "dense_mlp" and is_moe_class:
                     component = MOE_CONTEXT  # RoutedMoE.apply_ffn_activation
                 key = ("file", frame.file) if is_stem else ("function", frame.file, frame.function)

@@ -13,13 +13,12 @@ from op_truth import Truth, truths
 from source_truth import NONE, SourceTruth
 
 from moeprof.analyzers.attribution import attribute, classes_of, is_guess
+from moeprof.analyzers.classify.evidence import GUESS
 from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import open_dump
 from moeprof.tables.trace import Trace
 
-GUESS = 0.8
-"""What is stated with less confidence is a guess."""
 BUCKETS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _NOT_THERE = Truth(NONE, "none")
 

@@ -9,7 +9,7 @@ Columns of the table:
 library    who gives the names; ``any`` where no one library does
 pattern    regular expression that is searched for in a name
 matches    ``kernel`` for device work, ``target`` for the target of a custom call, or ``both``
-kind       what it does, in the words of `moeprof.analyzers.classify.kinds`; empty where the name
+kind       what it does, in the words of `moeprof.analyzers.classify.op_kinds`; empty where the name
            does not tell
 direction  ``dispatch`` or ``combine`` of a token exchange, else empty
 stream     kind of stream work of `EVENTS`: kernel, copy, memset or sync; empty for targets

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from moeprof import vocabulary
-from moeprof.analyzers.classify.kinds import KINDS
+from moeprof.analyzers.classify.op_kinds import KINDS
 from moeprof.vocabulary import COMMUNICATION, direction_of, kind_of_kernel, stream_kind_of
 
 ROOT = Path(__file__).parents[2]

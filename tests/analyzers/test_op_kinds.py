@@ -4,7 +4,7 @@ import pytest
 from builders.programs import call, parameter, program
 from builders.work import Row, hlo
 
-from moeprof.analyzers.classify.kinds import KINDS, kind_of
+from moeprof.analyzers.classify.op_kinds import KINDS, kind_of
 
 
 def kind(*rows: Row, op: str = "out", component: str = "other") -> str:
