@@ -96,7 +96,7 @@ class Program:
         """Names of float parameters that hold examples, as images: no weights.
 
         A training step returns its weights, but for frozen ones, and takes as many labels or other
-        whole numbers as there are examples.
+        whole numbers as there are examples. A program that returns none is not looked at.
         """
         given = [
             op
@@ -107,11 +107,10 @@ class Program:
         root = next((op for op in roots if op.computation not in self.callers), None)
         returned = {(part.dtype, part.dims) for part in root.result.parts} if root else set()
         counts = {op.dims[0] for op in given if op.dtype in _WHOLE}
-        return frozenset(
-            op.name
-            for op in given
-            if op.dtype in FLOATS and op.dims[0] in counts and (op.dtype, op.dims) not in returned
-        )
+        floats = [op for op in given if op.dtype in FLOATS]
+        alone = [op for op in floats if (op.dtype, op.dims) not in returned]
+        is_step = len(alone) < len(floats)
+        return frozenset(op.name for op in alone if is_step and op.dims[0] in counts)
 
     def interior(self, op: Op) -> tuple[Op, ...]:
         """The op's own instructions: of a fusion those inside it, else the op alone."""
