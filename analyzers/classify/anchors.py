@@ -217,6 +217,32 @@ def _find_attention(facts: Facts, found: Anchors) -> None:
         found.attention.update(_leading(facts, between, second))
         found.attention.update(_projections(facts, found, {first, second}, {first, *between}))
         found.attention.update(_output(facts, second))
+    _find_mixers(facts, found)
+
+
+def _find_mixers(facts: Facts, found: Anchors) -> None:
+    """Attention without a softmax, as of state spaces: projections of tokens times each other."""
+    mixers: set[int] = set()
+    for i in range(len(facts.values.ops)):
+        is_open = facts.is_product[i] and facts.is_forward[i] and i not in found.attention
+        is_of_tokens = is_open and facts.weight_of(i) is None
+        if is_of_tokens and all(_projected(facts, found, mixers, s) for s in facts.sides(i)):
+            mixers.add(i)
+    for i in mixers:
+        found.attention.update({i}, _projections(facts, found, {i}, mixers), _output(facts, i))
+
+
+def _projected(facts: Facts, found: Anchors, mixers: set[int], side: list[int]) -> bool:
+    """Whether a side of a product is made of projections of tokens, or of products of such, alone.
+
+    No router, expert, choice or table may have to do with it.
+    """
+    way = list(facts.back(side, lambda m: facts.is_product[m]))
+    alien = found.routers | found.scores | found.choices | found.lookups
+    products = {m for m in way if facts.is_product[m]}
+    if alien.intersection(way) or any(multiplies_experts(facts, found, m) for m in products):
+        return False
+    return bool(products) and all(m in mixers or facts.weight_of(m) is not None for m in products)
 
 
 def _leading(facts: Facts, between: list[int], end: int) -> set[int]:

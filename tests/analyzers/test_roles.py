@@ -344,3 +344,24 @@ def test_cross_attention_reads_keys_of_another_stream():
     products = ("queries", "keys", "values", "pairs", "mixed", "out")
     assert {found[n] for n in products} == {"attention"}
     assert found["bias"] != "embedding"
+
+
+def test_projections_that_are_multiplied_without_a_softmax_mix_tokens_too():
+    """Linear attention: (q k) v, from the stream and back; a gated layer beside it is none."""
+    found = parts(
+        *TOKENS[:2],
+        *(hlo(n, "parameter", shape="f32[8,8]", parameter=2 + i) for i, n in enumerate("qkvo")),
+        TOKENS[5],
+        hlo("w1", "parameter", shape="f32[8,12]", parameter=6),
+        hlo("queries", "dot", "x q", shape="f32[16,8]"),
+        hlo("keys", "dot", "x k", shape="f32[16,8]"),
+        hlo("values", "dot", "x v", shape="f32[16,8]"),
+        hlo("memory", "dot", "keys values", shape="f32[8,8]"),
+        hlo("mixed", "dot", "queries memory", shape="f32[16,8]"),
+        hlo("out", "dot", "mixed o", shape="f32[16,8]"),
+        hlo("sum", "add", "x out", shape="f32[16,8]"),
+        hlo("wide", "dot", "sum w1", shape="f32[16,12]"),
+    )
+    products = ("queries", "keys", "values", "memory", "mixed", "out")
+    assert {found[n] for n in products} == {"attention"}
+    assert found["wide"] == "dense_mlp"
