@@ -260,10 +260,7 @@ def _projections(facts: Facts, found: Anchors, products: set[int], between: set[
     sides = [m for i in products for side in facts.values.made_by[i] for m in side]
     starts = [m for m in sides if m not in between]
     way = list(facts.back(starts, lambda m: facts.is_product[m] or m in found.lookups))
-    products_before = [m for m in way if facts.is_product[m]]
-    if found.lookups & set(way) or any(
-        multiplies_experts(facts, found, m) for m in products_before
-    ):
+    if found.lookups & set(way) or any(_is_routed(facts, found, m) for m in way):
         return set()
     marked = {m for m in way if facts.values.ops[m].opcode != "parameter"}
     todo = [m for m in way if facts.is_product[m] and m not in products]
@@ -276,6 +273,15 @@ def _projections(facts: Facts, found: Anchors, products: set[int], between: set[
             todo.extend(m for m in last if m not in marked)
             marked.update(before)
     return marked
+
+
+def _is_routed(facts: Facts, found: Anchors, i: int) -> bool:
+    """Whether it is a product of experts with what a choice moved to them, not of as many heads."""
+    if not facts.is_product[i] or not multiplies_experts(facts, found, i):
+        return False
+    before, last = _inputs(facts, found, i)
+    is_sent = any(facts.is_product[m] and facts.weight_of(m) is None for m in last)
+    return is_sent or not found.choices.isdisjoint(before)
 
 
 def _inputs(facts: Facts, found: Anchors, product: int) -> tuple[list[int], list[int]]:

@@ -40,6 +40,7 @@ _GROUPS = {
     **dict.fromkeys(("dense_mlp", "shared_expert"), "mlp"),
     "attention": "attention",
     "head": "head",
+    "norm": "norm",
 }
 """Parts that a name may tell apart from each other. Flow calls "mlp" what it knows little of."""
 _BY_FLOW = frozenset({"anchor", "target", "flow"})
@@ -114,7 +115,9 @@ class Told:
                 if component == "dense_mlp" and is_moe_class:
                     component = MOE_CONTEXT  # RoutedMoE.apply_ffn_activation
                 key = ("file", frame.file) if is_stem else ("function", frame.file, frame.function)
-                if component not in (None, MOE_CONTEXT) and not self._bears_out(key, component):
+                if component not in (None, MOE_CONTEXT) and not self._bears_out(
+                    key, component, is_vague(part)
+                ):
                     component = None
                 is_wrapper = component in ENCLOSING and depth > own_depth
                 if not is_wrapper and (component != "optimizer" or phase == "other"):

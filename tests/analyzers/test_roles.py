@@ -365,3 +365,20 @@ def test_projections_that_are_multiplied_without_a_softmax_mix_tokens_too():
     products = ("queries", "keys", "values", "memory", "mixed", "out")
     assert {found[n] for n in products} == {"attention"}
     assert found["wide"] == "dense_mlp"
+
+
+def test_heads_that_a_product_goes_along_are_attention_though_they_are_as_many_as_experts():
+    """Projections [4, 8, 2] of 4 heads, multiplied head by head, where there are 4 experts."""
+    along = "lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=1"
+    pairs = "lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=2"
+    found = parts(
+        *TOKENS,
+        CHOICE,
+        *(hlo(n, "parameter", shape="f32[4,8,2]", parameter=5 + i) for i, n in enumerate("qkv")),
+        hlo("repeated", "broadcast", "x", shape="f32[4,16,8]", details="dimensions=1,2"),
+        *(hlo(f"{n}s", "dot", f"repeated {n}", shape="f32[4,16,2]", details=along) for n in "qkv"),
+        hlo("pairs", "dot", "qs ks", shape="f32[4,16,16]", details=pairs),
+        hlo("soft", "exponential", "pairs", shape="f32[4,16,16]"),
+        hlo("mixed", "dot", "soft vs", shape="f32[4,16,2]", details=along),
+    )
+    assert {found[n] for n in ("qs", "ks", "vs", "pairs", "mixed")} == {"attention"}

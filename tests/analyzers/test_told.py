@@ -88,3 +88,16 @@ def test_a_gate_of_a_feed_forward_layer_is_no_router(scope):
 def test_a_gate_in_a_moe_layer_is_its_router():
     components, evidence = found(*product_in("block/moe/gate"))
     assert (components["g"], evidence["g"]) == ("router", "scope")
+
+
+def test_a_function_called_gate_that_normalises_is_no_router():
+    at = {"frames": "/u/model.py:7:gate\n/u/model.py:90:main"}
+    components, _ = found(
+        *layer("layer"),
+        hlo("square", "multiply", "x x", 512, shape="f32[16,8]", op_name=PATH + "mul", **at),
+        hlo("mean", "reduce", "square", 64, shape="f32[16]", op_name=PATH + "reduce_sum", **at),
+        hlo("root", "rsqrt", "mean", 64, shape="f32[16]", op_name=PATH + "rsqrt", **at),
+        hlo("roots", "broadcast", "root", 512, shape="f32[16,8]", op_name=PATH + "mul", **at),
+        hlo("normed", "multiply", "x roots", 512, shape="f32[16,8]", op_name=PATH + "mul", **at),
+    )
+    assert {components[n] for n in ("square", "mean", "root", "normed")} == {"norm"}
