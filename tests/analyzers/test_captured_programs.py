@@ -40,6 +40,7 @@ def test_every_device_event_resolves_to_an_instruction(trace):
 
 
 def test_every_step_is_found_and_used(trace):
+    assert trace.steps["reason"].tolist() == ["", "", ""]
     assert trace.steps["used"].tolist() == [True, True, True]
     assert {law.verdict for law in trace.trust} <= {"ok", "unchecked"}  # no GPU, no launches
 
