@@ -14,9 +14,10 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
 
     Such a module comes at least once between any two main executions. Where it also comes before
     the first and never after the last, it prepares a step (as the copy of a batch does, which may
-    run while the step before it still does); else what it is nearer to tells. Where that is the
-    step before, it follows up on it (as an update does). The capture may cut what comes before the
-    first execution and after the last, so those steps may lack one.
+    run while the step before it still does); where it comes after the last and never before the
+    first, it follows up on a step (as an update does), however late a busy machine runs it; else
+    what it is nearer to tells. The capture may cut what comes before the first execution and after
+    the last, so those steps may lack one.
     """
     ordered = sorted(executions, key=lambda e: e.start_ns)
     last_end: dict[int, int] = {}  # those that start at once, on several devices, are one step
@@ -29,7 +30,8 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     modules = [{e.module for e in gap} for gap in gaps]
     between = set.intersection(*(modules[1:-1] or modules[1:]))
     preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
-    unclear = between - preparing
+    following = (between & modules[-1]) - modules[0]
+    unclear = between - preparing - following
     preparing |= {m for m in unclear if _is_nearer_to_the_next(m, gaps[1:-1], ends, starts)}
     return [
         sorted(
