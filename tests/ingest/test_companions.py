@@ -15,14 +15,24 @@ def runs_of(*spans):
     return [execution(module, n, start, end) for n, (module, start, end) in enumerate(spans)]
 
 
-def test_what_comes_after_the_last_and_never_before_the_first_follows_up():
-    """Updates that a busy machine runs just before the next step are of the one before."""
+def test_an_update_that_a_busy_machine_runs_late_still_follows_up():
+    """50 ns behind the one and 35 before the next, in the middle as far as that tells."""
+    runs = runs_of(
+        (MAIN, 0, 100), (UPDATE, 150, 165), (MAIN, 200, 300), (UPDATE, 350, 365),
+        (MAIN, 400, 500), (UPDATE, 550, 565),
+    )  # fmt: skip
+    steps = with_companions(runs, MAIN)
+    assert [[e.run_id for e in step] for step in steps] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_copy_right_before_the_next_prepares_it_though_the_capture_cut_the_first():
+    """80 ns behind the one and 5 before the next."""
     runs = runs_of(
         (MAIN, 0, 100), (UPDATE, 180, 195), (MAIN, 200, 300), (UPDATE, 380, 395),
         (MAIN, 400, 500), (UPDATE, 580, 595),
     )  # fmt: skip
     steps = with_companions(runs, MAIN)
-    assert [[e.run_id for e in step] for step in steps] == [[0, 1], [2, 3], [4, 5]]
+    assert [[e.run_id for e in step] for step in steps] == [[0], [1, 2], [3, 4]]
 
 
 def test_what_comes_before_the_first_and_never_after_the_last_prepares():

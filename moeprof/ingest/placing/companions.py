@@ -14,10 +14,10 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
 
     Such a module comes at least once between any two main executions. Where it also comes before
     the first and never after the last, it prepares a step (as the copy of a batch does, which may
-    run while the step before it still does); where it comes after the last and never before the
-    first, it follows up on a step (as an update does), however late a busy machine runs it; else
-    what it is nearer to tells. The capture may cut what comes before the first execution and after
-    the last, so those steps may lack one.
+    run while the step before it still does); else what it is nearer to tells. Where that is the
+    step before, it follows up on it (as an update does). So does one that is about as near to both,
+    as on a busy machine, if it comes after the last and never before the first. The capture may cut
+    what comes before the first execution and after the last, so those steps may lack one.
     """
     ordered = sorted(executions, key=lambda e: e.start_ns)
     last_end: dict[int, int] = {}  # those that start at once, on several devices, are one step
@@ -30,9 +30,11 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     modules = [{e.module for e in gap} for gap in gaps]
     between = set.intersection(*(modules[1:-1] or modules[1:]))
     preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
-    following = (between & modules[-1]) - modules[0]
-    unclear = between - preparing - following
-    preparing |= {m for m in unclear if _is_nearer_to_the_next(m, gaps[1:-1], ends, starts)}
+    behind = (between & modules[-1]) - modules[0]
+    for module in between - preparing:
+        least = _CLEARLY if module in behind else 1
+        if _is_nearer_to_the_next(module, gaps[1:-1], ends, starts, least):
+            preparing.add(module)
     return [
         sorted(
             [e for e in before if e.module in preparing]
@@ -43,16 +45,24 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     ]
 
 
+_CLEARLY = 3.0
+
+
 def _is_nearer_to_the_next(
-    module: int, gaps: Sequence[Sequence[Execution]], ends: Sequence[int], starts: Sequence[int]
+    module: int,
+    gaps: Sequence[Sequence[Execution]],
+    ends: Sequence[int],
+    starts: Sequence[int],
+    times: float,
 ) -> bool:
     """Whether a module in the gaps between main executions mostly runs just before the next.
 
-    `ends` and `starts` are those of the main executions, the first of which is before all gaps.
+    That is where it is ``times`` farther from the one before. `ends` and `starts` are those of the
+    main executions, the first of which is before all gaps.
     """
     votes = 0
     for gap, end_ns, start_ns in zip(gaps, ends, starts[1:], strict=False):
         own = [e for e in gap if e.module == module]
         behind = min(e.start_ns for e in own) - end_ns
-        votes += 1 if start_ns - max(e.end_ns for e in own) < behind else -1
+        votes += 1 if times * (start_ns - max(e.end_ns for e in own)) < behind else -1
     return votes > 0
