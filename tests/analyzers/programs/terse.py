@@ -71,5 +71,5 @@ def setup():
 def train(s, k):
     p, o, t, j = s
     for _ in range(k):
-        p, o = u(p, j(p, t), o)
+        p, o = jax.block_until_ready(u(p, j(p, t), o))
     return p, o, t, j
