@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-SIZES = {"d": 52, "f": 60, "n": 4, "c": 16, "k": 2, "b": 2, "s": 32, "v": 270}
-LARGE = {"d": 2048, "f": 1536, "n": 8, "c": 128, "k": 2, "b": 8, "s": 1024, "v": 32000}
+SIZES = {"d": 52, "f": 60, "e": 4, "c": 16, "k": 2, "b": 2, "s": 32, "v": 270}
+LARGE = {"d": 2048, "f": 1536, "e": 8, "c": 128, "k": 2, "b": 8, "s": 1024, "v": 32000}
+VARIANTS = {"e=d": {}}
 SIZES |= json.loads(os.environ.get("SIZES", "{}"))
-D, F, N, C, K = (SIZES[n] for n in "dfnck")
+D, F, N, C, K = (SIZES[n] for n in "dfeck")
 B, S, V = (SIZES[n] for n in "bsv")
 T = B * S
 R = max(4, T * K * 3 // (2 * N))
