@@ -31,7 +31,7 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
     between = set.intersection(*(modules[1:-1] or modules[1:]))
     preparing = (between & modules[0]) - modules[-1] if len(starts) > 1 else set()
     behind = (between & modules[-1]) - modules[0]
-    for module in between - preparing:
+    for module in between - preparing - {main}:
         least = _CLEARLY if module in behind else 1
         if _is_nearer_to_the_next(module, gaps[1:-1], ends, starts, least):
             preparing.add(module)
@@ -64,5 +64,6 @@ def _is_nearer_to_the_next(
     for gap, end_ns, start_ns in zip(gaps, ends, starts[1:], strict=False):
         own = [e for e in gap if e.module == module]
         behind = min(e.start_ns for e in own) - end_ns
-        votes += 1 if times * (start_ns - max(e.end_ns for e in own)) < behind else -1
+        before = start_ns - max(e.end_ns for e in own)  # negative where it runs into the next
+        votes += 1 if before * (times if before > 0 else 1) < behind else -1
     return votes > 0
