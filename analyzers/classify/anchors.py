@@ -11,7 +11,7 @@ Each of these betrays itself by how values flow, whatever its names are:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -148,9 +148,7 @@ def _along_matrices(facts: Facts, start: int) -> set[int]:
     for m in facts.ahead(start, lambda m: facts.is_product[m]):
         weight = facts.weight_of(m) if facts.is_product[m] else None
         if weight is not None and len(weight.dims) > 2:
-            shown = [n for side in facts.sides(m) for n in side if facts.origin[n] is not None]
-            read = [facts.values.ops[n] for n in shown]
-            found |= _batch_sizes(facts.values.ops[m], read) & {*weight.dims[:-2]}
+            found |= _batch_sizes(facts, m) & {*weight.dims[:-2]}
     return found
 
 
@@ -223,26 +221,26 @@ def _find_attention(facts: Facts, found: Anchors) -> None:
 def _find_mixers(facts: Facts, found: Anchors) -> None:
     """Attention without a softmax, as of state spaces: projections of tokens times each other."""
     mixers: set[int] = set()
+    alien = found.routers | found.scores | found.choices | found.lookups
+
+    def is_projected(side: list[int]) -> bool:
+        """Whether it is made of projections of tokens, or of mixers, alone: of nothing `alien`."""
+        way = list(facts.back(side, lambda m: facts.is_product[m]))
+        products = [m for m in way if facts.is_product[m]]
+        if not products or not alien.isdisjoint(way):
+            return False
+        return all(
+            m in mixers
+            or (facts.weight_of(m) is not None and not multiplies_experts(facts, found, m))
+            for m in products
+        )
+
     for i in range(len(facts.values.ops)):
         is_open = facts.is_product[i] and facts.is_forward[i] and i not in found.attention
-        is_of_tokens = is_open and facts.weight_of(i) is None
-        if is_of_tokens and all(_projected(facts, found, mixers, s) for s in facts.sides(i)):
+        if is_open and facts.weight_of(i) is None and all(map(is_projected, facts.sides(i))):
             mixers.add(i)
     for i in mixers:
         found.attention.update({i}, _projections(facts, found, {i}, mixers), _output(facts, i))
-
-
-def _projected(facts: Facts, found: Anchors, mixers: set[int], side: list[int]) -> bool:
-    """Whether a side of a product is made of projections of tokens, or of products of such, alone.
-
-    No router, expert, choice or table may have to do with it.
-    """
-    way = list(facts.back(side, lambda m: facts.is_product[m]))
-    alien = found.routers | found.scores | found.choices | found.lookups
-    products = {m for m in way if facts.is_product[m]}
-    if alien.intersection(way) or any(multiplies_experts(facts, found, m) for m in products):
-        return False
-    return bool(products) and all(m in mixers or facts.weight_of(m) is not None for m in products)
 
 
 def _leading(facts: Facts, between: list[int], end: int) -> set[int]:
@@ -303,32 +301,28 @@ def multiplies_experts(facts: Facts, found: Anchors, i: int) -> bool:
     stack = _without_layers(weight.dims, found)
     if not has_experts(stack, found.experts):
         return False
-    ops = facts.values.ops
-    shown = [m for side in facts.sides(i) for m in side if facts.origin[m] is not None]
-    read = [ops[m] for m in shown]
     counts = found.experts & {*stack[:-2]}
-    product = facts.parts[i].product if i in facts.parts else i
-    batch = _batch_sizes(ops[product], read)
-    sizes = {n * count for n in map(_size, read) for count in counts}
-    return (
-        bool(counts & batch)
-        or prod(stack) in sizes
-        or any(
-            ops[facts.values.source(m, _RESIZES | {"fusion"})].opcode == "gather"
-            for m in shown  # copies
-        )
-    )
+    if counts & _batch_sizes(facts, i):
+        return True
+    ops, read = facts.values.ops, _weights_read(facts, i)
+    is_slice = any(n * _size(ops[m]) == prod(stack) for m in read for n in counts)
+    sources = (ops[facts.values.source(m, _RESIZES | {"fusion"})] for m in read)
+    return is_slice or any(source.opcode == "gather" for source in sources)
 
 
-def _batch_sizes(product: Op, read: Sequence[Op]) -> set[int]:
-    """Sizes of the batch dimensions of a product, which reads a weight as `read`."""
+def _weights_read(facts: Facts, product: int) -> list[int]:
+    """What a product reads that shows a weight."""
+    return [m for side in facts.sides(product) for m in side if facts.origin[m] is not None]
+
+
+def _batch_sizes(facts: Facts, i: int) -> set[int]:
+    """Sizes of the dimensions that a product with a weight goes along."""
+    ops = facts.values.ops
+    product = ops[facts.parts[i].product if i in facts.parts else i]
     if product.opcode == "dot":
-        return {
-            product.dims[at]
-            for at in range(len(product.attributes.dot.lhs_batch))
-            if at < len(product.dims)
-        }
-    return {n for op in read for n in op.dims[:-2]} & {*product.dims[:-2]}
+        return {*product.dims[: len(product.attributes.dot.lhs_batch)]}
+    read = {n for m in _weights_read(facts, i) for n in ops[m].dims[:-2]}
+    return read & {*product.dims[:-2]}
 
 
 def _without_layers(dims: tuple[int, ...], found: Anchors) -> tuple[int, ...]:

@@ -6,8 +6,6 @@ own, and so is any other collective, whoever asked for it.
 
 from __future__ import annotations
 
-from math import prod
-
 from moeprof.analyzers.classify.arguments import reads_arguments, reads_named_weights
 from moeprof.analyzers.classify.components import EXCHANGES, MOE
 from moeprof.analyzers.classify.evidence import Finding
@@ -66,8 +64,7 @@ def _sums_gradients(seen: Seen) -> bool:
         return False
     if seen.phase != "backward" and seen.roles.is_before_gradients(seen.op):
         return False
-    weights = seen.program.weight_dims
-    largest = max((prod(dims) for dims in weights), default=0)
+    weights, largest = seen.program.weight_dims, seen.program.largest_weight
     for dims in array_dims(seen.op.shape):
         if len(dims) == 1 and dims[0] >= largest > 0:
             return True  # gradients of many weights, put into one row

@@ -21,18 +21,8 @@ _SHOWS = (
     | {"bitcast-convert", "slice", "broadcast", "dynamic-slice"}
     | {"all-gather", "all-gather-start", "fusion", "call", "pad", "concatenate"}
     | {"reverse", "multiply", "add", "subtract", "negate", "divide", "reduce-precision", "while"}
-    | {
-        "reduce",
-        "reduce-window",
-        "rsqrt",
-        "sqrt",
-        "power",
-        "maximum",
-        "minimum",
-        "abs",
-        "exponential",
-        "tanh",
-    }
+    | {"reduce", "reduce-window", "rsqrt", "sqrt", "power", "maximum", "minimum", "abs"}
+    | {"exponential", "tanh"}
 )
 """Opcodes whose result is a weight still, where all arrays that they read are weights."""
 _VIEWS = RELAID | {"fusion", "reduce"}

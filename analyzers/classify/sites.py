@@ -69,9 +69,8 @@ class Sites:
                 is_one = facts.phase[i] == wanted or (
                     wanted == "forward" and facts.phase[i] == "other"
                 )
-                if role is None or op.opcode in SHOWING:
-                    continue
-                if facts.is_forward[i] and is_one and op.frames:
+                is_telling = facts.is_forward[i] and is_one and op.opcode not in SHOWING
+                if role is not None and is_telling and op.frames:
                     chain = self.chain(op)
                     if chain not in known:
                         self._add(chain, i, role)
@@ -88,7 +87,7 @@ class Sites:
 
     def _add(self, chain: Chain, i: int, role: Role) -> None:
         op, does = self._roles.facts.values.ops[i], self._does(i)
-        weight = max(op.size_bytes, 1) * (_SURE_WEIGHT if role.is_anchor else 1)
+        weight = weight_of(op, role)
         self._by_primitive[chain, op.primitive, does][role.component] += weight
         self._by_chain[chain, does][role.component] += weight
         if chain:
@@ -148,6 +147,11 @@ class Sites:
         ]
         known = Counter(role.component for role in read if role and role.component in counts)
         return known.most_common(1)[0][0] if known else None
+
+
+def weight_of(op: Op, role: Role) -> int:
+    """How much an instruction counts among those of a name or a line: one that flow names, more."""
+    return max(op.size_bytes, 1) * (_SURE_WEIGHT if role.is_anchor else 1)
 
 
 def _clear(counts: Counter[str]) -> str | None:

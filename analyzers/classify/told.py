@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 from moeprof.analyzers.classify.names import (
@@ -22,7 +22,7 @@ from moeprof.analyzers.classify.names import (
     scopes,
 )
 from moeprof.analyzers.classify.roles import Roles
-from moeprof.analyzers.classify.sites import SHOWING
+from moeprof.analyzers.classify.sites import SHOWING, weight_of
 from moeprof.hlo.program import Frame, Op, Program
 
 _LIBRARY = re.compile(
@@ -44,10 +44,6 @@ _GROUPS = {
 }
 """Parts that a name may tell apart from each other. Flow calls "mlp" what it knows little of."""
 _BY_FLOW = frozenset({"anchor", "target", "flow"})
-_SURE = 5
-"""How much more an op counts that flow names itself."""
-
-
 Key = tuple[str, ...]
 """A name: what it is of (scope, function, file), and which one."""
 
@@ -65,8 +61,7 @@ class Told:
         for op, role, is_forward in zip(facts.values.ops, roles.of, facts.is_forward, strict=True):
             group = _GROUPS.get(role.component) if role and role.how in _BY_FLOW else None
             if group is not None and role is not None and is_forward and op.opcode not in SHOWING:
-                weight = max(op.size_bytes, 1) * (_SURE if role.is_anchor else 1)
-                together[op.frames, op.op_name][group] += weight
+                together[op.frames, op.op_name][group] += weight_of(op, role)
         for (frames, name), counts in together.items():
             for key in {*_keys_of_frames(frames), *_keys_of_scopes(name)}:
                 self._parts[key].update(counts)
@@ -75,10 +70,8 @@ class Told:
         """The innermost scope that stands for something; of merged paths the first definite."""
         key = (name, frames)
         if key not in self._scopes:
-            found = [self._of_path(path) for path in _own_scopes(name, frames)]
-            definite = [part for part in found if part not in (None, MOE_CONTEXT)]
-            context = MOE_CONTEXT if MOE_CONTEXT in found else None
-            self._scopes[key] = definite[0] if definite else context
+            paths = _own_scopes(name, frames)
+            self._scopes[key] = _first_definite([self._of_path(path) for path in paths])
         return self._scopes[key]
 
     def by_frames(self, frames: tuple[Frame, ...], phase: str, *, in_moe: bool) -> str | None:
@@ -93,7 +86,7 @@ class Told:
         in_moe = MOE_CONTEXT in known
         for end, (scope, component) in enumerate(zip(path, known, strict=True), 1):
             if component not in (None, MOE_CONTEXT) and not (in_moe and is_vague(scope)):
-                is_borne_out = self._bears_out(("scope", *path[:end]), component, is_vague(scope))
+                is_borne_out = self._bears_out(("scope", *path[:end]), component, scope)
                 known[end - 1] = component if is_borne_out else None
         return innermost(reversed(known))
 
@@ -106,25 +99,22 @@ class Told:
                 yield "loss" if "/losses/" in frame.file else "optimizer"
             stem = PurePath(frame.file).stem
             is_moe_class = MOE_CONTEXT in map(component_of, frame.function.split("."))
-            for part in [
-                *reversed(frame.function.split(".")),
-                stem if frame.file != script else "",
-            ]:
+            functions = reversed(frame.function.split("."))
+            for part in (*functions, stem if frame.file != script else ""):
                 is_stem = part == stem
                 component = component_of(part) if not is_stem or is_file_of_part(stem) else None
                 if component == "dense_mlp" and is_moe_class:
                     component = MOE_CONTEXT  # RoutedMoE.apply_ffn_activation
                 key = ("file", frame.file) if is_stem else ("function", frame.file, frame.function)
-                if component not in (None, MOE_CONTEXT) and not self._bears_out(
-                    key, component, is_vague(part)
-                ):
+                is_definite = component not in (None, MOE_CONTEXT)
+                if is_definite and not self._bears_out(key, component, part):
                     component = None
                 is_wrapper = component in ENCLOSING and depth > own_depth
                 if not is_wrapper and (component != "optimizer" or phase == "other"):
                     yield component
 
-    def _bears_out(self, key: Key, component: str | None, is_vague: bool = False) -> bool:
-        """Whether most of what lies under a name is of the group that it names, if any is known.
+    def _bears_out(self, key: Key, component: str | None, name: str) -> bool:
+        """Whether most of what lies under `name` is of the group that it names, if any is known.
 
         A feed-forward layer is what flow calls what it knows little of: that speaks against a name
         of several meanings alone.
@@ -133,7 +123,9 @@ class Told:
         if not counts or group is None:
             return True
         against = sum(n for other, n in counts.items() if other not in (group, "mlp"))
-        return counts[group] >= against + (counts["mlp"] if is_vague and group != "mlp" else 0)
+        return counts[group] >= against + (
+            counts["mlp"] if is_vague(name) and group != "mlp" else 0
+        )
 
 
 def _keys_of_frames(frames: tuple[Frame, ...]) -> Iterator[Key]:
@@ -168,9 +160,13 @@ def source_of(frames: tuple[Frame, ...]) -> str:
 
 def by_scopes(paths: Iterable[list[str]]) -> str | None:
     """The innermost scope that stands for something, whatever flows there."""
-    found = [innermost(component_of(scope) for scope in reversed(path)) for path in paths]
-    definite = [component for component in found if component not in (None, MOE_CONTEXT)]
-    return definite[0] if definite else MOE_CONTEXT if MOE_CONTEXT in found else None
+    return _first_definite([innermost(map(component_of, reversed(path))) for path in paths])
+
+
+def _first_definite(found: Sequence[str | None]) -> str | None:
+    """Of merged paths the first that stands for a component, else whether one says "MoE layer"."""
+    definite = (component for component in found if component not in (None, MOE_CONTEXT))
+    return next(definite, MOE_CONTEXT if MOE_CONTEXT in found else None)
 
 
 def _own_scopes(name: str, frames: tuple[Frame, ...]) -> list[list[str]]:

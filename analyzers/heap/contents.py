@@ -101,13 +101,8 @@ class Contents:
 
 def _weight_dims(program: Program) -> set[tuple[int, ...]]:
     """Dimensions of the arguments that are matrices or stacks of them, and of one of a stack."""
-    arguments = [
-        op.dims
-        for op in program.ops.values()
-        if op.opcode == "parameter" and op.computation not in program.callers
-        if _is_float(op) and len(op.dims) > 1
-    ]
-    return {dims[at:] for dims in arguments for at in range(max(len(dims) - 2, 1))}
+    matrices = [op.dims for op in program.arguments if _is_float(op) and len(op.dims) > 1]
+    return {dims[at:] for dims in matrices for at in range(max(len(dims) - 2, 1))}
 
 
 def shape_of(op: Op | None, shape_index: str) -> str:

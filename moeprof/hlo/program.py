@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
+from math import prod
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -80,16 +81,29 @@ class Program:
         self.members, self.users = _Lists(members), _Lists(users)
 
     @cached_property
+    def arguments(self) -> tuple[Op, ...]:
+        """What the program is called with: the parameters of computations that nothing calls."""
+        return tuple(
+            op
+            for op in self.ops.values()
+            if op.opcode == "parameter" and op.computation not in self.callers
+        )
+
+    @cached_property
     def weight_dims(self) -> frozenset[tuple[int, ...]]:
         """Dimensions of the program's weights, and of one layer of a stack, as `array_dims`."""
         found: set[tuple[int, ...]] = set()
-        for op in self.ops.values():
-            is_entry = op.opcode == "parameter" and op.computation not in self.callers
-            if is_entry and op.dtype in FLOATS:
+        for op in self.arguments:
+            if op.dtype in FLOATS:
                 whole = array_dims(op.shape)[0]
                 layers = (op.dims[:at] + op.dims[at + 1 :] for at in range(min(len(op.dims), 2)))
                 found |= {whole, *(_plain_dims(dims) for dims in layers)}
         return frozenset(found - {()})
+
+    @cached_property
+    def largest_weight(self) -> int:
+        """Elements of the largest weight; 0 without any."""
+        return max(map(prod, self.weight_dims), default=0)
 
     @cached_property
     def batches(self) -> frozenset[str]:
@@ -98,11 +112,7 @@ class Program:
         A training step returns its weights, but for frozen ones, and takes as many labels or other
         whole numbers as there are examples. A program that returns none is not looked at.
         """
-        given = [
-            op
-            for op in self.ops.values()
-            if op.opcode == "parameter" and op.computation not in self.callers and op.dims
-        ]
+        given = [op for op in self.arguments if op.dims]
         roots = (self.ops[name] for name in self.roots.values())
         root = next((op for op in roots if op.computation not in self.callers), None)
         returned = {(part.dtype, part.dims) for part in root.result.parts} if root else set()

@@ -43,7 +43,10 @@ def test_an_exchange_by_a_helper_s_line_is_told_by_what_it_sends():
             op_name=f"{phase}sharding_constraint", frames=at(line),
         )  # fmt: skip
 
-    batched = "lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=1"
+    def product(name, given, phase, shape):
+        along = "lhs_batch=0 rhs_batch=0 lhs_contracting=2 rhs_contracting=1"
+        return hlo(name, "dot", given, shape=shape, op_name=f"{phase}dot_general", details=along)
+
     found = components(
         hlo("ids", "parameter", shape="s32[16]", parameter=0),
         hlo("table", "parameter", shape="f32[50,8]", parameter=1),
@@ -59,14 +62,8 @@ def test_an_exchange_by_a_helper_s_line_is_told_by_what_it_sends():
         hlo("which", "get-tuple-element", "chosen", shape="s32[16,2]", details="index=1"),
         hlo("rows", "gather", "x which", shape="f32[4,8,8]", op_name=FORWARD + "gather"),
         exchange("out", "rows", 10, FORWARD, "f32[4,8,8]"),
-        hlo(
-            "wide", "dot", "out up", shape="f32[4,8,12]", details=batched,
-            op_name=FORWARD + "dot_general",
-        ),
-        hlo(
-            "narrow", "dot", "wide down", shape="f32[4,8,8]", details=batched,
-            op_name=FORWARD + "dot_general",
-        ),
+        product("wide", "out up", FORWARD, "f32[4,8,12]"),
+        product("narrow", "wide down", FORWARD, "f32[4,8,8]"),
         exchange("back", "narrow", 20, FORWARD, "f32[4,8,8]"),
         hlo(
             "y", "gather", "back which", shape="f32[16,8]",
@@ -78,14 +75,8 @@ def test_an_exchange_by_a_helper_s_line_is_told_by_what_it_sends():
             op_name=BACKWARD + "scatter-add", frames="/u/model.py:25:moe",
         ),
         exchange("dback", "dy", 19, BACKWARD, "f32[4,8,8]"),
-        hlo(
-            "dwide", "dot", "dback down", shape="f32[4,8,12]", details=batched,
-            op_name=BACKWARD + "dot_general",
-        ),
-        hlo(
-            "drows", "dot", "dwide up", shape="f32[4,8,8]", details=batched,
-            op_name=BACKWARD + "dot_general",
-        ),
+        product("dwide", "dback down", BACKWARD, "f32[4,8,12]"),
+        product("drows", "dwide up", BACKWARD, "f32[4,8,8]"),
         exchange("dout", "drows", 9, BACKWARD, "f32[4,8,8]"),
     )  # fmt: skip
     assert (found["out"], found["back"]) == ("dispatch", "combine")

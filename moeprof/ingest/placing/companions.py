@@ -46,6 +46,9 @@ def with_companions(executions: Sequence[Execution], main: int) -> list[list[Exe
 
 
 _CLEARLY = 3.0
+"""How much nearer to the next step a program must be to prepare it where the ends of the record say
+that it follows up. A copy that prepares runs some µs before its step and ms behind the one before;
+an update that a busy machine runs late has comparable times on both sides."""
 
 
 def _is_nearer_to_the_next(

@@ -20,7 +20,13 @@ from moeprof.units import format_count
 FEW = 0.005
 """Share of its pieces whose loss alters no figure of a step by more than its last digits."""
 _MOST = 0.5
-"""Share of executions in which an instruction is seen, so that the others must have it too."""
+"""Share of executions in which an instruction is seen, so that the others must have it too; of the
+instructions of an opcode that leave a trace, so that all must."""
+_LEAST_UNSEEN = 4
+"""Instructions in a row that no compiler leaves without a kernel at the very beginning."""
+_SCATTERED, _NEARLY_ALL = 2.5, 0.9
+"""Threads of a CPU run the instructions of a program in another order: so many times their number
+is how far those that were lost reach, but for a few."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +154,6 @@ def _unseen_at_first(instruction: Int64s, ops: pd.DataFrame) -> int:
             is_near = np.mean(places < _SCATTERED * len(places)) > _NEARLY_ALL
             found += len(places) * bool(is_near and places[0] == 0)
     return found
-
-
-_LEAST_UNSEEN = 4
-_SCATTERED = 2.5  # threads of a CPU run the instructions of a program in another order
-_NEARLY_ALL = 0.9
 
 
 def known_times(ops: pd.DataFrame) -> Int64s:
