@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,7 +11,7 @@ from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.ruled import Matches, matches_of, named_by
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
-from moeprof.tables.trace import LOW_CONFIDENCE, Trace
+from moeprof.tables.trace import LOW_CONFIDENCE, Trace, once
 from moeprof.vocabulary import kind_of_kernel
 
 _NONE = {
@@ -25,7 +24,7 @@ _NONE = {
 }
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def programs_of(trace: Trace) -> Mapping[int, Program]:
     """The programs that ran, by id; of a compiler's dump, where nothing does, all that it holds.
 
@@ -36,7 +35,7 @@ def programs_of(trace: Trace) -> Mapping[int, Program]:
     return {module: trace.programs[module] for module in modules if module in trace.programs}
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def rules_matched(trace: Trace) -> Matches:
     """Which of the user's rules match which ops. Kept for two traces.
 
@@ -46,19 +45,19 @@ def rules_matched(trace: Trace) -> Matches:
     return matches_of(programs_of(trace), trace.meta.names)
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def classes_of(trace: Trace) -> pd.DataFrame:
     """`CLASSES` of the programs that ran. Kept for two traces, as several questions ask."""
     return classify(programs_of(trace), named_by(trace.meta.names, rules_matched(trace)))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def work_in_steps(trace: Trace) -> pd.DataFrame:
-    """The events of `window(trace)` with the columns of `CLASSES`. Kept for the last two traces."""
+    """The events of `window(trace)` with the columns of `CLASSES`."""
     return attribute(trace, window(trace).events)
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def _labels(trace: Trace) -> pd.DataFrame:
     """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
     rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")
@@ -71,7 +70,7 @@ def _labels(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame({**columns, "is_collective": is_collective, "named_with": named})
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def sums_in_steps(trace: Trace) -> pd.DataFrame:
     """`work_in_steps` with one row per kernel of an op, device and step: far fewer rows.
 

@@ -10,7 +10,6 @@ time in which the device is busy; shares are of the op time.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,7 +23,7 @@ from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -52,7 +51,7 @@ WORTH_A_NOTE = 0.005
 """Share of device time without a sure op from which on capturing again is worth while."""
 
 
-@functools.lru_cache(maxsize=2)  # its law asks again
+@once  # its law asks again
 def breakdown(trace: Trace) -> Analysis:
     """Device time of the used steps by layer, component and phase, with a row for no part."""
     view = window(trace)

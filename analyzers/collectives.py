@@ -9,8 +9,6 @@ inside the same op, and their time is no measure of the link. Bandwidths are tak
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -24,7 +22,7 @@ from moeprof.analyzers.communication.waits import moved_ns, transfers_of, waits_
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 SCHEMA = Schema(
     "collectives",
@@ -80,7 +78,7 @@ _FLOATS = (
 )
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Collectives of the used steps by call site.
 

@@ -16,8 +16,6 @@ does not depend on the data. GB are 10**9.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -34,7 +32,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_bytes
 from moeprof.vocabulary import direction_of
 
@@ -94,7 +92,7 @@ _NO_DIRECTION = "not known"
 _RAGGED = "ragged-all-to-all"
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis:
     """Token exchanges of the used steps by call site.
 

@@ -18,8 +18,6 @@ the products take on the slowest rank of a step than on the mean one, as if rank
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -38,7 +36,7 @@ from moeprof.analyzers.load.recorded import (
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -104,7 +102,7 @@ NONE = (
 )
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)

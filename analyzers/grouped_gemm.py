@@ -18,8 +18,6 @@ The best dense product is the fastest of the trace outside the experts, of `LEAS
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -32,7 +30,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 SCHEMA = Schema(
     "grouped_gemm",
@@ -70,7 +68,7 @@ LEAST_FLOPS = 10**10
 """Of a dense product to compare with: 10 GFLOP take some 10 µs at full speed."""
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def grouped_gemm(trace: Trace) -> Analysis:
     """Products of the routed experts in the used steps, by call site."""
     view, spec = window(trace), hardware_in(trace)

@@ -11,7 +11,6 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ from moeprof.analyzers.costs.executions import runs_of
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_bytes
 
 SCHEMA = Schema(
@@ -67,7 +66,7 @@ SCHEMA = Schema(
 QUESTION = "How large are the receive buffers, and how much of them is used?"
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def receive_buffers(trace: Trace) -> Analysis:
     """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
     view = window(trace)

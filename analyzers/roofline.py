@@ -19,8 +19,6 @@ that run. Both are per device and over the whole step, idle time too.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -32,7 +30,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -78,7 +76,7 @@ def roofline(trace: Trace) -> Analysis:
     )
 
 
-@functools.lru_cache(maxsize=2)  # the drawing asks again
+@once  # the drawing asks again
 def ops_by_time(trace: Trace) -> pd.DataFrame:
     """Every op of the used steps with the columns of `SCHEMA`, the most expensive first."""
     view, spec = window(trace), hardware_in(trace)

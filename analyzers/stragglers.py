@@ -10,7 +10,6 @@ stands what the rank does more than the others, as that may be why it is late.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import pandas as pd
@@ -24,7 +23,7 @@ from moeprof.analyzers.communication.notes import NONE, clock_notes
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
@@ -58,7 +57,7 @@ FIXED = 2 / 3
 """A straggler is fixed if it is the worst rank in at least this share of the steps."""
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def stragglers(trace: Trace) -> Analysis:
     """Ranks by the time that others wait for them, and whether one is so in most steps."""
     calls = calls_of(trace)

@@ -15,8 +15,6 @@ step begins before this one has ended, its parts end there too: no moment counts
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -25,7 +23,7 @@ from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import NEITHER
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 SCHEMA = Schema(
     "timeline",
@@ -81,7 +79,7 @@ SCHEMA = Schema(
 QUESTION = "When does each device compute, communicate, copy or idle?"
 
 
-@functools.lru_cache(maxsize=2)  # hints ask again
+@once  # hints ask again
 def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)

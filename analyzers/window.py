@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 
 from moeprof.tables.intervals import covered_by_group
 from moeprof.tables.schema import Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import work_of
 
 PER_STEP = "mean over devices and used steps"
@@ -62,12 +61,9 @@ class Window:
         return max(self.steps, 1) * max(self.devices, 1)
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def window(trace: Trace) -> Window:
-    """The used steps of a trace, else all its device work with a note that says so.
-
-    Kept for the last two traces, as every question asks.
-    """
+    """The used steps of a trace, else all its device work with a note that says so."""
     used = trace.steps["step"][trace.steps["used"]]
     work = work_of(trace.events)
     events = work[work["step"].isin(used)]

@@ -10,15 +10,13 @@ end of a step on its host and the start of the next.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
 from moeprof.analyzers.activity.unions import Pieces, covered_ns, laid_out, shares_of_time
 from moeprof.analyzers.activity.work import COMMUNICATION, COMPUTE, COPY
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 IN_STEP = ("compute", "exposed_communication", "exposed_copy", "idle")
 BETWEEN = ("between_idle", "between_other")
@@ -28,9 +26,9 @@ PARTS = (*IN_STEP, *BETWEEN)
 _PLACE = ["host", "device", "step"]
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def account_of(trace: Trace) -> pd.DataFrame:
-    """A row per segment of `device_steps`, in its order. Kept for the last two traces.
+    """A row per segment of `device_steps`, in its order.
 
     Columns: host, device, rank, step, start_ns, duration_ns, those of `shares_of_time`, and
     interval_ns, between_idle_ns, between_other_ns: float64, NaN where no next step is known.

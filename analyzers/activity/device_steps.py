@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from moeprof.analyzers.activity.intervals import between_spans, with_next
 from moeprof.analyzers.activity.spans import joined, places_of, step_spans
 from moeprof.analyzers.activity.unions import Spans
 from moeprof.analyzers.activity.work import classes_of_events
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 
 class DeviceSteps(NamedTuple):
@@ -34,13 +33,13 @@ class DeviceSteps(NamedTuple):
     work: np.ndarray
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def device_steps(trace: Trace) -> DeviceSteps:
-    """All pieces in the used steps. Kept for the last two traces, as several questions ask."""
+    """All pieces in the used steps."""
     return _pieces(trace, _used_spans(trace))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def between_steps(trace: Trace) -> DeviceSteps:
     """All pieces from the end of a used step to the start of the next; kept as those in steps.
 
@@ -49,7 +48,7 @@ def between_steps(trace: Trace) -> DeviceSteps:
     return _pieces(trace, between_spans(_used_spans(trace)))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def _used_spans(trace: Trace) -> pd.DataFrame:
     return with_next(trace, step_spans(trace))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -11,16 +9,16 @@ from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.unions import Spans, on_one_axis
 from moeprof.analyzers.activity.work import COMMUNICATION, COMPUTE
 from moeprof.tables.intervals import cover
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def exposed_ns(trace: Trace) -> pd.Series:
     """Exposed time of the communication in used steps, int64 ns by row of `EVENTS`.
 
     Where pieces overlap, the time is of the one that began first: all together are what the
     timeline calls exposed communication, to the nanosecond; where steps overlap, too, as no moment
-    counts twice in either. Kept for the last two traces.
+    counts twice in either.
     """
     parts = device_steps(trace)
     once = _without_overlaps(parts.spans)

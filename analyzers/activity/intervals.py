@@ -7,13 +7,11 @@ number that is missing may be counted as part of another step.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
 from moeprof.tables.intervals import Int64s
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 _KEYS = ["host", "step"]
 
@@ -40,7 +38,7 @@ def between_spans(spans: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["host", "start_ns"], ignore_index=True)
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def _following(trace: Trace) -> dict[int, int]:
     """Used step -> the step right after it, where that is used too; kept for two traces."""
     steps = trace.steps

@@ -6,8 +6,6 @@ early wait inside it. The others' time is the median of theirs, so that none of 
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -15,7 +13,7 @@ from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
 from moeprof.analyzers.attribution import sums_in_steps, sure_names
 from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 MORE_WORK = Schema(
     "more_work",
@@ -31,11 +29,11 @@ MORE_WORK = Schema(
 _OP = ["module", "op", "component", "source"]
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def more_work(trace: Trace) -> pd.DataFrame:
     """`MORE_WORK`: a row per rank, without an op where none takes longer than on the others.
 
-    Empty where fewer than two ranks ran anything. Kept for the last two traces.
+    Empty where fewer than two ranks ran anything.
     """
     work = _work(trace)
     ranks = np.sort(work["rank"].unique())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -11,7 +9,7 @@ from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.device_steps import between_steps
 from moeprof.analyzers.activity.outside import program_names
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import is_work
 
 OTHER_PROGRAMS = Schema(
@@ -25,9 +23,9 @@ OTHER_PROGRAMS = Schema(
 )
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def other_programs(trace: Trace) -> pd.DataFrame:
-    """`OTHER_PROGRAMS`, by step, the longest first. Kept for the last two traces."""
+    """`OTHER_PROGRAMS`, by step, the longest first."""
     table = intervals_of(account_of(trace))
     if table.empty:
         return OTHER_PROGRAMS.frame()

@@ -5,7 +5,6 @@ Times are op times: self times, added up, as the breakdown has them for the step
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import work_of
 
 BEFORE, BETWEEN, DURING, AFTER = (
@@ -61,9 +60,9 @@ class RecordedWork:
         return self.outside_ns / self.all_ns if self.all_ns else 0.0
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def recorded_work(trace: Trace) -> RecordedWork | None:
-    """Where the recorded work lies; None without a used step. Kept for the last two traces."""
+    """Where the recorded work lies; None without a used step."""
     steps = trace.steps
     if not steps["used"].any():
         return None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import work_of
 
 _KEYS = ["host", "step"]
@@ -33,12 +31,11 @@ def step_spans(trace: Trace) -> pd.DataFrame:
     return _hulls(work_of(trace.events).assign(step=-1))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def places_of(trace: Trace) -> tuple[np.ndarray, pd.DataFrame]:
     """For each event the number of its device, and the rows (place, host, device, rank) of these.
 
-    A device without work has no row; its rank is -1 where `trace.devices` does not know it. Kept
-    for the last two traces.
+    A device without work has no row; its rank is -1 where `trace.devices` does not know it.
     """
     hosts, devices = trace.events["host"].cat, trace.events["device"].to_numpy()
     wide = int(devices.max(initial=0)) + 2  # device -1 is one too

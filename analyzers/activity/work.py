@@ -6,7 +6,6 @@ peer copies); names decide where no op is known, or it is a guess.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Set
 
@@ -16,7 +15,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
 from moeprof.analyzers.classify.targets import exchange_of
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import is_work
 from moeprof.vocabulary import COMMUNICATION as KERNELS_OF_COMMUNICATION
 from moeprof.vocabulary import is_driver_copy, kind_of_kernel
@@ -34,9 +33,9 @@ _COPY_OP = r"^copy(?:-start|-done)?(?:\.\d+)*$"
 """XLA names an instruction by its opcode and a number, unless a user or a pass renames it."""
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def classes_of_events(trace: Trace) -> np.ndarray:
-    """`work_classes` of all events. Kept for the last two traces, as several questions ask."""
+    """`work_classes` of all events."""
     return work_classes(trace, trace.events)
 
 

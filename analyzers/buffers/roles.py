@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,7 +12,7 @@ from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})
@@ -40,7 +39,7 @@ class BufferUse:
     sent_rows: int = -1
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def uses_of(trace: Trace) -> tuple[BufferUse, ...]:
     """`buffer_uses` of the programs that ran. Kept for two traces, as several questions ask."""
     return tuple(buffer_uses(programs_of(trace), classes_of(trace)))

@@ -5,7 +5,6 @@ One call may be several pieces of device work: a barrier, the kernel, a barrier;
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from moeprof.analyzers.communication.members import is_partial, with_ranks
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.window import window
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 CALLS = Schema(
     "calls",
@@ -63,12 +62,9 @@ class Calls:
     site_of: pd.Series
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def calls_of(trace: Trace) -> Calls:
-    """The calls of the used steps, by site, rank, step and call.
-
-    Kept for the last two traces, as several questions ask.
-    """
+    """The calls of the used steps, by site, rank, step and call."""
     events = window(trace).events
     work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
     placed, sites = _with_sites(trace, work)

@@ -7,8 +7,6 @@ rest. Devices of several hosts are compared on the common clock, or not at all.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -16,7 +14,7 @@ from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
 from moeprof.tables.clock import aligned_hosts, comparable_stamps, is_comparable
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import HostClock, Trace, TraceMeta
+from moeprof.tables.trace import HostClock, Trace, TraceMeta, once
 
 WAITS = Schema(
     "waits",
@@ -40,7 +38,7 @@ _STEP = ["site", "step", "group"]
 _GROUP = [*_STEP, "call"]
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def waits_in_steps(trace: Trace) -> pd.DataFrame:
     """`waits_of` the calls of the used steps. Kept for two traces, as several questions ask."""
     return waits_of(calls_of(trace), trace.meta)

@@ -8,7 +8,6 @@ fallback`` is how XLA runs `jax.lax.ragged_dot` where it has no kernel: rows mas
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 CUSTOM_CALL, RAGGED, FALLBACK, BATCHED = (
     *("custom call", "ragged_dot", "dense fallback", "batched dense"),
@@ -65,9 +64,9 @@ class _Seen(NamedTuple):
     together: float
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def expert_products(trace: Trace) -> pd.DataFrame:
-    """`SITES`: the products of the routed experts that ran. Kept for the last two traces.
+    """`SITES`: the products of the routed experts that ran.
 
     Of an op with several products the largest names the dimensions; ``needed`` counts them all.
     A ragged product is one whatever the user calls it: a name changes nothing of what an op does.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
@@ -12,7 +10,7 @@ from moeprof.analyzers.costs.flops import Flops, flops_of
 from moeprof.analyzers.costs.traffic import bytes_of
 from moeprof.hlo.shape import has_unknown_type
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 COSTS = Schema(
     "costs",
@@ -31,9 +29,9 @@ _NOT_TOLD = Flops(None, "", "not known")
 """Of an op of which a trace keeps its name and no program."""
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def costs_of(trace: Trace) -> pd.DataFrame:
-    """`COSTS` of the ops of the used steps. Kept for the last two traces, as two questions ask."""
+    """`COSTS` of the ops of the used steps."""
     runs, programs = runs_of(trace), programs_of(trace)
     rows = []
     for module, name in zip(runs["module"], runs["op"], strict=True):

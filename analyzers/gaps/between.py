@@ -7,7 +7,6 @@ the time, unless it is that of a step.
 
 from __future__ import annotations
 
-import functools
 import re
 
 import numpy as np
@@ -20,7 +19,7 @@ from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import ANNOTATION
 from moeprof.tables.intervals import cover
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 SHORT = "short gaps"
 
@@ -39,9 +38,9 @@ _NAMED = (
 )
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def idle_between(trace: Trace) -> pd.DataFrame:
-    """`IDLE_BETWEEN`, the most time first. Kept for the last two traces."""
+    """`IDLE_BETWEEN`, the most time first."""
     gaps = gaps_between(trace)
     if gaps.empty:
         return IDLE_BETWEEN.frame()

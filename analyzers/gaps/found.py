@@ -6,8 +6,6 @@ steps to its idle time between them, to the nanosecond.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pandas as pd
 
@@ -15,7 +13,7 @@ from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, 
 from moeprof.analyzers.activity.unions import on_one_axis
 from moeprof.analyzers.activity.work import NEITHER
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import is_work
 
 NONE = -1
@@ -35,13 +33,13 @@ GAPS = Schema(
 )
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def gaps_of(trace: Trace) -> pd.DataFrame:
-    """`GAPS` of all devices in the used steps, by device and time. Kept for the last two traces."""
+    """`GAPS` of all devices in the used steps, by device and time."""
     return _gaps(device_steps(trace))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def gaps_between(trace: Trace) -> pd.DataFrame:
     """`GAPS` of all devices from the end of a used step to the start of the next; kept as well.
 

@@ -8,7 +8,6 @@ that up.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -21,7 +20,7 @@ from moeprof.analyzers.heap.places import Heap, heaps_of
 from moeprof.hlo.program import Op
 from moeprof.tables.memory_space import on_device
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 AT_PEAK = Schema(
     "at_peak",
@@ -59,7 +58,7 @@ class Peak:
         return self.total_bytes - int(self.heaps[0].live_bytes.max() if self.heaps else 0)
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def peak_of(trace: Trace, module: int) -> Peak | None:
     """The peak of a program; None where the profile keeps no account of its buffers."""
     rows = trace.modules[trace.modules["module"].eq(module)]

@@ -6,7 +6,6 @@ Laws of the input are judged where the input is read (`moeprof.ingest.trust`) an
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from moeprof.analyzers.breakdown import breakdown
@@ -19,7 +18,7 @@ from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law
 from moeprof.tables.laws import REGISTRY
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 LAWS: tuple[Callable[[Trace], Law], ...] = (
     time.outside_steps,
@@ -43,12 +42,9 @@ def laws_over(trace: Trace, findings: Mapping[str, Analysis]) -> tuple[Law, ...]
     return _in_order((*laws_of(trace), shares(asked)))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def laws_of(trace: Trace) -> tuple[Law, ...]:
-    """The whole trust record of a trace, in the order of the registry.
-
-    Kept for the last two traces, as every view of an answer asks.
-    """
+    """The whole trust record of a trace, in the order of the registry."""
     return _in_order((*trace.trust, *(judge(trace) for judge in LAWS)))
 
 

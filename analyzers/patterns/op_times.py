@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
 from moeprof.analyzers.patterns.gain import Saving
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Op, Program
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import Trace, once
 
 
 class RunOp(NamedTuple):
@@ -37,7 +36,7 @@ def ran(trace: Trace) -> Iterator[RunOp]:
     return iter(_ran(trace))
 
 
-@functools.lru_cache(maxsize=2)
+@once
 def _ran(trace: Trace) -> tuple[RunOp, ...]:
     programs, shares = programs_of(trace), window(trace).shares
     work = sums_in_steps(trace)

@@ -9,8 +9,10 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
@@ -267,13 +269,14 @@ class TraceMeta:
 
 
 class _Computed:
-    """What a `Trace` computes of its frames, once.
+    """What is computed of a `Trace`, once: it belongs to the trace and is freed with it.
 
     Slots, so that it is no part of what a changed copy of the trace is made of.
     """
 
-    __slots__ = ("_programs",)
+    __slots__ = ("_answers", "_programs")
     _programs: Programs
+    _answers: dict[Hashable, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -318,6 +321,30 @@ class Trace(_Computed):
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def once(compute: Callable[Concatenate[Trace, _P], _R]) -> Callable[Concatenate[Trace, _P], _R]:
+    """`compute`, run once per trace and further arguments: the answer is kept with the trace.
+
+    Several questions ask for the same intermediate tables. What is kept must not hold the trace
+    itself, as both would then live until the garbage collector finds them.
+    """
+
+    @functools.wraps(compute)
+    def kept(trace: Trace, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        key = (compute, args, tuple(kwargs.items()))
+        if not hasattr(trace, "_answers"):
+            object.__setattr__(trace, "_answers", {})
+        answers = trace._answers
+        if key not in answers:
+            answers[key] = compute(trace, *args, **kwargs)
+        return cast(_R, answers[key])
+
+    return kept
 
 
 def with_hardware(trace: Trace, key: str) -> Trace:

@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.trace import trace_of
@@ -57,3 +60,15 @@ def test_drawings_are_made_where_they_are_asked_for(trace):
     assert set(DRAWN.values()) <= set(ALL)
     for name in DRAWN:
         assert list(analyze(trace, [name])) == [name]
+
+
+def test_what_questions_compute_is_freed_with_the_trace(tmp_path):
+    trace = trace_of(tmp_path, PROGRAM, *(thunk("neg", 10 * i + 1, 5, run_id=i) for i in range(3)))
+    analyze(trace, is_drawn=True)
+    is_alive = weakref.ref(trace)
+    gc.disable()  # it must not take a collection of cycles
+    try:
+        del trace
+        assert is_alive() is None
+    finally:
+        gc.enable()
