@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from moeprof.analyzers.registry import is_drawing, question
 from moeprof.analyzers.window import busy_ns, window
 from moeprof.errors import TableError
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
-
-_HOLD_ALL_WORK = ("breakdown", "timeline", "ops")
 
 
 def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
@@ -23,7 +22,7 @@ def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
     Raises:
         TableError: it is so.
     """
-    empty = [name for name in _HOLD_ALL_WORK if name in findings and findings[name].table.empty]
+    empty = [name for name, found in findings.items() if found.table.empty and _holds_all(name)]
     if not empty:
         return
     events = window(trace).events
@@ -34,3 +33,7 @@ def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
             f"{' and '.join(map(repr, empty))} has no row. No figure of this run can be trusted; "
             "please report it as a fault of moeprof, with the profile if you can"
         )
+
+
+def _holds_all(name: str) -> bool:
+    return not is_drawing(name) and question(name).holds_all_work

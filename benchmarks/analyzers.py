@@ -5,14 +5,13 @@
 Without PROFILE four are made: 300,000 kernels with their launches (600,000 events), half and four
 times as many, to see that costs grow as the events do, and 37,600 kernels among 525,000 Python
 calls. Each round is a process of its own, which imports the analyzers, reads the profile, and asks
-every question once in the order of `ALL`; what several questions share counts to the first that
+every question once, in their order; what several questions share counts to the first that
 needs it. Figures are medians over the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import subprocess
@@ -35,20 +34,19 @@ MADE = {
 
 def once(file: Path) -> dict[str, int]:
     """Nanoseconds of wall time by analyzer, of reading the profile, and its device events."""
-    from moeprof.analyzers import ALL, analyzer
+    from moeprof.analyzers.registry import all_questions
     from moeprof.ingest import open_run
 
-    for name in ALL:
-        importlib.import_module(f"moeprof.analyzers.{name}")
+    questions = all_questions()  # imports them
     spent: dict[str, int] = {}
     before = time.perf_counter_ns()
     trace = open_run(file)
     spent["open_run"] = time.perf_counter_ns() - before
-    for name in ALL:
+    for question in questions:
         before = time.perf_counter_ns()
-        analyzer(name)(trace)
-        spent[name] = time.perf_counter_ns() - before
-    spent["all_analyzers"] = sum(spent[name] for name in ALL)
+        question.run(trace)
+        spent[question.name] = time.perf_counter_ns() - before
+    spent["all_analyzers"] = sum(spent[question.name] for question in questions)
     return {**spent, "device_events": len(trace.events), "events": trace.meta.events}
 
 

@@ -7,15 +7,15 @@ Prints docs/tables.md from the schemas themselves:
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+import sys
 
-from moeprof.analyzers import ALL, DRAWN
 from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
 from moeprof.analyzers.comparison.settings import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
+from moeprof.analyzers.question import Drawing, Question
+from moeprof.analyzers.registry import all_drawings, all_questions
 from moeprof.analyzers.stages.compared import SCHEMA as SCHEDULES
 from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Column, Schema
@@ -99,11 +99,11 @@ def document() -> str:
         RECORDED,
         *(_section(schema, rows) for schema, rows in ROUTING),
         "## Findings: `moeprof analyze`",
-        *map(_finding, ALL),
+        *map(_question, all_questions()),
         _section(CLASSES, "One row per HLO instruction: what the findings attribute its time to."),
         "## Drawings: `moeprof analyze --json`",
         DRAWINGS,
-        *(_drawing(name, question) for name, question in DRAWN.items()),
+        *map(_drawing, all_drawings()),
         "## Schedules of a pipeline: `moeprof pipeline --schedule all`",
         _section(SCHEDULES, "One row per schedule that can run, the shortest iteration first."),
         "## What changed: `moeprof compare`",
@@ -112,20 +112,18 @@ def document() -> str:
     return "\n\n".join(parts)
 
 
-def _finding(name: str) -> str:
-    """Section of a question: its module's `SCHEMA`, and the rows that its docstring promises."""
-    module = importlib.import_module(f"moeprof.analyzers.{name}")
-    return _section(module.SCHEMA, _rows(module))
+def _question(question: Question) -> str:
+    return _section(question.schema, _rows(question))
 
 
-def _drawing(name: str, question: str) -> str:
-    module = importlib.import_module(f"moeprof.analyzers.drawn.{name}")
-    page = f"Drawn beside [{question}](questions/{question}.md)."
-    return _section(module.SCHEMA, f"{_rows(module)} {page}")
+def _drawing(drawing: Drawing) -> str:
+    page = f"Drawn beside [{drawing.beside}](questions/{drawing.beside}.md)."
+    return _section(drawing.schema, f"{_rows(drawing)} {page}")
 
 
-def _rows(module: ModuleType) -> str:
-    """What the docstring of a question's module promises as its rows, as a sentence."""
+def _rows(asked: Question | Drawing) -> str:
+    """What the docstring of the module that answers promises as its rows, as a sentence."""
+    module = sys.modules[asked.run.__module__]
     rows = str(module.__doc__).partition("Returns: ")[2].partition("\n\n")[0]
     text = " ".join(rows.split())
     return text[:1].upper() + text[1:]

@@ -14,9 +14,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers import DRAWN
 from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of, laws_over
+from moeprof.analyzers.registry import is_drawing
 from moeprof.errors import TableError
 from moeprof.reports.left_out import left_out, said_of
 from moeprof.reports.names import encodable
@@ -194,10 +194,12 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
         ],
         "steps": _steps(trace),
         "analyses": {
-            name: finding_of(analysis) for name, analysis in analyses.items() if name not in DRAWN
+            name: finding_of(analysis)
+            for name, analysis in analyses.items()
+            if not is_drawing(name)
         },
         "drawings": {
-            name: drawing_of(analysis) for name, analysis in analyses.items() if name in DRAWN
+            name: drawing_of(analysis) for name, analysis in analyses.items() if is_drawing(name)
         },
     }
 

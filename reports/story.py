@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from moeprof.analyzers.question import Group
+from moeprof.analyzers.registry import all_questions, is_question, question
 from moeprof.reports.document import Document, Finding, MetricInfo, Value, figures_of
 from moeprof.reports.names import printable
 from moeprof.reports.run_problems import is_unrecorded, problems_of
@@ -34,34 +36,6 @@ _BETWEEN = {
     "between_idle": "idle between steps",
     "between_other": "other work between",
 }
-TITLES = {
-    "step_time": "Step time",
-    "breakdown": "Where the step goes",
-    "dispatch_combine": "Dispatch and combine",
-    "grouped_gemm": "Grouped GEMM",
-    "sync_gaps": "Why devices wait",
-    "launch": "Kernels and their launch",
-    "receive_buffers": "Receive buffers",
-    "memory": "Memory at the peak",
-    "expert_load": "Expert load",
-    "roofline": "Roofline",
-    "ops": "Costliest operations",
-    "timeline": "What each device does",
-    "collectives": "Collectives",
-    "stragglers": "Who the others wait for",
-    "pipeline": "Pipeline stages",
-    "hints": "What to do",
-}
-
-GROUPS = {
-    "Findings": ("hints",),
-    "Time": ("step_time", "breakdown", "timeline", "ops"),
-    "Communication": ("dispatch_combine", "collectives", "stragglers"),
-    "Experts": ("expert_load", "grouped_gemm"),
-    "Memory": ("memory", "receive_buffers"),
-    "Devices": ("roofline", "sync_gaps", "launch", "pipeline"),
-}
-"""Sections of a page in their order; what is in no group comes last."""
 
 
 @dataclass(frozen=True)
@@ -160,18 +134,27 @@ def headline(document: Document, name: str) -> dict[str, Value]:
 
 
 def title(name: str) -> str:
-    """The heading of an analysis."""
-    return TITLES.get(name, name.replace("_", " ").capitalize())
+    """The heading of a question."""
+    return question(name).title if is_question(name) else name.replace("_", " ").capitalize()
+
+
+def first_columns(name: str) -> tuple[str, ...]:
+    """Columns of a question's table that are read first, and left out last."""
+    return question(name).first if is_question(name) else ()
 
 
 def grouped(names: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Analyses by the group in which a page shows them; groups without any are left out."""
-    left = list(names)
-    found = []
-    for group, members in GROUPS.items():
-        found.append((group, [name for name in members if name in left]))
-        left = [name for name in left if name not in members]
-    return [(group, members) for group, members in [*found, ("More", left)] if members]
+    """Questions by the group in which a page shows them, what to do first.
+
+    What is no question of this version comes last.
+    """
+    left = set(names)
+    found: dict[str, list[str]] = {Group.FINDINGS.value: []}
+    for each in all_questions():
+        if each.name in left:
+            found.setdefault(each.group.value, []).append(each.name)
+    more = [name for name in names if not is_question(name)]
+    return [(group, members) for group, members in (*found.items(), ("More", more)) if members]
 
 
 def described_run(document: Document) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent

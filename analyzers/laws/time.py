@@ -67,7 +67,7 @@ def intervals(trace: Trace) -> Law:
     """
     from moeprof.analyzers.activity.account import PARTS, intervals_of
     from moeprof.analyzers.gaps.found import gaps_between, gaps_of
-    from moeprof.analyzers.timeline import timeline
+    from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"
     table = intervals_of(timeline(trace).table)
@@ -103,7 +103,7 @@ def _gaps_ns(gaps: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
 
 def components(trace: Trace) -> Law:
     """The components of the breakdown add up to the op time that was recorded in used steps."""
-    from moeprof.analyzers.breakdown import breakdown
+    from moeprof.analyzers.questions.breakdown import breakdown
     from moeprof.analyzers.window import window
 
     check = "components"

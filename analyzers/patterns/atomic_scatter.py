@@ -8,9 +8,9 @@ pipeline and in this package's model does so.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import MOE
-from moeprof.analyzers.patterns.gain import gain_of
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import gain_of
+from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.tables.trace import Trace
@@ -29,7 +29,6 @@ def find(trace: Trace) -> Hint | None:
     gain = gain_of(trace, map(saved_whole, found))
     largest = found[0]
     return Hint(
-        "atomic_scatter",
         f"{len(found)} scatter-add(s) of token rows take {format_ns(gain.op_ns)} "
         f"{window(trace).each}; the largest, {largest.op.name}, "
         f"{format_ns(largest.per_step_ns)} in {largest.component}, {largest.phase}{gain.told}",
@@ -54,3 +53,6 @@ def _adds_rows(run: RunOp) -> bool:
 def _is_sum(program: Program, called: tuple[str, ...]) -> bool:
     """Whether what combines two values adds them, rather than taking the later one."""
     return any(member.opcode == "add" for name in called for member in program.members[name])
+
+
+PATTERN = Pattern("atomic_scatter", "Token rows are added up by atomics", 11, find)

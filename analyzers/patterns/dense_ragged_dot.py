@@ -12,13 +12,13 @@ import pandas as pd
 
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
-from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.heap.at_peak import peak_of
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.patterns.gain import Saving, gain_of
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import ran, saved_whole
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
+from moeprof.analyzers.patterns.parts.op_times import ran, saved_whole
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
 
@@ -50,7 +50,6 @@ def find(trace: Trace) -> Hint | None:
         f"at the memory peak {format_bytes(size)} are its dense arrays" if size else "",
     ]
     return Hint(
-        "dense_ragged_dot",
         "; ".join(text for text in told if text) + gain.told,
         "use a grouped GEMM (moeprof.kernels, Primus-Turbo, Megablox, tokamax), or a version and "
         "flags of JAX with a native ragged_dot",
@@ -86,3 +85,8 @@ def _held_bytes(trace: Trace) -> int:
         return 0
     sizes: pd.Series = peak.table["size_bytes"][peak.table["content"].eq(DENSE_FALLBACK)]
     return int(sizes.sum())
+
+
+PATTERN = Pattern(
+    "dense_ragged_dot", "ragged_dot runs as a dense product and multiplies zeros", 8, find
+)

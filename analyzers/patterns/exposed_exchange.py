@@ -7,9 +7,9 @@ work is at hand within a layer (the shared expert, a chunk of the tokens).
 
 from __future__ import annotations
 
-from moeprof.analyzers.dispatch_combine import dispatch_combine
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
@@ -28,7 +28,6 @@ def find(trace: Trace) -> Hint | None:
     if not exposed_ns or not exposed_ns >= _MUCH * step_ns:
         return None
     return Hint(
-        "exposed_exchange",
         f"{format_ns(exposed_ns)} {window(trace).each} ({format_percent(exposed_ns / step_ns)} "
         f"of it) dispatch and combine run alone, of {format_ns(whole_ns)} that they take",
         "split the batch and overlap one part's exchange with the other's experts (1F1B overlap, "
@@ -37,3 +36,6 @@ def find(trace: Trace) -> Hint | None:
         "dispatch_combine",
         gain_ns=exposed_ns,
     )
+
+
+PATTERN = Pattern("exposed_exchange", "Dispatch and combine run while nothing is computed", 7, find)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from moeprof.analyzers.patterns.gain import gain_of
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import gain_of
+from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of
@@ -33,7 +33,6 @@ def find(trace: Trace) -> Hint | None:
     run, size = max(found, key=lambda pair: pair[1])
     gain = gain_of(trace, (saved_whole(each) for each, _ in found))
     return Hint(
-        "fp32_logits",
         f"{len(found)} op(s) of the head and the loss write logits in float32, up to "
         f"{format_bytes(size)} ({run.op.name}); they take {format_ns(gain.op_ns)} "
         f"{window(trace).each}{gain.told}",
@@ -66,3 +65,6 @@ def _weights(program: Program) -> set[tuple[int, int]]:
     """Shapes of the two-dimensional parameters, the head's and the embedding's among them."""
     known = (op.dims for op in program.ops.values() if op.opcode == "parameter")
     return {(dims[0], dims[1]) for dims in known if len(dims) == 2}
+
+
+PATTERN = Pattern("fp32_logits", "Logits are kept in float32", 12, find)

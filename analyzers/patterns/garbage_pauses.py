@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.tables.host_side import GARBAGE
 from moeprof.tables.intervals import cover
@@ -40,7 +40,6 @@ def find(trace: Trace) -> Hint | None:
         return None
     per_step_ns = lost_ns / len(used)
     return Hint(
-        "garbage_pauses",
         f"Python's garbage collector stops host {host} for {format_ns(per_step_ns)} a step; the "
         f"longest pause of the capture lasts {format_ns(int(pauses['duration_ns'].max()))}",
         "gc.freeze() and gc.disable() after the first steps, and gc.collect() every few hundred "
@@ -56,3 +55,6 @@ def _inside_ns(
     """Time of the pauses within the spans of steps, which may overlap, each instant once."""
     steps, pauses = cover(begins, ends), cover(starts, starts + durations)
     return int((pauses.until(steps.ends) - pauses.until(steps.starts)).sum())
+
+
+PATTERN = Pattern("garbage_pauses", "Python's garbage collector stops a host", 15, find)

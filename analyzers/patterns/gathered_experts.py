@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.costs.grouped import expert_products
-from moeprof.analyzers.patterns.gain import gain_of
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import gain_of
+from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import VIEWS, Op, Program
 from moeprof.tables.trace import Trace
@@ -40,7 +40,6 @@ def find(trace: Trace) -> Hint | None:
     size = max(run.op.size_bytes for run in found)
     each = f", up to {format_bytes(size)} each" if size >= 0 else ""
     return Hint(
-        "gathered_experts",
         f"{len(found)} all-gather(s) bring the weights of all experts to every rank{each}: "
         f"{format_ns(gain.op_ns)} {window(trace).each}, their gradients' "
         f"reduce-scatters aside; tokens stay where they are{gain.told}",
@@ -88,3 +87,8 @@ def _passes_on(program: Program, op: Op) -> bool:
     if op.opcode == "fusion":
         return program.only_moves(op)
     return op.opcode in VIEWS or op.opcode == "async-done"
+
+
+PATTERN = Pattern(
+    "gathered_experts", "Expert weights travel to every rank instead of tokens", 6, find
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.gaps.between import idle_between
 from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, UNKNOWN
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.tables.host_side import COMPILE, GARBAGE, INPUT, TRANSFER, WAIT
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
@@ -53,7 +53,6 @@ def find(trace: Trace) -> Hint | None:
     cause = str(main["cause"])
     told = "its cause is not known" if cause == UNKNOWN else f"most of it by: {cause}"
     return Hint(
-        "idle_between_steps",
         f"devices stand still for {format_ns(idle_ns)} between the end of a step and the start of "
         f"the next, {format_percent(share)} of the {format_ns(float(table['interval_ns'].mean()))} "
         f"from start to start; {told} (longest: {format_ns(int(main['longest_ns']))} after step "
@@ -62,3 +61,6 @@ def find(trace: Trace) -> Hint | None:
         "step_time",
         gain_ns=idle_ns,
     )
+
+
+PATTERN = Pattern("idle_between_steps", "Devices stand still between steps", 2, find)

@@ -9,9 +9,9 @@ from moeprof.analyzers.activity.more_work import beyond_others
 from moeprof.analyzers.communication.carried import AXES
 from moeprof.analyzers.communication.members import names_of_ranks
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.stragglers import stragglers
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
@@ -35,7 +35,6 @@ def find(trace: Trace) -> Hint | None:
     idle_ns = _more_idle_ns(trace, int(first["rank"]))
     why, change = _why(first, idle_ns, window(trace).each)
     return Hint(
-        "late_rank",
         f"others wait {format_ns(waited_ns)} {window(trace).each} for {named}{where}; it is the "
         f"most waited-for in {first['worst_steps']} of {_steps(trace)} step(s). {why}",
         change,
@@ -88,3 +87,6 @@ def _steps(trace: Trace) -> int:
     """Steps in which somebody is waited for or could be."""
     waits = waits_in_steps(trace)
     return int(waits["step"][waits["wait_ns"].notna()].nunique())
+
+
+PATTERN = Pattern("late_rank", "One rank is late, and the others wait for it", 3, find)

@@ -6,7 +6,7 @@ every launch and host copy slower, and differently in every run.
 
 from __future__ import annotations
 
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.tables.trace import Trace
 
 
@@ -21,10 +21,14 @@ def find(trace: Trace) -> Hint | None:
         return None
     first = wide.iloc[0]
     return Hint(
-        "numa_binding",
         f"{len(wide)} of {len(nodes)} process(es) may run on the cores of several NUMA nodes "
         f"(host {first['host']}: nodes {first['value']})",
         "one process per device or per socket, bound to the node of its devices: "
         "numactl --cpunodebind=N --membind=N, or the launcher's binding options",
         "sync_gaps",
     )
+
+
+PATTERN = Pattern(
+    "numa_binding", "Processes are not bound to the socket of their devices", 14, find
+)

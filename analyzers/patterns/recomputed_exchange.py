@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.targets import exchange_of
-from moeprof.analyzers.patterns.gain import gain_of
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.patterns.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import gain_of
+from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
@@ -27,7 +27,6 @@ def find(trace: Trace) -> Hint | None:
     if not gain.ns:
         return None
     return Hint(
-        "recomputed_exchange",
         f"dispatch and combine run again in the backward's recomputation: {len(found)} op(s), "
         f"{format_ns(gain.op_ns)} {window(trace).each}{gain.told}",
         "save what the exchanges return: name it with jax.ad_checkpoint.checkpoint_name and let "
@@ -41,3 +40,6 @@ def find(trace: Trace) -> Hint | None:
 def _exchanges(run: RunOp) -> bool:
     """Whether tokens move between devices, rather than within one."""
     return bool(run.program.opcodes(run.op) & COLLECTIVES) or exchange_of(run.op.target) is not None
+
+
+PATTERN = Pattern("recomputed_exchange", "The backward repeats dispatch and combine", 9, find)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from moeprof.analyzers.attribution import programs_of, sure_rows
-from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.patterns.gain import Saving, gain_of
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
+from moeprof.analyzers.questions.collectives import collectives
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_ns
@@ -46,7 +46,6 @@ def find(trace: Trace) -> Hint | None:
     per_call_ns = float(slowest["per_step_ns"].iloc[0] / slowest["calls"].iloc[0])
     updates = int(slowest["updates"].iloc[0])
     return Hint(
-        "slow_ragged_exchange",
         f"{len(few)} ragged all-to-all(s) run as XLA's one-shot kernel with {updates} "
         f"update(s) per peer: {format_ns(gain.op_ns)} {window(trace).each}, "
         f"{format_ns(per_call_ns)} a call for at most {format_bytes(bound)}, so at most "
@@ -67,3 +66,8 @@ def _updates_per_peer(trace: Trace, site: Any) -> int:
         return 0
     offsets = programs_of(trace)[site.module].ops.get(op.operands[_OFFSETS])
     return offsets.dims[0] // site.group_size if offsets and offsets.dims else 0
+
+
+PATTERN = Pattern(
+    "slow_ragged_exchange", "The ragged exchange runs far below the speed of the links", 5, find
+)

@@ -8,8 +8,8 @@ pool, whose size HSA_KERNARG_POOL_SIZE sets; when it is used up launches wait.
 from __future__ import annotations
 
 from moeprof.analyzers.activity.short import SHORT_NS
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_count, format_ns, format_percent
@@ -35,7 +35,6 @@ def find(trace: Trace) -> Hint | None:
     share = float(kernels["duration_ns"][is_short].sum() / max(kernels["duration_ns"].sum(), 1))
     is_amd = trace.devices["model"].str.contains(r"AMD|MI\d|gfx", regex=True).any()
     return Hint(
-        "small_kernels",
         f"{format_count(count)} kernels {view.each} are shorter than {format_ns(SHORT_NS)}, "
         f"outside any command buffer: {format_percent(share)} of kernel time, while the device "
         f"idles {format_percent(idle)} of the time",
@@ -46,3 +45,6 @@ def find(trace: Trace) -> Hint | None:
         "launch",
         gain_ns=float(spent["idle_ns"].sum() / view.shares),
     )
+
+
+PATTERN = Pattern("small_kernels", "Kernels end before the host launches the next", 13, find)

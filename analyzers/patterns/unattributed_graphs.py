@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import graph_share
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -18,10 +18,14 @@ def find(trace: Trace) -> Hint | None:
     if share < WORTH_A_HINT:
         return None
     return Hint(
-        "unattributed_graphs",
         f"{format_percent(share)} of device time is inside command buffers and has no sure op",
         "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it (steps are then "
         "slower where many small kernels run)",
         "breakdown",
         source="openxla/xprof#3070",
     )
+
+
+PATTERN = Pattern(
+    "unattributed_graphs", "Device time inside command buffers has no sure owner", 16, find
+)

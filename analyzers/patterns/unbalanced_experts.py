@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.expert_load import EVEN, expert_load
-from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.patterns.gain import Saving, gain_of
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
+from moeprof.analyzers.questions.expert_load import EVEN, expert_load
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
@@ -23,7 +23,6 @@ def find(trace: Trace) -> Hint | None:
     are_times_known = not any(law.withholds_figures("breakdown") for law in laws_of(trace))
     known = table["tax_ns"].notna().any() and are_times_known
     return Hint(
-        "unbalanced_experts",
         f"in layer {row['layer']} {_who(row, 'rank')} gets {row['rank_imbalance']:.2f} × the mean "
         f"(token, expert) pairs, and {_who(row, 'expert')} {row['expert_imbalance']:.2f} × the "
         "mean",
@@ -53,3 +52,6 @@ def _who(row: pd.Series, kind: str) -> str:
     if share == 1:
         return name
     return f"the busiest {kind} of each step ({name} in {format_percent(share)} of them)"
+
+
+PATTERN = Pattern("unbalanced_experts", "Some experts get more tokens than others", 4, find)

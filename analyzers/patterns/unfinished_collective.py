@@ -11,7 +11,7 @@ from __future__ import annotations
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.communication.ends import early_end
 from moeprof.analyzers.laws.ends_of_hosts import told_of
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 from moeprof.units import format_ns
@@ -35,7 +35,6 @@ def _absence(trace: Trace) -> Hint | None:
     if found is None or found.standing is None:
         return None
     return Hint(
-        "unfinished_collective",
         told_of(found),
         f"look at {found.hosts[0]}: its log, its kernel's log (memory, GPU faults) and its process "
         "at that time; the others wait for it until NCCL gives up",
@@ -62,7 +61,6 @@ def _silence(trace: Trace) -> Hint | None:
     final = events.iloc[int(ends.argmax())]
     is_ragged = bool(exchanges["opcode"].str.startswith("ragged").any())
     return Hint(
-        "unfinished_collective",
         f"devices fall silent in step {last['step']} and do nothing for {format_ns(silence_ns)} "
         f"until the recording ends; the last work to end is {final['op'] or final['name']}, and "
         f"the program has {len(exchanges)} "
@@ -77,3 +75,8 @@ def _silence(trace: Trace) -> Hint | None:
         "step_time",
         source="seen with MaxText 0.2.5, jax 0.11.2 on 2 × H100; cause not established",
     )
+
+
+PATTERN = Pattern(
+    "unfinished_collective", "A collective operation never ended", 1, find, comes_first=True
+)

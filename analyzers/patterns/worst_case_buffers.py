@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.patterns.hint import Hint
-from moeprof.analyzers.receive_buffers import receive_buffers
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_count, format_percent
 
@@ -22,7 +22,6 @@ def find(trace: Trace) -> Hint | None:
         return None
     saved_bytes, how = _cap(known)
     return Hint(
-        "worst_case_buffers",
         f"receive buffers have room for {format_bytes(worst)} and hold {format_bytes(used)} "
         f"({format_percent(used / worst)} used); {how}",
         "cap them above the imbalance that the routing shows (MaxText: ragged_buffer_factor) or "
@@ -55,3 +54,8 @@ def _cap(known: pd.DataFrame) -> tuple[int | None, str]:
     )
     alive = ", as many as live at once" if are_told_apart else " if all of them live at once"
     return int(saved.sum()), how + alive
+
+
+PATTERN = Pattern(
+    "worst_case_buffers", "Receive buffers are far larger than what they hold", 10, find
+)

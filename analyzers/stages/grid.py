@@ -42,7 +42,7 @@ GRID = Schema(
         ),
     ),
 )
-QUESTION = "What does each stage do when, and for which microbatch?"
+ASKS = "What does each stage do when, and for which microbatch?"
 SEVERAL, RAMP, GAP = "several", "ramp", "gap"
 MOST_PIECES = 4_000
 _LEAST_STREAK = 3
@@ -68,7 +68,7 @@ def stage_grid(found: PipelineWork, iteration: int) -> Analysis:
     notes = (
         (f"{bundle} pieces in a row are drawn as one, gaps between them too",) if bundle > 1 else ()
     )
-    return Analysis("stage_grid", QUESTION, headline, GRID, GRID.check(table), notes)
+    return Analysis("stage_grid", ASKS, headline, GRID, GRID.check(table), notes)
 
 
 def numbered(found: PipelineWork, work: pd.DataFrame) -> pd.DataFrame:

@@ -140,7 +140,7 @@ def _projected(
     shape: tuple[int, int, int | None],
     given: StageOptions,
 ) -> Shown:
-    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.questions.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
     from moeprof.reports.pipeline_document import shown
@@ -182,7 +182,7 @@ def _planned(
     compared: Shown, shape: tuple[int, int, int | None], given: StageOptions
 ) -> dict[str, Planned]:
     """What to draw of each schedule that was compared."""
-    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.questions.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
     from moeprof.reports.pipeline_document import planned
@@ -206,7 +206,7 @@ def _measured(
 ) -> tuple[Shown, bool]:
     """What a run shows, and whether figures of it are withheld."""
     from moeprof.analyzers import analyze
-    from moeprof.analyzers.pipeline import pipeline_stages
+    from moeprof.analyzers.questions.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.recorded import pipeline_of
     from moeprof.ingest import open_run

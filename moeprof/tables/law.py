@@ -9,12 +9,30 @@ record.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 Verdict = Literal["ok", "warn", "fail", "unchecked"]
 """Unchecked: the data that the law compares is not there, so it neither holds nor is broken."""
 
 Figure = float | int | str | None
+
+
+class Need(StrEnum):
+    """What a record must carry for the figures of a question to be right."""
+
+    DEVICE_TIMES = "times of device work"
+    PIECE_TIMES = "lengths of single kernels and copies"
+    DEVICE_CLOCKS = "devices of a host on one clock"
+    EVERY_DEVICE = "every device of the run, with its rank"
+    HOST_RECORD = "launches and calls of the host, whole"
+    WHOLE_STEPS = "all work of a step, inside of it"
+    INTERVALS = "the time from one step to the next, in parts"
+    COMPONENTS = "op time that components add up to"
+    NESTING = "which ops run inside of others, and which wait"
+    PROGRAMS = "compiled programs, with their buffers"
+    PROGRAMS_THAT_RAN = "which of the programs ran"
+    ROUTING = "recorded routing"
 
 
 @dataclass(frozen=True)

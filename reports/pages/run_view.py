@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moeprof.analyzers import DRAWN
+from moeprof.analyzers.registry import all_drawings, is_question, question
 from moeprof.reports import story, trust_words
 from moeprof.reports.document import Document
 from moeprof.reports.figures import FIGURES
@@ -46,9 +46,6 @@ _MOST_PARTS = 7
 
 _MOST_TROUBLES = 2
 """Warnings that are shown at once; failed checks always are."""
-
-_TOLD_ABOVE = ("basis", "steps_used", "steps_dropped", "hints", "largest_gain")
-"""Headline figures that stand on the first screen, and in sentences."""
 
 
 @dataclass(frozen=True)
@@ -273,14 +270,16 @@ def _section(
     finding = document["analyses"][name]
     answer, said = _answer(document, name)
     drawn = timeline_view(document) if anchor == "timeline" else None  # not of several runs
-    pictures = (document["drawings"].get(key) for key, shows in DRAWN.items() if shows == name)
+    beside = (each.name for each in all_drawings() if each.beside == name)
+    pictures = (document["drawings"].get(key) for key in beside)
     more = (note for picture in pictures if picture for note in picture["notes"])
     told = finding["notes"][: len(finding["notes"]) - len(said)]
     notes = dict.fromkeys([*said, *(note for note in more if note not in told)])
     # where no sentence is made of them, the headline figures are the sentence
     has_figures = name in SENTENCES and not answer.startswith(NONE[:-1])
     shown = finding["headline"] if has_figures else []
-    figures = [metric for metric in shown if metric["metric"] not in _TOLD_ABOVE]
+    above = question(name).on_first_screen if is_question(name) else ()
+    figures = [metric for metric in shown if metric["metric"] not in above]
     return SectionView(
         id=anchor,
         name=name,

@@ -25,9 +25,6 @@ _LABELLED = ("component", "layer_kind", "op_kind", "cause", "hint")
 _ABSENT = re.compile(r"(?<![\w.])-1\b")
 """Stands in the meaning of a column in which -1 is no number but says that there is none."""
 
-_FIRST = {"ops": ("op", "component", "per_step_ns", "share", "calls")}
-"""Columns of a question's table that are seen without scrolling; the others follow as they are."""
-
 # The step column of the runs' table says these already.
 _IN_STEP = ("step_time_median", "step_time_min", "step_time_max")
 
@@ -83,7 +80,7 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
 
 def read_first(name: str, finding: Finding) -> Finding:
     """The finding of a question with the columns in front that are read first."""
-    first = _FIRST.get(name, ())
+    first = story.first_columns(name)
     by_name = {column["name"]: column for column in finding["columns"]}
     ahead = [by_name[column] for column in first if column in by_name]
     rest = [column for column in finding["columns"] if column["name"] not in first]

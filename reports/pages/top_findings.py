@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from moeprof.analyzers.registry import all_patterns
 from moeprof.reports import story, trust_words
 from moeprof.reports.document import Document, Value
 from moeprof.reports.names import printable
@@ -16,28 +17,6 @@ from moeprof.units import format_bytes, format_ns, format_percent
 
 MOST = 3
 """Findings on the first screen; the section has all of them."""
-
-PLAIN = {
-    "unfinished_collective": "A collective operation never ended",
-    "idle_between_steps": "Devices stand still between steps",
-    "late_rank": "One rank is late, and the others wait for it",
-    "unbalanced_experts": "Some experts get more tokens than others",
-    "slow_ragged_exchange": "The ragged exchange runs far below the speed of the links",
-    "gathered_experts": "Expert weights travel to every rank instead of tokens",
-    "exposed_exchange": "Dispatch and combine run while nothing is computed",
-    "dense_ragged_dot": "ragged_dot runs as a dense product and multiplies zeros",
-    "recomputed_exchange": "The backward repeats dispatch and combine",
-    "worst_case_buffers": "Receive buffers are far larger than what they hold",
-    "atomic_scatter": "Token rows are added up by atomics",
-    "fp32_logits": "Logits are kept in float32",
-    "small_kernels": "Kernels end before the host launches the next",
-    "numa_binding": "Processes are not bound to the socket of their devices",
-    "garbage_pauses": "Python's garbage collector stops a host",
-    "unattributed_graphs": "Device time inside command buffers has no sure owner",
-}
-"""The patterns as a sentence. One that has none is told by its name."""
-
-_LOOKED_FOR = "looked for: "
 
 
 @dataclass(frozen=True)
@@ -86,8 +65,9 @@ def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
 
 
 def plain_title(name: str) -> str:
-    """A pattern as a sentence."""
-    return PLAIN.get(name) or _sentence(story.label(name))
+    """A pattern as a sentence; one that is not known here, as of another version, by its name."""
+    titles = {each.name: each.title for each in all_patterns()}
+    return titles.get(name) or _sentence(story.label(name))
 
 
 def _share_of_step(hint: Mapping[str, Value]) -> float:
@@ -159,10 +139,7 @@ def _said(document: Document, count: int) -> str:
             f"{are} all that the known patterns show here. What each saves is the most it can "
             "save; they overlap, so do not add them up."
         )
-    notes = document["analyses"]["hints"]["notes"]
-    named = next((n.removeprefix(_LOOKED_FOR) for n in notes if n.startswith(_LOOKED_FOR)), "")
-    patterns = [plain_title(name) for name in named.split(", ") if name]
-    looked = f" Looked for: {'; '.join(patterns)}." if patterns else ""
+    looked = f" Looked for: {'; '.join(each.title for each in all_patterns())}."
     has_work = bool(story.parts(document)) or "breakdown" not in document["analyses"]
     shown = "in this run" if has_work else "in this run, of which no device work can be used"
     return f"No known pattern shows {shown}.{looked}"

@@ -25,8 +25,6 @@ _BAR_WIDTH = 26
 _LABEL_WIDTH = 22
 _INDENT = 7
 _FEW_ROWS = 12
-_FIRST = {"ops": ("op", "component", "per_step_ns", "share", "source", "evidence", "confidence")}
-"""Columns of a question that answer it: the last to be left out where a line is too short."""
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
 
 
@@ -210,7 +208,7 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     if rows and name == "hints":  # sentences, which no column holds
         lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
     elif rows:
-        lines += [Text(""), *drawn_grid(finding["columns"], rows, width, _FIRST.get(name, ()))]
+        lines += [Text(""), *drawn_grid(finding["columns"], rows, width, story.first_columns(name))]
     left = len(finding["rows"]) - len(rows)
     if left and name != "hints":
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))

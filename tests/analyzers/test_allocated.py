@@ -7,8 +7,8 @@ import dataclasses
 import pandas as pd
 from builders.work import kernel, traced
 
-from moeprof.analyzers.drawn.allocated import MOST_RANKS, MOST_STRETCHES, allocated
-from moeprof.analyzers.memory import NO_ALLOCATOR
+from moeprof.analyzers.drawings.allocated import MOST_RANKS, MOST_STRETCHES, allocated
+from moeprof.analyzers.questions.memory import NO_ALLOCATOR
 from moeprof.tables.host_side import ALLOCATIONS
 
 EMPTY = {name: -1 for name in ALLOCATIONS.names} | {

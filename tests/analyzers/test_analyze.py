@@ -6,7 +6,8 @@ from builders.hlo import computation, hlo_proto, op
 from builders.trace import trace_of
 from builders.xspace import thunk
 
-from moeprof.analyzers import ALL, DRAWN, analyze
+from moeprof.analyzers import analyze
+from moeprof.analyzers.registry import all_drawings, all_names, is_question
 from moeprof.errors import SelectionError
 
 PROGRAM = hlo_proto(computation("main", op("neg", "negate", "f32[8]", op_name="jit(s)/norm/neg")))
@@ -19,8 +20,9 @@ def trace(tmp_path):
 
 def test_all_questions_are_answered_in_order(trace):
     found = analyze(trace)
-    assert list(found) == list(ALL)
-    assert list(ALL)[:4] == ["step_time", "breakdown", "timeline", "grouped_gemm"]
+    assert list(found) == all_names()
+    assert all_names()[:4] == ["step_time", "breakdown", "timeline", "ops"]
+    assert all_names()[-1] == "hints"
     assert all(name == analysis.name for name, analysis in found.items())
 
 
@@ -56,10 +58,10 @@ def test_steps_are_listed_with_their_time(trace):
 
 
 def test_drawings_are_made_where_they_are_asked_for(trace):
-    assert list(analyze(trace, is_drawn=True)) == [*ALL, *DRAWN]
-    assert set(DRAWN.values()) <= set(ALL)
-    for name in DRAWN:
-        assert list(analyze(trace, [name])) == [name]
+    assert list(analyze(trace, is_drawn=True)) == all_names(is_drawn=True)
+    for each in all_drawings():
+        assert is_question(each.beside)
+        assert list(analyze(trace, [each.name])) == [each.name]
 
 
 def test_what_questions_compute_is_freed_with_the_trace(tmp_path):

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from moeprof.analyzers.hints import SCHEMA as HINTS
 from moeprof.analyzers.laws.bounds import shares
+from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.reports.document import finding_of
 from moeprof.tables.analysis import Analysis, Metric

@@ -3,8 +3,8 @@ from builders.hlo import computation, hlo_proto, op
 from builders.trace import trace_of
 from builders.xspace import Plane, event, line, thunk
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.ops import ops
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.ops import ops
 
 EXPERTS, BACKWARD = "jit(s)/jvp()/moe/experts/", "jit(s)/transpose(jvp())/"
 PROGRAM = hlo_proto(

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 from builders.work import MODULE, hlo, kernel, traced
 
-from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import groups_of, sites_of
+from moeprof.analyzers.questions.collectives import collectives
 from moeprof.hlo.groups import parse_groups
 from moeprof.tables.trace import DEVICES, MODULES
 

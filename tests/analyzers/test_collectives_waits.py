@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.waits import waits_of
-from moeprof.analyzers.stragglers import stragglers
+from moeprof.analyzers.questions.collectives import collectives
+from moeprof.analyzers.questions.stragglers import stragglers
 from moeprof.tables.trace import HostClock
 
 US = 1000

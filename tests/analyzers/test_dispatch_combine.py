@@ -5,8 +5,8 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.activity.exposed import exposed_ns
 from moeprof.analyzers.communication.sites import groups_of_call
-from moeprof.analyzers.dispatch_combine import dispatch_combine
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 IN = "jit(s)/jvp()/moe/"

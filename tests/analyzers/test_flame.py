@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.drawn.branches import DEEPEST, Amount, grown, pruned, rows, with_trunk
-from moeprof.analyzers.drawn.flame import IN_NO_SCOPE, NO_SCOPE, NO_SOURCE, ROOT, flame
+from moeprof.analyzers.drawings.flame import IN_NO_SCOPE, NO_SCOPE, NO_SOURCE, ROOT, flame
+from moeprof.analyzers.drawings.parts.branches import (
+    DEEPEST,
+    Amount,
+    grown,
+    pruned,
+    rows,
+    with_trunk,
+)
+from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.ingest import open_run
 from moeprof.tables.trace import MODULES
 

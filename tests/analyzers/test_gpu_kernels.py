@@ -9,16 +9,16 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.collectives import collectives
 from moeprof.analyzers.comparison.signature import signatures
-from moeprof.analyzers.dispatch_combine import dispatch_combine
-from moeprof.analyzers.expert_load import expert_load
-from moeprof.analyzers.grouped_gemm import grouped_gemm
-from moeprof.analyzers.receive_buffers import receive_buffers
-from moeprof.analyzers.roofline import roofline
-from moeprof.analyzers.stragglers import stragglers
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.collectives import collectives
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.expert_load import expert_load
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
+from moeprof.analyzers.questions.receive_buffers import receive_buffers
+from moeprof.analyzers.questions.roofline import roofline
+from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of
 from moeprof.hlo.table import instructions_of

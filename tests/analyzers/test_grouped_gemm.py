@@ -4,8 +4,8 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.grouped_gemm import grouped_gemm
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
+from moeprof.analyzers.questions.roofline import roofline
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 H100 = {"a": "NVIDIA H100 80GB HBM3"}

@@ -10,14 +10,14 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.activity import account
 from moeprof.analyzers.activity.other_programs import other_programs
-from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, PASSED, outcome, parse_gate
-from moeprof.analyzers.hints import hints
 from moeprof.analyzers.laws import time as laws
 from moeprof.analyzers.patterns import idle_between_steps
-from moeprof.analyzers.step_time import step_time
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.hints import hints
+from moeprof.analyzers.questions.step_time import step_time
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
 

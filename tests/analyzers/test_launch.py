@@ -1,8 +1,8 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.launch import launch
 from moeprof.analyzers.launches.pairs import pairs_of
+from moeprof.analyzers.questions.launch import launch
 
 OPS = (hlo("dot", "dot"),)
 US = 1000

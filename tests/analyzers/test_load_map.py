@@ -5,11 +5,11 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.drawn import cells as module
-from moeprof.analyzers.drawn.cells import per_cell
-from moeprof.analyzers.drawn.load_map import load_map
-from moeprof.analyzers.drawn.rank_map import ONE_RANK, rank_map
-from moeprof.analyzers.expert_load import NONE, expert_load
+from moeprof.analyzers.drawings import cells as module
+from moeprof.analyzers.drawings.load_map import load_map
+from moeprof.analyzers.drawings.parts.cells import per_cell
+from moeprof.analyzers.drawings.rank_map import ONE_RANK, rank_map
+from moeprof.analyzers.questions.expert_load import NONE, expert_load
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
 

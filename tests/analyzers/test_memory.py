@@ -7,7 +7,7 @@ from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.memory_change import memory_changes
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.places import heaps_of
-from moeprof.analyzers.memory import memory
+from moeprof.analyzers.questions.memory import memory
 from moeprof.tables.host_side import ALLOCATIONS
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.trace import BUFFERS, MODULES, with_names

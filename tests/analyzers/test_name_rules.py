@@ -8,10 +8,10 @@ from builders.trace import trace_of
 from builders.xspace import thunk
 
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.ops import ops
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.ops import ops
 from moeprof.errors import SpecError
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.store import read_tables, write_tables

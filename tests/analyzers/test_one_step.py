@@ -9,11 +9,12 @@ from builders.work import hlo, kernel, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.analyzers import DRAWN, analyze
-from moeprof.analyzers.drawn.merging import merged, resolution_for
-from moeprof.analyzers.drawn.one_step import drawn_step, one_step
-from moeprof.analyzers.drawn.rows import rows_within
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers import analyze
+from moeprof.analyzers.drawings.one_step import drawn_step, one_step
+from moeprof.analyzers.drawings.parts.merging import merged, resolution_for
+from moeprof.analyzers.drawings.parts.rows import rows_within
+from moeprof.analyzers.questions.timeline import timeline
+from moeprof.analyzers.registry import drawing
 from moeprof.ingest import open_run
 from moeprof.tables.trace import HostClock
 
@@ -190,7 +191,7 @@ def test_a_guessed_op_is_drawn_as_its_kernel():
 
 def test_it_is_asked_for_by_name_and_where_a_document_has_drawings():
     trace = traced((kernel("dot", 0, 10),), OPS)
-    assert DRAWN["one_step"] == "timeline"
+    assert drawing("one_step").beside == "timeline"
     assert list(analyze(trace, ["one_step"])) == ["one_step"]
 
 

@@ -2,7 +2,7 @@
 
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.ops import ops
+from moeprof.analyzers.questions.ops import ops
 
 
 def test_a_kernel_of_a_guessed_op_takes_nothing_from_the_op_of_its_name():

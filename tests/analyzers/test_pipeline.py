@@ -1,7 +1,7 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.pipeline import pipeline, pipeline_stages
+from moeprof.analyzers.questions.pipeline import pipeline, pipeline_stages
 from moeprof.analyzers.stages.recorded import NONE, NOT_COUNTED, NOT_NAMED, chain_of
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import Schedule

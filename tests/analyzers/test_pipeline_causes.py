@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages.causes import causes_of_idle
 from moeprof.analyzers.stages.projected import projected
 from moeprof.specs.schedule import Schedule

@@ -4,7 +4,7 @@ import pytest
 from builders.schedules import schedules
 from hypothesis import given
 
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages.compared import compared
 from moeprof.analyzers.stages.held import most_held
 from moeprof.analyzers.stages.projected import projected

@@ -18,7 +18,7 @@ from moeprof.analyzers.buffers.bounds import (
 from moeprof.analyzers.buffers.by_step import filled_by_step
 from moeprof.analyzers.buffers.live import copies_alive
 from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
-from moeprof.analyzers.receive_buffers import receive_buffers
+from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import BUFFERS
 

@@ -5,7 +5,7 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.roofline import roofline
 from moeprof.tables.trace import with_hardware
 
 H100 = {"a": "NVIDIA H100 80GB HBM3"}

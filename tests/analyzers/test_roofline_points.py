@@ -1,9 +1,9 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.drawn import roofline_points as module
-from moeprof.analyzers.drawn.roofline_points import roofline_points
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.drawings import roofline_points as module
+from moeprof.analyzers.drawings.roofline_points import roofline_points
+from moeprof.analyzers.questions.roofline import roofline
 
 OPS = (
     hlo("x", "parameter", size_bytes=2 * 64 * 32, shape="bf16[64,32]"),

@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers import ALL, analyze
-from moeprof.analyzers.ops import ops
+from moeprof.analyzers import analyze
+from moeprof.analyzers.questions.ops import ops
+from moeprof.analyzers.registry import all_names
 from moeprof.analyzers.self_check import check_tables
 from moeprof.errors import TableError
 from moeprof.reports.document import build
@@ -24,7 +25,7 @@ def test_busy_devices_beside_an_empty_op_table_are_an_error():
 def test_an_empty_table_of_devices_without_work_is_no_error():
     trace = traced([kernel("", 0, 9, name="Stream Sync", kind="sync")])
     check_tables(trace, {"ops": dataclasses.replace(ops(trace), table=ops(trace).table.iloc[:0])})
-    assert list(analyze(traced(()))) == list(ALL)
+    assert list(analyze(traced(()))) == all_names()
 
 
 def test_kernels_without_an_op_fill_the_op_table():
@@ -42,7 +43,7 @@ def test_kernels_without_an_op_fill_the_op_table():
 def test_one_device_that_only_computes_has_every_section():
     trace = traced([kernel("dot", 0, 5), kernel("dot", 9, 5)], (hlo("dot", "dot"),))
     findings = analyze(trace)
-    assert list(findings) == list(ALL)
+    assert list(findings) == all_names()
     for name in ("collectives", "stragglers", "pipeline"):
         assert findings[name].table.empty
         assert findings[name].notes[0].startswith("none in this trace")

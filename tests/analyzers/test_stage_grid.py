@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moeprof.analyzers.drawn.stage_grid import stage_grid as of_trace
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.drawings.stage_grid import stage_grid as of_trace
+from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages import grid as module
 from moeprof.analyzers.stages.giver import givers
 from moeprof.analyzers.stages.grid import stage_grid

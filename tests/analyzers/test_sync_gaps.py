@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeprof.analyzers.gaps.found import gaps_of
-from moeprof.analyzers.sync_gaps import sync_gaps
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.sync_gaps import sync_gaps
+from moeprof.analyzers.questions.timeline import timeline
 
 US = 1000
 MOE = {name: f"jit(s)/moe/{name}/x" for name in ("router", "dispatch", "experts")}

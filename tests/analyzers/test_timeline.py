@@ -4,7 +4,7 @@ from builders.work import hlo, kernel, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.timeline import timeline
 
 OPS = (hlo("dot", "dot"), hlo("sum", "all-reduce"), hlo("moved", "copy"), hlo("loop", "while"))
 PARTS = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]

@@ -6,10 +6,10 @@ from builders.work import hlo, kernel, traced
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.ops import ops
-from moeprof.analyzers.step_time import step_time
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.ops import ops
+from moeprof.analyzers.questions.step_time import step_time
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 
 PROGRAM = hlo_proto(computation("main", op("a2a", "all-to-all", "f32[8]")))

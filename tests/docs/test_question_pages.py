@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.analyzers import ALL, DRAWN
 from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, EVIDENCE
-from moeprof.analyzers.patterns import ALL as PATTERNS
+from moeprof.analyzers.registry import all_drawings, all_names, all_patterns
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = DOCS / "questions"
@@ -31,10 +30,10 @@ def write_questions():
 
 
 def test_there_is_a_page_for_every_question_and_no_other():
-    assert {page.stem for page in PAGES.glob("*.md")} == set(ALL)
+    assert {page.stem for page in PAGES.glob("*.md")} == set(all_names())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", all_names())
 def test_a_page_has_all_its_parts_in_order(name):
     text = _text(PAGES / f"{name}.md")
     assert text.startswith(f"# {name}: ")
@@ -52,14 +51,14 @@ def test_examples_are_what_the_commands_print(write_questions):
     assert not stale, "run: python docs/write_questions.py"
 
 
-@pytest.mark.parametrize(("name", "question"), DRAWN.items())
-def test_a_drawing_is_mentioned_where_its_question_is_explained(name, question):
-    assert f"`{name}`" in _text(PAGES / f"{question}.md")
+@pytest.mark.parametrize("drawing", all_drawings(), ids=lambda each: each.name)
+def test_a_drawing_is_mentioned_where_its_question_is_explained(drawing):
+    assert f"`{drawing.name}`" in _text(PAGES / f"{drawing.beside}.md")
 
 
 def test_every_pattern_is_in_the_table_of_hints():
     named = re.findall(r"^\| (\w+) \|", _text(PAGES / "hints.md"), re.MULTILINE)
-    assert named == ["pattern", *PATTERNS]
+    assert named == ["pattern", *(each.name for each in all_patterns())]
 
 
 @pytest.mark.parametrize("name", sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import runpy
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from moeprof.analyzers.registry import question
 from moeprof.reports.document import Document
 from moeprof.reports.sentences import sentence
 
@@ -50,8 +50,8 @@ _UNITS = {"": 1, "ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "KiB": 2**10, "MiB": 
 def test_what_is_shown_reads_as_it_does_today(printed, run, name):
     """The question, and the sentence that these figures make today."""
     head = printed[f"moeprof analyze runs/tutorial/{run} --only {name}"].partition("\n\n")[0]
-    question = importlib.import_module(f"moeprof.analyzers.{name}").QUESTION
-    _, asked, told = head.partition(f"{question}\n")
+    asks = question(name).asks
+    _, asked, told = head.partition(f"{asks}\n")
     assert asked
     said, _, figures = " ".join(told.splitlines()).rpartition(". ")
     known: dict[str, float] = {}

@@ -95,7 +95,7 @@ def test_a_twin_is_known_by_its_facts_and_measured_by_its_own_peak(folder):
     original, made = open_run(DATA / "sparse-gmm"), open_run(twin("sparse-gmm", folder))
     assert original.devices["model"].tolist() == ["NVIDIA H200"] * 2
     assert made.devices["model"].tolist() == ["AMD Instinct MI355X"] * 2
-    from moeprof.analyzers.roofline import roofline
+    from moeprof.analyzers.questions.roofline import roofline
 
     shares = [
         roofline(trace).table.set_index("op")["compute_share"].dropna()

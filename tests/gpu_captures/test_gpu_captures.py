@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "ingest"))
 from descriptors import message_class
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
 from moeprof.analyzers.costs.executions import runs_of
-from moeprof.analyzers.dispatch_combine import dispatch_combine
-from moeprof.analyzers.grouped_gemm import grouped_gemm
 from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.stragglers import stragglers
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
+from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.tables.trace import Trace
 

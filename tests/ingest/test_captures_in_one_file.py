@@ -4,7 +4,7 @@ import pytest
 from builders.sessions import profile, write
 from builders.xspace import Plane, event, host, line, xspace
 
-from moeprof.analyzers.expert_load import expert_load
+from moeprof.analyzers.questions.expert_load import expert_load
 from moeprof.ingest import open_run
 
 

@@ -7,7 +7,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.launch import launch
+from moeprof.analyzers.questions.launch import launch
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
 from moeprof.reports.document import build

@@ -5,8 +5,8 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
-from moeprof.analyzers.launch import launch
-from moeprof.analyzers.step_time import step_time
+from moeprof.analyzers.questions.launch import launch
+from moeprof.analyzers.questions.step_time import step_time
 from moeprof.ingest import open_run
 
 

@@ -4,7 +4,7 @@ import pytest
 from builders import gpu
 from builders.xspace import Plane, Ref, event, line, metadata, xspace
 
-from moeprof.analyzers.breakdown import breakdown
+from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.ingest import open_run
 
 OPS = ("norm", "gemm", "act")

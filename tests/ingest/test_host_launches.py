@@ -7,7 +7,7 @@ from builders import chrome
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 
 ORDER = ("norm", "gemm", "add")

@@ -9,8 +9,8 @@ import pytest
 from builders import gpu
 from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.ingest.trust.evidence import TIMED
 

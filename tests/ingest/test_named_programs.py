@@ -6,7 +6,7 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Ref, event, host, line, metadata, thunk, xspace
 
-from moeprof.analyzers.memory import memory
+from moeprof.analyzers.questions.memory import memory
 from moeprof.ingest import open_run
 
 

@@ -9,7 +9,7 @@ from builders.xspace import Plane, Ref, event, host, line, metadata, thunk, xspa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moeprof.analyzers.step_time import step_time
+from moeprof.analyzers.questions.step_time import step_time
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
 from moeprof.tables.trace import Trace

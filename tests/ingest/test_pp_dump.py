@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.errors import TraceError
 from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
 

@@ -4,9 +4,9 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Event, Line, Plane, event, host, line, metadata, xspace
 
-from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.communication.calls import calls_of
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.ingest.planes.record import MADE_UP_RUN
 from moeprof.tables.trace import Trace

@@ -8,10 +8,10 @@ import pytest
 
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import FAILED, PASSED, outcome, parse_gate
-from moeprof.analyzers.hints import hints
 from moeprof.analyzers.laws import LAWS
-from moeprof.analyzers.step_time import step_time
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.hints import hints
+from moeprof.analyzers.questions.step_time import step_time
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 
 MS = 1_000_000

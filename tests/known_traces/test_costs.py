@@ -3,8 +3,8 @@
 import pytest
 
 from moeprof.analyzers.costs.table import costs_of
-from moeprof.analyzers.grouped_gemm import grouped_gemm
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
+from moeprof.analyzers.questions.roofline import roofline
 
 
 def figures(analysis):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.analyzers.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.ingest import open_run
 
 

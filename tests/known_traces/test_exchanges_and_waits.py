@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from moeprof.analyzers.buffers.bounds import balanced_pair_rows, worst_pair_rows
-from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.dispatch_combine import dispatch_combine
-from moeprof.analyzers.pipeline import pipeline_stages
-from moeprof.analyzers.receive_buffers import receive_buffers
-from moeprof.analyzers.stragglers import stragglers
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.collectives import collectives
+from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
+from moeprof.analyzers.questions.pipeline import pipeline_stages
+from moeprof.analyzers.questions.receive_buffers import receive_buffers
+from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest.sources.pp_dump import read_pp_dump
 
 PARTS = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]

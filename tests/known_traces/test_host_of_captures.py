@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from moeprof.analyzers.gaps.found import gaps_of
-from moeprof.analyzers.launch import launch
-from moeprof.analyzers.sync_gaps import sync_gaps
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.launch import launch
+from moeprof.analyzers.questions.sync_gaps import sync_gaps
+from moeprof.analyzers.questions.timeline import timeline
 
 RAGGED = "h100x2_moe_ragged.xplane.pb"
 BUFFERS = "maxtext_h100x2_ds_ep2_cf125.xplane.pb.gz"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace

@@ -2,8 +2,8 @@
 
 import pytest
 
-from moeprof.analyzers.hints import hints
-from moeprof.analyzers.memory import memory
+from moeprof.analyzers.questions.hints import hints
+from moeprof.analyzers.questions.memory import memory
 
 PAIR = "maxtext_h100x2_ds_ep2_cf125"
 

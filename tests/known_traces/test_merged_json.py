@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 
 JAX = {0: (750, 1470), 1: (875, 1475), 2: (1000, 1480)}

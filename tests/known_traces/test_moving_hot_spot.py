@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.analyzers.expert_load import expert_load
-from moeprof.analyzers.hints import hints
+from moeprof.analyzers.questions.expert_load import expert_load
+from moeprof.analyzers.questions.hints import hints
 from moeprof.ingest import open_run
 
 

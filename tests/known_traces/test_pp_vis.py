@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.ingest.sources.pp_dump import read_pp_dump
 
 ITERATION = 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.roofline import roofline
 from moeprof.ingest import open_run
 
 

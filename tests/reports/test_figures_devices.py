@@ -4,10 +4,10 @@ import pytest
 from plotly.graph_objects import Figure
 from report_cases import trace
 
-from moeprof.analyzers.collectives import SCHEMA as COLLECTIVES
+from moeprof.analyzers.questions.collectives import SCHEMA as COLLECTIVES
+from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
+from moeprof.analyzers.questions.timeline import SCHEMA as TIMELINE
 from moeprof.analyzers.stages.schedule import STAGES
-from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
-from moeprof.analyzers.timeline import SCHEMA as TIMELINE
 from moeprof.reports.document import build
 from moeprof.reports.figures import of_devices as figures_devices
 from moeprof.tables.analysis import Analysis

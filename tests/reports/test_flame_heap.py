@@ -9,8 +9,8 @@ from plotly.graph_objects import Figure
 from report_cases import HOSTILE, document
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.drawn.allocated import SCHEMA as ALLOCATED
-from moeprof.analyzers.drawn.heap import SCHEMA
+from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED
+from moeprof.analyzers.drawings.heap import SCHEMA
 from moeprof.ingest import open_run
 from moeprof.reports.components import MIXED, colour
 from moeprof.reports.document import build, drawn_column

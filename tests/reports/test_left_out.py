@@ -3,7 +3,7 @@
 from builders import gpu
 
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
 from moeprof.reports.document import finding_of

@@ -11,15 +11,15 @@ from colour_vision import VISION, lab
 from plotly.graph_objects import Figure
 from report_cases import HOSTILE, trace
 
-from moeprof.analyzers.drawn.load_map import SCHEMA as LOAD
-from moeprof.analyzers.drawn.rank_map import SCHEMA as RANKS
-from moeprof.analyzers.drawn.roofline_points import SCHEMA as POINTS
-from moeprof.analyzers.drawn.wait_map import SCHEMA as WAITS
-from moeprof.analyzers.expert_load import SCHEMA as EXPERT_LOAD
-from moeprof.analyzers.pipeline import pipeline_stages
+from moeprof.analyzers.drawings.load_map import SCHEMA as LOAD
+from moeprof.analyzers.drawings.rank_map import SCHEMA as RANKS
+from moeprof.analyzers.drawings.roofline_points import SCHEMA as POINTS
+from moeprof.analyzers.drawings.wait_map import SCHEMA as WAITS
+from moeprof.analyzers.questions.expert_load import SCHEMA as EXPERT_LOAD
+from moeprof.analyzers.questions.pipeline import pipeline_stages
+from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
-from moeprof.analyzers.stragglers import SCHEMA as STRAGGLERS
 from moeprof.reports.document import build
 from moeprof.reports.figures import load_maps, wait_map
 from moeprof.reports.figures import roofline as roofline_figure

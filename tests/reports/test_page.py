@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
-from moeprof.analyzers.launch import SCHEMA as LAUNCH
+from moeprof.analyzers.questions.launch import SCHEMA as LAUNCH
 from moeprof.errors import MoeprofError
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render, write_page

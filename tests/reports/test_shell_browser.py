@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from report_cases import HOSTILE, document, hostile_document, trace
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.hints import SCHEMA as HINTS
+from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.ingest import open_run
 from moeprof.reports.document import Document, build
 from moeprof.reports.pages.run import render
@@ -27,8 +27,7 @@ def hints(*found: dict[str, object]) -> Analysis:
     blank = {"hint": "late_rank", "gain_ns": nan, "gain_share": nan, "gain_bytes": nan}
     texts = {"evidence": "it shows", "change": "do less", "look": "breakdown", "source": ""}
     rows = [blank | texts | row for row in found]
-    notes = ("looked for: late_rank, dense_ragged_dot",)
-    return Analysis("hints", "What should be changed?", (), HINTS, HINTS.frame(rows), notes)
+    return Analysis("hints", "What should be changed?", (), HINTS, HINTS.frame(rows))
 
 
 def with_hints(*found: dict[str, object]) -> Document:
@@ -194,10 +193,9 @@ def test_findings_past_the_third_are_named(visit: Callable):
 
 def test_a_run_without_findings_says_what_was_looked_for(visit: Callable):
     page = visit(with_hints()).page
-    assert page.inner_text(".findings .asked") == (
-        "No known pattern shows in this run. Looked for: One rank is late, and the others wait "
-        "for it; ragged_dot runs as a dense product and multiplies zeros."
-    )
+    said = page.inner_text(".findings .asked")
+    assert said.startswith("No known pattern shows in this run. Looked for: ")
+    assert "; ragged_dot runs as a dense product and multiplies zeros; " in said
 
 
 def test_hostile_hints_stay_text(visit: Callable):

@@ -7,7 +7,7 @@ import pytest
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 from rich.console import Console
 
-from moeprof.analyzers.hints import SCHEMA as HINTS
+from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.reports.document import build
 from moeprof.reports.terminal import run as text
 from moeprof.tables.analysis import Analysis, Metric

@@ -4,7 +4,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.drawn.one_step import drawn_step
+from moeprof.analyzers.drawings.one_step import drawn_step
 from moeprof.reports.components import COLOURS
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render

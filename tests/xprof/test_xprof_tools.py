@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from moeprof.analyzers.heap.places import heaps_of
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.roofline import roofline
 from moeprof.ingest import open_run
 from moeprof.tables.trace import Trace
 

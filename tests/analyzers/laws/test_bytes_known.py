@@ -5,7 +5,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.laws.bytes_known import bytes_known
-from moeprof.analyzers.roofline import roofline
+from moeprof.analyzers.questions.roofline import roofline
 from moeprof.hlo.shape import UNKNOWN_SIZE, Shape, arrays_of, unknown_types
 
 MLP, HEAD = "jit(s)/jvp()/mlp/add", "jit(s)/jvp()/head/add"

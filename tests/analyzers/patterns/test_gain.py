@@ -6,9 +6,9 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.hints import hints
-from moeprof.analyzers.patterns.gain import Saving, gain_of
-from moeprof.analyzers.patterns.op_times import ran, saved_whole
+from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
+from moeprof.analyzers.patterns.parts.op_times import ran, saved_whole
+from moeprof.analyzers.questions.hints import hints
 
 OPS = [hlo("a", "add"), hlo("b", "multiply"), hlo("c", "negate")]
 

@@ -6,9 +6,8 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.hints import hints
+from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns import (
-    ALL,
     atomic_scatter,
     dense_ragged_dot,
     exposed_exchange,
@@ -25,7 +24,8 @@ from moeprof.analyzers.patterns import (
     unfinished_collective,
     worst_case_buffers,
 )
-from moeprof.analyzers.patterns.hint import Hint
+from moeprof.analyzers.questions.hints import hints
+from moeprof.analyzers.registry import all_patterns
 from moeprof.tables.host_side import HOST_EVENTS, HOST_FACTS
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -549,14 +549,14 @@ def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
     assert found.table["hint"].tolist() == ["exposed_exchange", "recomputed_exchange"]
     assert found.table["gain_share"].tolist() == [0.7, 0.7]
     assert [(m.metric, m.value) for m in found.headline] == [("hints", 2), ("largest_gain", 700)]
-    assert all(name in found.notes[0] for name in ALL)
+    assert all(name in found.notes[0] for name in (each.name for each in all_patterns()))
 
 
 def test_gains_of_memory_alone_come_before_gains_that_are_not_known(monkeypatch):
     gains = {"a": (None, None), "b": (None, 10), "c": (50, None), "d": (None, 20), "e": (60, None)}
-    shown = {name: Hint(name, "", "", "", *gain) for name, gain in gains.items()}
-    monkeypatch.setattr("moeprof.analyzers.hints.ALL", tuple(shown))
-    monkeypatch.setattr("moeprof.analyzers.hints._find", lambda name, _trace: shown[name])
+    hinted = {name: Hint("", "", "", *gain) for name, gain in gains.items()}
+    shown = tuple(Pattern(name, "", 1, lambda _, name=name: hinted[name]) for name in gains)
+    monkeypatch.setattr("moeprof.analyzers.questions.hints.all_patterns", lambda: shown)
     assert hints(exchanged(RECOMPUTED)).table["hint"].tolist() == ["e", "c", "d", "b", "a"]
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from builders.chrome import Rank, named, piece, write
 
-from moeprof.analyzers.timeline import timeline
+from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
 from moeprof.tables.trace import Trace
 

@@ -1,0 +1,51 @@
+"""Question: how long does each instruction run in a step, and what part of the model is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
+from moeprof.analyzers.patterns.parts.gain import Saving
+from moeprof.analyzers.window import window
+from moeprof.hlo.program import Op, Program
+from moeprof.tables.trace import Trace, once
+
+
+class RunOp(NamedTuple):
+    """An instruction that ran in the used steps.
+
+    ``per_step_ns`` is self time, mean over devices and used steps.
+    """
+
+    program: Program
+    op: Op
+    module: int
+    component: str
+    phase: str
+    per_step_ns: float
+
+
+def saved_whole(run: RunOp) -> Saving:
+    """The saving of a change without which the op would not run at all."""
+    return Saving(run.module, run.op.name, run.per_step_ns, run.per_step_ns)
+
+
+def ran(trace: Trace) -> Iterator[RunOp]:
+    """The instructions that ran, those alone whose op is sure, the most expensive first."""
+    return iter(_ran(trace))
+
+
+@once
+def _ran(trace: Trace) -> tuple[RunOp, ...]:
+    programs, shares = programs_of(trace), window(trace).shares
+    work = sums_in_steps(trace)
+    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
+    keys = ["module", "op", "component", "phase"]
+    sums = work.groupby(keys, observed=True)["self_ns"].sum().reset_index()
+    sums = sums.sort_values("self_ns", ascending=False, kind="stable")
+    columns = (sums[name].tolist() for name in (*keys, "self_ns"))
+    return tuple(
+        RunOp(programs[module], programs[module].ops[op], module, component, phase, ns / shares)
+        for module, op, component, phase, ns in zip(*columns, strict=True)
+    )

@@ -1,0 +1,99 @@
+"""Question: what is a question that moeprof answers, and what is a drawing beside its answer?
+
+A question is one object in a file of its own, `analyzers/questions/<name>.py`, under the name
+`QUESTION`; a drawing one in `analyzers/drawings/<name>.py` under `DRAWING`. Every list of them is
+made of these files (`moeprof.analyzers.registry`): none is kept by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from moeprof.tables.analysis import Analysis
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Schema
+from moeprof.tables.trace import Trace
+
+
+class Group(Enum):
+    """Questions that belong together, in the order in which they are answered and listed."""
+
+    TIME = "Time"
+    COMMUNICATION = "Communication"
+    EXPERTS = "Experts"
+    MEMORY = "Memory"
+    DEVICES = "Devices"
+    FINDINGS = "Findings"
+
+    @property
+    def place(self) -> int:
+        """Where it stands among the groups."""
+        return list(Group).index(self)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Figures of an answer that come out of the answer to another question, and fall with it."""
+
+    question: str
+    figures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about a run.
+
+    Attributes:
+        title: its heading, in the field's words.
+        group: what it is listed under; ``place`` is its place there.
+        asks: the question itself, one sentence.
+        needs: what the record must carry for its figures to be right. A law that fails withholds
+            every question whose need it breaks.
+        schema: the table of its answer. Its name is the question's: that of its file, of
+            ``--only`` and of the key in JSON.
+        run: answers it.
+        first: columns of the table that are read first.
+        on_first_screen: headline figures that stand on the first screen already.
+        holds_all_work: whether its table has a row wherever devices worked.
+        good_laws: laws whose good verdict is worth telling beside the answer, too.
+        taken: figures that fall with those of another question.
+    """
+
+    title: str
+    group: Group
+    place: int
+    asks: str
+    needs: frozenset[Need]
+    schema: Schema
+    run: Callable[[Trace], Analysis]
+    first: tuple[str, ...] = ()
+    on_first_screen: tuple[str, ...] = ()
+    holds_all_work: bool = False
+    good_laws: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What `--only`, JSON and `Run.ask` call it."""
+        return self.schema.name
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An answer that is a picture, with more rows than anyone reads, beside that to ``beside``.
+
+    It needs what that question needs, and is withheld with it.
+    """
+
+    beside: str
+    place: int
+    asks: str
+    schema: Schema
+    run: Callable[[Trace], Analysis]
+
+    @property
+    def name(self) -> str:
+        """What `--only`, JSON and `Run.ask` call it."""
+        return self.schema.name

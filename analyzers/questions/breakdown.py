@@ -1,0 +1,202 @@
+"""Question: where does a training step go?
+
+Reads:   events, hlo_ops, steps, rendezvous.
+Returns: one row per kind of layer, component and phase.
+
+Times are self times: a loop gives up the time of its body. Ops of one device may run at once
+(several streams or threads), so the parts add up to the device's op time, which may exceed the
+time in which the device is busy; shares are of the op time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.account import mean_interval_ns
+from moeprof.analyzers.attribution import graph_share, sums_in_steps
+from moeprof.analyzers.classify.components import MEANINGS, MOE
+from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, GUESS
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.renamed import described_names
+from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+from moeprof.units import format_percent
+
+SCHEMA = Schema(
+    "breakdown",
+    (
+        Column("layer_kind", "text", "", "kind of layer: moe_layer, dense_layer, head, …"),
+        Column("component", "text", "", "part of the step"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
+        Column("share", "float64", "share", "of all op time"),
+        Column("calls", "float64", "count", f"kernels, copies or thunks run, {PER_STEP}"),
+        Column("collective_ns", "float64", "ns", "of it, in collective ops, their waits included"),
+        Column("step_spread_ns", "float64", "ns", "standard deviation over steps; none for one"),
+        Column(
+            "device_spread_ns", "float64", "ns", "standard deviation over devices; none for one"
+        ),
+        Column("meaning", "text", "", "what the component holds"),
+        Column(
+            "interval_share", "float64", "share", "of the mean interval; none where that is unknown"
+        ),
+    ),
+)
+ASKS = "Where does a training step go?"
+WORTH_A_NOTE = 0.005
+"""Share of device time without a sure op from which on capturing again is worth while."""
+
+
+@once  # its law asks again
+def breakdown(trace: Trace) -> Analysis:
+    """Device time of the used steps by layer, component and phase, with a row for no part."""
+    view = window(trace)
+    work = sums_in_steps(trace)
+    table = _table(work, view)
+    table = table.assign(interval_share=table["per_step_ns"] / (mean_interval_ns(trace) or np.nan))
+    table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+    spans = spans_of_steps(trace) if view.steps else None
+    busy = int(busy_ns(view.events, spans).sum())
+    named = _named(work, has_rules=bool(trace.meta.names.rules))
+    headline, schema = _headline(table, view, busy, named), view.stated(SCHEMA)
+    return Analysis("breakdown", ASKS, headline, schema, table, _notes(trace, view))
+
+
+def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
+    keys = ["layer_kind", "component", "phase"]
+    total_ns = int(work["self_ns"].sum())
+    work = work.assign(collective_ns=work["self_ns"].where(work["is_collective"], 0))
+    groups = work.groupby(keys, sort=False, observed=True)
+    table = groups.agg(
+        sum_ns=("self_ns", "sum"), count=("pieces", "sum"), collective_ns=("collective_ns", "sum")
+    ).reset_index()
+    table = _with_unattributed(_plain(table))
+    table["per_step_ns"] = table["sum_ns"] / view.shares
+    table["share"] = table["sum_ns"] / total_ns if total_ns else 0.0
+    table["calls"] = table["count"] / view.shares
+    table["collective_ns"] = table["collective_ns"] / view.shares
+    table["step_spread_ns"] = _spread(work, ["step"], table[keys], view.devices)
+    table["device_spread_ns"] = _spread(work, ["host", "device"], table[keys], max(view.steps, 1))
+    table["meaning"] = [MEANINGS[name] for name in table["component"]]
+    table = table.sort_values(["per_step_ns", *keys], ascending=[False, *(True for _ in keys)])
+    return table
+
+
+def _with_unattributed(table: pd.DataFrame) -> pd.DataFrame:
+    """What could not be attributed is always told, be it nothing."""
+    if table.empty or (table["component"] == "unattributed").any():
+        return table
+    row = {"layer_kind": "outside", "component": "unattributed", "phase": "other"}
+    none = {name: 0 for name in table.columns if name not in row}
+    return pd.concat([table, pd.DataFrame([row | none])], ignore_index=True)
+
+
+def _spread(work: pd.DataFrame, over: list[str], keys: pd.DataFrame, divisor: int) -> pd.Series:
+    """Standard deviation of a part's time over `over`; a step or device without it counts as 0."""
+    places = work[over].drop_duplicates()
+    sums = (
+        work.groupby([*keys.columns, *over], observed=True)["self_ns"]
+        .sum()
+        .unstack(over, fill_value=0)
+    )
+    sums = sums.reindex(
+        columns=pd.MultiIndex.from_frame(places) if len(over) > 1 else places[over[0]], fill_value=0
+    )
+    spread = (sums / divisor).std(axis=1, ddof=1)
+    known = keys.merge(_plain(spread.rename("spread").reset_index()), how="left")["spread"]
+    return known.fillna(0.0 if len(places) > 1 else np.nan).astype("float64")
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Categories as text again, so that the keys of two tables compare."""
+    return table.astype({n: "str" for n, kind in table.dtypes.items() if kind == "category"})
+
+
+def _named(work: pd.DataFrame, *, has_rules: bool) -> dict[str, float | None]:
+    """Shares of op time whose part the program names, its structure tells, or a guess gives.
+
+    Where the user gave rules, that which they name too.
+    """
+    total_ns = int(work["self_ns"].sum())
+    is_known = work["component"] != "unattributed"
+    is_guess = is_known & (work["named_with"] < GUESS)
+    is_told = is_known & ~is_guess
+    by_structure = work["evidence"].isin(BY_STRUCTURE)
+    by_rule = work["evidence"] == BY_RULE
+    which = {
+        "named_by_program_share": is_told & ~by_structure & ~by_rule,
+        "named_by_structure_share": is_told & by_structure,
+        "guessed_share": is_guess,
+    } | ({"named_by_rules_share": by_rule} if has_rules else {})
+    return {
+        name: int(work["self_ns"][rows].sum()) / total_ns if total_ns else None
+        for name, rows in which.items()
+    }
+
+
+def _headline(
+    table: pd.DataFrame, view: Window, busy: int, named: Mapping[str, float | None]
+) -> tuple[Metric, ...]:
+    def share(names: frozenset[str]) -> float | None:
+        if table.empty:
+            return None
+        return float(table["share"][table["component"].isin(names)].sum())
+
+    op_ns = float(table["per_step_ns"].sum()) if len(table) else None
+    device_ns = busy / view.shares if len(table) else None
+    return (
+        Metric("unattributed_share", share(frozenset({"unattributed"})), "share"),
+        Metric("other_share", share(frozenset({"other"})), "share"),
+        Metric("moe_share", share(MOE), "share"),
+        *(Metric(name, value, "share") for name, value in named.items()),
+        Metric("op_time", op_ns, "ns"),
+        Metric("busy_time", device_ns, "ns"),
+        Metric("steps_used", view.steps, "count"),
+        Metric("basis", view.basis, ""),
+    )
+
+
+def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
+    notes = [*described_names(trace), *view.notes]
+    share = graph_share(view.events)
+    if share >= WORTH_A_NOTE:
+        notes.append(
+            f"{format_percent(share)} of device time is inside command buffers and has no sure op; "
+            "capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to attribute it"
+        )
+    if trace.meta.platform == "cpu":
+        notes += _cpu_notes(trace, view)
+    return tuple(notes)
+
+
+def _cpu_notes(trace: Trace, view: Window) -> list[str]:
+    waits = trace.rendezvous[trace.rendezvous["step"].isin(view.events["step"].unique())]
+    wait_ns = int(waits["duration_ns"].sum()) / view.shares
+    total_ns = int(view.events["self_ns"].sum()) / view.shares
+    share = format_percent(wait_ns / total_ns if total_ns else 0.0)
+    return [
+        "virtual CPU devices share the machine's cores: an op's time includes waiting for a core, "
+        "and shares say nothing about an accelerator",
+        f"collectives wait for the last device inside their op: {share} of op time is such waiting",
+    ]
+
+
+QUESTION = Question(
+    title="Where the step goes",
+    group=Group.TIME,
+    place=2,
+    asks=ASKS,
+    needs=frozenset(
+        {Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.WHOLE_STEPS, Need.COMPONENTS, Need.NESTING}
+    ),
+    schema=SCHEMA,
+    run=breakdown,
+    holds_all_work=True,
+    on_first_screen=("basis",),
+)

@@ -1,0 +1,373 @@
+"""Question: how unevenly are tokens spread over experts, ranks and nodes, and what does it cost?
+
+Reads:   routing, received, events, hlo_ops, devices, steps.
+Returns: one row per MoE layer, in order.
+
+Loads are (token, expert) pairs. Imbalance is the largest load over the mean, of each step and
+layer, then the mean over the used steps: ranks meet in every step, so a hot spot costs as much
+where it moves. The same of the sums over the steps stands beside it, where one that moves averages
+out. An average over nodes can hide what happens inside one, so all three levels stand here.
+
+The tax is what a step would gain at most with equal loads. Model: the grouped products of a rank
+take time in proportion to its rows, each layer waits for its fullest rank, so in a step layer l
+loses t · (max_l − mean_l) / Σ mean, t being the measured time of all grouped products per device
+and step, forward, recompute and backward. That is an upper bound, as part of a product's time does
+not depend on rows and other work may fill the wait. The lower bound is measured: how much longer
+the products take on the slowest rank of a step than on the mean one, as if ranks met once a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import work_in_steps
+from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
+from moeprof.analyzers.load.balance import Loads, drift, imbalance, tax
+from moeprof.analyzers.load.by_place import StepLoads, busiest, mean_of_steps, step_loads
+from moeprof.analyzers.load.nodes import nodes_of_ranks
+from moeprof.analyzers.load.recorded import (
+    LEFT_OUT,
+    Recorded,
+    is_left_out,
+    named_steps,
+    recorded,
+)
+from moeprof.analyzers.question import Group, Question, Taken
+from moeprof.analyzers.window import window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+from moeprof.units import format_percent
+
+SCHEMA = Schema(
+    "expert_load",
+    (
+        Column("layer", "int64", "", "decoder layer"),
+        Column("busiest_expert", "int64", "", "expert that is busiest in most steps", "expert"),
+        Column(
+            "expert_imbalance",
+            "float64",
+            "ratio",
+            "busiest expert of each step over the mean one, mean of the steps",
+            "÷ mean",
+        ),
+        Column(
+            "busiest_rank",
+            "int64",
+            "",
+            "rank of the expert axis that is fullest in most steps; -1 where ranks are unknown",
+            "rank",
+        ),
+        Column(
+            "rank_imbalance",
+            "float64",
+            "ratio",
+            "fullest rank of each step over the mean one, mean of the steps; none if unknown",
+            "÷ mean (rank)",
+        ),
+        Column(
+            "node_imbalance",
+            "float64",
+            "ratio",
+            "the same of nodes; none if unknown or one node",
+            "÷ mean (node)",
+        ),
+        Column("dead_experts", "int64", "count", "experts that no token chose in any step", "dead"),
+        Column("tax_ns", "float64", "ns", "that a step would gain at most with equal loads", "tax"),
+        Column("peak_overload", "float64", "ratio", "largest rank load over mean of any one step"),
+        Column("peak_step", "int64", "", "that step; -1 where ranks are unknown"),
+        Column("drift", "float64", "share", "assignments that moved, first to last recorded step"),
+        Column("pairs", "float64", "pairs", "(token, expert) pairs of the global batch, per step"),
+        Column("experts", "int64", "count", "routed experts"),
+        Column("ranks", "int64", "count", "ranks of the expert axis"),
+        Column("level", "text", "", "coarsest uneven level: node, rank, expert; none if even"),
+        Column("busiest_expert_share", "float64", "share", "steps in which that expert is busiest"),
+        Column("busiest_rank_share", "float64", "share", "steps in which that rank is fullest"),
+        Column(
+            "expert_imbalance_of_sums",
+            "float64",
+            "ratio",
+            "busiest expert over the mean one, of the sums over the steps",
+        ),
+        Column("rank_imbalance_of_sums", "float64", "ratio", "the same of ranks"),
+    ),
+)
+ASKS = "How unevenly are tokens spread over experts, ranks and nodes?"
+_PLACE = ["module", "op"]
+EVEN = 1.1
+"""Up to this ratio a level is called even."""
+NONE = (
+    "none in this trace: the run recorded no routing; moeprof.routing.record(step, "
+    "tokens_per_expert) in the training loop does, without waiting for the device"
+)
+
+
+@once  # hints ask again
+def expert_load(trace: Trace) -> Analysis:
+    """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
+    known = recorded(trace)
+    if known.routing.empty:
+        return Analysis(
+            "expert_load",
+            ASKS,
+            (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count")),
+            SCHEMA,
+            SCHEMA.frame(),
+            (missing_tokens(trace),),
+        )
+    loads = step_loads(known.routing)
+    nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
+    product_ns, slowest_ns, why_not = _products(trace, known, loads)
+    unknown = np.full(len(loads.layers), np.nan)
+    taxes = unknown if product_ns is None else tax(loads.by_rank, product_ns)
+    table = pd.DataFrame(
+        {
+            "layer": loads.layers,
+            **_experts(loads),
+            **_ranks(loads),
+            "node_imbalance": _node_imbalance(loads, nodes),
+            "dead_experts": _dead(known.routing, loads.layers),
+            "tax_ns": taxes,
+            "drift": _drift(trace.routing, loads.layers),
+            "pairs": loads.by_expert.sum(axis=2).mean(axis=0),
+            "experts": loads.by_expert.shape[2],
+            "ranks": loads.by_rank.shape[2],
+        }
+    )
+    table["level"] = _levels(table)
+    table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
+    bounds = None if product_ns is None else _bounds(float(np.nansum(taxes)), slowest_ns)
+    headline = _headline(table, loads, bounds)
+    said = (
+        *_story(table, len(loads.steps)),
+        *(_nodes_note(nodes) if loads.are_ranks_known else ()),
+        *why_not,
+        *known.notes,
+        *_platform(trace),
+    )
+    return Analysis("expert_load", ASKS, headline, SCHEMA, table, said)
+
+
+def missing_tokens(trace: Trace) -> str:
+    """Why the tokens of each expert are not known, in a trace where there are none."""
+    if is_left_out(trace):
+        return f"none that can be used: {LEFT_OUT}"
+    if trace.received.empty:
+        return NONE
+    return (
+        "none in this trace: the run recorded the rows that each rank received "
+        f"({named_steps(trace.received['step'].unique())}), but the tokens of each expert, which "
+        "process 0 writes into routing/p0.parquet, are not there"
+    )
+
+
+def _experts(loads: StepLoads) -> dict[str, np.ndarray]:
+    found = busiest(loads.by_expert)
+    return {
+        "busiest_expert": found.place,
+        "busiest_expert_share": found.share,
+        "expert_imbalance": mean_of_steps(imbalance(loads.by_expert)),
+        "expert_imbalance_of_sums": imbalance(loads.by_expert.sum(axis=0)),
+    }
+
+
+def _ranks(loads: StepLoads) -> dict[str, np.ndarray]:
+    """None of it is known of a single rank, as all experts have where the run told no other."""
+    if not loads.are_ranks_known:
+        unknown = np.full(len(loads.layers), np.nan)
+        nowhere = np.full(len(loads.layers), -1)
+        return {
+            "busiest_rank": nowhere,
+            "busiest_rank_share": unknown,
+            "rank_imbalance": unknown,
+            "rank_imbalance_of_sums": unknown,
+            "peak_overload": unknown,
+            "peak_step": nowhere,
+        }
+    found, by_step = busiest(loads.by_rank), imbalance(loads.by_rank)
+    peaks = np.nan_to_num(by_step).argmax(axis=0)
+    return {
+        "busiest_rank": found.place,
+        "busiest_rank_share": found.share,
+        "rank_imbalance": mean_of_steps(by_step),
+        "rank_imbalance_of_sums": imbalance(loads.by_rank.sum(axis=0)),
+        "peak_overload": by_step[peaks, np.arange(len(loads.layers))],
+        "peak_step": loads.steps[peaks],
+    }
+
+
+def _node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
+    """[layers]; NaN where nodes are unknown, or one node holds all ranks. Of ranks per node."""
+    if nodes is None or len(np.unique(nodes)) < 2:
+        return np.full(len(loads.layers), np.nan)
+    members = nodes == np.unique(nodes)[:, None]
+    return mean_of_steps(imbalance(loads.by_rank @ members.T / members.sum(axis=1)))
+
+
+def _dead(routing: pd.DataFrame, layers: np.ndarray) -> np.ndarray:
+    tokens = routing.groupby(["layer", "expert"])["tokens"].sum()
+    dead: np.ndarray = tokens.eq(0).groupby("layer").sum().reindex(layers).to_numpy()
+    return dead
+
+
+def _drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
+    """From the first to the last of all recorded steps; NaN if there is but one."""
+    steps = np.unique(routing["step"])
+    if len(steps) < 2:
+        return np.full(len(layers), np.nan)
+    ends = (
+        routing[routing["step"] == step]
+        .pivot_table(index="layer", columns="expert", values="tokens", aggfunc="sum")
+        .reindex(index=layers, columns=np.unique(routing["expert"]))
+        .fillna(0)
+        .to_numpy(dtype="float64")
+        for step in (steps[0], steps[-1])
+    )
+    return drift(*ends)
+
+
+def _products(
+    trace: Trace, known: Recorded, loads: StepLoads
+) -> tuple[float | None, float, tuple[str, ...]]:
+    """Time of the grouped products: mean device, slowest over the mean; or why not known, in ns."""
+    if not loads.are_ranks_known:
+        return (
+            None,
+            np.nan,
+            ("the tax is not known: which rank owns which expert was not recorded",),
+        )
+    if not known.is_of_window:
+        return None, np.nan, ("the tax is not known: times and routing are of other steps",)
+    view, work = window(trace), work_in_steps(trace)
+    products = work[work["component"] == "grouped_gemm"]
+    whole = int(products["self_ns"].sum())
+    if not whole:
+        return None, np.nan, ("the tax is not known: no grouped product in the trace",)
+    sites = expert_products(trace)
+    follows = pd.MultiIndex.from_frame(sites[sites["form"].isin([CUSTOM_CALL, RAGGED])][_PLACE])
+    is_scaled = pd.MultiIndex.from_frame(products[_PLACE].astype({"op": "str"})).isin(follows)
+    scaled = int(products["self_ns"][is_scaled].sum())
+    if scaled * 2 < whole:
+        return (
+            None,
+            np.nan,
+            ("the tax is not known: most products are of a fixed size, whatever the load",),
+        )
+    by_device = products.groupby(["step", "host", "device"], observed=True)["self_ns"].sum()
+    slowest = int(by_device.groupby("step").max().sum())
+    return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
+
+
+def _bounds(most_ns: float, slowest_ns: float) -> tuple[float, float]:
+    """Least and most that a step would gain; what is measured may be due to more than loads."""
+    return min(max(slowest_ns, 0.0), most_ns), most_ns
+
+
+def _levels(table: pd.DataFrame) -> list[str]:
+    """The coarsest level of each layer that is uneven."""
+    ratios = table[["node_imbalance", "rank_imbalance", "expert_imbalance"]] > EVEN
+    first = ratios.to_numpy().argmax(axis=1)
+    names = np.array(["node", "rank", "expert"])[first]
+    levels: list[str] = np.where(ratios.any(axis="columns"), names, "none").tolist()
+    return levels
+
+
+def _headline(
+    table: pd.DataFrame, loads: StepLoads, bounds: tuple[float, float] | None
+) -> tuple[Metric, ...]:
+    worst, ranks = _worst(table), loads.are_ranks_known
+    together = loads.by_rank.sum(axis=1, keepdims=True)  # all layers, [steps, 1, ranks]
+    is_any = ranks and bool(together.any())
+    overload = mean_of_steps(imbalance(together))[0]
+    return (
+        Metric("worst_expert_imbalance", _known(table["expert_imbalance"].max()), "ratio"),
+        Metric("worst_rank_imbalance", _known(worst["rank_imbalance"]), "ratio"),
+        Metric("worst_layer", int(worst["layer"]), ""),
+        Metric("worst_rank", int(worst["busiest_rank"]) if ranks else None, ""),
+        Metric("worst_node_imbalance", _known(table["node_imbalance"].max()), "ratio"),
+        Metric("cumulative_overload", _known(overload) if is_any else None, "ratio"),
+        Metric("cumulative_rank", int(busiest(together).place[0]) if is_any else None, ""),
+        Metric("dead_experts", int(table["dead_experts"].sum()), "count"),
+        Metric("tax_least", None if bounds is None else bounds[0], "ns"),
+        Metric("tax_most", None if bounds is None else bounds[1], "ns"),
+        Metric("worst_rank_share", _known(worst["busiest_rank_share"]), "share"),
+        Metric("rank_imbalance_of_sums", _known(table["rank_imbalance_of_sums"].max()), "ratio"),
+        Metric(
+            "expert_imbalance_of_sums", _known(table["expert_imbalance_of_sums"].max()), "ratio"
+        ),
+    )
+
+
+def _worst(table: pd.DataFrame) -> pd.Series:
+    """The layer whose ranks are most uneven, or its experts where ranks are not known."""
+    level = "expert" if table["rank_imbalance"].isna().all() else "rank"
+    return table.iloc[int(table[f"{level}_imbalance"].fillna(0).argmax())]
+
+
+def _known(value: float) -> float | None:
+    return float(value) if pd.notna(value) else None
+
+
+def _story(table: pd.DataFrame, steps: int) -> list[str]:
+    """What to read from the worst layer."""
+    if table["expert_imbalance"].isna().all():
+        return ["no token was routed in these steps"]
+    worst = _worst(table)
+    expert = f"{worst['expert_imbalance']:.2f} × the mean expert"
+    if pd.isna(worst["rank_imbalance"]):
+        return [
+            f"layer {worst['layer']}: {_who(worst, 'expert')} gets {expert}",
+            "one expert rank was recorded: imbalance of ranks is not to be seen; "
+            "moeprof.routing.record(…, expert_ranks=N) tells how many share the experts",
+        ]
+    said = [
+        f"layer {worst['layer']}: {_who(worst, 'rank')} gets {worst['rank_imbalance']:.2f} × the "
+        f"mean rank, {_who(worst, 'expert')} gets {expert}"
+    ]
+    if worst["busiest_rank_share"] < 1:
+        said.append(
+            f"rank {worst['busiest_rank']} is the fullest in "
+            f"{format_percent(worst['busiest_rank_share'])} of {steps} steps; of the sums over the "
+            f"steps the fullest rank has {worst['rank_imbalance_of_sums']:.2f} ×, the busiest "
+            f"expert {worst['expert_imbalance_of_sums']:.2f} ×, as hot spots that move add up to "
+            "even sums"
+        )
+    if worst["node_imbalance"] <= EVEN < worst["rank_imbalance"]:
+        said.append(
+            f"nodes are even ({worst['node_imbalance']:.2f}), ranks are not "
+            f"({worst['rank_imbalance']:.2f}): the imbalance is inside the nodes"
+        )
+    return said
+
+
+def _who(row: pd.Series, kind: str) -> str:
+    """``rank 3``, or the one of each step where it is not always the same."""
+    if row[f"busiest_{kind}_share"] < 1:
+        return f"the busiest {kind} of each step"
+    return f"{kind} {row[f'busiest_{kind}']}"
+
+
+def _nodes_note(nodes: np.ndarray | None) -> tuple[str, ...]:
+    if nodes is None:
+        return ("which node each expert rank lies in is not known: no imbalance of nodes",)
+    return ("all expert ranks are in one node",) if len(np.unique(nodes)) < 2 else ()
+
+
+def _platform(trace: Trace) -> tuple[str, ...]:
+    if trace.meta.platform != "cpu":
+        return ()
+    return ("virtual CPU devices share the machine's cores: the tax says nothing about another",)
+
+
+QUESTION = Question(
+    title="Expert load",
+    group=Group.EXPERTS,
+    place=1,
+    asks=ASKS,
+    needs=frozenset({Need.ROUTING}),
+    schema=SCHEMA,
+    run=expert_load,
+    taken=(Taken("breakdown", ("tax_ns", "tax_least", "tax_most")),),
+)

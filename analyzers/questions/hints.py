@@ -1,0 +1,120 @@
+"""Question: which known patterns make this run slow or large, and what would changing them gain?
+
+Reads:   what the findings named in ``look`` read.
+Returns: one row per pattern that the trace shows, the largest gain of time first; then those that
+         save memory alone, the most first; then those whose gain is not known.
+
+Gains are the most that a change can save: what a pattern costs may be hidden under other work, and
+what replaces it takes time too. They overlap, and must not be added up. Those of ops are of the
+time in which one of the ops runs (`patterns.parts.gain`), and none is more than the step.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.activity.account import mean_interval_ns
+from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.registry import all_patterns
+from moeprof.analyzers.window import PER_STEP, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
+
+SCHEMA = Schema(
+    "hints",
+    (
+        Column("hint", "text", "", "name of the pattern"),
+        Column("gain_ns", "float64", "ns", f"most that the change saves, {PER_STEP}", "saves"),
+        Column(
+            "gain_share",
+            "float64",
+            "share",
+            "that of the mean interval, of the mean used step where no interval is known",
+            "of step",
+        ),
+        Column("gain_bytes", "float64", "bytes", "most that it saves on one device", "memory"),
+        Column("evidence", "text", "", "what shows it in this trace"),
+        Column("change", "text", "", "what to change"),
+        Column("look", "text", "", "finding with the details"),
+        Column("source", "text", "", "where the limit behind it is documented; empty if nowhere"),
+    ),
+)
+ASKS = "What should be changed, and what would it gain at most?"
+WORTH_IT = 0.005
+"""A pattern that costs less than this share of a step, and no memory, is passed over."""
+
+
+def hints(trace: Trace) -> Analysis:
+    """All known patterns that the trace shows."""
+    step_ns = _step_ns(trace)
+    shown = [(each, hint) for each in all_patterns() if (hint := each.find(trace)) is not None]
+    found = [(each, hint) for each, hint in shown if _is_worth_it(hint, step_ns)]
+    found.sort(key=lambda pair: _order(*pair))
+    table = SCHEMA.frame([_row(each.name, hint, step_ns) for each, hint in found])
+    most = table["gain_ns"].max()
+    headline = (
+        Metric("hints", len(found), "count"),
+        Metric("largest_gain", float(most) if most == most else None, "ns"),
+    )
+    whole = "used step" if mean_interval_ns(trace) is None else "interval from step to step"
+    basis = f"shares are of the mean {whole}, {format_ns(step_ns)}"
+    has_shares = bool(table["gain_share"].notna().any())
+    notes = (
+        f"looked for: {', '.join(each.name for each in all_patterns())}",
+        *([basis] if has_shares else []),
+        *window(trace).notes,
+    )
+    return Analysis("hints", ASKS, headline, window(trace).stated(SCHEMA), table, notes)
+
+
+def _order(pattern: Pattern, hint: Hint) -> tuple[bool, float, float]:
+    """A run that hangs is first.
+
+    About equal gains of time, as one cause makes two patterns, stand in the patterns' order."""
+    is_memory_alone = not hint.gain_ns and hint.gain_bytes
+    gain_ns = float(f"{hint.gain_ns or 0.0:.1e}")
+    return not pattern.comes_first, -gain_ns, -float(is_memory_alone or 0)
+
+
+def _step_ns(trace: Trace) -> float:
+    """Mean interval; mean length of the used steps where none is known, NaN without a step."""
+    interval_ns = mean_interval_ns(trace)
+    if interval_ns is not None:
+        return interval_ns
+    steps = trace.steps
+    return float(steps["duration_ns"][steps["used"]].mean())
+
+
+def _is_worth_it(hint: Hint, step_ns: float) -> bool:
+    is_small = hint.gain_ns is not None and hint.gain_ns < WORTH_IT * step_ns
+    return hint.gain_bytes is not None or not is_small
+
+
+def _row(name: str, hint: Hint, step_ns: float) -> dict[str, object]:
+    gain_ns = float("nan") if hint.gain_ns is None else hint.gain_ns
+    if gain_ns > step_ns:  # waits for one rank, in several collectives at once
+        gain_ns = step_ns
+    return {
+        "hint": name,
+        "gain_ns": gain_ns,
+        "gain_share": gain_ns / step_ns if step_ns else float("nan"),
+        "gain_bytes": float("nan") if hint.gain_bytes is None else float(hint.gain_bytes),
+        "evidence": hint.evidence,
+        "change": hint.change,
+        "look": hint.look,
+        "source": hint.source,
+    }
+
+
+QUESTION = Question(
+    title="What to do",
+    group=Group.FINDINGS,
+    place=1,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS}),
+    schema=SCHEMA,
+    run=hints,
+    on_first_screen=("hints", "largest_gain"),
+)

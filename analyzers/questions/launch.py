@@ -1,0 +1,169 @@
+"""Question: does launching keep up with the device, and how many kernels are too short for it?
+
+Reads:   events, steps, executions, launches.
+Returns: one row per class of kernel duration that occurs, the shortest first.
+
+A kernel below 10 us is short: the host needs some 5 us to launch one, so a stream of shorter ones
+runs dry unless a graph launches many at once. Latency is the start on the device minus the start
+of the call on the host; it grows with the host's lead and is no cost by itself. What costs is an
+empty queue: then the device has nothing to go on with once it has ended what it does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.attribution import is_of_graph
+from moeprof.analyzers.launches.queue import empty_ns, queued
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_count, format_ns, format_percent
+
+_BOUNDS_NS = (0, 2_000, 5_000, SHORT_NS, 50_000, 100_000, 1_000_000)
+_CLASSES = ("< 2 us", "2 to 5 us", "5 to 10 us", "10 to 50 us", "50 to 100 us", "0.1 to 1 ms")
+_LONGEST = ">= 1 ms"
+
+SCHEMA = Schema(
+    "launch",
+    (
+        Column("duration", "text", "", "class of kernels: from, and below"),
+        Column("from_ns", "int64", "ns", "the shortest that is in it"),
+        Column("kernels", "float64", "count", f"kernels, {PER_STEP}"),
+        Column("share", "float64", "share", "of all kernels"),
+        Column("per_step_ns", "float64", "ns", f"sum of their durations, {PER_STEP}"),
+        Column("time_share", "float64", "share", "of the durations of all kernels"),
+        Column("graph_share", "float64", "share", "of its kernels, in command buffers"),
+        Column("most_frequent", "text", "", "kernel of it that runs most often", "most often"),
+        Column("most_frequent_kernels", "float64", "count", f"its runs, {PER_STEP}", "times"),
+    ),
+)
+ASKS = "Does launching keep up with the device, and how many kernels are short?"
+
+
+def launch(trace: Trace) -> Analysis:
+    """Kernels of the used steps by duration; how far the host's launches are ahead of them."""
+    view = window(trace)
+    kernels = view.events[view.events["kind"].eq("kernel")]
+    queue = queued(trace)
+    is_used = queue["step"].isin(view.events["step"].unique())
+    table = _table(kernels, view)
+    headline = _headline(trace, kernels, queue, queue[is_used], view)
+    notes = (*_notes(trace, kernels, queue[is_used]), *view.notes)
+    return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes)
+
+
+def _table(kernels: pd.DataFrame, view: Window) -> pd.DataFrame:
+    if kernels.empty:
+        return SCHEMA.frame()
+    lengths = kernels["duration_ns"].to_numpy()
+    at = np.searchsorted(_BOUNDS_NS, lengths, "right") - 1
+    groups = pd.DataFrame(
+        {"at": at, "ns": lengths, "graph": is_of_graph(kernels).to_numpy()}
+    ).groupby("at")
+    counts, sums = groups.size(), groups["ns"].sum()
+    names = kernels["name"].cat.codes.to_numpy()
+    by_name = pd.DataFrame({"at": at, "name": names}).value_counts().reset_index()
+    top = by_name.drop_duplicates("at").set_index("at").reindex(counts.index)
+    return SCHEMA.frame(
+        {
+            "duration": [(*_CLASSES, _LONGEST)[place] for place in counts.index],
+            "from_ns": [_BOUNDS_NS[place] for place in counts.index],
+            "kernels": counts.to_numpy() / view.shares,
+            "share": counts.to_numpy() / len(kernels),
+            "per_step_ns": sums.to_numpy() / view.shares,
+            "time_share": sums.to_numpy() / max(int(lengths.sum()), 1),
+            "graph_share": groups["graph"].mean().to_numpy(dtype="float64"),
+            "most_frequent": np.asarray(kernels["name"].cat.categories)[top["name"].to_numpy()],
+            "most_frequent_kernels": top["count"].to_numpy() / view.shares,
+        }
+    )
+
+
+def _headline(
+    trace: Trace, kernels: pd.DataFrame, queue: pd.DataFrame, used: pd.DataFrame, view: Window
+) -> tuple[Metric, ...]:
+    lengths = kernels["duration_ns"]
+    is_short = lengths < SHORT_NS
+    total_ns = int(lengths.sum())
+    latency = (used["start_ns"] - used["launch_ns"]).to_numpy()
+    lead = {"median": 0.5, "p90": 0.9}
+    return (
+        Metric("kernels_per_step", len(kernels) / view.shares if len(kernels) else None, "count"),
+        Metric("short_kernel_share", float(is_short.mean()) if len(kernels) else None, "share"),
+        Metric(
+            "short_kernel_time_share",
+            int(lengths[is_short].sum()) / total_ns if total_ns else None,
+            "share",
+        ),
+        Metric(
+            "command_buffer_share",
+            float(is_of_graph(kernels).mean()) if len(kernels) else None,
+            "share",
+        ),
+        Metric("launch_calls_per_step", len(used) / view.shares if len(used) else None, "count"),
+        Metric("launch_call_time", _mean_ns(used["call_ns"], view), "ns"),
+        *(
+            Metric(
+                f"launch_latency_{name}",
+                float(np.quantile(latency, part)) if len(used) else None,
+                "ns",
+            )
+            for name, part in lead.items()
+        ),
+        Metric("queue_depth_median", float(used["depth"].median()) if len(used) else None, "count"),
+        Metric("empty_queue_share", _empty_share(trace, queue) if len(used) else None, "share"),
+    )
+
+
+def _mean_ns(lengths: pd.Series, view: Window) -> float | None:
+    return int(lengths.sum()) / view.shares if len(lengths) else None
+
+
+def _empty_share(trace: Trace, queue: pd.DataFrame) -> float | None:
+    segments = device_steps(trace).spans
+    whole = int((segments["end_ns"] - segments["start_ns"]).sum())
+    if not whole:
+        return None
+    return int(empty_ns(queue, segments, trace.meta.hosts).sum()) / whole
+
+
+def _notes(trace: Trace, kernels: pd.DataFrame, used: pd.DataFrame) -> tuple[str, ...]:
+    if kernels.empty:
+        return ("none in this trace: no kernels of a GPU, so no launches",)
+    if used.empty:
+        return (
+            "no launch calls that join the kernels in this trace: latency and queue are not "
+            "known; give the .xplane.pb of a capture with the host tracer on",
+        )
+    notes = []
+    lead = (used["start_ns"] - used["launch_ns"]).to_numpy()
+    early = lead < 0
+    if early.any():
+        notes.append(
+            f"clocks: {format_count(int(early.sum()))} of {format_count(len(lead))} launches "
+            f"({format_percent(float(early.mean()))}) seem to start before their call, by up to "
+            f"{format_ns(int(-lead.min()))}: no latency is surer than that"
+        )
+    ids = kernels["correlation_id"]
+    told = float(ids.ge(0).mean())
+    if told < 1:
+        notes.append(f"{format_percent(1 - told)} of kernels name no launch")
+    return tuple(notes)
+
+
+QUESTION = Question(
+    title="Kernels and their launch",
+    group=Group.DEVICES,
+    place=3,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.HOST_RECORD}),
+    schema=SCHEMA,
+    run=launch,
+)

@@ -1,0 +1,139 @@
+"""Question: what fills a device's memory when the step's program is fullest?
+
+Reads:   modules, buffers, hlo_ops, steps, allocations.
+Returns: one row per kind of tensor and part of the model that is there at the peak, largest first.
+
+The peak is that of one device by the compiler's own plan: arguments + results that reuse none +
+temporary buffers, whose heap is followed from the first to the last instruction. It is exact for
+the program. The allocator's peak, where the profile has it, also holds other programs and arrays
+that live beside the step; memory outside the allocator (NCCL, exchange buffers, the runtime) is in
+neither. Buffers in the host's memory (offloaded state and activations) are no part of the peak:
+they stand beside it.
+"""
+
+from __future__ import annotations
+
+from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of
+from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.pools import device_pools
+from moeprof.analyzers.question import Group, Question
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_bytes
+
+SCHEMA = Schema(
+    "memory",
+    (
+        Column("content", "text", "", "kind of tensor"),
+        Column("component", "text", "", "part of the step that writes it; empty for arguments"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("size_bytes", "int64", "bytes", "on one device, at the program's peak", "at peak"),
+        Column("share", "float64", "share", "of the program's peak"),
+        Column("buffers", "int64", "count", "buffers of it"),
+        Column("largest_bytes", "int64", "bytes", "the largest of them", "largest"),
+        Column("largest_shape", "text", "", "its shape"),
+        Column("largest_op", "text", "", "HLO instruction or argument that it is"),
+        Column("layer_kind", "text", "", "kind of layer"),
+        Column("source", "text", "", "file:line of the user's program"),
+    ),
+)
+ASKS = "What fills a device's memory when the step's program is fullest?"
+NO_PROGRAM = "none in this trace: no program of a step is known"
+NO_BUFFERS = "none in this trace: the profile keeps no account of the buffers of the step's program"
+NO_ALLOCATOR = "allocator: none in this trace, so nothing is measured beside the program's plan"
+_KEYS = ["content", "component", "phase", "layer_kind"]
+
+
+def memory(trace: Trace) -> Analysis:
+    """The step's program at its peak, explained; the other programs' totals as notes."""
+    module = step_module(trace)
+    peak = peak_of(trace, module) if module >= 0 else None
+    if peak is None:
+        why = NO_PROGRAM if module < 0 else NO_BUFFERS
+        notes = (why, *_allocator_notes(trace))
+        return Analysis("memory", ASKS, _headline(trace, None), SCHEMA, SCHEMA.frame(), notes)
+    table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
+    table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
+    shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
+    notes = (*_story(trace, peak), *_others(trace, module), *_allocator_notes(trace))
+    return Analysis("memory", ASKS, _headline(trace, peak), SCHEMA, shown, notes)
+
+
+def _headline(trace: Trace, peak: Peak | None) -> tuple[Metric, ...]:
+    if peak is None:
+        parts: tuple[Metric, ...] = (Metric("program_peak", None, "bytes"),)
+    else:
+        stated = trace.modules[trace.modules["module"].eq(peak.module)].iloc[0]
+        parts = (
+            Metric("program_peak", peak.total_bytes, "bytes"),
+            Metric("argument", int(stated["argument_bytes"]), "bytes"),
+            Metric("temp", int(stated["temp_bytes"]), "bytes"),
+            *_host_metrics(trace, peak.module),
+        )
+    return (*parts, Metric("allocator_peak", _allocator_peak(trace), "bytes"))
+
+
+def _host_metrics(trace: Trace, module: int) -> tuple[Metric, ...]:
+    """What the host holds for one device, where the program keeps anything there."""
+    held = on_host(trace, module)
+    if held is None or not held.total_bytes:
+        return ()
+    return (
+        Metric("host_memory", held.total_bytes, "bytes"),
+        Metric("host_argument", held.argument_bytes, "bytes"),
+        Metric("host_temp", held.temp_bytes, "bytes"),
+    )
+
+
+def _allocator_peak(trace: Trace) -> int | None:
+    """Most bytes in use on any device since its process began; None where no event tells."""
+    pools = device_pools(trace)
+    return int(pools["peak_bytes"].max()) if len(pools) else None
+
+
+def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:
+    name = str(trace.modules[trace.modules["module"].eq(peak.module)]["name"].iloc[0])
+    if not peak.heaps:
+        return (f"program {name}: no temporary buffer has a life that the profile tells",)
+    heap = peak.heaps[0]
+    where = f"point {heap.peak} of {len(heap.live_bytes) - 1}"
+    live = format_bytes(int(heap.live_bytes.max()))
+    return (f"program {name}: its heap is fullest, {live}, at {where}, when {peak.op} is written",)
+
+
+def _others(trace: Trace, module: int) -> tuple[str, ...]:
+    others = trace.modules[trace.modules["module"].ne(module) & trace.modules["executions"].gt(0)]
+    known = others[others["argument_bytes"].ge(0)]
+    if known.empty:
+        return ()
+    totals = known["argument_bytes"] + known["output_bytes"] + known["temp_bytes"]
+    totals = totals - known["alias_bytes"]
+    largest = int(totals.argmax())
+    return (
+        f"{len(known)} other program(s) ran; the largest, {known['name'].iloc[largest]}, needs "
+        f"{format_bytes(int(totals.iloc[largest]))}",
+    )
+
+
+def _allocator_notes(trace: Trace) -> tuple[str, ...]:
+    pools = device_pools(trace)
+    if pools.empty:
+        return (NO_ALLOCATOR,)
+    peaks = pools.groupby(["host", "device"], observed=True)["peak_bytes"].max()
+    return (
+        f"allocator: most in use since the process began, {format_bytes(int(peaks.min()))} to "
+        f"{format_bytes(int(peaks.max()))} over {len(peaks)} device(s)",
+    )
+
+
+QUESTION = Question(
+    title="Memory at the peak",
+    group=Group.MEMORY,
+    place=1,
+    asks=ASKS,
+    needs=frozenset({Need.PROGRAMS}),
+    schema=SCHEMA,
+    run=memory,
+)

@@ -1,0 +1,228 @@
+"""Question: how large is each buffer that tokens are received into, and how much of it is used?
+
+Reads:   events, hlo_ops, buffers, routing, received.
+Returns: one row per op that makes or fills such a buffer.
+
+Dropless dispatch sizes its buffers for the worst case: every token of every rank may come here.
+The sizes are those of the compiled program; the rows really used are known only where the run
+recorded its routing. A buffer row is a token with DeepEP's dispatch and a (token, expert) pair
+with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.buffers.bounds import capped_bytes
+from moeprof.analyzers.buffers.filled import Counts, filled
+from moeprof.analyzers.buffers.live import copies_alive
+from moeprof.analyzers.buffers.roles import BufferUse, of_tokens, uses_of
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.costs.executions import runs_of
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.window import PER_STEP, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+from moeprof.units import format_bytes
+
+SCHEMA = Schema(
+    "receive_buffers",
+    (
+        Column("op", "text", "", "HLO instruction that makes the buffer, or reads it"),
+        Column("role", "text", "", "dispatch, exchange, gather, fan_out or combine"),
+        Column("component", "text", "", "part of the step"),
+        Column("phase", "text", "", "forward, recompute, backward or other"),
+        Column("dtype", "text", "", "element type"),
+        Column("worst_rows", "int64", "rows", "rows that the program makes room for"),
+        Column("width", "int64", "elements", "elements per row"),
+        Column("worst_bytes", "int64", "bytes", "size of the buffer"),
+        Column("calls", "float64", "count", f"times filled, {PER_STEP}"),
+        Column("used_rows", "float64", "rows", "rows that held data, mean; none if not recorded"),
+        Column("most_used_rows", "float64", "rows", "the same for the fullest rank and layer"),
+        Column("used_bytes", "float64", "bytes", "used rows × width; none if not recorded"),
+        Column("utilisation", "float64", "ratio", "used rows / worst rows; none if not recorded"),
+        Column(
+            "balanced_rows", "float64", "rows", "rows if all ranks received the same", "balanced"
+        ),
+        Column("balanced_bytes", "float64", "bytes", "balanced rows × width"),
+        Column("copies_alive", "float64", "count", "most buffers of this size alive at once"),
+        Column("alive_bytes", "float64", "bytes", "size of these together"),
+        Column(
+            "cap_saves_bytes",
+            "float64",
+            "bytes",
+            "at most saved by a cap at what the fullest rank used in the recorded steps; none if "
+            "that or the copies alive are not known",
+        ),
+        Column("allocation", "int64", "", "compiler's allocation it lies in; -1 where not stated"),
+        Column("source", "text", "", "file:line of the user's program"),
+    ),
+)
+ASKS = "How large are the receive buffers, and how much of them is used?"
+
+
+@once  # hints ask again
+def receive_buffers(trace: Trace) -> Analysis:
+    """Worst-case size, and use where recorded, of every receive buffer in the programs that ran."""
+    view = window(trace)
+    uses = uses_of(trace)
+    calls = _calls(trace) / view.shares
+    found, told = filled(trace)
+    notes = [*told, *view.notes]
+    rows = []
+    for use, counts, is_kept in zip(uses, found.of(uses), of_tokens(uses), strict=True):
+        if is_kept:
+            copies = copies_alive(trace.buffers, use)
+            row = {
+                **_size(use),
+                **_use(use, counts),
+                "calls": float(calls.get((use.module, use.op), 0.0)),
+                "allocation": _allocation(trace.buffers, use),
+                "copies_alive": np.nan if copies is None else float(copies),
+            }
+            rows.append({**row, **_kept(row)})
+    table = SCHEMA.frame(rows).sort_values(["worst_bytes", "op"], ascending=[False, True])
+    table = table.reset_index(drop=True)
+    if len(rows) < len(uses):
+        notes.append(f"{len(uses) - len(rows)} small exchange(s) (counts, weights) left out")
+    notes += _caps(table)
+    schema = view.stated(SCHEMA)
+    return Analysis("receive_buffers", ASKS, _headline(table), schema, table, tuple(notes))
+
+
+def _calls(trace: Trace) -> pd.Series:
+    """Calls of each (module, op): an exchange may be several pieces, another op what its runs are.
+
+    What stands in a fusion counts as the fusion, whichever of the two names the profile says.
+    """
+    exchanges = calls_of(trace)
+    names = pd.DataFrame(
+        [(site.module, site.op) for site in exchanges.sites], columns=["module", "op"]
+    )
+    made = exchanges.table.join(names, on="site").groupby(["module", "op"]).size()
+    runs = runs_of(trace)
+    programs = programs_of(trace)
+    wholes = [
+        programs[int(module)].whole(programs[int(module)].ops[str(op)]).name
+        for module, op in zip(runs["module"], runs["op"], strict=True)
+    ]
+    others = runs.assign(op=wholes).groupby(["module", "op"])["runs"].sum()
+    return made.combine_first(others)
+
+
+def _size(use: BufferUse) -> dict[str, object]:
+    return {
+        "op": use.op,
+        "role": use.role,
+        "component": use.component,
+        "phase": use.phase,
+        "dtype": use.dtype,
+        "worst_rows": use.rows,
+        "width": use.width,
+        "worst_bytes": use.size_bytes,
+        "source": use.source,
+    }
+
+
+def _use(use: BufferUse, counts: Counts) -> dict[str, object]:
+    """Used rows, where they were recorded and the buffer can have held them.
+
+    On the way back a rank receives what it sent: over all ranks that is the mean of what was
+    dispatched, while the fullest rank is not known; nor is it where the counts are means over
+    exchange groups. A gather brings rows nobody here asked for.
+    """
+    rows = counts.values
+    known = counts.fit(use)
+    is_way_back = use.role == "exchange" and use.component == "combine"
+    is_most_known = known and not is_way_back and not counts.is_mean
+    mean = float(rows.mean()) if known else np.nan
+    row_bytes = use.size_bytes / use.rows if use.rows else np.nan
+    return {
+        "used_rows": mean,
+        "most_used_rows": float(rows.max()) if is_most_known else np.nan,
+        "used_bytes": mean * row_bytes,
+        "utilisation": mean / use.rows if use.rows else np.nan,
+        "balanced_rows": _balanced_rows(use, mean),
+    }
+
+
+def _balanced_rows(use: BufferUse, mean: float) -> float:
+    """The mean of what ranks received, where recorded: with balance all receive that.
+
+    A ragged exchange sends from a buffer of T · K rows, and brings back as many into one.
+    """
+    if pd.notna(mean) or use.sent_rows < 0:
+        return mean
+    return float(min(use.sent_rows, use.rows))
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by rows and copies; NaN stays that."""
+    row_bytes = row["worst_bytes"] / row["worst_rows"] if row["worst_rows"] else np.nan
+    alive = row["copies_alive"] * row["worst_bytes"]
+    return {
+        "balanced_bytes": row["balanced_rows"] * row_bytes,
+        "alive_bytes": alive,
+        "cap_saves_bytes": alive - row["copies_alive"] * row["most_used_rows"] * row_bytes,
+    }
+
+
+CAPS = (1.25, 2.0)
+"""Factors over balanced rows for which the saving is told: MaxText's usual one, and a wide one."""
+
+
+def _caps(table: pd.DataFrame) -> list[str]:
+    """What a cap would save of the largest buffer whose balanced rows are known."""
+    known = table[table["balanced_bytes"].lt(table["worst_bytes"]) & table["copies_alive"].gt(0)]
+    if known.empty:
+        return []
+    row = known.iloc[0]
+    worst, balanced, copies = (
+        float(row[name]) for name in ("worst_bytes", "balanced_bytes", "copies_alive")
+    )
+    saved = ", ".join(
+        f"at {factor:g} × {format_bytes(copies * (worst - capped_bytes(balanced, worst, factor)))}"
+        for factor in CAPS
+    )
+    return [
+        f"{row['op']}: {copies:.0f} buffer(s) of {format_bytes(worst)} alive at once; a cap over "
+        f"the balanced {format_bytes(balanced)} would save at most {saved}, and drop rows beyond it"
+    ]
+
+
+def _allocation(buffers: pd.DataFrame, use: BufferUse) -> int:
+    found = buffers[(buffers["module"] == use.module) & (buffers["op"] == use.buffer_op)]
+    if found.empty:
+        return -1
+    return int(found.sort_values("size_bytes")["allocation"].iloc[-1])
+
+
+def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    known = table[table["utilisation"].notna()]
+    used = known["used_bytes"].sum() / known["worst_bytes"].sum() if len(known) else None
+    largest = table["worst_bytes"].max() if len(table) else None
+    alive = table["alive_bytes"].max() if len(table) else np.nan
+    return (
+        Metric("buffers", len(table), "count"),
+        Metric("largest_buffer", int(largest) if largest is not None else None, "bytes"),
+        Metric("utilisation", float(used) if used is not None else None, "share"),
+        Metric("largest_alive", int(alive) if pd.notna(alive) else None, "bytes"),
+    )
+
+
+QUESTION = Question(
+    title="Receive buffers",
+    group=Group.MEMORY,
+    place=2,
+    asks=ASKS,
+    needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN}),
+    schema=SCHEMA,
+    run=receive_buffers,
+)

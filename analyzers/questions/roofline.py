@@ -1,0 +1,262 @@
+"""Question: how close does each op come to what the device can do, and what bounds it?
+
+Reads:   events, hlo_ops, steps, devices.
+Returns: one row per component, then one per op of the largest, the most expensive first.
+
+An op's FLOPs are those of its matrix products, convolutions and attention, once per execution
+however many kernels it takes; its bytes are operands and results once, at the least. Of the
+experts' grouped products both are those of the rows that held tokens, as no others are multiplied:
+not known where the run recorded no routing. Intensity is FLOPs / bytes. Its time on an ideal device
+is max(FLOPs / peak of the operands' element type, bytes / memory bandwidth), whichever is larger
+bounds it; achieved rates are by its self time.
+
+MFU is model FLOPs per step ÷ (step time × peak in bf16). Model FLOPs are those of products that the
+forward and backward pass ask for: recomputed ones are left out, as is Q·Kᵀ that a library's
+attention computes again on its way back; of a causal mask half counts where a library's call states
+the mask, and what a dense product spends on other experts' rows is left out. HFU counts all FLOPs
+that run. Both are per device and over the whole step, idle time too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.attribution import classes_of, sure_rows
+from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
+from moeprof.analyzers.costs.table import costs_of
+from moeprof.analyzers.hardware import hardware_in
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.specs.hardware import HardwareSpec
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+from moeprof.units import format_percent
+
+SCHEMA = Schema(
+    "roofline",
+    (
+        Column("component", "text", "", "part of the step"),
+        Column("op", "text", "", "HLO instruction; empty for a whole component"),
+        Column("phase", "text", "", "forward, recompute, backward or other; empty for a component"),
+        Column("kind", "text", "", "what is computed; empty for a component"),
+        Column("dtype", "text", "", "element type of the operands; empty where none is multiplied"),
+        Column("per_step_ns", "float64", "ns", f"self time, {PER_STEP}"),
+        Column("calls", "float64", "count", f"executions, {PER_STEP}"),
+        Column("flops", "float64", "FLOP", f"matrix FLOPs, {PER_STEP}"),
+        Column("bytes", "float64", "bytes", f"memory traffic at the least, {PER_STEP}"),
+        Column("intensity", "float64", "FLOP/byte", "FLOPs by bytes"),
+        Column("tflop_per_s", "float64", "TFLOP/s", "achieved", "TFLOP/s"),
+        Column("tb_per_s", "float64", "TB/s", "achieved, at the least", "TB/s"),
+        Column("bound", "text", "", "compute or memory, by the roofline; empty where not known"),
+        Column("compute_share", "float64", "share", "of the peak of its element type"),
+        Column("memory_share", "float64", "share", "of memory bandwidth; caches may give more"),
+        Column("roofline_ns", "float64", "ns", f"time at the roofline, {PER_STEP}"),
+        Column("module", "int64", "", "program id; -1 for a component"),
+    ),
+)
+ASKS = "How close does each op come to what the device can do?"
+MOST_ROWS = 50
+_LEAST_COVERED = 0.99
+"""No sum of FLOPs over the step where ops of more time than the rest might multiply anything."""
+
+
+def roofline(trace: Trace) -> Analysis:
+    """Components and the `MOST_ROWS` most expensive ops of the used steps against the roofline."""
+    view, spec = window(trace), hardware_in(trace)
+    ops = ops_by_time(trace)
+    parts = _with_rates(_components(ops), spec)
+    shown = pd.concat([parts, ops.head(MOST_ROWS)], ignore_index=True)
+    schema = view.stated(SCHEMA)
+    table = schema.frame({name: shown[name] for name in schema.names})
+    asked = model_flops(trace)
+    headline = _headline(trace, view, ops, asked, spec)
+    return Analysis(
+        "roofline", ASKS, headline, schema, table, _notes(trace, ops, spec, view, asked)
+    )
+
+
+@once  # the drawing asks again
+def ops_by_time(trace: Trace) -> pd.DataFrame:
+    """Every op of the used steps with the columns of `SCHEMA`, the most expensive first."""
+    view, spec = window(trace), hardware_in(trace)
+    return _with_rates(_measured(trace, costs_that_run(trace), view, spec), spec)
+
+
+def _measured(
+    trace: Trace, costs: pd.DataFrame, view: Window, spec: HardwareSpec | None
+) -> pd.DataFrame:
+    """Costs per device and step, and the time at the roofline of each op."""
+    peaks = {d: spec.flops_per_s(d) if spec else None for d in costs["dtype"].unique()}
+    sent = classes_of(trace)
+    sent = sent[sent["is_collective"]][["module", "op"]].assign(is_sent=True)
+    counted = costs_of(trace)
+    counted = counted[["module", "op"]].assign(
+        is_counted=counted["flops"].notna(),
+        is_sized=counted["bytes"].notna() | counted["flops"].isna(),
+    )
+    table = costs.merge(sent, how="left").merge(counted, how="left")
+    table = table.assign(
+        is_sent=table["is_sent"].eq(True) | table["kind"].eq("exchange"),
+        per_step_ns=costs["self_ns"] / view.shares,
+        calls=costs["runs"] / view.shares,
+        flops=costs["flops"] * costs["runs"] / view.shares,
+        bytes=costs["bytes"] * costs["runs"] / view.shares,
+        peak=costs["dtype"].map(peaks).astype("float64"),
+    )
+    computing = (table["flops"] / table["peak"]).where(table["flops"] != 0, 0.0) * 1e9
+    moving = table["bytes"] / (spec.hbm_bytes_per_s if spec else np.nan) * 1e9
+    is_known = computing.notna() & moving.notna()
+    longer = computing.where(computing > moving, moving)
+    # what crosses a link is bound by that, of which the memory's bandwidth says nothing
+    is_sent = table["is_sent"]
+    table["roofline_ns"] = longer.where(is_known & ~is_sent)
+    table["bound"] = np.where(computing > moving, "compute", "memory")
+    is_told = is_known & longer.gt(0) & ~is_sent
+    table["bound"] = table["bound"].where(is_told, "")
+    return table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
+
+
+def _components(ops: pd.DataFrame) -> pd.DataFrame:
+    """Sums by component; a sum is not known where one of its ops is not."""
+    names = ["per_step_ns", "calls", "flops", "bytes", "roofline_ns"]
+    by_part = ops.groupby("component", sort=False)
+    sums = by_part[names].sum().assign(is_sent=by_part["is_sent"].any())
+    for name in ("flops", "bytes", "roofline_ns"):
+        is_unknown = ops[name].isna().groupby(ops["component"]).any()
+        sums[name] = sums[name].where(~is_unknown)
+    parts = sums.sort_values("per_step_ns", ascending=False).reset_index()
+    kinds = ops[ops["dtype"] != ""].groupby("component")["dtype"].unique()
+    dtypes = parts["component"].map(kinds)
+    parts["dtype"] = [d[0] if np.ndim(d) and len(d) == 1 else "" for d in dtypes]
+    peaks = ops.drop_duplicates("dtype").set_index("dtype")["peak"]
+    parts["peak"] = parts["dtype"].map(peaks).astype("float64")
+    return parts.assign(op="", phase="", kind="", bound="", module=-1)
+
+
+def _with_rates(table: pd.DataFrame, spec: HardwareSpec | None) -> pd.DataFrame:
+    seconds = table["per_step_ns"].where(table["per_step_ns"] > 0) / 1e9
+    flops = table["flops"].where(table["flops"] != 0)
+    memory = spec.hbm_bytes_per_s if spec else np.nan
+    return table.assign(
+        intensity=table["flops"] / table["bytes"].where(table["bytes"] > 0),
+        tflop_per_s=flops / seconds / 1e12,
+        tb_per_s=table["bytes"] / seconds / 1e12,
+        compute_share=flops / seconds / table["peak"],
+        memory_share=(table["bytes"] / seconds / memory).where(table["is_sent"].eq(False)),
+    )
+
+
+def _headline(
+    trace: Trace, view: Window, ops: pd.DataFrame, asked: ModelFlops, spec: HardwareSpec | None
+) -> tuple[Metric, ...]:
+    covered = _covered(view, ops)
+    is_covered = covered is not None and covered >= _LEAST_COVERED
+    run = _known(ops["flops"].sum(skipna=False)) if is_covered else None
+    most = _known(asked.flops / view.shares) if is_covered else None
+    model = most if asked.is_exact else None
+    used = trace.steps[trace.steps["used"]]
+    seconds = float(used["duration_ns"].mean()) / 1e9 if view.steps else None
+    possible = seconds * spec.bf16_flops_per_s if seconds and spec else None
+    is_here = ops["bound"].ne("") | (ops["bytes"].gt(0) | ~ops["is_sized"]) & ~ops["is_sent"]
+    is_whole = is_covered and is_here.any()
+    at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_whole else None
+    return (
+        Metric("model_flops", model, "FLOP"),
+        Metric("model_flops_at_most", most, "FLOP"),
+        Metric("hardware_flops", run, "FLOP"),
+        Metric("mfu", _share(model, possible), "share"),
+        Metric("mfu_at_most", _share(most, possible), "share"),
+        Metric("hfu", _share(run, possible), "share"),
+        Metric("roofline_time", at_best, "ns"),
+        Metric("covered_share", covered, "share"),
+        Metric("hardware", spec.key if spec else None, ""),
+    )
+
+
+def _covered(view: Window, ops: pd.DataFrame) -> float | None:
+    """The part of ops whose FLOPs are known, of the time that may have any; None without work.
+
+    Copies and memory sets of no known op have none.
+    """
+    events = view.events
+    is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
+    whole = int(events["self_ns"][~is_moved].sum())
+    known = float(ops["per_step_ns"][ops["is_counted"]].sum()) * view.shares
+    return min(known / whole, 1.0) if whole else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _notes(
+    trace: Trace,
+    ops: pd.DataFrame,
+    spec: HardwareSpec | None,
+    view: Window,
+    asked: ModelFlops,
+) -> tuple[str, ...]:
+    if ops.empty:
+        return ("none in this trace: no device work whose program is known", *view.notes)
+    notes = [
+        "FLOPs are those of products, convolutions and attention, per device and step; model FLOPs "
+        "leave out what is recomputed, hardware FLOPs count all that runs"
+    ]
+    covered = _covered(view, ops)
+    if covered is not None and covered < _LEAST_COVERED:
+        notes.append(
+            f"FLOPs are known for ops of {format_percent(covered)} of the time: too few for a sum "
+            "over the step"
+        )
+    if not asked.is_exact:
+        is_told = len(trace.routing) or len(trace.received)
+        why = "is not known of these" if is_told else "was not recorded (moeprof.routing)"
+        notes.append(
+            "MFU is not known: the experts' products make room for more rows than tokens chose, "
+            f"and how many did {why}, or a capacity cut them off; mfu_at_most counts every row"
+        )
+    if spec is None:
+        notes.append(
+            "the profile names no device that is known: no share of a peak; name one with "
+            "--hardware (`moeprof hardware` lists them)"
+        )
+    else:
+        notes.append(f"peaks of {spec.name}: {spec.source} (confidence {spec.confidence})")
+    unread = ops[ops["flops"].isna()]
+    if len(unread):
+        notes.append(
+            f"{len(unread)} op(s) whose FLOPs nothing states, as {unread['op'].iloc[0]}: no sum of "
+            "FLOPs over the step"
+        )
+    peakless = ops[ops["peak"].isna() & ops["flops"].gt(0)]
+    if spec is not None and len(peakless):
+        kinds = ", ".join(sorted(peakless["dtype"].unique()))
+        notes.append(
+            f"no peak is stated for {kinds}: {len(peakless)} op(s) have no share and no bound, and "
+            "the step no roofline time"
+        )
+    if ops["kind"].eq("causal attention").any():
+        notes.append("attention under a causal mask: half of its products counts")
+    if (ops["kind"].eq("gemm") & ops["component"].eq("attention")).any():
+        notes.append("attention written as products counts whole: it computes what it masks")
+    if spec is not None and ops["memory_share"].gt(1).any():
+        notes.append("a memory share above 100 % is data that the caches gave")
+    return (*notes, *view.notes)
+
+
+QUESTION = Question(
+    title="Roofline",
+    group=Group.DEVICES,
+    place=1,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.NESTING}),
+    schema=SCHEMA,
+    run=roofline,
+)

@@ -1,0 +1,242 @@
+"""Question: how long does a training step take?
+
+Reads:   steps, executions, events, devices, modules, launches, host_events.
+Returns: one row per step found, the dropped ones with the reason.
+
+A step lasts from the first start to the last end of its device work, over all devices. What sets
+the throughput is the interval, from the start of a step to the start of the next: it holds what
+lies between steps too. The mean interval is that of all devices, each by its host's clock: last
+start less first start, over their number less one, as long as no step between them is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.account import (
+    PARTS,
+    account_of,
+    interval_by_step,
+    intervals_of,
+)
+from moeprof.analyzers.activity.other_programs import other_programs
+from moeprof.analyzers.activity.outside import OUTSIDE, RecordedWork, recorded_work
+from moeprof.analyzers.activity.rounds import period, steps_in_a_row
+from moeprof.analyzers.gaps.between import idle_between
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.window import busy_ns, spans_of_steps, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.clock import is_comparable
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_count, format_ns, format_percent
+
+SCHEMA = Schema(
+    "step_time",
+    (
+        Column("step", "int64", "", "step, as the script or the trace numbers it"),
+        Column("start_ns", "int64", "ns", "start, since the capture began"),
+        Column("duration_ns", "int64", "ns", "first start to last end of its device work"),
+        Column(
+            "interval_ns",
+            "float64",
+            "ns",
+            "start to the next used step's start, slowest host; none for the last",
+        ),
+        Column("busy_share", "float64", "share", "of it, the part in which a device works, mean"),
+        Column("used", "bool", "", "whether figures are taken from it"),
+        Column("reason", "text", "", "why it is not used"),
+        Column("other_programs", "text", "", "what runs between it and the next, longest first"),
+    ),
+)
+ASKS = "How long does a training step take?"
+_FEW = 3
+_MOST_PLACES = 4
+_WORTH = 0.01
+"""Share of the mean interval from which on a program is worth a note on its rounds."""
+
+
+def step_time(trace: Trace) -> Analysis:
+    """Durations of all steps found; the headline is taken from the used ones."""
+    table = _table(trace)
+    used = table[table["used"]]
+    durations = used["duration_ns"]
+    known = len(used) > 0
+    recorded = recorded_work(trace)
+    headline = (
+        Metric("step_time_median", float(durations.median()) if known else None, "ns"),
+        Metric("step_time_min", int(durations.min()) if known else None, "ns"),
+        Metric("step_time_max", int(durations.max()) if known else None, "ns"),
+        Metric("interval_median", _median(used["interval_ns"]), "ns"),
+        Metric("busy_share", _median(used["busy_share"]), "share"),
+        Metric("steps_used", len(used), "count"),
+        Metric("steps_dropped", len(table) - len(used), "count"),
+        *_of_intervals(trace, used),
+        *_of_outside(trace, recorded),
+    )
+    notes = (*_notes(trace), *_notes_on_intervals(trace, used), *_notes_on_outside(trace, recorded))
+    return Analysis("step_time", ASKS, headline, SCHEMA, table, notes)
+
+
+def _table(trace: Trace) -> pd.DataFrame:
+    steps = trace.steps
+    busy = (
+        busy_ns(trace.events, spans_of_steps(trace))
+        .reindex(steps["step"])
+        .to_numpy(dtype="float64")
+    )
+    whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
+    share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
+    others: dict[int, list[str]] = {}
+    between = other_programs(trace)
+    for step, program in zip(between["step"].tolist(), between["program"].tolist(), strict=True):
+        others.setdefault(step, []).append(program)
+    return SCHEMA.check(
+        steps.assign(
+            interval_ns=steps["step"].map(interval_by_step(trace)).astype("float64"),
+            busy_share=share,
+            other_programs=pd.Series(
+                [", ".join(others.get(step, ())) for step in steps["step"].tolist()],
+                index=steps.index,
+                dtype="str",
+            ),
+        )
+    )
+
+
+def _of_intervals(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
+    """The mean interval and the parts that add up to it; none where no step has a next one."""
+    table = intervals_of(account_of(trace))
+    known = len(table) > 0
+    mean = {part: table[f"{part}_ns"].mean() for part in ("interval", *PARTS)}
+    in_step = [Metric(f"interval_{p}", _plain(mean[p]), "ns") for p in PARTS[:4]]
+    between = [Metric(part, _plain(mean[part]), "ns") for part in PARTS[4:]]
+    shares = [
+        Metric(f"{part}_share", _plain(mean[part] / mean["interval"]), "share")
+        for part in PARTS[4:]
+        if not known or mean["interval"]
+    ]
+    causes = idle_between(trace)["cause"]
+    return (
+        Metric("interval_mean", _plain(mean["interval"]), "ns"),
+        Metric("interval_min", _plain(used["interval_ns"].min()), "ns"),
+        Metric("interval_max", _plain(used["interval_ns"].max()), "ns"),
+        Metric("intervals", int(used["interval_ns"].notna().sum()), "count"),
+        *in_step,
+        *between,
+        *shares,
+        Metric("between_idle_cause", str(causes.iloc[0]) if len(causes) else None, ""),
+    )
+
+
+def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ...]:
+    """Work of no step, mean over devices; none where there is no step that it could be outside."""
+    names = ("outside_time", "outside_share", "outside_pieces", "outside_programs")
+    units = ("ns", "share", "count", "")
+    values: tuple[float | str | None, ...] = (None,) * 4
+    if recorded is not None:
+        devices = max(trace.meta.devices, 1)
+        programs = dict.fromkeys(recorded.outside["program"])
+        values = (
+            recorded.outside_ns / devices,
+            recorded.outside_share,
+            int(recorded.outside["pieces"].sum()) / devices,
+            ", ".join(programs) or None,
+        )
+    return tuple(Metric(*metric) for metric in zip(names, values, units, strict=True))
+
+
+def _plain(value: float) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _median(values: pd.Series) -> float | None:
+    return float(values.median()) if values.notna().any() else None
+
+
+def _notes(trace: Trace) -> tuple[str, ...]:
+    notes = []
+    if not is_comparable(trace.meta):
+        notes.append("clocks of hosts are not aligned: a step lasts as long as on its slowest host")
+    if trace.meta.platform == "cpu":
+        notes.append("virtual CPU devices share the machine's cores: the time is this machine's")
+    return tuple(notes)
+
+
+def _notes_on_intervals(trace: Trace, used: pd.DataFrame) -> list[str]:
+    """Why an interval is not known, what devices wait for between steps, and what runs there."""
+    if used.empty:
+        return []
+    notes = []
+    unknown = int(used["interval_ns"].isna().sum()) - 1
+    if used["interval_ns"].isna().all():
+        notes.append("no interval is known: no step that is used has a used one right after it")
+    elif unknown > 0:
+        notes.append(
+            f"{format_count(unknown)} interval{'s are' if unknown > 1 else ' is'} not known: the "
+            "next step is left out or its number is missing"
+        )
+    idle = idle_between(trace)
+    if len(idle):
+        each = zip(idle["cause"].tolist(), idle["per_interval_ns"].tolist(), strict=True)
+        told = ", ".join(f"{cause} {format_ns(ns)}" for cause, ns in each)
+        notes.append(f"idle between steps, mean of an interval: {told}")
+    return notes + _note_on_rounds(trace, used)
+
+
+def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
+    """The mean over whole rounds, where a program runs once in several steps at equal distance."""
+    others = other_programs(trace)
+    worth_ns = _WORTH * float(used["interval_ns"].mean())
+    steps = steps_in_a_row(trace)
+    lengths = used.set_index("step")["interval_ns"].reindex(steps).to_numpy()
+    notes = []
+    for program, mine in others[others["per_device_ns"] >= worth_ns].groupby("program"):
+        places = np.flatnonzero(np.isin(steps, mine["step"]))
+        distance = period(places, len(steps))
+        if distance > 1:
+            whole = lengths[places[0] + 1 : places[-1] + 1]
+            notes.append(
+                f"{program} runs once in {distance} steps: over {len(places) - 1} whole rounds "
+                f"the mean interval is {format_ns(float(whole.mean()))}"
+            )
+    return notes
+
+
+def _pieces(count: float) -> str:
+    return f"{format_count(round(count))} piece{'' if round(count) == 1 else 's'}"
+
+
+def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
+    """Every program whose work is in no step, how much of it there is, and where."""
+    if recorded is None or not recorded.outside_ns:
+        return []
+    devices = max(trace.meta.devices, 1)
+    listed = recorded.outside.head(_MOST_PLACES)
+    told = [
+        f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces / devices)} {place}"
+        for program, place, pieces, self_ns in zip(
+            *(listed[name].tolist() for name in OUTSIDE.names), strict=True
+        )
+    ]
+    left = len(recorded.outside) - _MOST_PLACES
+    more = f"; and {left} more" if left > 0 else ""
+    return [
+        f"outside of every step: {format_percent(recorded.outside_share)} of device time, "
+        f"{format_ns(recorded.outside_ns / devices)} per device: {'; '.join(told)}{more}"
+    ]
+
+
+QUESTION = Question(
+    title="Step time",
+    group=Group.TIME,
+    place=1,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.DEVICE_CLOCKS, Need.WHOLE_STEPS, Need.INTERVALS}),
+    schema=SCHEMA,
+    run=step_time,
+    good_laws=("profiling_cost", "device_state"),
+    on_first_screen=("steps_used", "steps_dropped"),
+)

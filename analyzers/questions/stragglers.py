@@ -1,0 +1,196 @@
+"""Question: which rank do the others wait for, how much of the step, and is it always the same?
+
+Reads:   events, hlo_ops, devices, steps.
+Returns: one row per rank, the most waited-for first.
+
+In each call of a collective the rank that starts last is charged with the mean time that the
+others of its group had waited by then. The figures of a step are sums over its calls. Beside that
+stands what the rank does more than the others, as that may be why it is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from moeprof.analyzers.activity.more_work import more_work
+from moeprof.analyzers.activity.spans import step_spans
+from moeprof.analyzers.communication.calls import calls_of
+from moeprof.analyzers.communication.carried import AXES, carried_by_site
+from moeprof.analyzers.communication.members import names_of_ranks
+from moeprof.analyzers.communication.notes import NONE, clock_notes
+from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.question import Group, Question
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+from moeprof.units import format_ns, format_percent
+
+SCHEMA = Schema(
+    "stragglers",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("waited_for_ns", "float64", "ns", "others wait for it, mean over used steps"),
+        Column(
+            "waited_for_share",
+            "float64",
+            "share",
+            "that against the step without this waiting: by how much the rank lengthens the step",
+        ),
+        Column("waits_ns", "float64", "ns", "it waits for others, mean over used steps"),
+        Column("worst_steps", "int64", "count", "used steps in which it is the most waited-for"),
+        Column("last_share", "float64", "share", "calls in which it comes last"),
+        Column("mostly", "text", "", "what those collectives carry in which it is waited for most"),
+        Column("host", "text", "", "host of the device"),
+        Column("device", "int64", "", "ordinal of the device on its host"),
+        Column("more_op", "text", "", "the op that it runs longest beyond the other ranks' median"),
+        Column("more_ns", "float64", "ns", "by how much, per used step; waits are left out"),
+        Column("more_component", "text", "", "part of the step that op belongs to"),
+        Column("more_source", "text", "", "file:line of that op in the user's program"),
+        Column("all_more_ns", "float64", "ns", "all its ops beyond that median, per used step"),
+    ),
+)
+ASKS = "Which rank do the others wait for?"
+NOTICEABLE = 0.01
+"""Below this share of the step nobody is called a straggler."""
+FIXED = 2 / 3
+"""A straggler is fixed if it is the worst rank in at least this share of the steps."""
+
+
+@once  # hints ask again
+def stragglers(trace: Trace) -> Analysis:
+    """Ranks by the time that others wait for them, and whether one is so in most steps."""
+    calls = calls_of(trace)
+    waits = waits_in_steps(trace)
+    known = waits[waits["wait_ns"].notna()]
+    if known.empty:
+        said = clock_notes(trace, waits) if len(waits) else (NONE,)
+        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said)
+    by_step = waited_for_by_step(known)
+    by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
+    table = _table(trace, waits, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
+    table = table.merge(more_work(trace), how="left", on="rank")
+    texts = dict.fromkeys(("mostly", "more_op", "more_component", "more_source"), "")
+    table = SCHEMA.check(table.fillna(texts).astype(dict.fromkeys(texts, "str")))
+    names = names_of_ranks(trace)
+    verdict, notes = _verdict(table, known["step"].nunique(), names)
+    headline = (
+        Metric("straggler", verdict, ""),
+        Metric("waited_for", float(table["waited_for_ns"].iloc[0]), "ns"),
+        Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
+    )
+    told = _kinds_told(by_kind, known["step"].nunique(), names) if notes else ()
+    said = (*notes, *told, *clock_notes(trace, waits), _HIDDEN)
+    return Analysis("stragglers", ASKS, headline, SCHEMA, table, said)
+
+
+_HIDDEN = "waiting under compute on another stream counts too, though it may cost no time"
+
+
+def waited_for_by_step(known: pd.DataFrame) -> pd.DataFrame:
+    """Nanoseconds that others waited for each rank; rows are ranks, columns steps."""
+    late = known[known["last_rank"] != -1]
+    others = late[late["rank"] != late["last_rank"]]
+    by_call = others.groupby(["step", "site", "group", "call", "last_rank"])["wait_ns"].mean()
+    sums = by_call.groupby(["last_rank", "step"]).sum().unstack("step")
+    ranks, steps = sorted(known["rank"].unique()), sorted(known["step"].unique())
+    return sums.reindex(index=ranks, columns=steps).fillna(0.0)
+
+
+def _table(
+    trace: Trace, waits: pd.DataFrame, known: pd.DataFrame, by_step: pd.DataFrame
+) -> pd.DataFrame:
+    """One row per rank that takes part; NaN where no wait of its groups is known."""
+    steps = len(by_step.columns)
+    spans = step_spans(trace)
+    step_ns = float((spans["end_ns"] - spans["start_ns"]).groupby(spans["step"]).max().mean())
+    waited_for = by_step.mean(axis="columns")
+    worst = by_step.idxmax(axis="index")[by_step.max(axis="index") > 0]
+    by_rank = known.groupby("rank")
+    last = known["last_rank"].eq(known["rank"]).groupby(known["rank"]).mean()
+    table = pd.DataFrame(
+        {
+            "waited_for_ns": waited_for,
+            "waited_for_share": waited_for / (step_ns - waited_for).where(step_ns > waited_for),
+            "waits_ns": by_rank["wait_ns"].sum() / steps,
+            "worst_steps": worst.value_counts().reindex(by_step.index, fill_value=0),
+            "last_share": last,
+        }
+    )
+    everyone = sorted(waits["rank"][waits["group"].ge(0)].unique())
+    table = table.reindex(everyone).fillna({"worst_steps": 0})
+    table = table.rename_axis("rank").reset_index().merge(trace.devices, on="rank")
+    order = table.sort_values(["waited_for_ns", "rank"], ascending=[False, True], ignore_index=True)
+    return order.astype({"worst_steps": "int64", "waited_for_ns": "float64"})
+
+
+def _by_kind(known: pd.DataFrame, kinds: pd.Series) -> pd.DataFrame:
+    """Rows (kind, rank, waited_ns, calls, of): waited for, over all used steps, and how often last.
+
+    ``of`` counts the calls of the kind that have a last rank.
+    """
+    late = known[known["last_rank"] != -1]
+    late = late.assign(kind=late["site"].map(kinds))
+    others = late[late["rank"] != late["last_rank"]]
+    keys = ["kind", "step", "site", "group", "call", "last_rank"]
+    by_call = others.groupby(keys)["wait_ns"].mean().reset_index()
+    table = by_call.groupby(["kind", "last_rank"])["wait_ns"].agg(["sum", "size"]).reset_index()
+    table.columns = pd.Index(["kind", "rank", "waited_ns", "calls"])
+    return table.assign(of=table.groupby("kind")["calls"].transform("sum"))
+
+
+def _mostly(by_kind: pd.DataFrame) -> pd.DataFrame:
+    """Rows (rank, mostly): the kind in which each rank is waited for longest."""
+    longest = by_kind.sort_values("waited_ns", ascending=False).drop_duplicates("rank")
+    return longest[["rank", "kind"]].rename(columns={"kind": "mostly"})
+
+
+def _kinds_told(by_kind: pd.DataFrame, steps: int, names: Mapping[int, str]) -> tuple[str, ...]:
+    """The rank that is waited for most, by what is carried."""
+    first = by_kind.sort_values("waited_ns", ascending=False).drop_duplicates("kind")
+    columns = (first[name].tolist() for name in ("kind", "rank", "waited_ns", "calls", "of"))
+    return tuple(
+        f"{kind} ({AXES[kind]}): {names[rank]} is waited for most, {format_ns(waited / steps)} per "
+        f"step; last in {calls} of {of} calls"
+        for kind, rank, waited, calls, of in zip(*columns, strict=True)
+        if kind in AXES and waited > 0
+    )
+
+
+def _verdict(
+    table: pd.DataFrame, steps: int, names: Mapping[int, str]
+) -> tuple[str, tuple[str, ...]]:
+    """The straggler in words, and what must be said beside it."""
+    first = table.iloc[0]
+    rank, share = names[int(first["rank"])], float(first["waited_for_share"])
+    largest = float(table["waited_for_share"].sum())
+    if not largest >= NOTICEABLE:
+        return "none: ranks arrive together", ()
+    worst = int(table["worst_steps"].max())
+    if steps > 1 and int(first["worst_steps"]) < FIXED * steps:
+        lead = f"the most waited-for rank changes: none is it in more than {worst} of {steps} steps"
+        if worst >= FIXED * steps:
+            often = table["rank"].iloc[int(table["worst_steps"].argmax())]
+            lead = (
+                f"{names[int(often)]} is the most waited-for in {worst} of {steps} steps, yet over "
+                f"all of them {rank} is waited for longer"
+            )
+        return "no fixed straggler", (lead,)
+    waited = format_ns(float(first["waited_for_ns"]))
+    told = f"{rank}: others wait {waited} for it, {format_percent(share)} of the step without that"
+    if steps == 1:
+        return rank, (told, "one step: whether it is always this rank is not known")
+    return rank, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)
+
+
+QUESTION = Question(
+    title="Who the others wait for",
+    group=Group.COMMUNICATION,
+    place=3,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS, Need.EVERY_DEVICE}),
+    schema=SCHEMA,
+    run=stragglers,
+)

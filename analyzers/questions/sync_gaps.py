@@ -1,0 +1,183 @@
+"""Question: why do devices stand still within a step, and what waits for the host?
+
+Reads:   events, hlo_ops, steps, executions, devices, launches, host_events.
+Returns: one row per cause and component that ran next, the most idle time first.
+
+A gap is a time in which no stream of a device works; `timeline` gives the same time as idle. Gaps
+up to 10 us are taken together: a launch costs the host some 5 us and the device a few more, so
+what is shorter cannot be told from the cost of a launch.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE
+from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.gaps.sync_level import (
+    has_library_exchange,
+    has_programs,
+    host_syncs,
+    level_of,
+)
+from moeprof.analyzers.gaps.told import names_of, told
+from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.host_side import GARBAGE
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace
+from moeprof.units import format_count
+
+SHORT = "short gaps"
+
+SCHEMA = Schema(
+    "sync_gaps",
+    (
+        Column("cause", "text", "", "why the device stood still; short gaps have none"),
+        Column("component", "text", "", "part of the step that ran next; empty for short gaps"),
+        Column("per_step_ns", "float64", "ns", f"idle time, {PER_STEP}"),
+        Column("share", "float64", "share", "of all idle time"),
+        Column("gaps", "float64", "count", f"gaps, {PER_STEP}"),
+        Column("late_ns", "float64", "ns", "median, from running dry to the launch; NaN in time"),
+        Column("longest_ns", "int64", "ns", "its longest gap"),
+        Column("before", "text", "", "op, else kernel, before the longest gap", "ran before"),
+        Column("after", "text", "", "op, else kernel, after the longest gap", "ran next"),
+        Column("rank", "int64", "", "device of the longest gap", "on rank"),
+        Column("step", "int64", "", "step of the longest gap; -1 for the whole capture"),
+        Column("start_ns", "int64", "ns", "start of the longest gap, since the capture began"),
+    ),
+)
+ASKS = "Why do devices stand still within a step, and what waits for the host?"
+_LATE_CAUSES = {LATE, COPY_TO_HOST, *HOST_CAUSES.values()}
+
+
+def sync_gaps(trace: Trace) -> Analysis:
+    """Idle time of the used steps by cause, and the level of freedom from host syncs in MoE."""
+    view = window(trace)
+    gaps = gaps_of(trace)
+    named = _named(trace, gaps)
+    table = _table(trace, named, view)
+    syncs = host_syncs(trace)
+    headline = _headline(named, table, syncs, view, has_launches=not trace.launches.empty)
+    notes = (*_notes(trace, named, syncs), *view.notes)
+    return Analysis("sync_gaps", ASKS, headline, view.stated(SCHEMA), table, notes)
+
+
+def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Long gaps with cause and the component that ran next; of the short ones the longest.
+
+    ``total_ns`` and ``count`` are what a row stands for.
+    """
+    known = told(trace, gaps)
+    is_long = known["is_long"]
+    long = known[is_long]
+    named = long.assign(total_ns=long["length_ns"], count=1)
+    if not is_long.all():
+        short = known[~is_long]
+        longest = short.iloc[[int(short["length_ns"].argmax())]]
+        whole = {"total_ns": int(short["length_ns"].sum()), "count": len(short)}
+        row = longest.assign(cause=SHORT, **whole)
+        named = pd.concat([named, row]) if len(named) else row
+    return named.reset_index(drop=True)
+
+
+def _table(trace: Trace, named: pd.DataFrame, view: Window) -> pd.DataFrame:
+    if named.empty:
+        return SCHEMA.frame()
+    keys = ["cause", "component"]
+    groups = named.groupby(keys)
+    longest = named.loc[groups["length_ns"].idxmax()].set_index(keys)
+    sums = groups["total_ns"].sum()
+    table = pd.DataFrame(
+        {
+            "per_step_ns": sums / view.shares,
+            "share": sums / int(named["total_ns"].sum()),
+            "gaps": groups["count"].sum() / view.shares,
+            "late_ns": groups["late_ns"].median(),
+            "longest_ns": longest["length_ns"],
+            "before": names_of(trace, longest["before"].to_numpy()),
+            "after": names_of(trace, longest["after"].to_numpy()),
+            "rank": longest["rank"],
+            "step": longest["step"],
+            "start_ns": longest["start_ns"],
+        }
+    ).reset_index()
+    table = table.astype({"before": "str", "after": "str"})
+    order = ["per_step_ns", *keys]
+    return SCHEMA.check(table.sort_values(order, ascending=[False, True, True], ignore_index=True))
+
+
+def _headline(
+    named: pd.DataFrame,
+    table: pd.DataFrame,
+    syncs: pd.DataFrame | None,
+    view: Window,
+    *,
+    has_launches: bool,
+) -> tuple[Metric, ...]:
+    has_work = bool(len(view.events))
+    is_late = named["cause"].isin(_LATE_CAUSES)
+    is_long = named["cause"] != SHORT
+
+    def per_step(total: float) -> float | None:
+        return float(total) / view.shares if has_work else None
+
+    late_ns = per_step(named["total_ns"][is_late].sum()) if has_launches else None
+    top = table[table["cause"] != SHORT]["cause"]
+    longest = int(named["length_ns"].max()) if len(named) else None
+    return (
+        Metric("idle_time", per_step(named["total_ns"].sum()), "ns"),
+        Metric("host_late_time", late_ns, "ns"),
+        Metric("long_gaps", per_step(int(is_long.sum())), "count"),
+        Metric("longest_gap", longest, "ns"),
+        Metric("main_cause", str(top.iloc[0]) if len(top) else None, ""),
+        Metric("sync_free_level", None if syncs is None else level_of(syncs), ""),
+        Metric("moe_host_syncs", None if syncs is None else len(syncs) / view.shares, "count"),
+    )
+
+
+def _notes(trace: Trace, named: pd.DataFrame, syncs: pd.DataFrame | None) -> tuple[str, ...]:
+    if trace.events.empty:
+        return ("none in this trace: no device work",)
+    notes = []
+    if named.empty:
+        notes.append("none in this trace: no device stands still within a used step")
+    if trace.launches.empty:
+        notes.append(
+            "no launch calls in this trace, so whether the host was late is not known: gaps have "
+            "a cause only where the host did something else all along"
+        )
+    if trace.host_events.empty:
+        notes.append("no events of the host in this trace; give the .xplane.pb of the run")
+    if not trace.host_events["kind"].eq(GARBAGE).any():
+        is_written = len(trace.host_facts) > 0
+        told = "none" if is_written else "not recorded; `moeprof capture` writes them down"
+        notes.append(f"garbage collections in the capture: {told}")
+    if syncs is None:
+        why = "no MoE layer found" if has_programs(trace) else "no program in this trace"
+        if trace.meta.platform != "gpu":
+            why = "no GPU: no copies recorded"
+        notes.append(f"sync-free level: not known, {why}")
+    elif len(syncs):
+        counts = syncs["component"].value_counts()
+        parts = ", ".join(f"{name} {format_count(count)}" for name, count in counts.items())
+        notes.append(f"the host is waited for in MoE layers: {parts} (all devices and steps)")
+    if syncs is not None and has_library_exchange(trace):
+        notes.append(
+            "tokens are exchanged by a library whose host may poll memory for counts, which no "
+            "profile shows as a copy: the sync-free level is the most that it can be"
+        )
+    return tuple(notes)
+
+
+QUESTION = Question(
+    title="Why devices wait",
+    group=Group.DEVICES,
+    place=2,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.HOST_RECORD, Need.NESTING}),
+    schema=SCHEMA,
+    run=sync_gaps,
+)

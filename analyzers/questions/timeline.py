@@ -1,0 +1,148 @@
+"""Question: when does each device compute, communicate, copy, and when does it do nothing?
+
+Reads:   events, hlo_ops, steps, executions, devices.
+Returns: one row per host, device and used step.
+
+Intervals of all streams of a device are united, so nothing counts twice and
+
+    compute + exposed communication + exposed copies + idle = step,
+    step + idle between + other work between                = interval to the next step's start,
+
+to the nanosecond. Exposed is what no compute hides: communication − compute, then
+copies − compute − communication. Waits of streams for each other are none of these. Where the next
+step begins before this one has ended, its parts end there too: no moment counts in two steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity.account import IN_STEP, account_of
+from moeprof.analyzers.activity.device_steps import device_steps
+from moeprof.analyzers.activity.work import NEITHER
+from moeprof.analyzers.question import Group, Question
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.law import Need
+from moeprof.tables.schema import Column, Schema
+from moeprof.tables.trace import Trace, once
+
+SCHEMA = Schema(
+    "timeline",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("step", "int64", "", "step; -1 for the whole capture"),
+        Column("duration_ns", "int64", "ns", "the step on the device's host"),
+        Column("compute_ns", "int64", "ns", "a kernel or op that computes runs"),
+        Column(
+            "exposed_communication_ns",
+            "int64",
+            "ns",
+            "collectives, token exchanges and copies between devices that no compute hides",
+            "exposed comm.",
+        ),
+        Column(
+            "exposed_copy_ns",
+            "int64",
+            "ns",
+            "copies and memory sets that neither compute nor communication hides",
+            "exposed copies",
+        ),
+        Column("idle_ns", "int64", "ns", "nothing runs on any stream of the device"),
+        Column(
+            "hidden_communication_ns", "int64", "ns", "communication under compute", "hidden comm."
+        ),
+        Column("copy_ns", "int64", "ns", "all copies and memory sets, hidden ones too"),
+        Column("events", "int64", "count", "pieces of device work that start in the step"),
+        Column("host", "text", "", "host of the device"),
+        Column("device", "int64", "", "ordinal of the device on its host"),
+        Column(
+            "interval_ns",
+            "float64",
+            "ns",
+            "start of the step to the start of the next on the host; none for the last",
+        ),
+        Column(
+            "between_idle_ns",
+            "float64",
+            "ns",
+            "of it, nothing runs between the two",
+            "idle between",
+        ),
+        Column(
+            "between_other_ns",
+            "float64",
+            "ns",
+            "of it, work of no step runs between the two, as of other programs",
+            "other between",
+        ),
+    ),
+)
+ASKS = "When does each device compute, communicate, copy or idle?"
+
+
+@once  # hints ask again
+def timeline(trace: Trace) -> Analysis:
+    """Every device's share of each used step; the headline is the mean over both."""
+    table = _table(trace)
+    return Analysis("timeline", ASKS, _headline(table), SCHEMA, table, _notes(trace, table))
+
+
+def _table(trace: Trace) -> pd.DataFrame:
+    spans, inside, rows, segment, start, end, work = device_steps(trace)
+    if spans.empty:
+        return SCHEMA.frame()
+    first, last = inside.start_ns[segment], inside.end_ns[segment]
+    begins = (start >= first) & (start < last)
+    # an instant at the very end of a step is of that step unless another begins there
+    begins |= (start == last) & (end == start) & ~np.isin(rows, rows[begins])
+    counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
+    table = account_of(trace).assign(events=counts.astype("int64"))
+    return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
+
+
+def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
+    whole = int(table[[f"{part}_ns" for part in IN_STEP]].to_numpy().sum())
+    hidden = int(table["hidden_communication_ns"].sum())
+    communication = hidden + int(table["exposed_communication_ns"].sum())
+    shares = (
+        Metric(f"{part}_share", int(table[f"{part}_ns"].sum()) / whole if whole else None, "share")
+        for part in IN_STEP
+    )
+    overlap = hidden / communication if communication else None
+    return (*shares, Metric("hidden_communication_share", overlap, "share"))
+
+
+def _notes(trace: Trace, table: pd.DataFrame) -> tuple[str, ...]:
+    if table.empty:
+        return ("none in this trace: no device work",)
+    notes = []
+    if not trace.steps["used"].any():
+        notes.append("no whole step in the capture: times are of all of it, the start-up included")
+    if (table["interval_ns"] < table["duration_ns"]).any():
+        notes.append(
+            "steps overlap: of a step that has not ended when the next begins, the parts are of "
+            "the time until then"
+        )
+    if not (table["exposed_communication_ns"] + table["hidden_communication_ns"]).any():
+        notes.append("communication: none in this trace")
+    if not table["copy_ns"].any():
+        notes.append("copies and memory sets: none in this trace")
+    if trace.meta.platform == "cpu":
+        notes.append(
+            "collectives of virtual CPU devices wait for their peers inside the op: that is "
+            "communication here"
+        )
+    return tuple(notes)
+
+
+QUESTION = Question(
+    title="What each device does",
+    group=Group.TIME,
+    place=3,
+    asks=ASKS,
+    needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS, Need.NESTING}),
+    schema=SCHEMA,
+    run=timeline,
+    holds_all_work=True,
+)
