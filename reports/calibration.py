@@ -7,13 +7,13 @@ from typing import TypedDict
 
 from rich.text import Text
 
+from moeprof.answers.document import Value
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import NOT_KNOWN, signed
 from moeprof.projector.breakdown import Row
 from moeprof.projector.calibrate import Calibration, Comparison
 from moeprof.projector.correction import account_of
-from moeprof.reports.document import Value
-from moeprof.reports.names import printable, shortened
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import NOT_KNOWN, signed
 from moeprof.units import format_bytes, format_percent
 
 SCHEMA = "moeprof.calibration/1"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moeprof.answers.names import printable
+from moeprof.answers.values import number, signed
 from moeprof.reports.comparison_document import Row
-from moeprof.reports.names import printable
-from moeprof.reports.values import number, signed
 from moeprof.units import format_ns
 
 _WORTH = 0.2

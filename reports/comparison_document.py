@@ -19,17 +19,17 @@ from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
 from moeprof.analyzers.comparison.settings import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.analyzers.heap.difference import BUFFER_CHANGES
-from moeprof.reports.document import (
+from moeprof.answers.document import (
     ColumnInfo,
     Document,
     RunInfo,
     StepInfo,
     TrustInfo,
     Value,
-    column_info,
     plain,
 )
-from moeprof.reports.names import encodable
+from moeprof.answers.names import encodable
+from moeprof.reports.document import column_info
 from moeprof.tables.schema import Schema
 
 SCHEMA = "moeprof.comparison/1"

@@ -10,11 +10,11 @@ from typing import Literal
 
 from moeprof.analyzers.comparison.changes import COMPONENT, OP, TOTAL
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
-from moeprof.reports import story
+from moeprof.answers import story
+from moeprof.answers.document import Document
+from moeprof.answers.names import printable
+from moeprof.answers.values import number, signed
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row, SideInfo
-from moeprof.reports.document import Document
-from moeprof.reports.names import printable
-from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns, format_percent
 
 Side = Literal["base", "new"]

@@ -9,19 +9,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from moeprof.analyzers import DRAWN
 from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of, laws_over
-from moeprof.errors import TableError
+from moeprof.answers.document import (
+    ColumnInfo,
+    Document,
+    Drawing,
+    Finding,
+    Labels,
+    MetricInfo,
+    NamesInfo,
+    RunInfo,
+    ScopeInfo,
+    StepInfo,
+    Value,
+    plain,
+)
+from moeprof.answers.names import encodable
 from moeprof.reports.left_out import left_out, said_of
-from moeprof.reports.names import encodable
-from moeprof.reports.out_of_memory import OutOfMemory, read_out_of_memory
-from moeprof.reports.record import RunRecord, read_record
+from moeprof.reports.out_of_memory import read_out_of_memory
+from moeprof.reports.record import read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
 from moeprof.tables.name_rule import NameRules
@@ -29,142 +41,6 @@ from moeprof.tables.schema import Column
 from moeprof.tables.trace import Trace, TraceMeta
 
 SCHEMA = "moeprof.analysis/1"
-
-Value = bool | int | float | str | None
-
-
-class MetricInfo(TypedDict):
-    """One headline figure; `value` is None where it cannot be known.
-
-    `withheld` names the law because of which it is not shown.
-    """
-
-    metric: str
-    value: Value
-    unit: str
-    withheld: NotRequired[str]
-
-
-class ColumnInfo(TypedDict):
-    """What a column of `rows` holds. `heading` is there where the name does not say it.
-
-    `withheld` names the law because of which no row has a value.
-    """
-
-    name: str
-    unit: str
-    meaning: str
-    heading: NotRequired[str]
-    withheld: NotRequired[str]
-
-
-class Finding(TypedDict):
-    """The answer to one question."""
-
-    question: str
-    headline: list[MetricInfo]
-    columns: list[ColumnInfo]
-    rows: list[dict[str, Value]]
-    notes: list[str]
-
-
-class Labels(TypedDict):
-    """A column of texts that repeat: row n is ``names[codes[n]]``."""
-
-    names: list[str]
-    codes: list[int]
-
-
-class Drawing(TypedDict):
-    """The answer that is a picture, column by column: all columns are of one length."""
-
-    question: str
-    headline: list[MetricInfo]
-    columns: list[ColumnInfo]
-    data: dict[str, list[Value] | Labels]
-    notes: list[str]
-
-
-class NamesInfo(TypedDict):
-    """The user's rules for parts of the step: each has a component, and the conditions given."""
-
-    file: str
-    rules: list[dict[str, str]]
-
-
-class RunInfo(TypedDict):
-    """Where the figures come from. `record` is there where `moeprof capture` made the run.
-
-    `out_of_memory` is there where its folder holds an out-of-memory message; `devices_left_out`
-    counts devices that ran programs and have no record, or too little of one. `names` is there
-    where the user gave rules for parts of the step.
-    """
-
-    path: str
-    platform: str
-    hosts: list[str]
-    devices: int
-    jax_version: str
-    events: int
-    notes: list[str]
-    record: NotRequired[RunRecord]
-    out_of_memory: NotRequired[list[OutOfMemory]]
-    devices_left_out: NotRequired[int]
-    names: NotRequired[NamesInfo]
-
-
-class ScopeInfo(TypedDict):
-    """Withheld figures of one question; None stands for any host, device, step, op."""
-
-    question: str
-    figures: list[str]
-    host: str | None
-    device: int | None
-    step: int | None
-    op: str | None
-
-
-class TrustInfo(TypedDict):
-    """One law: `verdict` is ok, warn, fail, or unchecked where its data is not there.
-
-    `expected` and `found` are what it compares, in `unit`; None where it compares no figures.
-    `withholds` names the questions none of whose figures are shown because of it, `scopes` the
-    parts of others: figures (all where empty) of the rows that match what is given.
-    """
-
-    check: str
-    verdict: str
-    detail: str
-    expected: Value
-    found: Value
-    unit: str
-    withholds: list[str]
-    scopes: list[ScopeInfo]
-
-
-class StepInfo(TypedDict):
-    """One step; `reason` says why it is not used, None where it is.
-
-    `interval_ns` is from its start to that of the next used step, None where none follows.
-    """
-
-    step: int
-    start_ns: int
-    duration_ns: int
-    used: bool
-    reason: str | None
-    interval_ns: NotRequired[float | None]
-
-
-class Document(TypedDict):
-    """The whole of `moeprof.analysis/1`."""
-
-    schema: str
-    run: RunInfo
-    trust: list[TrustInfo]
-    steps: list[StepInfo]
-    analyses: dict[str, Finding]
-    drawings: dict[str, Drawing]
 
 
 def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
@@ -205,28 +81,6 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
 def to_json(document: Document | list[Document]) -> str:
     """Strict JSON, ASCII only; refuses NaN and infinities."""
     return json.dumps(document, allow_nan=False)
-
-
-def plain(value: object) -> Value:
-    """One cell of a table as a JSON value.
-
-    Raises:
-        TableError: the value is none of bool, int, float, str or missing.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or value is pd.NA or value is pd.NaT:
-        return None
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    raise TableError(
-        f"a report holds bool, int, float and text; found {type(value).__name__} {value!r}. "
-        "Give the column one of these kinds in its schema"
-    )
 
 
 def _run(meta: TraceMeta) -> RunInfo:
@@ -356,26 +210,6 @@ def drawing_of(analysis: Analysis) -> Drawing:
         "data": {column.name: _data(analysis.table[column.name]) for column in columns},
         "notes": [encodable(note) for note in analysis.notes],
     }
-
-
-def drawn_column(drawing: Drawing, name: str) -> list[Value]:
-    """The values of a column of a drawing, row by row."""
-    data = drawing["data"][name]
-    if isinstance(data, list):
-        return data
-    return [data["names"][code] for code in data["codes"]]
-
-
-def drawn_rows(drawing: Drawing) -> list[dict[str, Value]]:
-    """A drawing row by row, as a finding has its rows."""
-    names = list(drawing["data"])
-    rows = zip(*(drawn_column(drawing, name) for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def figures_of(answer: Finding | Drawing) -> dict[str, Value]:
-    """The headline figures of an answer by metric."""
-    return {metric["metric"]: metric["value"] for metric in answer["headline"]}
 
 
 def _headline(analysis: Analysis) -> list[MetricInfo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moeprof.reports.names import encodable
+from moeprof.answers.names import encodable
 from moeprof.tables.analysis import Analysis
 
 Row = dict[str, bool | int | float | str | None]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from moeprof.answers.names import printable, shortened
 from moeprof.reports import memory_words as words
 from moeprof.reports.memory_document import Component, MemoryRow, StageInfo
-from moeprof.reports.names import printable, shortened
 
 _SIZE = 10
 _BAR = 10

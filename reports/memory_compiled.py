@@ -6,11 +6,11 @@ import textwrap
 
 from rich.text import Text
 
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import signed
 from moeprof.projector.compiled.result import CompiledPlan
 from moeprof.reports import memory_words as words
 from moeprof.reports.memory_document import CompiledInfo, MemoryRow
-from moeprof.reports.names import printable, shortened
-from moeprof.reports.values import signed
 from moeprof.units import format_bytes, format_percent
 
 _MOST_PARTS = 10

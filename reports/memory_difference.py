@@ -18,10 +18,10 @@ from moeprof.analyzers.comparison.memory_change import HOST, memory_changes
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.analyzers.heap.difference import memory_difference
 from moeprof.analyzers.heap.module import main_module
-from moeprof.reports.document import Value, plain
-from moeprof.reports.names import printable, shortened
+from moeprof.answers.document import Value, plain
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import signed
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import signed
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
 

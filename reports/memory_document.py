@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
+from moeprof.answers.names import encodable
 from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
 from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
-from moeprof.reports.names import encodable
 from moeprof.specs.plan import ALL_AXES, MEGATRON_AXES
 
 SCHEMA = "moeprof.memory/1"

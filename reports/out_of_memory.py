@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
 
+from moeprof.answers.document import OutOfMemory
+from moeprof.answers.names import encodable
 from moeprof.errors import TraceError
 from moeprof.ingest.unrecorded import OOM_TEXT
-from moeprof.reports.names import encodable
-
-
-class OutOfMemory(TypedDict):
-    """One failure: sizes in bytes, None where the message does not tell them.
-
-    `sentence` says why there was no room, `memory` which memory it was, `state` how its pool was.
-    """
-
-    sentence: str
-    verdict: str
-    memory: str
-    state: str
-    devices: list[str]
-    request_bytes: int | None
-    limit_bytes: int | None
-    in_use_bytes: int | None
-    free_bytes: int | None
-    excess_bytes: int | None
 
 
 def read_out_of_memory(run: str) -> list[OutOfMemory]:

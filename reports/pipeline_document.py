@@ -10,8 +10,9 @@ from typing import NotRequired, TypedDict
 
 import pandas as pd
 
-from moeprof.reports.document import Drawing, Finding, Value, drawing_of, finding_of
-from moeprof.reports.names import encodable
+from moeprof.answers.document import Drawing, Finding, Value
+from moeprof.answers.names import encodable
+from moeprof.reports.document import drawing_of, finding_of
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.pipeline import STAGE_WORK
 

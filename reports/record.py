@@ -4,39 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
+from moeprof.answers.document import RunRecord
+from moeprof.answers.names import encodable
 from moeprof.ingest.sources.ended import endings_of
 from moeprof.ingest.sources.run_record import read_meta
-from moeprof.reports.names import encodable
-
-
-class ProcessEnd(TypedDict):
-    """One process of a run: its place, its host, how it ended and what went wrong."""
-
-    process: int
-    host: str
-    exit_code: int | None
-    problems: list[str]
-
-
-class RunRecord(TypedDict):
-    """The part of ``meta.json`` that a report shows; None where it was not written.
-
-    `status` is complete, partial or empty: whether every window holds what was asked for.
-    `kinds` are the devices' names, as the runtime gives them, each once; `mesh` is the size of
-    each axis. `duration_s` is how long the command ran.
-    """
-
-    command: str | None
-    exit_code: int | None
-    window: str | None
-    status: str | None
-    problems: list[str]
-    kinds: NotRequired[list[str]]
-    mesh: NotRequired[dict[str, int]]
-    duration_s: NotRequired[float | None]
-    processes: NotRequired[list[ProcessEnd]]
 
 
 def is_run_folder(path: Path) -> bool:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+from moeprof.answers.document import OutOfMemory, RunInfo, RunRecord
 from moeprof.ingest.sources.ended import Ending, described_exit, described_seconds, told
-from moeprof.reports.document import Document, RunInfo
-from moeprof.reports.out_of_memory import OutOfMemory
-from moeprof.reports.record import RunRecord
 from moeprof.units import format_bytes
-
-_UNRECORDED = "profile"
-
-
-def is_unrecorded(document: Document) -> bool:
-    """Whether the run ended before its profile was written: there is nothing but this to say."""
-    return any(
-        law["check"] == _UNRECORDED and law["verdict"] == "fail" for law in document["trust"]
-    )
 
 
 def problems_of(run: RunInfo) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Document, TrustInfo
+from moeprof.answers.document import Document, TrustInfo
 
 
 def worst_verdict(document: Document) -> str:

@@ -13,7 +13,7 @@ from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document
+    from moeprof.answers.document import Document
     from moeprof.tables.name_rule import NameRules
 
 

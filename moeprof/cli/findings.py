@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moeprof.garbage import uncollected
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document
+    from moeprof.answers.document import Document
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
 
@@ -92,9 +92,9 @@ def said_of_damage(document: Document) -> str:
 
     Empty where none are.
     """
-    from moeprof.reports.names import printable
-    from moeprof.reports.run_problems import is_unrecorded
-    from moeprof.reports.story import problems
+    from moeprof.answers.document import is_unrecorded
+    from moeprof.answers.names import printable
+    from moeprof.reports.run_words import problems
     from moeprof.reports.trust_words import troubles, withholds_any
 
     if not is_partial(document):

@@ -94,8 +94,8 @@ def _kept(wanted: Wanted, folder: Path, source: str) -> Viewed:
 
 
 def _make(wanted: Wanted, folder: Path) -> Viewed:
+    from moeprof.answers.document import is_unrecorded
     from moeprof.reports.pages.run import write_page
-    from moeprof.reports.run_problems import is_unrecorded
 
     trace, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, wanted.names, is_drawn=True

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from moeprof.answers import story
+from moeprof.answers.bars import Figure, Fill, Json, plotly_text
+from moeprof.answers.colours import HATCHED, STEP_PARTS, colour
+from moeprof.answers.names import printable
+from moeprof.answers.values import number, signed
 from moeprof.reports import comparison_words as words
-from moeprof.reports import story
 from moeprof.reports.comparison_document import ComparisonDocument, Row
-from moeprof.reports.components import HATCHED, STEP_PARTS, colour
-from moeprof.reports.figures.bars import Figure, Fill, Json, plotly_text
-from moeprof.reports.names import printable
-from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns
 
 _MOST = 16

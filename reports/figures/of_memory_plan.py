@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moeprof.answers.bars import Bars, Figure, Fill, Json, horizontal
 from moeprof.reports import memory_words as words
-from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal
 from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument, MemoryRow
 from moeprof.units import format_bytes
 

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
+from moeprof.answers import story
+from moeprof.answers.bars import Figure
+from moeprof.answers.colours import HATCHED, colour
+from moeprof.answers.document import Finding
+from moeprof.answers.names import printable
+from moeprof.answers.values import number, signed
 from moeprof.reports import comparison_words as words
-from moeprof.reports import story, trust_words
+from moeprof.reports import run_words, trust_words
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import Changes, ComparisonDocument, GateInfo, Row, SideInfo
-from moeprof.reports.components import HATCHED, colour
-from moeprof.reports.document import Finding
 from moeprof.reports.figures import of_comparison as figures
-from moeprof.reports.figures.bars import Figure
-from moeprof.reports.names import printable
 from moeprof.reports.pages.parts import Check, Segment, check_views, segments, stacked
 from moeprof.reports.pages.table_view import Cell, Column, TableView, cell, finding_table
-from moeprof.reports.values import number, signed
 from moeprof.units import format_ns, format_percent
 
 _LEADING = 3
@@ -152,9 +153,9 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
         has_records=all(document[side]["run"].get("record") for side in ("base", "new")),
         noise=_noise(document),
         notes=tuple(
-            printable(story.with_titles(note)) for note in (words.BASIS, *document["notes"])
+            printable(run_words.with_titles(note)) for note in (words.BASIS, *document["notes"])
         ),
-        command=story.command_line("compare", *document["arguments"], "--html", "compare.html"),
+        command=run_words.command_line("compare", *document["arguments"], "--html", "compare.html"),
     )
 
 
@@ -210,10 +211,10 @@ def _side(side: SideInfo, names: tuple[str, str], step: str, found: Sequence[Seg
         role=names[0],
         label=names[1],
         path=printable(side["run"]["path"]),
-        facts=story.described_run(run),
+        facts=run_words.described_run(run),
         command=printable(record["command"]) if record and record["command"] else None,
         window=printable(record["window"]) if record and record["window"] else None,
-        problems=tuple(printable(problem) for problem in story.problems(run)),
+        problems=tuple(printable(problem) for problem in run_words.problems(run)),
         verdict=trust_words.worst_verdict(run),
         trust=trust_words.described_trust(run),
         troubles=check_views(trust_words.troubles(run)),

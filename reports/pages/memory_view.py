@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from moeprof.answers.bars import Figure
 from moeprof.reports import memory_words as words
 from moeprof.reports.figures import of_memory_plan as figures
-from moeprof.reports.figures.bars import Figure
 from moeprof.reports.memory_document import Component, LeverInfo, MemoryDocument, MemoryRow
 from moeprof.reports.pages.table_view import Cell, Column, TableView, cell
 from moeprof.units import format_percent

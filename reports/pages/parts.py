@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from moeprof.reports import story
-from moeprof.reports.components import HATCHED, colour, in_order
-from moeprof.reports.document import TrustInfo
-from moeprof.reports.figures.bars import Figure
-from moeprof.reports.names import printable
+from moeprof.answers import story
+from moeprof.answers.bars import Figure
+from moeprof.answers.colours import HATCHED, colour, in_order
+from moeprof.answers.document import TrustInfo
+from moeprof.answers.names import printable
 from moeprof.units import format_ns, format_percent
 
 _MARKS = {"ok": "✓", "warn": "!", "fail": "✗", "unchecked": "?"}

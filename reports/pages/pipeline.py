@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moeprof.reports.document import Finding
+from moeprof.answers.document import Finding
 from moeprof.reports.pages.pipeline_view import pipeline_page
 from moeprof.reports.pages.templating import rendered, write
 from moeprof.reports.pipeline_document import PipelineDocument, Shown, to_json

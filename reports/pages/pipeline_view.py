@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprof.reports import story
-from moeprof.reports.document import Finding, Value, figures_of
-from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
+from moeprof.answers.bars import Bars, Figure, Fill, horizontal
+from moeprof.answers.document import Finding, Value, figures_of
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import number, written
+from moeprof.reports import run_words
 from moeprof.reports.figures.stage_grid import GRID, grid_figure
-from moeprof.reports.names import printable, shortened
 from moeprof.reports.pages.parts import FigureView, captioned
 from moeprof.reports.pages.table_view import TableView, finding_table
 from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
 from moeprof.reports.sentences.of_pipelines import verdict
-from moeprof.reports.values import number, written
 from moeprof.units import format_percent
 
 _CAUSES = {
@@ -80,7 +80,7 @@ def pipeline_page(document: PipelineDocument) -> PipelinePage:
         ),
         verdict=_both(document) or parts[0].sentence,
         parts=tuple(parts),
-        command=story.command_line(
+        command=run_words.command_line(
             "pipeline", *document.get("arguments", []), "--html", "pipeline.html"
         ),
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from moeprof.reports.document import Document, to_json
+from moeprof.answers.document import Document
+from moeprof.reports.document import to_json
 from moeprof.reports.pages.run_view import page_view
 from moeprof.reports.pages.templating import rendered, write
 

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeprof.analyzers import DRAWN
-from moeprof.reports import story, trust_words
-from moeprof.reports.document import Document
+from moeprof.answers import story
+from moeprof.answers.bars import Figure
+from moeprof.answers.document import Document, is_unrecorded
+from moeprof.answers.names import printable
+from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.answers.values import NONE, written
+from moeprof.reports import run_words, trust_words
 from moeprof.reports.figures import FIGURES
-from moeprof.reports.figures.bars import Figure
 from moeprof.reports.figures.of_step import comparison
-from moeprof.reports.interval_words import described_interval_parts, described_outside
-from moeprof.reports.names import printable
 from moeprof.reports.pages.parts import (
     Check,
     FigureView,
@@ -35,10 +37,8 @@ from moeprof.reports.pages.table_view import (
 )
 from moeprof.reports.pages.timeline_view import TimelineView, timeline_view
 from moeprof.reports.pages.top_findings import FindingsView, FindingView, top_findings
-from moeprof.reports.run_problems import is_unrecorded
 from moeprof.reports.sentences import SENTENCES, sentence
 from moeprof.reports.sentences.of_runs import comparison_sentence
-from moeprof.reports.values import NONE, written
 from moeprof.units import format_ns, format_percent
 
 _MOST_PARTS = 7
@@ -158,7 +158,7 @@ def page_view(documents: Sequence[Document]) -> PageView:
         basis=story.basis(*documents),
         comparison=comparison(documents) if several else None,
         tables=(runs_table(documents, labels), parts_table(documents, labels)) if several else (),
-        command=story.command_line("report", *paths),
+        command=run_words.command_line("report", *paths),
     )
 
 
@@ -175,10 +175,10 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
     return RunView(
         id=prefix or "run",
         label=label,
-        facts=story.described_run(document),
-        cores=story.of_cores(document),
+        facts=run_words.described_run(document),
+        cores=run_words.of_cores(document),
         command=printable(record["command"]) if record and record["command"] else None,
-        problems=tuple(printable(problem) for problem in story.problems(document)),
+        problems=tuple(printable(problem) for problem in run_words.problems(document)),
         verdict=trust_words.worst_verdict(document),
         trust=trust_words.described_trust(document),
         troubles=troubles[:shown],
@@ -197,9 +197,9 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         ),
         read=_read(document),
         parts=story.described_parts(document),
-        overlap=story.overlap(document),
+        overlap=run_words.overlap(document),
         unexplained=_unexplained(document),
-        unknown_parts=story.unknown_parts(document),
+        unknown_parts=run_words.unknown_parts(document),
         segments=stacked(segment for segment in ranked if segment.share),
         ranked=ranked,
         largest=ranked[:_MOST_PARTS] if len(ranked) > _MOST_PARTS + 1 else ranked,
@@ -219,7 +219,7 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
                     for name in names
                 ),
             )
-            for title, names in story.grouped([] if is_empty else document["analyses"])
+            for title, names in run_words.grouped([] if is_empty else document["analyses"])
         ),
     )
 
@@ -284,7 +284,7 @@ def _section(
     return SectionView(
         id=anchor,
         name=name,
-        title=story.title(name),
+        title=run_words.title(name),
         question=finding["question"],
         sentence=answer,
         metrics=tuple(
@@ -296,9 +296,9 @@ def _section(
         further=further,
         figures=_figures(document, name, anchor, answer),
         timeline=drawn,
-        table=finding_table(read_first(name, finding), anchor, story.title(name)),
+        table=finding_table(read_first(name, finding), anchor, run_words.title(name)),
         notes=tuple(printable(note) for note in notes),
-        command=story.command(document, "analyze", "--only", name),
+        command=run_words.command(document, "analyze", "--only", name),
         docs=f"docs/questions/{name}.md",
         is_empty=not finding["rows"],
     )
@@ -329,10 +329,10 @@ def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[F
 
 def _unexplained(document: Document) -> str:
     """How the parts are known, what no part explains, and what the user's rules changed."""
-    known = (story.named_by(document), story.unexplained(document))
+    known = (run_words.named_by(document), run_words.unexplained(document))
     parts = " · ".join(filter(None, known))
     told = (
         parts[:1].upper() + parts[1:],
-        printable(story.with_titles(story.told_of_names(document))),
+        printable(run_words.with_titles(run_words.told_of_names(document))),
     )
     return ". ".join(filter(None, told))

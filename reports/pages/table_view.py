@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from moeprof.reports import story, trust_words
-from moeprof.reports.components import in_order
-from moeprof.reports.document import ColumnInfo, Document, Finding, Value
-from moeprof.reports.names import shortened
-from moeprof.reports.values import cell_text, column_heading, is_number
+from moeprof.answers import story
+from moeprof.answers.colours import in_order
+from moeprof.answers.document import ColumnInfo, Document, Finding, Value
+from moeprof.answers.names import shortened
+from moeprof.answers.values import cell_text, column_heading, is_number, numbers
+from moeprof.reports import run_words, trust_words
 from moeprof.units import format_ns
 
 MOST_ROWS = 1000
@@ -73,7 +74,7 @@ def finding_table(finding: Finding, anchor: str, caption: str) -> TableView:
         Column(
             column_heading(c),
             c["meaning"],
-            story.numbers([row[c["name"]] for row in rows]),
+            numbers([row[c["name"]] for row in rows]),
         )
         for c in finding["columns"]
     )
@@ -99,7 +100,7 @@ def _named_cell(value: Value, column: ColumnInfo) -> Cell:
     if not isinstance(value, str) or not value:
         return made
     if name == "look":
-        return replace(made, text=story.title(value))
+        return replace(made, text=run_words.title(value))
     if name in _LABELLED and made.whole is None:
         return replace(made, text=story.label(value))
     return made

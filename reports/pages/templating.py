@@ -16,9 +16,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from moeprof.answers.names import shortened
+from moeprof.answers.story import NAME_WIDTH
 from moeprof.errors import MoeprofError
-from moeprof.reports.names import shortened
-from moeprof.reports.story import NAME_WIDTH
 from moeprof.reports.whole_file import whole_file
 
 # What would end a script element or open a comment in one, and the two line ends that are not

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprof.reports import story
-from moeprof.reports.components import HATCHED, PHASES, colour, in_order, ink_on
-from moeprof.reports.document import Document, Drawing, Value, figures_of
-from moeprof.reports.values import number
+from moeprof.answers import story
+from moeprof.answers.colours import HATCHED, PHASES, colour, in_order, ink_on
+from moeprof.answers.document import Document, Drawing, Value, figures_of
+from moeprof.answers.values import number
 from moeprof.units import format_count, format_ns
 
 DRAWING = "one_step"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moeprof.reports import story, trust_words
-from moeprof.reports.document import Document, Value
-from moeprof.reports.names import printable
+from moeprof.answers import story
+from moeprof.answers.document import Document, Value, headline, rows
+from moeprof.answers.names import printable
+from moeprof.reports import run_words, trust_words
 from moeprof.units import format_bytes, format_ns, format_percent
 
 MOST = 3
@@ -78,9 +79,9 @@ def top_findings(document: Document, prefix: str = "") -> FindingsView | None:
         return None
     if failed := trust_words.withheld_by(document, "hints"):
         return FindingsView(f"Withheld: {' and '.join(map(printable, failed))} failed.", (), ())
-    peak = story.headline(document, "memory").get("program_peak")
+    peak = headline(document, "memory").get("program_peak")
     size = float(peak) if isinstance(peak, int | float) else 0.0
-    hints = story.rows(document, "hints")
+    hints = rows(document, "hints")
     found = tuple(_finding(hint, document, prefix, size) for hint in hints)
     return FindingsView(_said(document, len(found)), found[:MOST], found[MOST:])
 
@@ -109,7 +110,7 @@ def _finding(
         evidence=_sentence(str(hint["evidence"])),
         change=_with_titles(_sentence(str(hint["change"])), document),
         anchor=(f"{prefix}-{look}" if prefix else look) if is_there else "",
-        look=story.title(look) if is_there else "",
+        look=run_words.title(look) if is_there else "",
         source=printable(str(hint["source"] or "")),
     )
 
@@ -142,7 +143,7 @@ def _sentence(text: str) -> str:
 def _with_titles(text: str, document: Document) -> str:
     """``(expert_load)`` names a question of the command line; a page knows it by its title."""
     for name in document["analyses"]:
-        text = text.replace(f"({name})", f"(see “{story.title(name)}”)")
+        text = text.replace(f"({name})", f"(see “{run_words.title(name)}”)")
     return text
 
 

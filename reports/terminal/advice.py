@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from moeprof.reports import story
-from moeprof.reports.document import Document, Value
-from moeprof.reports.names import printable
+from moeprof.answers.document import Document, Value, rows
+from moeprof.answers.names import printable
 from moeprof.reports.terminal.lines import wrapped
 from moeprof.units import format_bytes, format_ns, format_percent
 
@@ -25,7 +24,7 @@ def advice(document: Document, width: int, most: int | None = None) -> Text:
         width: columns.
         most: how many hints to show, by default all.
     """
-    hints = story.rows(document, "hints")
+    hints = rows(document, "hints")
     shown = hints[:most]
     lines = [line for place, hint in enumerate(shown, 1) for line in _lines(place, hint, width)]
     if len(shown) < len(hints):

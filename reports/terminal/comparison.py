@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
+from moeprof.answers import story
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import number, signed
 from moeprof.reports import comparison_words as words
-from moeprof.reports import story, trust_words
+from moeprof.reports import run_words, trust_words
 from moeprof.reports.change_reasons import reasons
 from moeprof.reports.comparison_document import ComparisonDocument, GateInfo, Row
-from moeprof.reports.names import printable, shortened
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import number, signed
 from moeprof.units import format_bytes, format_ns
 
 WIDTH = 80
@@ -171,7 +172,7 @@ def _runs(document: ComparisonDocument) -> list[Text]:
         path = shortened(printable(side["run"]["path"]), WIDTH - _INDENT)
         lines.append(Text.assemble((f"{name:<{_INDENT}}", "bold"), path))
         run = words.as_document(side)
-        told = f"{story.described_run(run)} · {trust_words.described_trust(run)}"
+        told = f"{run_words.described_run(run)} · {trust_words.described_trust(run)}"
         lines += _wrapped(told, " " * _INDENT)
         for check in trust_words.troubles(run):
             text = f"{check['verdict']} {printable(check['check'])}: {printable(check['detail'])}"
@@ -183,7 +184,7 @@ def _notes(notes: Sequence[str]) -> list[Text]:
     return [
         line
         for note in (words.BASIS, *notes)
-        for line in _hanging(" - ", printable(story.with_titles(note)))
+        for line in _hanging(" - ", printable(run_words.with_titles(note)))
     ]
 
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from moeprof.reports.document import ColumnInfo, Value
-from moeprof.reports.names import shortened
-from moeprof.reports.story import numbers
+from moeprof.answers.document import ColumnInfo, Value
+from moeprof.answers.names import shortened
+from moeprof.answers.values import cell_text, column_heading, numbers
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import cell_text, column_heading
 
 _GAP = 2
 _LEAST_TEXT = 12

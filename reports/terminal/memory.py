@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from moeprof.answers.names import printable
 from moeprof.reports import memory_words as words
 from moeprof.reports.memory_account import account, stage_table
 from moeprof.reports.memory_document import LeverInfo, MemoryDocument, MemoryRow
-from moeprof.reports.names import printable
 
 WIDTH = 80
 _LEAST_WIDTH = 40

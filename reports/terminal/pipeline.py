@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 from rich.text import Text
 
-from moeprof.reports.document import ColumnInfo, Finding, Value
-from moeprof.reports.names import printable, shortened
+from moeprof.answers.document import ColumnInfo, Finding, Value
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import whole
 from moeprof.reports.pipeline_document import PipelineDocument, Shown
 from moeprof.reports.sentences.of_pipelines import verdict
 from moeprof.reports.terminal.grid import drawn_grid
 from moeprof.reports.terminal.lines import wrapped
-from moeprof.reports.values import whole
 
 WIDTH = 80
 _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"

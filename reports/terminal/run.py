@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from moeprof.reports import story, trust_words
-from moeprof.reports.document import Document, Drawing, Finding, drawn_column
-from moeprof.reports.interval_words import described_interval_parts, described_outside
-from moeprof.reports.names import printable, shortened
-from moeprof.reports.run_problems import is_unrecorded
+from moeprof.answers import story
+from moeprof.answers.document import Document, Drawing, Finding, drawn_column, is_unrecorded
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.reports import run_words, trust_words
 from moeprof.reports.sentences import SENTENCES, described_metric, sentence
 from moeprof.reports.terminal.advice import FEW, advice
 from moeprof.reports.terminal.grid import drawn_grid
@@ -74,7 +74,7 @@ def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> 
 
 def _next(document: Document, verb: str) -> Text:
     """The next command; one that is too long for a line goes on behind a shell's backslash."""
-    command = story.command(document, verb)
+    command = run_words.command(document, verb)
     if len(command) > WIDTH - _INDENT:
         begin = f"moeprof {verb} "
         command = f"{begin}\\\n{'':<{_INDENT + 2}}{command.removeprefix(begin)}"
@@ -83,7 +83,7 @@ def _next(document: Document, verb: str) -> Text:
 
 def _lead(document: Document) -> Text:
     """What to do where nothing was recorded: read why memory ran out, or what the script said."""
-    words = story.lead(document)
+    words = run_words.lead(document)
     return Text("\n").join([_entry("Next", words[0]), *(_entry("", word) for word in words[1:])])
 
 
@@ -96,13 +96,13 @@ def _heading(document: Document) -> Text:
     lines = []
     if cut := trust_words.is_cut(document):
         lines += _entries("Cut", printable(cut["detail"]), "yellow")
-    lines += [_entry("Run", path), *_entries("", story.described_run(document))]
+    lines += [_entry("Run", path), *_entries("", run_words.described_run(document))]
     for note in document["run"]["notes"]:
         lines += _entries("", printable(note))
     record = document["run"].get("record")
     if record and record["command"]:
         lines += _entries("", f"command: {printable(record['command'])}")
-    for problem in story.problems(document):
+    for problem in run_words.problems(document):
         lines += _entries("", printable(problem), "yellow")
     lines += _entries("Trust", trust_words.described_trust(document))
     for check in trust_words.troubles(document):
@@ -151,16 +151,16 @@ def _bars(document: Document) -> Text:
             )
         )
     lines += _indented(", ".join(filter(None, _whole(document))), "dim")
-    for told in (story.named_by(document), story.unexplained(document)):
+    for told in (run_words.named_by(document), run_words.unexplained(document)):
         lines += _indented(told, "dim") if told else []
-    if names := story.told_of_names(document):
-        lines += _indented(printable(story.with_titles(names)))
+    if names := run_words.told_of_names(document):
+        lines += _indented(printable(run_words.with_titles(names)))
     return Text("\n").join(lines)
 
 
 def _whole(document: Document) -> tuple[str, str]:
     """What the bars are parts of, and why that is more than the step where it is."""
-    return story.described_parts(document), story.overlap(document)
+    return story.described_parts(document), run_words.overlap(document)
 
 
 def _indented(text: str, style: str = "") -> list[Text]:
@@ -180,7 +180,7 @@ def _notes(notes: Sequence[str]) -> Text:
 
 def _untold(document: Document, finding: Finding) -> list[str]:
     """Notes without that on the user's rules, which stands below the bars where there are any."""
-    above = story.told_of_names(document) if story.parts(document) else ""
+    above = run_words.told_of_names(document) if story.parts(document) else ""
     return [note for note in finding["notes"] if note != above]
 
 
@@ -203,7 +203,10 @@ def _figures(finding: Finding) -> str:
 def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     finding = document["analyses"][name]
     rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
-    lines = [Text(story.title(name), style="bold"), *map(Text, wrapped(finding["question"], 80))]
+    lines = [
+        Text(run_words.title(name), style="bold"),
+        *map(Text, wrapped(finding["question"], 80)),
+    ]
     lines += [Text(line) for line in wrapped(sentence(document, name), WIDTH)]
     if name in SENTENCES and (figures := _figures(finding)):  # else they are the sentence
         lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]

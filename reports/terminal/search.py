@@ -12,8 +12,8 @@ from typing import cast
 
 from rich.text import Text
 
+from moeprof.answers.names import printable
 from moeprof.reports.memory_words import billions
-from moeprof.reports.names import printable
 from moeprof.reports.search_document import EffectInfo, PlanInfo, Rejected, SearchDocument
 from moeprof.units import format_ns, format_percent
 

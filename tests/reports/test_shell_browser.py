@@ -13,8 +13,9 @@ from report_cases import HOSTILE, document, hostile_document, trace
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.hints import SCHEMA as HINTS
+from moeprof.answers.document import Document
 from moeprof.ingest import open_run
-from moeprof.reports.document import Document, build
+from moeprof.reports.document import build
 from moeprof.reports.pages.run import render
 from moeprof.tables.analysis import Analysis
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from report_cases import MS, breakdown, document, trace
 
-from moeprof.reports import story, trust_words
+from moeprof.answers import story
+from moeprof.reports import run_words, trust_words
 from moeprof.reports.document import build
 from moeprof.reports.sentences.of_runs import comparison_sentence
 
@@ -21,11 +22,11 @@ def test_op_time_that_is_more_than_the_step_is_explained():
     long = {"breakdown": breakdown({("attention", "forward"): 413})}
     short = {"breakdown": breakdown({("attention", "forward"): 412})}
     # the median step is (410 + 414) / 2 = 412 ms
-    assert story.overlap(build(trace(), long)) == (
+    assert run_words.overlap(build(trace(), long)) == (
         "more than the step, as several streams run at once"
     )
-    assert story.overlap(build(trace(), short)) == ""
-    assert story.overlap(build(trace(steps=()), long)) == ""
+    assert run_words.overlap(build(trace(), short)) == ""
+    assert run_words.overlap(build(trace(steps=()), long)) == ""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_op_time_that_is_more_than_the_step_is_explained():
 def test_times_of_virtual_devices_are_those_of_cores(platform, hosts, devices, words):
     made = document()
     made["run"] |= {"platform": platform, "hosts": hosts, "devices": devices}
-    assert story.of_cores(made).partition(":")[0] == words
+    assert run_words.of_cores(made).partition(":")[0] == words
 
 
 @pytest.mark.parametrize(
@@ -112,12 +113,14 @@ def test_the_same_run_twice_is_told_apart_by_its_place():
 
 
 def test_a_path_is_quoted_for_the_shell():
-    assert story.command(document("a run"), "report") == "moeprof report 'a run'"
+    assert run_words.command(document("a run"), "report") == "moeprof report 'a run'"
 
 
 def test_withheld_parts_are_not_called_missing_work():
     made = build(trace(), {"breakdown": breakdown({})})
-    assert story.unknown_parts(made).endswith("this trace holds no device work.")
+    assert run_words.unknown_parts(made).endswith("this trace holds no device work.")
     made["trust"][0] |= {"check": "clocks", "withholds": ["breakdown"]}
-    assert story.unknown_parts(made).startswith("Where the step goes is withheld: clocks failed")
-    assert story.unknown_parts(document()) == ""
+    assert run_words.unknown_parts(made).startswith(
+        "Where the step goes is withheld: clocks failed"
+    )
+    assert run_words.unknown_parts(document()) == ""

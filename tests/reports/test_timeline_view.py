@@ -5,7 +5,7 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawn.one_step import drawn_step
-from moeprof.reports.components import COLOURS
+from moeprof.answers.colours import COLOURS
 from moeprof.reports.document import build
 from moeprof.reports.pages.run import render
 from moeprof.reports.pages.timeline_view import timeline_view

@@ -1,4 +1,4 @@
-"""Question: into which layers does a heap figure sort the tensors of a program?
+"""Question: how does a figure show memory: in which layers and unit, and where is the limit?
 
 What stays for the whole program is grey; a tensor that is one thing (gradients, receive buffers)
 is one layer; what the forward pass keeps and what a component works on are layers by component.
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeprof.reports import story
-from moeprof.reports.components import (
+from moeprof.answers import story
+from moeprof.answers.bars import Fill, Json
+from moeprof.answers.colours import (
     COLOURS,
     CONTENTS,
     HELD,
@@ -21,13 +22,17 @@ from moeprof.reports.components import (
     colour,
     in_order,
 )
-from moeprof.reports.document import Document, drawn_rows
-from moeprof.reports.figures.bars import Fill
-from moeprof.reports.values import whole
+from moeprof.answers.document import Document, Value, drawn_rows
+from moeprof.answers.values import whole
+from moeprof.units import format_bytes
 
 LEAST_SHARE, MOST_PARTS = 0.02, 5
 """A layer of its own reaches this share of the peak somewhere; so many of a kind have one."""
 _SAVED, _WORK, _BESIDE = "saved activations", "working set", "held beside"
+
+_LIMIT = "#c0392b"
+_NEAR = 0.4
+"""A limit is drawn where the peak reaches this share of it: else it would flatten all else."""
 
 
 class Row(NamedTuple):
@@ -152,3 +157,41 @@ def _fill(kind: _Kind) -> Fill:
         shade = colour(kind.component) if kind.component else COLOURS["other"]
         return Fill(shade, SAVED_PATTERN if kind.content == _SAVED else "")
     return Fill(*CONTENTS.get(kind.content, HELD.get(kind.content, HELD_BESIDE)))
+
+
+class Scale:
+    """Bytes as the unit that an axis has."""
+
+    def __init__(self, peak_bytes: int) -> None:
+        """MiB, and GiB from 1 GiB on."""
+        self.bytes, self.unit = (2**30, "GiB") if peak_bytes >= 2**30 else (2**20, "MiB")
+
+    def __call__(self, size_bytes: int) -> float:
+        """The size on the axis."""
+        return size_bytes / self.bytes
+
+
+def limit_of(told: Mapping[str, Value], peak_bytes: int) -> int | None:
+    """What the device can hold, the allocator's pool first; None where it is far away."""
+    limit = whole(told.get("pool")) or whole(told.get("device_memory"))
+    return limit if limit and peak_bytes >= _NEAR * limit else None
+
+
+def limit_shape(limit_bytes: int, scale: Scale) -> Json:
+    """A line across the figure with the limit's size."""
+    y = scale(limit_bytes)
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"color": _LIMIT, "width": 2, "dash": "dash"},
+        "label": {
+            "text": f"limit {format_bytes(limit_bytes)}",
+            "textposition": "start",
+            "yanchor": "bottom",
+            "font": {"color": _LIMIT, "size": 12},
+        },
+    }

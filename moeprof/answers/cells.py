@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.reports.document import Document, drawn_column, figures_of
-from moeprof.reports.figures.bars import Figure, Json
+from moeprof.answers.bars import Figure, Json
+from moeprof.answers.document import Document, drawn_column, figures_of
 
 Cells = npt.NDArray[np.float64]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from moeprof.reports.document import ColumnInfo, Value
-from moeprof.reports.names import printable
+from moeprof.answers.document import ColumnInfo, Value
+from moeprof.answers.names import printable
 from moeprof.units import format_bytes, format_count, format_flops, format_ns, format_percent
 
 NOT_KNOWN = "not known"
@@ -71,6 +71,11 @@ def signed(change: float, write: Callable[[float], str]) -> str:
 def is_number(value: Value) -> bool:
     """Whether `value` is a figure: bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def numbers(values: Sequence[Value]) -> bool:
+    """Whether a column holds figures: no text and no bool, missing ones aside."""
+    return all(value is None or is_number(value) for value in values)
 
 
 def number(value: object) -> float:

@@ -10,7 +10,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprof.reports.names import printable, shortened
+from moeprof.answers.names import printable, shortened
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 Figure = dict[str, Json]
