@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from moeprof.answers.document import ColumnInfo, Value
 from moeprof.answers.names import printable
 from moeprof.units import format_bytes, format_count, format_flops, format_ns, format_percent
+
+if TYPE_CHECKING:  # these bring pandas
+    from moeprof.answers.document import ColumnInfo, Value
 
 NOT_KNOWN = "not known"
 NONE = "None in this trace."

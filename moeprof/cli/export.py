@@ -80,8 +80,8 @@ def command(
         refuse_an_input(perfetto, "--perfetto", [run])
         refuse_no_place(perfetto, "--perfetto")
     from moeprof.ingest import open_run
-    from moeprof.reports.document import build
     from moeprof.reports.perfetto import write_perfetto
+    from moeprof.reports.run.document import build
     from moeprof.tables.store import write_tables
     from moeprof.tables.trace import with_names
 

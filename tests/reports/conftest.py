@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from trace_processor import Engine, started
 
 from moeprof.answers.document import Document
-from moeprof.reports.pages.run import render
+from moeprof.reports.run.page import render
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CHROMIUM_FLAGS = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from moeprof.answers.document import Document
-from moeprof.reports.document import build
+from moeprof.reports.run.document import build
 from moeprof.tables import host_side
 from moeprof.tables import trace as tables
 from moeprof.tables.analysis import Analysis, Metric

@@ -13,7 +13,7 @@ from report_cases import HOSTILE, document, hostile_document, receive_buffers, t
 
 from moeprof.answers.document import plain
 from moeprof.errors import TableError
-from moeprof.reports.document import build, drawing_of, to_json
+from moeprof.reports.run.document import build, drawing_of, to_json
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 

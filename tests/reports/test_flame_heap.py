@@ -16,11 +16,11 @@ from moeprof.answers.colours import MIXED, colour
 from moeprof.answers.document import drawn_column
 from moeprof.answers.memory_layers import Row, bands, rows_of
 from moeprof.ingest import open_run
-from moeprof.reports.document import build
 from moeprof.reports.figures import allocated as allocated_figure
 from moeprof.reports.figures import flame as flame_figure
 from moeprof.reports.figures import heap as heap_figures
-from moeprof.reports.pages.run_view import page_view
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import page_view
 from moeprof.tables.analysis import Analysis, Metric
 
 GPU = Path(__file__).parents[1] / "data" / "gpu"

@@ -15,8 +15,8 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.hints import SCHEMA as HINTS
 from moeprof.answers.document import Document
 from moeprof.ingest import open_run
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import render
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import render
 from moeprof.tables.analysis import Analysis
 
 GPU_RUN = Path(__file__).parent.parent / "data" / "gpu" / "sparse-ragged-dot"

@@ -8,8 +8,8 @@ from report_cases import HOSTILE
 
 from moeprof.analyzers import analyze
 from moeprof.answers.values import written
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import write_page
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import write_page
 from moeprof.units import format_ns
 
 OPS = (

@@ -4,8 +4,8 @@ from report_cases import breakdown, document, trace
 
 from moeprof.analyzers.hints import SCHEMA
 from moeprof.analyzers.patterns import ALL
-from moeprof.reports.document import build
-from moeprof.reports.pages.top_findings import PLAIN, plain_title, top_findings
+from moeprof.reports.run.document import build
+from moeprof.reports.run.findings import PLAIN, plain_title, top_findings
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 
