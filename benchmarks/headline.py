@@ -70,7 +70,7 @@ def headline_of(trace: Trace) -> dict[str, object]:
     """The same of a trace that is open."""
     from moeprof.analyzers import analyze
     from moeprof.cli.findings import is_partial
-    from moeprof.reports.document import build
+    from moeprof.reports.run.document import build
 
     document = build(trace, analyze(trace, tuple(FIGURES)))
     figures: dict[str, Figure] = {}

@@ -43,7 +43,7 @@ def once(file: Path) -> dict[str, int]:
     from moeprof.analyzers import laws
     from moeprof.cli.findings import read_document
     from moeprof.ingest.trust import judge
-    from moeprof.reports.document import to_json
+    from moeprof.reports.run.document import to_json
 
     spent: dict[str, int] = defaultdict(int)
 

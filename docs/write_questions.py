@@ -13,10 +13,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from moeprof.answers.document import Document
 from moeprof.cli.findings import read_document
 from moeprof.cli.main import group
-from moeprof.reports.document import Document
-from moeprof.reports.terminal import run as text
+from moeprof.reports.run import terminal as text
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent

@@ -13,7 +13,7 @@ from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, selects
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document
+    from moeprof.answers.document import Document
     from moeprof.tables.name_rule import NameRules
 
 
@@ -51,7 +51,7 @@ def command(
 
         moeprof analyze runs/train-2026-12-01T10-22-07 --only breakdown
     """
-    from moeprof.reports.document import to_json
+    from moeprof.reports.run.document import to_json
 
     document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
     if as_json:
@@ -67,7 +67,7 @@ def command(
 def _show(document: Document, only: tuple[str, ...]) -> None:
     from rich.console import Console
 
-    from moeprof.reports.terminal import run as text
+    from moeprof.reports.run import terminal as text
 
     console = Console(highlight=False)
     console.print(text.overview(document), soft_wrap=True)

@@ -182,8 +182,8 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
 
         from moeprof.cli.findings import read_document
         from moeprof.cli.progress import working
-        from moeprof.reports.pages.run import write_page
-        from moeprof.reports.terminal import run as text
+        from moeprof.reports.run import terminal as text
+        from moeprof.reports.run.page import write_page
 
         document = read_document(run_dir, names=names, is_drawn=True)
         summary = text.summary(document)

@@ -15,7 +15,7 @@ from moeprof.errors import SpecError
 
 if TYPE_CHECKING:
     from moeprof.analyzers.comparison.gates import Gate
-    from moeprof.reports.comparison_document import ComparisonDocument
+    from moeprof.reports.comparison.document import ComparisonDocument
     from moeprof.tables.name_rule import NameRules
 
 EXIT_GATE = 4
@@ -91,9 +91,9 @@ def command(
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
     from moeprof.analyzers.comparison.settings import setting_changes
     from moeprof.ingest import open_run
-    from moeprof.reports.comparison_document import build_comparison, comparison_json
-    from moeprof.reports.document import build
-    from moeprof.reports.record import read_whole
+    from moeprof.reports.comparison.document import build_comparison, comparison_json
+    from moeprof.reports.run.document import build
+    from moeprof.reports.run.record import read_whole
     from moeprof.tables.trace import with_names
 
     if html is not None:
@@ -117,7 +117,7 @@ def command(
         arguments=_asked((base, new), gates, (base_session, new_session), names),
     )
     if html is not None:
-        from moeprof.reports.pages.comparison import write_page
+        from moeprof.reports.comparison.page import write_page
 
         with working("writing the page"):
             write_page(document, html)
@@ -153,6 +153,6 @@ def _asked(
 def _show(document: ComparisonDocument) -> None:
     from rich.console import Console
 
-    from moeprof.reports.terminal.comparison import comparison_text
+    from moeprof.reports.comparison.terminal import comparison_text
 
     Console(highlight=False).print(comparison_text(document), soft_wrap=True)

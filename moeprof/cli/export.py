@@ -80,8 +80,8 @@ def command(
         refuse_an_input(perfetto, "--perfetto", [run])
         refuse_no_place(perfetto, "--perfetto")
     from moeprof.ingest import open_run
-    from moeprof.reports.document import build
     from moeprof.reports.perfetto import write_perfetto
+    from moeprof.reports.run.document import build
     from moeprof.tables.store import write_tables
     from moeprof.tables.trace import with_names
 
@@ -136,6 +136,6 @@ def _words(note: dict[str, Any]) -> list[str]:
         withheld = [text.split(":")[0] for text in made["missing"] if ": withheld: " in text]
         lines += [f"not in it: {t}" for t in made["missing"] if ": withheld: " not in t]
         lines += [f"withheld, as a check failed: {', '.join(withheld)}"] if withheld else []
-    from moeprof.reports.names import printable
+    from moeprof.answers.names import printable
 
     return [printable(line) for line in lines]

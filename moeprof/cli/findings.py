@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moeprof.garbage import uncollected
 
 if TYPE_CHECKING:
-    from moeprof.reports.document import Document
+    from moeprof.answers.document import Document
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
 
@@ -61,7 +61,7 @@ def read_both(
             from moeprof.errors import NoProfileError
             from moeprof.ingest import open_run
             from moeprof.ingest.unrecorded import is_unrecorded, unrecorded
-            from moeprof.reports.document import build
+            from moeprof.reports.run.document import build
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware, with_names
 
@@ -81,7 +81,7 @@ def read_both(
 
 def is_partial(document: Document) -> bool:
     """Whether figures are withheld: a law withholds some, or no step could be measured."""
-    from moeprof.reports.trust_words import withholds_any
+    from moeprof.reports.parts.phrases import withholds_any
 
     no_step = not any(step["used"] for step in document["steps"])
     return no_step or any(withholds_any(law) for law in document["trust"])
@@ -92,10 +92,10 @@ def said_of_damage(document: Document) -> str:
 
     Empty where none are.
     """
-    from moeprof.reports.names import printable
-    from moeprof.reports.run_problems import is_unrecorded
-    from moeprof.reports.story import problems
-    from moeprof.reports.trust_words import troubles, withholds_any
+    from moeprof.answers.document import is_unrecorded
+    from moeprof.answers.names import printable
+    from moeprof.reports.parts.phrases import troubles, withholds_any
+    from moeprof.reports.run.words import problems
 
     if not is_partial(document):
         return ""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from moeprof.reports.terminal.lines import WIDTH, wrapped
+from moeprof.reports.parts.terminal import WIDTH, wrapped
 from moeprof.specs.hardware import HardwareSpec, hardware_keys, load_hardware
 
 SCHEMA = "moeprof.hardware/1"

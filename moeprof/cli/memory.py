@@ -117,7 +117,7 @@ def command(
     from moeprof.cli.memory_calibration import calibrated, projecting
     from moeprof.cli.memory_compile import compiled, of_bundled
     from moeprof.cli.memory_setting import as_usage, wanted
-    from moeprof.reports.memory_document import to_json
+    from moeprof.reports.memory.document import to_json
 
     if html is not None:
         inputs = [Path(str(read)) for read in (run, options["model"]) if read]
@@ -132,7 +132,7 @@ def command(
     with as_usage():  # what cannot be projected was asked for by an option
         document = answer(asked, detail, _arguments(), correcting, compiling)
     if html is not None:
-        from moeprof.reports.pages.memory import write_page
+        from moeprof.reports.memory.page import write_page
 
         with working("writing the page"):
             write_page(document, html)
@@ -142,7 +142,7 @@ def command(
     else:
         from rich.console import Console
 
-        from moeprof.reports.terminal.memory import drawn
+        from moeprof.reports.memory.terminal import drawn
 
         console = Console(highlight=False)
         console.print(drawn(document, console.width), soft_wrap=True)

@@ -14,7 +14,7 @@ from moeprof.projector.levers import levers
 from moeprof.projector.memory import project
 from moeprof.projector.overload import fits_up_to_overload
 from moeprof.projector.setting import Setting
-from moeprof.reports.memory_document import (
+from moeprof.reports.memory.document import (
     SCHEMA,
     Break,
     Cell,

@@ -45,7 +45,7 @@ def calibrated(wanted: Wanted, run: Path, correction: Path | None, *, as_json: b
     from moeprof.projector.calibrate import calibrate
     from moeprof.projector.correction import store
     from moeprof.projector.measured import measured
-    from moeprof.reports.calibration import (
+    from moeprof.reports.memory.calibration import (
         build_calibration,
         calibration_json,
         calibration_text,

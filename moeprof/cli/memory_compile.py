@@ -11,7 +11,7 @@ from moeprof.errors import SelectionError
 
 if TYPE_CHECKING:
     from moeprof.projector.setting import Setting
-    from moeprof.reports.memory_document import CompiledInfo
+    from moeprof.reports.memory.document import CompiledInfo
 
 BUNDLED = "bundled"
 
@@ -37,7 +37,7 @@ def compiled(setting: Setting) -> CompiledInfo:
         MoeprofError: the compiler is not installed, cannot be had for the hardware, or fails.
     """
     from moeprof.projector.compiled.bundled import compile_bundled
-    from moeprof.reports.memory_compiled import compiled_info
+    from moeprof.reports.memory.document import compiled_info
 
     with working("compiling the step"):
         return compiled_info(compile_bundled(setting))

@@ -31,11 +31,7 @@ def command(base: Path, new: Path, as_json: bool) -> None:
 
         moeprof memory diff dump-before/ dump-after/
     """
-    from moeprof.reports.memory_difference import (
-        build_difference,
-        difference_json,
-        difference_text,
-    )
+    from moeprof.reports.memory.difference import build_difference, difference_json, difference_text
 
     with working("reading the base program") as work:
         before = _opened(base)

@@ -47,6 +47,6 @@ def command(path: Path, hardware: str | None, mem_fraction: float | None, as_jso
         return
     from rich.console import Console
 
-    from moeprof.reports.terminal.out_of_memory import oom_text
+    from moeprof.reports.oom import oom_text
 
     Console(highlight=False).print(oom_text(document), soft_wrap=True)

@@ -117,7 +117,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
     from moeprof.projector.search.run import search
     from moeprof.projector.timing.tuning import Tuning
     from moeprof.projector.what_if import what_if
-    from moeprof.reports.search_document import document_of, to_json
+    from moeprof.reports.search.document import document_of, to_json
 
     asked = SearchOptions(**options)  # type: ignore[arg-type]
     model_key, space, said = _space(asked)
@@ -136,7 +136,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
         return
     from rich.console import Console
 
-    from moeprof.reports.terminal.search import drawn
+    from moeprof.reports.search.terminal import drawn
 
     console = Console(highlight=False)
     console.print(drawn(document, console.width), soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from moeprof.reports.terminal.lines import WIDTH, wrapped
+from moeprof.reports.parts.terminal import WIDTH, wrapped
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.presets import Preset, load_preset, preset_facts, preset_names

@@ -23,7 +23,7 @@ from moeprof.cli.stage_options import (
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
 
 if TYPE_CHECKING:
-    from moeprof.reports.pipeline_document import PipelineDocument, Planned, Shown
+    from moeprof.reports.pipeline.document import PipelineDocument, Planned, Shown
     from moeprof.tables.name_rule import NameRules
 
 _ALL = "all"
@@ -100,7 +100,7 @@ def command(
         raise click.UsageError("--names is for the parts of a run: --run.")
     if html is not None:
         refuse_other_than_a_page(html, "--html", [path] if path is not None else [])
-    from moeprof.reports.pipeline_document import SCHEMA, to_json
+    from moeprof.reports.pipeline.document import SCHEMA, to_json
 
     document: PipelineDocument = {"schema": SCHEMA, "projected": None, "measured": None}
     if stages is not None and microbatches is not None:
@@ -118,7 +118,7 @@ def command(
         document["measured"], is_cut = _measured(path, iteration, session, hosts, names)
     document["arguments"] = given_words(ctx, ("as_json", "html"))
     if html is not None:
-        from moeprof.reports.pages.pipeline import write_page
+        from moeprof.reports.pipeline.page import write_page
 
         with working("writing the page"):
             write_page(document, html)
@@ -128,7 +128,7 @@ def command(
     else:
         from rich.console import Console
 
-        from moeprof.reports.terminal.pipeline import drawn
+        from moeprof.reports.pipeline.terminal import drawn
 
         Console(highlight=False).print(drawn(document), soft_wrap=True)
     if is_cut:
@@ -143,7 +143,7 @@ def _projected(
     from moeprof.analyzers.questions.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
-    from moeprof.reports.pipeline_document import shown
+    from moeprof.reports.pipeline.document import shown
     from moeprof.specs.schedule import Schedule
 
     stages, microbatches, virtual = shape
@@ -165,7 +165,7 @@ def _projected(
 
 def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
     from moeprof.analyzers.stages.compared import compared
-    from moeprof.reports.pipeline_document import shown
+    from moeprof.reports.pipeline.document import shown
     from moeprof.tables.pipeline import STAGE_WORK
 
     asked = stage_work(given)
@@ -185,7 +185,7 @@ def _planned(
     from moeprof.analyzers.questions.pipeline import pipeline_stages
     from moeprof.analyzers.stages.grid import stage_grid
     from moeprof.analyzers.stages.projected import projected
-    from moeprof.reports.pipeline_document import planned
+    from moeprof.reports.pipeline.document import planned
     from moeprof.specs.schedule import Schedule
 
     asked, found = stage_work(given), {}
@@ -211,8 +211,8 @@ def _measured(
     from moeprof.analyzers.stages.recorded import pipeline_of
     from moeprof.ingest import open_run
     from moeprof.ingest.sources.pp_dump import is_pp_dump, read_pp_dump
-    from moeprof.reports.document import build
-    from moeprof.reports.pipeline_document import shown
+    from moeprof.reports.pipeline.document import shown
+    from moeprof.reports.run.document import build
     from moeprof.tables.pipeline import STAGE_WORK
     from moeprof.tables.trace import with_names
 

@@ -126,8 +126,8 @@ def _document(
 def _lines(
     target: Target, script: Script, output: Path | None, result: Replayed | str
 ) -> list[str]:
-    from moeprof.reports.names import printable
-    from moeprof.reports.terminal.lines import WIDTH, wrapped
+    from moeprof.answers.names import printable
+    from moeprof.reports.parts.terminal import WIDTH, wrapped
     from moeprof.units import format_ns
 
     where = target.device or target.platform

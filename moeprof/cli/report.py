@@ -50,7 +50,7 @@ def command(
 
         moeprof report runs/dense-cf1.25 runs/sparse-gmm -o strategies.html
     """
-    from moeprof.reports.pages.run import write_page
+    from moeprof.reports.run.page import write_page
 
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
@@ -70,7 +70,7 @@ def command(
 
 def _default_path(runs: tuple[Path, ...]) -> Path:
     """Only a folder that `moeprof capture` made is written into, and only for that run alone."""
-    from moeprof.reports.record import is_run_folder
+    from moeprof.reports.run.record import is_run_folder
     from moeprof.tables.store import holds_tables
 
     if len(runs) == 1 and is_run_folder(runs[0]) and not holds_tables(runs[0]):

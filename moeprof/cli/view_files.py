@@ -70,7 +70,7 @@ def files_of(wanted: Wanted) -> Iterator[Viewed]:
 
 def _kept_in(run: Path) -> Path | None:
     """The run folder where the report's default path lies in it and it can be written."""
-    from moeprof.reports.record import is_run_folder
+    from moeprof.reports.run.record import is_run_folder
     from moeprof.tables.store import holds_tables
 
     is_ours = is_run_folder(run) and not holds_tables(run)
@@ -94,8 +94,8 @@ def _kept(wanted: Wanted, folder: Path, source: str) -> Viewed:
 
 
 def _make(wanted: Wanted, folder: Path) -> Viewed:
-    from moeprof.reports.pages.run import write_page
-    from moeprof.reports.run_problems import is_unrecorded
+    from moeprof.answers.document import is_unrecorded
+    from moeprof.reports.run.page import write_page
 
     trace, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, wanted.names, is_drawn=True

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moeprof.reports.document import Document
+from moeprof.answers.bars import Figure
+from moeprof.answers.document import Document
 from moeprof.reports.figures import (
     allocated,
     flame,
@@ -19,7 +20,6 @@ from moeprof.reports.figures import (
     stage_grid,
     wait_map,
 )
-from moeprof.reports.figures.bars import Figure
 
 Draw = Callable[[Document], Figure | None]
 FIGURES: dict[str, tuple[tuple[str, Draw], ...]] = {

@@ -5,11 +5,11 @@ Pure: document in, plotly figure out.
 
 from __future__ import annotations
 
-from moeprof.reports.components import COLOURS, HELD, MIXED
-from moeprof.reports.document import Document, drawn_column, figures_of
-from moeprof.reports.figures.bars import Figure, Json, plotly_text
-from moeprof.reports.figures.memory_axis import Scale, limit_of, limit_shape
-from moeprof.reports.values import whole
+from moeprof.answers.bars import Figure, Json, plotly_text
+from moeprof.answers.colours import COLOURS, HELD, MIXED
+from moeprof.answers.document import Document, drawn_column, figures_of
+from moeprof.answers.memory_layers import Scale, limit_of, limit_shape
+from moeprof.answers.values import whole
 from moeprof.units import format_bytes, format_ns
 
 ALLOCATED = (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moeprof.reports import story
-from moeprof.reports.components import MIXED, colour, ink_on
-from moeprof.reports.document import Document, drawn_column
-from moeprof.reports.figures.bars import Figure, Json, plotly_text
-from moeprof.reports.values import number
+from moeprof.answers import story
+from moeprof.answers.bars import Figure, Json, plotly_text
+from moeprof.answers.colours import MIXED, colour, ink_on
+from moeprof.answers.document import Document, drawn_column
+from moeprof.answers.values import number
 from moeprof.units import format_count, format_ns, format_percent
 
 _HEIGHT_PX, _ROW_PX, _MOST_PX = 120, 24, 760

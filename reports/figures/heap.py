@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from moeprof.reports import story
-from moeprof.reports.components import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASES, colour
-from moeprof.reports.document import Document, Value, figures_of
-from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
-from moeprof.reports.figures.heap_bands import Band, Row, bands, rows_of
-from moeprof.reports.figures.memory_axis import Scale, limit_of, limit_shape
-from moeprof.reports.values import whole
+from moeprof.answers import story
+from moeprof.answers.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
+from moeprof.answers.colours import CONTENTS, HELD, HELD_BESIDE, MIXED, PHASES, colour
+from moeprof.answers.document import Document, Value, figures_of, rows
+from moeprof.answers.memory_layers import Band, Row, Scale, bands, limit_of, limit_shape, rows_of
+from moeprof.answers.values import whole
 from moeprof.units import format_bytes, format_percent
 
 OVER_PROGRAM = (
@@ -53,9 +52,8 @@ def over_program(document: Document) -> Figure | None:
 
 def at_peak(document: Document) -> Figure | None:
     """One bar per kind of tensor at the peak, by the component that wrote it."""
-    rows = story.rows(document, "memory")
     sizes: dict[str, dict[str, int]] = {}
-    for row in rows:
+    for row in rows(document, "memory"):
         parts = sizes.setdefault(str(row["content"]), {})
         component = str(row["component"])
         parts[component] = parts.get(component, 0) + whole(row["size_bytes"])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.reports.document import Document
-from moeprof.reports.figures.bars import Figure, Json
-from moeprof.reports.figures.cells import (
+from moeprof.answers.bars import Figure, Json
+from moeprof.answers.cells import (
     CellMap,
     Cells,
     Side,
@@ -22,6 +21,7 @@ from moeprof.reports.figures.cells import (
     plain,
     scales,
 )
+from moeprof.answers.document import Document
 
 EXPERTS = (
     "Tokens by layer and expert: Orange gets more than an even share, blue less. A column that is "

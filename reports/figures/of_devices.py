@@ -8,12 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from moeprof.reports import story
-from moeprof.reports.components import STEP_PARTS
-from moeprof.reports.document import Document, Value
-from moeprof.reports.figures.bars import Bars, Figure, Fill, horizontal
+from moeprof.answers import story
+from moeprof.answers.bars import Bars, Figure, Fill, horizontal
+from moeprof.answers.colours import STEP_PARTS
+from moeprof.answers.document import Document, Value, rows
+from moeprof.answers.values import number
 from moeprof.reports.figures.stage_grid import KINDS
-from moeprof.reports.values import number
 from moeprof.units import format_ns
 
 _MOST = 64
@@ -32,7 +32,7 @@ def timeline(document: Document) -> Figure | None:
 
     Where no interval is known the bars are of the steps alone.
     """
-    every = story.rows(document, "timeline")
+    every = rows(document, "timeline")
     known = [row for row in every if row.get("interval_ns") is not None]
     by_rank: dict[int, list[Mapping[str, Value]]] = {}
     for row in known or every:
@@ -64,13 +64,13 @@ def collectives(document: Document) -> Figure | None:
     a slower link, or its start on a busy core: it is not told apart. Of many call sites those that
     take most have a bar, the others one together.
     """
-    found = story.rows(document, "collectives")
-    rows = sorted(found, key=lambda row: -number(row["per_step_ns"]))
-    if not rows:
+    found = rows(document, "collectives")
+    sites = sorted(found, key=lambda row: -number(row["per_step_ns"]))
+    if not sites:
         return None
-    whole = dict(enumerate(number(row["per_step_ns"]) for row in rows))
-    waits = {n: number(row["wait_ns"]) for n, row in enumerate(rows) if row["wait_ns"] is not None}
-    moves = {n: number(rows[n]["moved_ns"]) for n in waits}
+    whole = dict(enumerate(number(row["per_step_ns"]) for row in sites))
+    waits = {n: number(row["wait_ns"]) for n, row in enumerate(sites) if row["wait_ns"] is not None}
+    moves = {n: number(sites[n]["moved_ns"]) for n in waits}
     beyond = {n: whole[n] - waits[n] - moves[n] for n in waits}
     beyond = {n: beyond_ns for n, beyond_ns in beyond.items() if beyond_ns > 0}
     rest = {n: length_ns for n, length_ns in whole.items() if n not in waits}
@@ -81,10 +81,10 @@ def collectives(document: Document) -> Figure | None:
         ("transfer or waiting", _UNTOLD, rest),
     )
     # one bar for a single call site more would save nothing
-    most = _MOST_CALL_SITES if len(rows) > _MOST_CALL_SITES + 1 else len(rows)
+    most = _MOST_CALL_SITES if len(sites) > _MOST_CALL_SITES + 1 else len(sites)
     bars = [_placed(name, fill, _folded(lengths, most)) for name, fill, lengths in kinds if lengths]
-    labels = [str(row["op"]) for row in rows[:most]]
-    labels += [f"{len(rows) - most} smaller"] if len(rows) > most else []
+    labels = [str(row["op"]) for row in sites[:most]]
+    labels += [f"{len(sites) - most} smaller"] if len(sites) > most else []
     return horizontal(bars, labels, f"ms {story.basis(document)}")
 
 
@@ -106,23 +106,23 @@ def _named(row: Mapping[str, Value]) -> str:
 
 def stragglers(document: Document) -> Figure | None:
     """Two bars per rank: how long others wait for it, and how long it waits; ms per step."""
-    every = story.rows(document, "stragglers")
-    rows = every[:_MOST_WAITED_FOR]  # the document has them in this order
-    if not rows:
+    every = rows(document, "stragglers")
+    ranks = every[:_MOST_WAITED_FOR]  # the document has them in this order
+    if not ranks:
         return None
-    left = f"; the {len(rows)} most waited for of {len(every)}" if len(every) > len(rows) else ""
+    left = f"; the {len(ranks)} most waited for of {len(every)}" if len(every) > len(ranks) else ""
     bars = [
-        _bars("others wait for it", _TRANSFER, [number(row["waited_for_ns"]) for row in rows]),
-        _bars("it waits for others", _WAIT, [number(row["waits_ns"]) for row in rows]),
+        _bars("others wait for it", _TRANSFER, [number(row["waited_for_ns"]) for row in ranks]),
+        _bars("it waits for others", _WAIT, [number(row["waits_ns"]) for row in ranks]),
     ]
-    labels = [_named(row) for row in rows]
+    labels = [_named(row) for row in ranks]
     return horizontal(bars, labels, f"ms per step{left}", barmode="group")
 
 
 def pipeline(document: Document) -> Figure | None:
     """One bar per stage: work, then idle in the ramp and in gaps; milliseconds."""
-    rows = story.rows(document, "pipeline")[:_MOST]
-    if not rows:
+    stages = rows(document, "pipeline")[:_MOST]
+    if not stages:
         return None
     columns = {
         "forward": "forward_ns",
@@ -132,11 +132,11 @@ def pipeline(document: Document) -> Figure | None:
         "gap": "gaps_ns",
     }
     bars = [
-        _bars(*KINDS[kind], [number(row[column]) for row in rows])
+        _bars(*KINDS[kind], [number(row[column]) for row in stages])
         for kind, column in columns.items()
-        if any(number(row[column]) for row in rows)
+        if any(number(row[column]) for row in stages)
     ]
-    return horizontal(bars, [f"stage {row['stage']}" for row in rows], "ms per iteration")
+    return horizontal(bars, [f"stage {row['stage']}" for row in stages], "ms per iteration")
 
 
 def _mean(rows: Sequence[Mapping[str, Value]], name: str) -> float:

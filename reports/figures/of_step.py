@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from moeprof.reports import story
-from moeprof.reports.components import PHASES, colour, in_order
-from moeprof.reports.document import Document, StepInfo, Value
-from moeprof.reports.figures.bars import Bars, Figure, Fill, columns, horizontal
+from moeprof.answers import story
+from moeprof.answers.bars import Bars, Figure, Fill, columns, horizontal
+from moeprof.answers.colours import PHASES, colour, in_order
+from moeprof.answers.document import Document, StepInfo, Value, rows
+from moeprof.answers.values import written
 from moeprof.reports.sentences.of_memory import buffer_name
-from moeprof.reports.values import written
 from moeprof.units import format_ns
 
 _MOST_BUFFERS = 40
@@ -60,16 +60,16 @@ def comparison(documents: Sequence[Document]) -> Figure | None:
 
 def receive_buffers(document: Document) -> Figure | None:
     """Per buffer: the bytes it has for the worst case, and the bytes that tokens used; MiB."""
-    rows = story.rows(document, "receive_buffers")[:_MOST_BUFFERS]
+    buffers = rows(document, "receive_buffers")[:_MOST_BUFFERS]
     kinds = [
-        _size_bars("worst case", _WORST, [row["worst_bytes"] for row in rows]),
-        _size_bars("used", _USED, [row["used_bytes"] for row in rows]),
+        _size_bars("worst case", _WORST, [row["worst_bytes"] for row in buffers]),
+        _size_bars("used", _USED, [row["used_bytes"] for row in buffers]),
     ]
     bars = [kind for kind in kinds if kind.lengths]
     if not bars:
         return None
-    labels = [buffer_name(row, _OP_WIDTH) for row in rows]
-    ops = [str(row["op"]) for row in rows]
+    labels = [buffer_name(row, _OP_WIDTH) for row in buffers]
+    ops = [str(row["op"]) for row in buffers]
     return horizontal(bars, labels, "MiB", barmode="group", narrow=ops)
 
 

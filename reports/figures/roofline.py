@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from moeprof.reports import story
-from moeprof.reports.components import colour, in_order
-from moeprof.reports.document import Document, Value, drawn_rows, figures_of
-from moeprof.reports.figures.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
-from moeprof.reports.names import printable, shortened
-from moeprof.reports.values import number, written
+from moeprof.answers import story
+from moeprof.answers.bars import Bars, Figure, Fill, Json, horizontal, plotly_text
+from moeprof.answers.colours import colour, in_order
+from moeprof.answers.document import Document, Value, drawn_rows, figures_of
+from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import number, written
 from moeprof.units import format_ns, format_percent
 
 ROOFS = (

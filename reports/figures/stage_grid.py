@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
-from moeprof.reports import story
-from moeprof.reports.components import ink_on
-from moeprof.reports.document import Document, Drawing, Value, drawn_rows
-from moeprof.reports.figures.bars import Figure, Fill, Json
-from moeprof.reports.values import number
+from moeprof.answers.bars import Figure, Fill, Json
+from moeprof.answers.colours import ink_on
+from moeprof.answers.document import Document, Drawing, Value, drawn_rows, rows
+from moeprof.answers.values import number
 from moeprof.units import format_ns
 
 GRID = (
@@ -58,7 +57,7 @@ class _Piece(TypedDict):
 def stage_grid(document: Document) -> Figure | None:
     """The pipeline of a run over time."""
     drawing = document["drawings"].get("stage_grid")
-    return grid_figure(drawing, story.rows(document, "pipeline")) if drawing else None
+    return grid_figure(drawing, rows(document, "pipeline")) if drawing else None
 
 
 def grid_figure(

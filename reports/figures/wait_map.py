@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.reports import story
-from moeprof.reports.document import Document
-from moeprof.reports.figures.bars import Figure, Json
-from moeprof.reports.figures.cells import (
+from moeprof.answers import story
+from moeprof.answers.bars import Figure, Json
+from moeprof.answers.cells import (
     CellMap,
     Cells,
     Side,
@@ -21,6 +20,7 @@ from moeprof.reports.figures.cells import (
     plain,
     scales,
 )
+from moeprof.answers.document import Document, rows
 
 WAITS = (
     "Waiting by rank and step: The rank whose row stays pale while others have colour is the one "
@@ -69,7 +69,7 @@ def waits(document: Document) -> Figure | None:
 
 def _waited_for(document: Document, ranks: Cells) -> list[float | None]:
     """Milliseconds that others wait for each rank: the figures of the table, None without them."""
-    found = {row["rank"]: row["waited_for_ns"] for row in story.rows(document, "stragglers")}
+    found = {row["rank"]: row["waited_for_ns"] for row in rows(document, "stragglers")}
     waited = [found.get(int(rank)) for rank in ranks]
     return [round(ns / 1e6, 6) if isinstance(ns, int | float) else None for ns in waited]
 

@@ -15,8 +15,7 @@ from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.reports.perfetto.slices import NONE, Look, Slices
-from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks
 from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.window import spans_of_steps
-from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace

@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.launches.pairs import pairs_of
 from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.reports.perfetto.collectives import collective_slices
-from moeprof.reports.perfetto.components import component_slices
-from moeprof.reports.perfetto.counters import Counter
-from moeprof.reports.perfetto.flows import flows_of
-from moeprof.reports.perfetto.gaps import gap_slices
+from moeprof.reports.perfetto.counters import fillings, imbalances, measured, planned
 from moeprof.reports.perfetto.hosts import Hosts, annotation_slices, step_slices, thread_slices
-from moeprof.reports.perfetto.memory_counters import measured, planned
-from moeprof.reports.perfetto.routing_counters import fillings, imbalances
-from moeprof.reports.perfetto.slices import NONE, Slices
-from moeprof.reports.perfetto.tracks import Tracks
-from moeprof.reports.perfetto.work import Devices, work_slices
+from moeprof.reports.perfetto.slices import NONE, Counter, Slices, Tracks
+from moeprof.reports.perfetto.work import Devices, component_slices, gap_slices, work_slices
 from moeprof.tables.clock import is_comparable
+from moeprof.tables.intervals import Int64s
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 
@@ -181,3 +179,15 @@ def _routing(trace: Trace, made: Layout, hosts: Hosts) -> None:
         "receive buffers",
         lambda: fillings(trace, made.tracks, first),
     )
+
+
+def flows_of(trace: Trace) -> tuple[Int64s, Int64s]:
+    """Number of the arrow of each row of `trace.launches` and of `trace.events`; `NONE` for none.
+
+    An arrow leads from a launch to the first piece of work that it brought.
+    """
+    pairs = pairs_of(trace)
+    of_launch = np.full(len(trace.launches), NONE)
+    of_event = np.full(len(trace.events), NONE)
+    of_launch[pairs["launch"]] = of_event[pairs["event"]] = np.arange(len(pairs))
+    return of_launch, of_event

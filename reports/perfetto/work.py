@@ -1,4 +1,4 @@
-"""Question: how does the work of each device lie on its streams?
+"""Question: what does each device do over time: its components, its gaps, the work of its streams?
 
 One track per stream or thread, more where some of its work overlaps in part. A slice is a kernel,
 copy, memory set, thunk or wait; a click shows which op it is, of which part of the step, from
@@ -7,16 +7,19 @@ which line of the program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.component_runs import component_runs
+from moeprof.analyzers.activity.short import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.costs.table import costs_of
-from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
-from moeprof.reports.perfetto.tracks import Tracks
+from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.gaps.told import names_of, told
+from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace
@@ -28,6 +31,18 @@ _SHARED = (
     *("name", "op", "component", "phase", "layer_kind", "kind", "scope", "source"),
     *("evidence", "confidence", "details", "module"),
 )
+COMPONENTS = "MoE components"
+LOOP = "loop"
+ABOUT_COMPONENTS = (
+    "What part of the step each stream works on: pieces of one component and phase that follow "
+    "each other are one slice, a loop lies around its body. self_ns is the self time of its pieces."
+)
+GAPS = "Gaps"
+ABOUT_GAPS = (
+    "Time of the used steps in which no stream of the device works, named after its cause. Gaps "
+    f"up to {SHORT_NS // 1000} µs cannot be told from the cost of a launch: they have none."
+)
+SHORT = "short gap"
 
 
 def work_slices(trace: Trace, tracks: Tracks, devices: Devices, flow: Int64s) -> Slices:
@@ -92,3 +107,60 @@ def _look(told: Mapping[str, Any], costs: Mapping[tuple[int, str], tuple[float, 
     }
     known = {name: note for name, note in notes.items() if note != "" and note == note}
     return Look(op or recorded, str(told["component"]), known)
+
+
+def component_slices(trace: Trace, tracks: Tracks, devices: Devices) -> Slices:
+    """A slice for each of `component_runs`; of several streams at once they lie on more tracks."""
+    runs = component_runs(trace)
+    start = comparable_stamps(trace.meta, runs["host"], runs["start_ns"].to_numpy())
+    end = start + (runs["end_ns"] - runs["start_ns"]).to_numpy()
+    track = np.zeros(len(runs), np.int64)
+    places = runs.groupby(["host", "device"], observed=True).indices
+    for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
+        parent = devices[str(host), int(device)]
+        track[rows] = tracks_by_lane(
+            tracks, parent, COMPONENTS, start[rows], end[rows], ABOUT_COMPONENTS
+        )
+    look, rows = looks_of([runs[name] for name in ("component", "phase", "line")])
+    looks = [_look_of_run(*map(str, row)) for row in rows]
+    numbers = {name: runs[name].to_numpy() for name in ("step", "pieces", "self_ns")}
+    return Slices(track, start, end, look, looks, numbers)
+
+
+def _look_of_run(component: str, phase: str, line: str) -> Look:
+    what = LOOP if component == "loop_gaps" else component  # it is drawn around its body
+    name = what if phase == "other" else f"{what}, {phase}"
+    return Look(name, component, {"component": component, "phase": phase, "stream": line})
+
+
+def gap_slices(
+    trace: Trace, tracks: Tracks, devices: Devices, without: Collection[str] = ()
+) -> Slices:
+    """A slice for each gap that `sync_gaps` counts, named after its cause where it is long.
+
+    Gaps on the hosts ``without`` are left out.
+    """
+    known = gaps_of(trace)
+    gaps = told(trace, known[~known["host"].isin(list(without))].reset_index(drop=True))
+    start = comparable_stamps(trace.meta, gaps["host"], gaps["start_ns"].to_numpy())
+    length = gaps["length_ns"].to_numpy()
+    track = np.zeros(len(gaps), np.int64)
+    places = gaps.groupby(["host", "device"]).indices
+    for (host, device), rows in cast("dict[tuple[str, int], Any]", places).items():
+        parent, ends = devices[host, device], start[rows] + length[rows]
+        track[rows] = tracks_by_lane(tracks, parent, GAPS, start[rows], ends, ABOUT_GAPS)
+    named = gaps.assign(
+        cause=gaps["cause"].where(gaps["is_long"], SHORT),
+        before=names_of(trace, gaps["before"].to_numpy()),
+        after=names_of(trace, gaps["after"].to_numpy()),
+    )
+    look, rows = looks_of([named[name] for name in ("cause", "component", "before", "after")])
+    looks = [_look_of_gap(*map(str, row)) for row in rows]
+    late = gaps["late_ns"].fillna(NONE).to_numpy(dtype=np.int64)
+    numbers = {"step": gaps["step"].to_numpy(), "launch late by, ns": late}
+    return Slices(track, start, start + length, look, looks, numbers)
+
+
+def _look_of_gap(cause: str, component: str, before: str, after: str) -> Look:
+    notes = {"component that ran next": component, "ran before": before, "ran next": after}
+    return Look(cause, "gap", {name: note for name, note in notes.items() if note})

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from moeprof.reports.document import Document, MetricInfo
+from moeprof.answers.document import Document, MetricInfo
+from moeprof.answers.story import count_of, metric_name
+from moeprof.answers.values import NONE, written
+from moeprof.reports.parts.phrases import withheld_by
 from moeprof.reports.sentences.of_communication import collectives, dispatch_combine, stragglers
 from moeprof.reports.sentences.of_devices import launch, pipeline, roofline, sync_gaps
 from moeprof.reports.sentences.of_experts import expert_load, grouped_gemm
 from moeprof.reports.sentences.of_hints import hints
 from moeprof.reports.sentences.of_memory import memory, receive_buffers
 from moeprof.reports.sentences.of_time import breakdown, ops, step_time, timeline
-from moeprof.reports.story import count_of, metric_name
-from moeprof.reports.trust_words import withheld_by
-from moeprof.reports.values import NONE, written
 
 SENTENCES: dict[str, Callable[[Document], str]] = {
     "step_time": step_time,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Document
-from moeprof.reports.story import basis, headline
-from moeprof.reports.values import NONE, is_number, written
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import NONE, is_number, written
 from moeprof.specs.hardware import load_hardware
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Document
-from moeprof.reports.story import headline
-from moeprof.reports.values import written
+from moeprof.answers.document import Document, headline
+from moeprof.answers.values import written
 
 
 def hints(document: Document) -> str:

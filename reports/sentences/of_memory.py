@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moeprof.reports.document import Document, Value
-from moeprof.reports.names import shortened
-from moeprof.reports.story import NAME_WIDTH, headline, rows
-from moeprof.reports.values import NONE, written
+from moeprof.answers.document import Document, Value, headline, rows
+from moeprof.answers.names import shortened
+from moeprof.answers.story import NAME_WIDTH
+from moeprof.answers.values import NONE, written
 from moeprof.units import format_percent
 
 

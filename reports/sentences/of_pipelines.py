@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Finding
-from moeprof.reports.values import written
+from moeprof.answers.document import Finding
+from moeprof.answers.values import written
 
 
 def verdict(finding: Finding) -> str:

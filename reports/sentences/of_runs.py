@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeprof.reports.document import Document
-from moeprof.reports.story import run_labels, step_time
+from moeprof.answers.document import Document
+from moeprof.answers.story import run_labels, step_time
 from moeprof.units import format_ns
 
 

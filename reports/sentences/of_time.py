@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from moeprof.reports.document import Document
-from moeprof.reports.interval_words import described_interval_parts, described_outside
-from moeprof.reports.names import shortened
-from moeprof.reports.story import (
+from moeprof.answers.document import Document, headline, rows
+from moeprof.answers.names import shortened
+from moeprof.answers.story import (
     NAME_WIDTH,
+    described_interval_parts,
+    described_outside,
     described_parts,
     described_step,
-    headline,
     label,
     parts,
-    rows,
 )
-from moeprof.reports.values import NONE, written
+from moeprof.answers.values import NONE, written
 from moeprof.units import format_ns, format_percent
 
 

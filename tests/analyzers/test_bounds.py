@@ -5,7 +5,7 @@ import pandas as pd
 from moeprof.analyzers.laws.bounds import shares
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.analyzers.withhold import without_withheld
-from moeprof.reports.document import finding_of
+from moeprof.reports.run.document import finding_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Scope
 from moeprof.tables.schema import Schema

@@ -10,7 +10,7 @@ from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
 from moeprof.analyzers.load.by_step import imbalance_by_step
 from moeprof.analyzers.patterns import unbalanced_experts
 from moeprof.analyzers.questions.expert_load import expert_load
-from moeprof.reports.document import build
+from moeprof.reports.run.document import build
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
 

@@ -8,8 +8,8 @@ from moeprof.analyzers.questions.ops import ops
 from moeprof.analyzers.registry import all_names
 from moeprof.analyzers.self_check import check_tables
 from moeprof.errors import TableError
-from moeprof.reports.document import build
-from moeprof.reports.terminal.run import tables
+from moeprof.reports.run.document import build
+from moeprof.reports.run.terminal import tables
 
 
 def test_busy_devices_beside_an_empty_op_table_are_an_error():

@@ -8,13 +8,7 @@ from collections.abc import Sequence
 from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, StageBreakdown
 from moeprof.projector.levers import Lever
 from moeprof.projector.setting import Setting
-from moeprof.reports.memory_document import (
-    SCHEMA,
-    MemoryDocument,
-    MemoryRow,
-    inputs_of,
-    row_of,
-)
+from moeprof.reports.memory.document import SCHEMA, MemoryDocument, MemoryRow, inputs_of, row_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from moeprof.capture.host_facts import relevant_environment
 from moeprof.capture.meta import Launch, write_meta
-from moeprof.reports.record import read_record, read_whole
+from moeprof.reports.run.record import read_record, read_whole
 
 SECRETS = ("quux17", "xyzzy42", "love1815")
 ARGV = ["python3", "train.py", "--api-key", "quux17", "HF_TOKEN=xyzzy42", "--steps=12",

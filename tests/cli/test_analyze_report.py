@@ -11,10 +11,10 @@ import pytest
 from builders.sessions import profile, write
 from click.testing import CliRunner, Result
 
+from moeprof.answers.document import Document
 from moeprof.cli import analyze, findings, report
 from moeprof.cli.main import group
 from moeprof.errors import SpecError
-from moeprof.reports.document import Document
 
 
 def document(

@@ -6,7 +6,7 @@ from builders.sessions import two_hosts
 from click.testing import CliRunner, Result
 
 from moeprof.cli.main import group
-from moeprof.reports.terminal.pipeline import grid
+from moeprof.reports.pipeline.terminal import grid
 from moeprof.specs.schedule import SCHEDULES
 
 SHAPE = ("--stages", "4", "--microbatches", "8")

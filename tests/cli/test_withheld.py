@@ -6,7 +6,7 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, xspace
 
-from moeprof.reports.pages.run import render
+from moeprof.reports.run.page import render
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from moeprof.analyzers.registry import question
-from moeprof.reports.document import Document
+from moeprof.answers.document import Document
 from moeprof.reports.sentences import sentence
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -17,7 +17,7 @@ from builders.as_amd import SEEN, as_amd, kernel_name, names_in, write_twin
 
 from moeprof.cli.findings import read_document
 from moeprof.ingest import open_run
-from moeprof.reports.document import to_json
+from moeprof.reports.run.document import to_json
 
 DATA = Path(__file__).parents[1] / "data" / "gpu"
 GRAPHS = "sparse-gmm-deepep-graphs"

@@ -10,8 +10,8 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.launch import launch
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
-from moeprof.reports.document import build
 from moeprof.reports.perfetto.layout import layout
+from moeprof.reports.run.document import build
 
 PROGRAM = hlo_proto(computation("main", op("fusion.4", "add", "f32[8]")))
 STEPS, KERNELS = 4, 3

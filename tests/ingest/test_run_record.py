@@ -17,7 +17,7 @@ from pyarrow import parquet
 from moeprof.analyzers import analyze
 from moeprof.analyzers.laws import laws_of
 from moeprof.ingest import open_run
-from moeprof.reports.document import build
+from moeprof.reports.run.document import build
 from moeprof.tables.routing import RECORDING_KEY
 
 NOON = datetime.fromtimestamp(NOON_NS / 1e9, UTC)

@@ -14,7 +14,7 @@ from moeprof.projector.correction import corrected, read_corrections, store
 from moeprof.projector.measured import Measured, Part, measured
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
-from moeprof.reports.calibration import build_calibration, calibration_json, calibration_text
+from moeprof.reports.memory.calibration import build_calibration, calibration_json, calibration_text
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from trace_processor import Engine, started
 
-from moeprof.reports.document import Document
-from moeprof.reports.pages.run import render
+from moeprof.answers.document import Document
+from moeprof.reports.run.page import render
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CHROMIUM_FLAGS = (

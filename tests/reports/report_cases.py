@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from moeprof.reports.document import Document, build
+from moeprof.answers.document import Document
+from moeprof.reports.run.document import build
 from moeprof.tables import host_side
 from moeprof.tables import trace as tables
 from moeprof.tables.analysis import Analysis, Metric

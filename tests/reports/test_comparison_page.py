@@ -12,12 +12,11 @@ from report_cases import HOSTILE
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate
 from moeprof.analyzers.comparison.settings import SETTING_CHANGES, setting_changes
-from moeprof.reports.comparison_document import build_comparison, comparison_json
-from moeprof.reports.document import build
-from moeprof.reports.figures.of_comparison import components, step
-from moeprof.reports.names import encodable
-from moeprof.reports.pages.comparison import render
-from moeprof.reports.pages.comparison_view import comparison_view
+from moeprof.answers.names import encodable
+from moeprof.reports.comparison.document import build_comparison, comparison_json
+from moeprof.reports.comparison.figures import components, step
+from moeprof.reports.comparison.page import comparison_view, render
+from moeprof.reports.run.document import build
 
 US = 1000
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from colour_vision import VISION, lab
 
-from moeprof.reports.components import COLOURS, colour, in_order, ink_on
+from moeprof.answers.colours import COLOURS, colour, in_order, ink_on
 
 
 @pytest.mark.parametrize("vision", VISION)

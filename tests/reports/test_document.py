@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import HOSTILE, document, hostile_document, receive_buffers, trace
 
+from moeprof.answers.document import plain
 from moeprof.errors import TableError
-from moeprof.reports.document import build, drawing_of, plain, to_json
+from moeprof.reports.run.document import build, drawing_of, to_json
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 

@@ -4,10 +4,10 @@ import pytest
 from plotly.graph_objects import Figure
 from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
-from moeprof.reports.document import build
+from moeprof.answers.bars import plotly_text
 from moeprof.reports.figures import FIGURES
 from moeprof.reports.figures import of_step as figures
-from moeprof.reports.figures.bars import plotly_text
+from moeprof.reports.run.document import build
 
 
 def all_figures():

@@ -8,8 +8,8 @@ from moeprof.analyzers.questions.collectives import SCHEMA as COLLECTIVES
 from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.questions.timeline import SCHEMA as TIMELINE
 from moeprof.analyzers.stages.schedule import STAGES
-from moeprof.reports.document import build
 from moeprof.reports.figures import of_devices as figures_devices
+from moeprof.reports.run.document import build
 from moeprof.tables.analysis import Analysis
 
 MS = 1_000_000

@@ -11,15 +11,16 @@ from report_cases import HOSTILE, document
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawings.heap import SCHEMA
+from moeprof.answers.bars import plotly_text
+from moeprof.answers.colours import MIXED, colour
+from moeprof.answers.document import drawn_column
+from moeprof.answers.memory_layers import Row, bands, rows_of
 from moeprof.ingest import open_run
-from moeprof.reports.components import MIXED, colour
-from moeprof.reports.document import build, drawn_column
 from moeprof.reports.figures import allocated as allocated_figure
 from moeprof.reports.figures import flame as flame_figure
 from moeprof.reports.figures import heap as heap_figures
-from moeprof.reports.figures.bars import plotly_text
-from moeprof.reports.figures.heap_bands import Row, bands, rows_of
-from moeprof.reports.pages.run_view import page_view
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import page_view
 from moeprof.tables.analysis import Analysis, Metric
 
 GPU = Path(__file__).parents[1] / "data" / "gpu"

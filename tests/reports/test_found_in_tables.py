@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from report_cases import document, step_time, trace
 
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import render
-from moeprof.reports.pages.table_view import finding_table
+from moeprof.reports.parts.views import finding_table
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import render
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.schema import Column, Schema
 

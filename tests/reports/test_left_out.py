@@ -6,7 +6,7 @@ from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
-from moeprof.reports.document import finding_of
+from moeprof.reports.run.document import finding_of
 
 OPS = ("norm", "gemm", "act", "down")
 KEYS = {"host": "node0", "withheld": "launches"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.reports.terminal.lines import wrapped
+from moeprof.reports.parts.terminal import wrapped
 
 
 @pytest.mark.parametrize(

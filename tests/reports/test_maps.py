@@ -20,10 +20,10 @@ from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
-from moeprof.reports.document import build
 from moeprof.reports.figures import load_maps, wait_map
 from moeprof.reports.figures import roofline as roofline_figure
 from moeprof.reports.figures import stage_grid as stage_grid_figure
+from moeprof.reports.run.document import build
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.stage_work import StageWork
 from moeprof.tables.analysis import Analysis, Metric

@@ -5,9 +5,9 @@ from builders.memory import GIB, cell, document
 
 from moeprof.analyzers.heap.at_peak import AT_PEAK
 from moeprof.projector.compiled.result import CompiledPlan
-from moeprof.reports.memory_compiled import compiled_info
-from moeprof.reports.pages.memory import render
-from moeprof.reports.terminal.memory import drawn
+from moeprof.reports.memory.document import compiled_info
+from moeprof.reports.memory.page import render
+from moeprof.reports.memory.terminal import drawn
 from moeprof.specs.hardware import load_hardware
 from moeprof.tables.compiled_memory import CompiledMemory
 

@@ -9,10 +9,10 @@ from accessibility import violations
 from builders.memory import GIB, breakdown, cell, document, setting
 
 from moeprof.projector.levers import Lever
-from moeprof.reports.figures.of_memory_plan import inside, levers, outside, stages
-from moeprof.reports.memory_document import row_of
-from moeprof.reports.memory_words import shown
-from moeprof.reports.pages.memory import render
+from moeprof.reports.memory.document import row_of
+from moeprof.reports.memory.figures import inside, levers, outside, stages
+from moeprof.reports.memory.page import render
+from moeprof.reports.memory.words import shown
 
 
 def made():

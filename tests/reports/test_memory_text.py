@@ -6,8 +6,8 @@ import pytest
 from builders.memory import GIB, breakdown, cell, document, setting
 
 from moeprof.projector.levers import Lever
-from moeprof.reports.memory_document import row_of, to_json
-from moeprof.reports.terminal.memory import drawn
+from moeprof.reports.memory.document import row_of, to_json
+from moeprof.reports.memory.terminal import drawn
 
 
 def three_cells():

@@ -12,10 +12,10 @@ from report_cases import breakdown, document, hostile_document, receive_buffers,
 
 from moeprof.analyzers.questions.launch import SCHEMA as LAUNCH
 from moeprof.errors import MoeprofError
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import render, write_page
-from moeprof.reports.pages.table_view import MOST_ROWS, read_first
-from moeprof.reports.pages.templating import embedded_json
+from moeprof.reports.parts.templating import embedded_json
+from moeprof.reports.parts.views import MOST_ROWS, read_first
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import render, write_page
 from moeprof.tables.analysis import Analysis, Metric
 
 SIX_MB = 6_000_000

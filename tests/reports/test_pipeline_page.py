@@ -9,9 +9,8 @@ from accessibility import violations
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
-from moeprof.reports.pages import pipeline as page_file
-from moeprof.reports.pages.pipeline import render
-from moeprof.reports.pages.pipeline_view import pipeline_page
+from moeprof.reports.pipeline import page as page_file
+from moeprof.reports.pipeline.page import pipeline_page, render
 from moeprof.specs.schedule import SCHEDULES
 
 SHAPE = ("--stages", "4", "--microbatches", "8")

@@ -6,9 +6,9 @@ import pytest
 from report_cases import document
 
 from moeprof.analyzers.registry import all_names
-from moeprof.reports.document import Document, Value
+from moeprof.answers.document import Document, Value
+from moeprof.answers.values import NONE
 from moeprof.reports.sentences import SENTENCES, sentence
-from moeprof.reports.values import NONE
 
 
 def told(name: str, **headline: Value) -> str:

@@ -13,9 +13,10 @@ from report_cases import HOSTILE, document, hostile_document, trace
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
+from moeprof.answers.document import Document
 from moeprof.ingest import open_run
-from moeprof.reports.document import Document, build
-from moeprof.reports.pages.run import render
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import render
 from moeprof.tables.analysis import Analysis
 
 GPU_RUN = Path(__file__).parent.parent / "data" / "gpu" / "sparse-ragged-dot"

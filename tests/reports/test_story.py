@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 from report_cases import MS, breakdown, document, trace
 
-from moeprof.reports import story, trust_words
-from moeprof.reports.document import build
+from moeprof.answers import story
+from moeprof.reports.parts import phrases
+from moeprof.reports.run import words
+from moeprof.reports.run.document import build
 from moeprof.reports.sentences.of_runs import comparison_sentence
 
 
@@ -21,11 +23,11 @@ def test_op_time_that_is_more_than_the_step_is_explained():
     long = {"breakdown": breakdown({("attention", "forward"): 413})}
     short = {"breakdown": breakdown({("attention", "forward"): 412})}
     # the median step is (410 + 414) / 2 = 412 ms
-    assert story.overlap(build(trace(), long)) == (
+    assert words.overlap(build(trace(), long)) == (
         "more than the step, as several streams run at once"
     )
-    assert story.overlap(build(trace(), short)) == ""
-    assert story.overlap(build(trace(steps=()), long)) == ""
+    assert words.overlap(build(trace(), short)) == ""
+    assert words.overlap(build(trace(steps=()), long)) == ""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_op_time_that_is_more_than_the_step_is_explained():
 def test_times_of_virtual_devices_are_those_of_cores(platform, hosts, devices, words):
     made = document()
     made["run"] |= {"platform": platform, "hosts": hosts, "devices": devices}
-    assert story.of_cores(made).partition(":")[0] == words
+    assert words.of_cores(made).partition(":")[0] == words
 
 
 @pytest.mark.parametrize(
@@ -74,15 +76,15 @@ def test_parts_without_any_time_have_no_share():
 
 def test_the_worst_verdict_decides():
     checks = [("a", "ok", ""), ("b", "warn", "some lost"), ("c", "fail", "all lost")]
-    assert trust_words.worst_verdict(build(trace(trust=checks), {})) == "fail"
-    assert trust_words.worst_verdict(build(trace(trust=checks[:2]), {})) == "warn"
-    assert trust_words.worst_verdict(build(trace(trust=checks[:1]), {})) == "ok"
-    assert trust_words.worst_verdict(build(trace(trust=()), {}) | {"trust": []}) == "unchecked"
+    assert phrases.worst_verdict(build(trace(trust=checks), {})) == "fail"
+    assert phrases.worst_verdict(build(trace(trust=checks[:2]), {})) == "warn"
+    assert phrases.worst_verdict(build(trace(trust=checks[:1]), {})) == "ok"
+    assert phrases.worst_verdict(build(trace(trust=()), {}) | {"trust": []}) == "unchecked"
 
 
 def test_failed_checks_are_named_before_warnings():
     checks = [("b", "warn", "some lost"), ("a", "ok", ""), ("c", "fail", "all lost")]
-    found = trust_words.troubles(build(trace(trust=checks), {}))
+    found = phrases.troubles(build(trace(trust=checks), {}))
     assert [check["check"] for check in found] == ["c", "b"]
 
 
@@ -112,12 +114,12 @@ def test_the_same_run_twice_is_told_apart_by_its_place():
 
 
 def test_a_path_is_quoted_for_the_shell():
-    assert story.command(document("a run"), "report") == "moeprof report 'a run'"
+    assert phrases.command(document("a run"), "report") == "moeprof report 'a run'"
 
 
 def test_withheld_parts_are_not_called_missing_work():
     made = build(trace(), {"breakdown": breakdown({})})
-    assert story.unknown_parts(made).endswith("this trace holds no device work.")
+    assert words.unknown_parts(made).endswith("this trace holds no device work.")
     made["trust"][0] |= {"check": "clocks", "withholds": ["breakdown"]}
-    assert story.unknown_parts(made).startswith("Where the step goes is withheld: clocks failed")
-    assert story.unknown_parts(document()) == ""
+    assert words.unknown_parts(made).startswith("Where the step goes is withheld: clocks failed")
+    assert words.unknown_parts(document()) == ""

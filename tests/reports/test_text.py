@@ -8,8 +8,8 @@ from report_cases import breakdown, document, hostile_document, receive_buffers,
 from rich.console import Console
 
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
-from moeprof.reports.document import build
-from moeprof.reports.terminal import run as text
+from moeprof.reports.run import terminal as text
+from moeprof.reports.run.document import build
 from moeprof.tables.analysis import Analysis, Metric
 
 DOCUMENTS = {"usual": document, "hostile": hostile_document}

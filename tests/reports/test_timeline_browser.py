@@ -7,9 +7,9 @@ from builders.work import hlo, kernel, traced
 from report_cases import HOSTILE
 
 from moeprof.analyzers import analyze
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import write_page
-from moeprof.reports.values import written
+from moeprof.answers.values import written
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import write_page
 from moeprof.units import format_ns
 
 OPS = (

@@ -5,10 +5,10 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.one_step import drawn_step
-from moeprof.reports.components import COLOURS
-from moeprof.reports.document import build
-from moeprof.reports.pages.run import render
-from moeprof.reports.pages.timeline_view import timeline_view
+from moeprof.answers.colours import COLOURS
+from moeprof.reports.run.document import build
+from moeprof.reports.run.page import render
+from moeprof.reports.run.timeline import timeline_view
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 

@@ -4,8 +4,8 @@ from report_cases import breakdown, document, trace
 
 from moeprof.analyzers.questions.hints import SCHEMA
 from moeprof.analyzers.registry import all_patterns
-from moeprof.reports.document import build
-from moeprof.reports.pages.top_findings import plain_title, top_findings
+from moeprof.reports.run.document import build
+from moeprof.reports.run.findings import plain_title, top_findings
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 

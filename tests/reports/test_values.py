@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.reports.values import cell_text, heading, written
+from moeprof.answers.values import cell_text, heading, written
 
 
 @pytest.mark.parametrize(

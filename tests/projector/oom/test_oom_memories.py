@@ -353,7 +353,7 @@ def test_the_limit_on_rows_saves_the_rows_alone():
 
 
 def test_two_failures_are_listed_before_they_are_told():
-    from moeprof.reports.terminal.out_of_memory import oom_text
+    from moeprof.reports.oom import oom_text
 
     text = oom_text(
         document(

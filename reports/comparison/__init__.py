@@ -1,0 +1,1 @@
+"""What changed between two runs: the document, and how page and terminal show it."""

@@ -1,0 +1,313 @@
+"""Question: what is the JSON document of a memory projection?
+
+Text and page are drawn from it alone. A size that cannot be told is null, and the component's
+formula says what is missing; bytes of the components sum to the totals.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+from moeprof.answers.names import encodable
+from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, total
+from moeprof.projector.levers import Lever
+from moeprof.projector.setting import Setting
+from moeprof.specs.plan import ALL_AXES, MEGATRON_AXES
+
+if TYPE_CHECKING:  # brings pandas
+    from moeprof.projector.compiled.result import CompiledPlan
+
+SCHEMA = "moeprof.memory/1"
+Scalar = str | int | float | bool | None
+Inputs = dict[str, Scalar | Mapping[str, Scalar]]
+
+
+class Component(TypedDict):
+    """One row of the account. ``is_routed``: it grows with the rows that a rank receives."""
+
+    name: str
+    kind: str
+    pool: str
+    bytes: int | None
+    formula: str
+    source: str
+    confidence: str
+    is_routed: bool
+
+
+class PeakInfo(TypedDict):
+    """A moment at which XLA's arena may be fullest."""
+
+    name: str
+    bytes: int | None
+
+
+class StageInfo(TypedDict):
+    """One pipeline stage at its own peak."""
+
+    stage: int
+    peak: str
+    args_bytes: int | None
+    temp_bytes: int | None
+    outside_bytes: int | None
+    total_bytes: int | None
+
+
+class LeverInfo(TypedDict):
+    """One change alone: the room that it gains in the pool, the verdict then, what it costs."""
+
+    name: str
+    saved_bytes: int
+    verdict: str
+    price: str
+
+
+class CompiledPart(TypedDict):
+    """Buffers of one content and part of the step, at the peak of the compiled program."""
+
+    content: str
+    component: str
+    bytes: int
+
+
+class CompiledInfo(TypedDict):
+    """What XLA's compiler plans for the same step; None: the backend does not report it."""
+
+    args_bytes: int | None
+    temp_bytes: int | None
+    compiler: str
+    compile_s: float
+    peak_op: str
+    parts: list[CompiledPart]
+    notes: list[str]
+
+
+class MemoryRow(TypedDict):
+    """One strategy at one batch per device. ``over_bytes`` is above what there is, else below 0."""
+
+    strategy: str
+    pdbs: int | None
+    verdict: str
+    breaks_first: str | None
+    args_bytes: int | None
+    temp_bytes: int | None
+    pool_bytes: int
+    outside_bytes: int | None
+    outside_limit_bytes: int
+    device_bytes: int
+    total_bytes: int | None
+    over_bytes: int | None
+    fits_up_to_overload: float | None
+    mem_fraction_range: list[float] | None
+    worst_stage: int
+    components: list[Component]
+    peaks: list[PeakInfo]
+    stages: list[StageInfo]
+    levers: list[LeverInfo] | None
+    notes: list[str]
+    compiled: NotRequired[CompiledInfo]
+
+
+class Cell(TypedDict):
+    """Which row's account is shown in full."""
+
+    strategy: str
+    pdbs: int | None
+
+
+class Break(TypedDict):
+    """The first batch that is out of memory, and what breaks there."""
+
+    pdbs: int
+    what: str | None
+
+
+class MemoryDocument(TypedDict):
+    """The whole of `moeprof.memory/1`.
+
+    ``inputs`` hold what was projected, defaults included; ``said`` are sentences on what was taken
+    where nothing was given. ``largest_pdbs`` is the largest batch per device that is not out of
+    memory, ``largest_pdbs_with_room`` that is not borderline; null where it cannot be told.
+    ``first_to_break``: at one more than the largest; null where no limit was found.
+    ``arguments`` are those of the command.
+    """
+
+    schema: str
+    inputs: Inputs
+    said: list[str]
+    rows: list[MemoryRow]
+    largest_pdbs: dict[str, int | None]
+    largest_pdbs_with_room: dict[str, int | None]
+    largest_pdbs_tried: int
+    first_to_break: dict[str, Break | None]
+    detail: Cell
+    arguments: list[str]
+
+
+def row_of(
+    breakdown: MemoryBreakdown,
+    *,
+    overload: float | None = None,
+    levers: Sequence[Lever] | None = None,
+) -> MemoryRow:
+    """One strategy at one batch. ``levers`` None: they were not asked for."""
+    bounds = breakdown.mem_fraction_range
+    worst = breakdown.worst
+    return {
+        "strategy": breakdown.setting.strategy.name,
+        "pdbs": breakdown.setting.pdbs,
+        "verdict": breakdown.verdict,
+        "breaks_first": breakdown.breaks_first,
+        "args_bytes": breakdown.args_bytes,
+        "temp_bytes": breakdown.temp_bytes,
+        "pool_bytes": breakdown.pool_bytes,
+        "outside_bytes": breakdown.outside_bytes,
+        "outside_limit_bytes": breakdown.device_bytes - breakdown.pool_bytes,
+        "device_bytes": breakdown.device_bytes,
+        "total_bytes": breakdown.total_bytes,
+        "over_bytes": _over(breakdown),
+        "fits_up_to_overload": overload,
+        "mem_fraction_range": list(bounds) if bounds else None,
+        "worst_stage": worst.stage,
+        "components": [_component(row) for row in breakdown.rows],
+        "peaks": [{"name": peak.name, "bytes": _whole(peak.size_bytes)} for peak in worst.peaks],
+        "stages": [_stage(stage) for stage in breakdown.stages],
+        "levers": None if levers is None else [_lever(lever) for lever in levers],
+        "notes": list(breakdown.notes),
+    }
+
+
+def to_json(document: MemoryDocument) -> str:
+    """Strict JSON: no NaN, no Infinity."""
+    return encodable(json.dumps(document, ensure_ascii=False, allow_nan=False))
+
+
+def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
+    """What all rows share. ``totals``: parameters of the model, and those active per token."""
+    plan, hardware = setting.plan, setting.hardware
+    precision = setting.precision
+    return {
+        "model": {
+            "key": encodable(model),
+            "name": encodable(setting.model.name or model),
+            "parameters": totals[0],
+            "active_parameters": totals[1],
+        },
+        "hardware": {
+            "key": hardware.key,
+            "name": hardware.name,
+            "device_bytes": hardware.hbm_bytes,
+            "source": hardware.source,
+        },
+        "devices": devices_of(setting),
+        "plan": {
+            "data": plan.data,
+            "fsdp": plan.fsdp,
+            "expert": plan.expert,
+            "tensor": plan.tensor,
+            "context": plan.context,
+            "pipeline": plan.pipeline,
+            "expert_tensor": plan.expert_tensor,
+            "virtual": plan.virtual,
+        },
+        "remat": plan.remat.text,
+        "sequence": setting.sequence,
+        "microbatches": setting.microbatches,
+        "schedule": setting.schedule,
+        "world": setting.world,
+        "optimizer": setting.optimizer,
+        "precision": {name: getattr(precision, name) for name in precision.__dataclass_fields__},
+        "mem_fraction": setting.mem_fraction,
+        "overload": setting.overload,
+        "ragged_buffer_factor": setting.ragged_buffer_factor,
+        "vocab_tiling": setting.vocab_tiling,
+        "attention": setting.attention,
+        "offload": ",".join(sorted(setting.offload)) or None,
+        "deepep_sms": setting.deepep_sms,
+        "recomputed_layers": setting.recomputed_layers,
+        "layers_per_stage": None
+        if setting.layers_per_stage is None
+        else ",".join(map(str, setting.layers_per_stage)),
+        "fused_loss": setting.has_fused_loss,
+        "sequence_parallel": setting.megatron.has_sequence_parallel,
+    }
+
+
+def devices_of(setting: Setting) -> int:
+    """Devices of the run; Megatron-LM's experts lie inside the other degrees."""
+    is_megatron = setting.world == "megatron"
+    return setting.plan.degree(MEGATRON_AXES if is_megatron else ALL_AXES)
+
+
+def _over(breakdown: MemoryBreakdown) -> int | None:
+    """How far the pool that is nearest to its limit is above it; negative: room."""
+    inside, outside = breakdown.inside_bytes, breakdown.outside_bytes
+    if inside is None or outside is None:
+        return None
+    over_inside = inside - breakdown.pool_bytes
+    over_outside = outside - (breakdown.device_bytes - breakdown.pool_bytes)
+    return max(over_inside, over_outside)
+
+
+def _component(row: Row) -> Component:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "pool": row.pool,
+        "bytes": _whole(row.size_bytes),
+        "formula": row.formula,
+        "source": row.source,
+        "confidence": row.confidence,
+        "is_routed": row.is_routed,
+    }
+
+
+def _lever(lever: Lever) -> LeverInfo:
+    return {
+        "name": lever.change,
+        "saved_bytes": lever.saved_bytes,
+        "verdict": lever.verdict,
+        "price": lever.price,
+    }
+
+
+def _stage(stage: StageBreakdown) -> StageInfo:
+    return {
+        "stage": stage.stage,
+        "peak": stage.peak.name,
+        "args_bytes": _whole(total(stage.args)),
+        "temp_bytes": _whole(stage.peak.size_bytes),
+        "outside_bytes": _whole(total(stage.outside)),
+        "total_bytes": _whole(total(stage.rows)),
+    }
+
+
+def _whole(size: object) -> int | None:
+    return None if size is None else int(size)  # type: ignore[call-overload]
+
+
+def compiled_info(plan: CompiledPlan) -> CompiledInfo:
+    """The plan's part of the document.
+
+    A result that reuses no argument lies beside the arena, so it is counted with it.
+    """
+    parts = plan.by("content", "component").to_dict("records") if len(plan.buffers) else []
+    total, args = plan.total_bytes, plan.memory.argument_bytes
+    return {
+        "args_bytes": args,
+        "temp_bytes": None if total is None or args is None else total - args,
+        "compiler": plan.compiler,
+        "compile_s": plan.compile_s,
+        "peak_op": plan.peak_op,
+        "parts": [
+            {
+                "content": str(part["content"]),
+                "component": str(part["component"]),
+                "bytes": int(part["bytes"]),
+            }
+            for part in parts
+        ],
+        "notes": list(plan.notes),
+    }

@@ -1,0 +1,1 @@
+"""What the reports of several subjects are made of."""

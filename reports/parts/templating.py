@@ -1,0 +1,105 @@
+"""Question: what do all pages have: templates, scripts and styles, and nothing from elsewhere?
+
+plotly.js is embedded once, packed with gzip: the browser unpacks it when the first figure comes
+into sight, so the page itself stands at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import importlib.resources
+import json
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+from moeprof.answers.names import shortened
+from moeprof.answers.story import NAME_WIDTH
+from moeprof.errors import MoeprofError
+from moeprof.reports.parts.whole_file import whole_file
+
+# What would end a script element or open a comment in one, and the two line ends that are not
+# line ends to JSON but were to JavaScript.
+_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+_STYLES = ("page.css", "timeline.css")
+_SCRIPTS = (
+    *("tables.js", "figures.js", "flame.js", "documents.js"),
+    *("timeline_model.js", "timeline_pen.js", "timeline_strip.js", "timeline_paint.js"),
+    *("timeline_view.js", "timeline_tip.js", "timeline_walk.js", "timeline_keys.js"),
+    *("timeline_pointer.js", "timeline.js", "page.js"),
+)
+
+
+def rendered(template: str, documents: list[str], **values: object) -> str:
+    """A page as text: UTF-8 safe, no reference to the network.
+
+    ``documents`` are JSON texts that the page carries.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["json"] = embedded_json
+    environment.filters["short"] = lambda text: shortened(text, NAME_WIDTH)
+    environment.filters["cut"] = shortened_markup
+    return environment.get_template(template).render(
+        documents=[Markup(_escaped(document)) for document in documents],
+        style=Markup("".join(_source(name) for name in _STYLES)),
+        theme=Markup(_source("theme.js")),
+        script=Markup("".join(_source(name) for name in _SCRIPTS)),
+        plotly=_packed_plotly(),
+        **values,
+    )
+
+
+def write(page: str, out: Path, option: str) -> None:
+    """Write a page to `out`, which ``option`` named; whole, or not at all.
+
+    Raises:
+        MoeprofError: `out` cannot be written.
+    """
+    try:
+        with whole_file(out) as file:
+            file.write(page.encode())
+    except OSError as error:
+        raise MoeprofError(
+            f"report {out}: expected a place that can be written, found: {error.strerror}. "
+            f"Give another one with {option}"
+        ) from error
+
+
+def embedded_json(value: object) -> Markup:
+    """`value` as JSON that can stand inside a script element."""
+    return Markup(_escaped(json.dumps(value, allow_nan=False)))
+
+
+def shortened_markup(text: str, width: int) -> Markup:
+    """`text` cut to `width` characters, the whole of it in a tooltip."""
+    cut = shortened(text, width)
+    if cut == text:
+        return escape(text)
+    return Markup('<span title="{}">{}</span>').format(text, cut)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_IN_SCRIPT)
+
+
+def _source(name: str) -> str:
+    folder = importlib.resources.files("moeprof.reports") / "templates"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """plotly.js as base64 of gzip: a third of its size."""
+    source = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
+    # mtime=0: the same documents give the same file.
+    return base64.b64encode(gzip.compress(source.read_bytes(), 9, mtime=0)).decode("ascii")

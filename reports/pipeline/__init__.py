@@ -1,0 +1,1 @@
+"""A pipeline's work and idle time: the document, and how page and terminal show it."""

@@ -1,0 +1,1 @@
+"""Plans that fit, ranked: the document, and how the terminal shows it."""

@@ -1,1 +1,0 @@
-"""What a terminal of 80 columns shows, a file per command."""
