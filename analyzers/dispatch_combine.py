@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.exposed import exposed_ns
+from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.buffers.filled import Counts, filled
 from moeprof.analyzers.buffers.roles import BufferUse, uses_of

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from moeprof.analyzers.activity.device_steps import step_spans
 from moeprof.analyzers.activity.more_work import more_work
-from moeprof.analyzers.activity.spans import step_spans
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.communication.carried import AXES, carried_by_site
 from moeprof.analyzers.communication.members import names_of_ranks

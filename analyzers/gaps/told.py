@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names
 from moeprof.analyzers.gaps.causes import with_causes
 from moeprof.analyzers.gaps.found import GAPS

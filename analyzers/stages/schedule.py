@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.unions import Pieces, covered_ns
+from moeprof.analyzers.activity.work import Pieces, covered_ns
 from moeprof.analyzers.stages.causes import causes_of_idle, flow_rounds
 from moeprof.analyzers.stages.held import most_held
 from moeprof.specs.schedule import Schedule

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.gaps.told import names_of, told
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
