@@ -17,7 +17,7 @@ import pandas as pd
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import is_of_graph
-from moeprof.analyzers.launches.queue import empty_ns, queued
+from moeprof.analyzers.launches import empty_ns, queued
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema

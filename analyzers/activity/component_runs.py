@@ -33,7 +33,6 @@ RUNS = Schema(
     ),
 )
 
-
 _ALIKE = ["host", "device", "line", "step", "component", "phase"]
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import is_collective, sure_rows
 from moeprof.analyzers.classify.components import COPIES, LOOPS
-from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import is_work
 from moeprof.vocabulary import COMMUNICATION as KERNELS_OF_COMMUNICATION

@@ -16,8 +16,7 @@ import pandas as pd
 
 from moeprof.analyzers.drawn.cells import per_cell
 from moeprof.analyzers.expert_load import missing_tokens
-from moeprof.analyzers.load.balance import Loads, overload
-from moeprof.analyzers.load.by_place import hidden_by_the_mean, step_loads
+from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.laws import time
-from moeprof.analyzers.laws.bounds import shares
-from moeprof.analyzers.laws.bytes_known import bytes_known
-from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
-from moeprof.analyzers.laws.names import names
+from moeprof.analyzers.laws.figures import bytes_known, names, shares
+from moeprof.analyzers.laws.time import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law

@@ -13,9 +13,8 @@ import pandas as pd
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
 from moeprof.analyzers.grouped_gemm import grouped_gemm
-from moeprof.analyzers.heap.at_peak import peak_of
+from moeprof.analyzers.heap.at_peak import peak_of, step_module
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
-from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.patterns.gain import Saving, gain_of
 from moeprof.analyzers.patterns.hint import Hint
 from moeprof.analyzers.patterns.op_times import ran, saved_whole

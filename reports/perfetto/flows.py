@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.analyzers.launches.pairs import pairs_of
+from moeprof.analyzers.launches import pairs_of
 from moeprof.reports.perfetto.slices import NONE
 from moeprof.tables.intervals import Int64s
 from moeprof.tables.trace import Trace

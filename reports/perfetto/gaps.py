@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 
 from moeprof.analyzers.activity.work import SHORT_NS
+from moeprof.analyzers.gaps.causes import names_of, told
 from moeprof.analyzers.gaps.found import gaps_of
-from moeprof.analyzers.gaps.told import names_of, told
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, looks_of, tracks_by_lane
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices

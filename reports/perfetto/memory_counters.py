@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.heap.over_time import planned_over_time
+from moeprof.analyzers.heap.at_peak import step_module
+from moeprof.analyzers.heap.device import planned_over_time
 from moeprof.reports.perfetto.counters import Counter, without_repeats
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.buffers.by_step import filled_by_step
-from moeprof.analyzers.load.by_step import WORST, imbalance_by_step
+from moeprof.analyzers.buffers import filled_by_step
+from moeprof.analyzers.load.balance import WORST, imbalance_by_step
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.counters import Counter
 from moeprof.reports.perfetto.memory_counters import BYTES

@@ -11,7 +11,7 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.breakdown import breakdown
 from moeprof.analyzers.collectives import collectives
-from moeprof.analyzers.comparison.signature import signatures
+from moeprof.analyzers.comparison.alignment import signatures
 from moeprof.analyzers.dispatch_combine import dispatch_combine
 from moeprof.analyzers.expert_load import expert_load
 from moeprof.analyzers.grouped_gemm import grouped_gemm

@@ -2,7 +2,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.launch import launch
-from moeprof.analyzers.launches.pairs import pairs_of
+from moeprof.analyzers.launches import pairs_of
 
 OPS = (hlo("dot", "dot"),)
 US = 1000

@@ -1,7 +1,7 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.communication.notes import NONE
+from moeprof.analyzers.communication.waits import NONE
 from moeprof.analyzers.drawn import cells as module
 from moeprof.analyzers.drawn.cells import per_cell
 from moeprof.analyzers.drawn.wait_map import wait_map

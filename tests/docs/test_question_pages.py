@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeprof.analyzers import ALL, DRAWN
-from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, EVIDENCE
+from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, EVIDENCE
 from moeprof.analyzers.patterns import ALL as PATTERNS
 
 DOCS = Path(__file__).parents[2] / "docs"

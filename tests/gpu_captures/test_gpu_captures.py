@@ -23,11 +23,11 @@ from descriptors import message_class
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.breakdown import breakdown
-from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
-from moeprof.analyzers.costs.executions import runs_of
+from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
+from moeprof.analyzers.costs.table import runs_of
 from moeprof.analyzers.dispatch_combine import dispatch_combine
 from moeprof.analyzers.grouped_gemm import grouped_gemm
-from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.heap.at_peak import step_module
 from moeprof.analyzers.stragglers import stragglers
 from moeprof.analyzers.timeline import timeline
 from moeprof.ingest import open_run

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from moeprof.analyzers.hints import SCHEMA as HINTS
-from moeprof.analyzers.laws.bounds import shares
+from moeprof.analyzers.laws.figures import shares
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.reports.document import finding_of
 from moeprof.tables.analysis import Analysis, Metric
