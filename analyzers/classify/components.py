@@ -48,15 +48,11 @@ COLLECTIVES = frozenset(
     {"all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute"}
     | {"collective-broadcast", "ragged-all-to-all"}
 )
-
 EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all"})
-
 LOOPS = frozenset({"while", "conditional", "call"})
-
 COPIES = frozenset({"copy", "copy-start", "copy-done"})
 
 PHASES = ("forward", "recompute", "backward", "other")
-
 _LATEST_FIRST = ("backward", "recompute", "forward")
 
 

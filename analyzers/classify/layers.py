@@ -155,11 +155,8 @@ def _contexts(program: Program, op: Op) -> Iterator[_Context]:
 
 # words as `(?:[a-z]+_)*` end in one way alone: no name takes longer than its length
 _WORD = r"(?:[a-z]+_)*[a-z]*(?:layers?|blocks?)|h|\w*(?:Layer|Block)"
-
 _NUMBERED = re.compile(rf"({_WORD})[_.\[]?(\d+)\]?")
-
 _ALONE = re.compile(_WORD)
-
 _PART_OF_LAYER = re.compile(r"(?i)moe|mixture|expert|mlp|ffn|attention|norm")
 
 

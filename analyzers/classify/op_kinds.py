@@ -122,7 +122,6 @@ def _adds(program: Program, op: Op) -> bool:
 
 _OFFSETS = ("Primus-Turbo, moeprof", "reduce")
 """Library and kind of the call that sums up how many rows each expert has."""
-
 _OF_DOTS = frozenset({"cuBLAS", "oneDNN", "XLA"})
 """Libraries that XLA's own passes call for a ``dot``; it names hipBLASLt's calls after cuBLAS."""
 
