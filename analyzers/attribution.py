@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.ruled import Matches, matches_of, named_by
+from moeprof.analyzers.classify.rules import Matches, matches_of, named_by
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace, once

@@ -11,7 +11,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of, rules_matched, sums_in_steps, sure_rows
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.evidence import BY_RULE
+from moeprof.analyzers.classify.components import BY_RULE
 from moeprof.analyzers.unmatched import told_of_idle
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent

@@ -34,8 +34,7 @@ import jax
 from memory_grid_cases import Case, cases, received_rows
 
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.heap.at_peak import grouped, peak_of
-from moeprof.analyzers.heap.module import main_module
+from moeprof.analyzers.heap.at_peak import grouped, main_module, peak_of
 from moeprof.errors import MoeprofError
 from moeprof.ingest.dump.open import open_dump
 from moeprof.projector.compiled.bundled_step import build_bundled

@@ -11,12 +11,12 @@ import sys
 
 from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
-from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
-from moeprof.analyzers.comparison.settings import SETTING_CHANGES
+from moeprof.analyzers.comparison.compare import MEMORY_CHANGES
+from moeprof.analyzers.comparison.notes import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
 from moeprof.analyzers.question import Drawing, Question
 from moeprof.analyzers.registry import all_drawings, all_questions
-from moeprof.analyzers.stages.compared import SCHEMA as SCHEDULES
+from moeprof.analyzers.stages.projected import SCHEMA as SCHEDULES
 from moeprof.tables import host_side, routing, trace
 from moeprof.tables.schema import Column, Schema
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute
 from moeprof.tables.intervals import Int64s, apart
 from moeprof.tables.schema import Column, Schema
@@ -32,7 +32,6 @@ RUNS = Schema(
         Column("self_ns", "int64", "ns", "self time of these"),
     ),
 )
-
 
 _ALIKE = ["host", "device", "line", "step", "component", "phase"]
 

@@ -1,6 +1,8 @@
-"""Which device work lies outside of every step, and of which program it is.
+"""Which device work lies outside of every step, of which program it is, and how regularly it comes.
 
-Times are op times: self times, added up, as the breakdown has them for the steps.
+What lies outside of all steps is counted in op time: self times, added up, as the breakdown has
+them for the steps. Other programs between two steps, the copy of a batch or an update, are counted
+in the time that they take there.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import account_of, intervals_of
+from moeprof.analyzers.activity.device_steps import between_steps
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
-from moeprof.tables.waits import work_of
+from moeprof.tables.waits import is_work, work_of
 
 BEFORE, BETWEEN, DURING, AFTER = (
     "before the first step",
@@ -125,3 +129,80 @@ def _places(trace: Trace, loose: pd.DataFrame) -> np.ndarray:
         found[is_mine & (at >= 0) & (start < reached[np.maximum(at, 0)])] = DURING
         found[is_mine & (start >= reached[-1])] = AFTER
     return found
+
+
+OTHER_PROGRAMS = Schema(
+    "other_programs",
+    (
+        Column("step", "int64", "", "step after which it runs"),
+        Column("program", "text", "", "module; copies or memory sets where there is none"),
+        Column("per_device_ns", "float64", "ns", "time of its pieces, mean over devices"),
+        Column("is_program", "bool", "", "whether it is one, no copy, memory set or unknown"),
+    ),
+)
+
+
+@once
+def other_programs(trace: Trace) -> pd.DataFrame:
+    """`OTHER_PROGRAMS`, by step, the longest first."""
+    table = intervals_of(account_of(trace))
+    if table.empty:
+        return OTHER_PROGRAMS.frame()
+    devices = len(table[["host", "device"]].drop_duplicates())
+    pieces = _pieces(trace)
+    pieces = pieces[pieces["step"].isin(table["step"])]
+    if pieces.empty:
+        return OTHER_PROGRAMS.frame()
+    groups = pieces.groupby(["step", "program", "is_program"])["ns"]
+    found = (groups.sum() / devices).reset_index(name="per_device_ns")
+    order = ["step", "per_device_ns", "program"]
+    found = found.sort_values(order, ascending=[True, False, True], ignore_index=True)
+    return OTHER_PROGRAMS.check(found.astype({"program": "str", "per_device_ns": "float64"}))
+
+
+def _pieces(trace: Trace) -> pd.DataFrame:
+    """Rows (step, program, is_program, ns) of pieces of work between steps, cut to that time."""
+    between = between_steps(trace)
+    low, high = between.inside.start_ns[between.segment], between.inside.end_ns[between.segment]
+    ns = np.clip(between.end_ns, low, high) - np.clip(between.start_ns, low, high)
+    events = trace.events.iloc[between.rows]
+    kept = (ns > 0) & is_work(events)
+    return pd.DataFrame(
+        {
+            "step": between.spans["step"].to_numpy()[between.segment[kept]],
+            "program": program_names(trace, events[kept]).astype(str),
+            "is_program": events["module"].to_numpy()[kept] != -1,
+            "ns": ns[kept],
+        }
+    )
+
+
+# Programs that run once in several steps, at equal distances, as an update after some micro-steps.
+# The mean of such a loop is that over whole rounds, from one run of the program to the next: any
+# other number of intervals has one run of it too many or too few.
+
+_ENOUGH = 3
+"""Runs of a program from which on equal distances are no chance."""
+
+
+def period(places: np.ndarray, count: int) -> int:
+    """Distance of `places` among `count` intervals; 0 where they are too few, or not all equal.
+
+    Nothing may be missing before the first or behind the last.
+    """
+    return like(places, count, int(places[1] - places[0])) if len(places) >= _ENOUGH else 0
+
+
+def like(places: np.ndarray, count: int, distance: int) -> int:
+    """`distance` where `places`, one at least, come once in that many of `count`, else 0."""
+    is_even = bool((np.diff(places) == distance).all())
+    is_full = 0 <= places[0] < distance and count - 1 - places[-1] < distance
+    return distance if is_even and is_full else 0
+
+
+def steps_in_a_row(trace: Trace) -> np.ndarray:
+    """Steps with an interval, in order; none where one between them lacks its interval."""
+    used = trace.steps[trace.steps["used"]].sort_values("start_ns")["step"].to_numpy()
+    places = np.flatnonzero(np.isin(used, intervals_of(account_of(trace))["step"]))
+    found: np.ndarray = used[places]
+    return found if (np.diff(places) == 1).all() else found[:0]

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from moeprof.analyzers.classify.components import COLLECTIVES, LOOPS
-from moeprof.analyzers.classify.evidence import HOW, Finding
+from moeprof.analyzers.classify.components import COLLECTIVES, HOW, LOOPS, Finding, phase_of
 from moeprof.analyzers.classify.findings import finding_of
-from moeprof.analyzers.classify.flow import Flow
 from moeprof.analyzers.classify.layers import layer_kinds
 from moeprof.analyzers.classify.op_kinds import kind_of
-from moeprof.analyzers.classify.op_roles import OpRoles
-from moeprof.analyzers.classify.phase import phase_of
+from moeprof.analyzers.classify.seen import OpRoles
 from moeprof.analyzers.classify.told import best_name, source_of
+from moeprof.analyzers.classify.values import Flow
 from moeprof.analyzers.classify.votes import Votes, cast, outcome
 from moeprof.garbage import uncollected
 from moeprof.hlo.program import Op, Program

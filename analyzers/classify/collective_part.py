@@ -2,17 +2,22 @@
 
 MoE exchanges keep the part that evidence gives them. Moving weights and gradients is a part of its
 own, and so is any other collective, whoever asked for it.
+
+A collective that reads an argument of the program moves weights in a training step, where tokens
+are computed from integers first. A benchmark or a test of one layer takes the tokens as an argument
+too. There the user's scope decides: nobody names the gather of a weight "dispatch". The argument's
+own name goes before that, ``params['mlp']['w_up']`` is a weight wherever it is read.
 """
 
 from __future__ import annotations
 
-from moeprof.analyzers.classify.arguments import reads_arguments, reads_named_weights
-from moeprof.analyzers.classify.components import EXCHANGES, MOE
-from moeprof.analyzers.classify.evidence import Finding
+import re
+
+from moeprof.analyzers.classify.components import EXCHANGES, MOE, Finding
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.seen import Seen
 from moeprof.analyzers.classify.told import by_scopes
-from moeprof.hlo.program import array_dims
+from moeprof.hlo.program import FLOATS, Op, Program, array_dims
 
 _EXPERTS_WORK = frozenset({"grouped_gemm", "expert_elementwise", "moe_other"})
 _ON_DEVICE = frozenset({"permute", "unpermute"})
@@ -22,7 +27,7 @@ def part_of_collective(seen: Seen, found: Finding | None) -> Finding | None:
     """Part of a collective, of which other evidence has `found` what it could.
 
     None for an all-to-all that lost its name, or whose line sends more than one thing: what it
-    exchanges tells (`neighbours.exchanged`).
+    exchanges tells (`votes.exchanged`).
     """
     is_exchange = bool(seen.opcodes & EXCHANGES)
     if is_exchange and (found is None or found.how == "mixed line"):
@@ -82,3 +87,25 @@ def _as_sharded(seen: Seen, dims: tuple[int, ...]) -> list[tuple[int, ...]]:
         if longer and d % longer == 0
     ]
     return [dims, *shards]
+
+
+_WEIGHT = re.compile(
+    r"\b(params?|variables|weight|kernel\w*|embedding\w*|\w+_proj|opt_state|optimizer|master|"
+    r"[wW]|w[iogqkv123](_\d)?|[wW]_\w+)\b"
+)
+"""Names of an argument or of a part of it that are those of weights in JAX's libraries."""
+
+
+def reads_arguments(program: Program, op: Op) -> bool:
+    """Whether it reads an array of floats that the program was given, as it is or a view of it."""
+    return bool(_arguments(program, op))
+
+
+def reads_named_weights(program: Program, op: Op) -> bool:
+    """Whether one of those arrays has the name of a weight."""
+    return any(_WEIGHT.search(given.op_name) for given in _arguments(program, op))
+
+
+def _arguments(program: Program, op: Op) -> list[Op]:
+    origins = (program.origin(name) for name in op.operands)
+    return [given for given in origins if given is not None and given.dtype in FLOATS]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.analyzers.classify.phase import phase_of
+from moeprof.analyzers.classify.components import phase_of
 from moeprof.analyzers.classify.values import RELAID, Values
 from moeprof.hlo.program import FLOATS, Op
 from moeprof.vocabulary import kind_of_target

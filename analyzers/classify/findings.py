@@ -33,8 +33,7 @@ import re
 from collections.abc import Callable
 
 from moeprof.analyzers.classify.collective_part import part_of_collective
-from moeprof.analyzers.classify.components import COLLECTIVES, LOOPS
-from moeprof.analyzers.classify.evidence import Finding
+from moeprof.analyzers.classify.components import COLLECTIVES, LOOPS, Finding
 from moeprof.analyzers.classify.names import (
     MOE_CONTEXT,
     component_of,
@@ -43,9 +42,8 @@ from moeprof.analyzers.classify.names import (
     is_expert_scope,
     scopes,
 )
-from moeprof.analyzers.classify.op_roles import OpRoles
-from moeprof.analyzers.classify.seen import Seen
-from moeprof.analyzers.classify.targets import is_dot_call
+from moeprof.analyzers.classify.op_kinds import is_dot_call
+from moeprof.analyzers.classify.seen import OpRoles, Seen
 from moeprof.analyzers.classify.told import ENCLOSING
 from moeprof.hlo.program import FLOATS, Op, Program
 
@@ -162,6 +160,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("context", lambda seen: "moe_other" if seen.is_in_moe else None),
     ("none", lambda seen: "other"),
 )
-"""(key of `evidence.HOW`, rule), strongest first."""
+"""(key of `components.HOW`, rule), strongest first."""
 NAMELESS = (RULES[0], *_ANCHORED, *_STRUCTURE)
 """What may speak of an op without a name and without a line."""

@@ -1,20 +1,26 @@
-"""Question: in which kind of layer does an op work?
+"""Question: in which kind of layer does an op work, and in which one by number?
 
 Some parts stand in one place only: experts in a MoE layer, a feed-forward network in a dense one,
 the table of tokens before all layers. What stands in every layer, such as attention, belongs to
 the layer whose scope, loop or function it shares: contexts in which the ops of one kind of layer
 stand and those of no other. A helper that attention calls as well is no such context.
+
+Numbers are those of names: ``…/layers_7/moe/…``, ``…/layers[7]/…``, ``…/h/7/mlp/…``,
+``…/DecoderLayer_7/…``. Layers that a loop runs one after the other have no number: the loop's ops
+are those of all of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from moeprof.analyzers.classify.components import MOE
-from moeprof.analyzers.classify.flow import Flow
 from moeprof.analyzers.classify.names import scopes
-from moeprof.analyzers.classify.neighbours import spread
+from moeprof.analyzers.classify.values import Flow
+from moeprof.analyzers.classify.votes import spread
 from moeprof.hlo.program import Op, Program
 
 LAYER_KINDS = {
@@ -145,3 +151,30 @@ def _contexts(program: Program, op: Op) -> Iterator[_Context]:
         computation = caller.computation
     for frame in op.frames:
         yield ("function", frame.file, frame.function)
+
+
+# words as `(?:[a-z]+_)*` end in one way alone: no name takes longer than its length
+_WORD = r"(?:[a-z]+_)*[a-z]*(?:layers?|blocks?)|h|\w*(?:Layer|Block)"
+_NUMBERED = re.compile(rf"({_WORD})[_.\[]?(\d+)\]?")
+_ALONE = re.compile(_WORD)
+_PART_OF_LAYER = re.compile(r"(?i)moe|mixture|expert|mlp|ffn|attention|norm")
+
+
+def layer_number(op_name: str) -> int | None:
+    """The number of the outermost counted layer in a scope path; None where none is told.
+
+    ``MoeBlock_0`` is Flax's first module of a kind inside a layer, not layer 0.
+    """
+    for path in scopes(op_name):
+        for element, following in pairwise([*path, ""]):
+            found = _NUMBERED.fullmatch(element)
+            if found and not _is_part_of_layer(found[1]):
+                return int(found[2])
+            if following.isdecimal() and _ALONE.fullmatch(element):
+                return int(following)
+    return None
+
+
+def _is_part_of_layer(word: str) -> bool:
+    """Whether a class name (with capitals) is that of a module inside a layer."""
+    return word != word.lower() and bool(_PART_OF_LAYER.search(word))

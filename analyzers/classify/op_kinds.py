@@ -1,10 +1,12 @@
 """Question: what kind of operation is an HLO instruction, whichever part of the model it serves?
 
-The opcode tells, of a fusion the most telling of those inside it, of a custom call its target.
+The opcode tells, of a fusion the most telling of those inside it, of a custom call its target,
+which may tell the part that it serves too.
 """
 
 from __future__ import annotations
 
+from moeprof import vocabulary
 from moeprof.analyzers.classify.components import LOOPS
 from moeprof.hlo.program import VIEWS, Op, Program
 from moeprof.vocabulary import kind_of_target
@@ -114,3 +116,40 @@ def _adds(program: Program, op: Op) -> bool:
             if inside & {"add", "multiply"}:
                 return True
     return False
+
+
+# What a custom call does, by its target. The names of targets are those of the vocabulary.
+
+_OFFSETS = ("Primus-Turbo, moeprof", "reduce")
+"""Library and kind of the call that sums up how many rows each expert has."""
+_OF_DOTS = frozenset({"cuBLAS", "oneDNN", "XLA"})
+"""Libraries that XLA's own passes call for a ``dot``; it names hipBLASLt's calls after cuBLAS."""
+
+
+def exchange_of(target: str) -> str | None:
+    """``dispatch`` or ``combine`` for a token exchange, cached and internode ones included."""
+    entry = vocabulary.target(target)
+    return (entry.direction or None) if entry else None
+
+
+def is_grouped_gemm(target: str) -> bool:
+    """Whether the call multiplies each expert's rows by its own matrix."""
+    return kind_of_target(target) == "grouped_gemm"
+
+
+def is_dot_call(target: str) -> bool:
+    """Whether XLA made the call of a ``dot``: one matrix product, or a batch of them."""
+    entry = vocabulary.target(target)
+    return entry is not None and entry.kind == "gemm" and entry.library in _OF_DOTS
+
+
+def component_of_target(target: str) -> str | None:
+    """Component of a custom call, or None where the target does not tell."""
+    entry = vocabulary.target(target)
+    if entry is None:
+        return None
+    if entry.kind == "grouped_gemm":
+        return "grouped_gemm"
+    return (
+        "expert_elementwise" if (entry.library, entry.kind) == _OFFSETS else entry.direction or None
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from weakref import WeakKeyDictionary
 
-from moeprof.analyzers.classify.targets import is_dot_call
+from moeprof.analyzers.classify.op_kinds import is_dot_call
 from moeprof.hlo.program import Op, Program
 
 RAGGED_PRIMITIVES = frozenset({"ragged_dot", "ragged_dot_general"})

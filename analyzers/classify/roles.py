@@ -12,7 +12,7 @@ from math import prod
 from moeprof.analyzers.classify.anchors import Anchors, find_anchors
 from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES
 from moeprof.analyzers.classify.facts import Facts, find_facts
-from moeprof.analyzers.classify.targets import component_of_target
+from moeprof.analyzers.classify.op_kinds import component_of_target
 from moeprof.analyzers.classify.value_kinds import (
     OF_SUM,
     RAGGED,

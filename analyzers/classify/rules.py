@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.analyzers.classify.components import MEANINGS
+from moeprof.analyzers.classify.components import LOOPS, MEANINGS
 from moeprof.analyzers.classify.names import scopes
+from moeprof.analyzers.classify.told import best_frames, best_name, source_of
 from moeprof.errors import SpecError
-from moeprof.hlo.program import Frame
-from moeprof.tables.name_rule import NameRule
+from moeprof.hlo.program import Frame, Op, Program
+from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.op_names import op_name_parts
 
 NAMEABLE = tuple(n for n in MEANINGS if n not in ("loop_gaps", "other", "unattributed"))
@@ -27,6 +28,8 @@ NAMEABLE = tuple(n for n in MEANINGS if n not in ("loop_gaps", "other", "unattri
 CONDITIONS = ("scope", "function", "source", "op")
 _SOURCE = re.compile(r"(?:\./)*(?P<file>[^:]+)(?::(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?)?")
 _BEYOND = ("perl operator", "escape sequence")  # what RE2 calls lookarounds and back references
+_GIVEN = frozenset({"parameter", "constant"})  # they do no work
+
 Bools = npt.NDArray[np.bool_]
 Known = TypeVar("Known", str, tuple[Frame, ...])
 
@@ -197,3 +200,62 @@ def _is_at(wanted: Lines | None, line: str) -> bool:
         return False
     is_file = file == wanted.file or file.endswith(f"/{wanted.file}")
     return is_file and wanted.first <= int(number) <= wanted.last
+
+
+@dataclass(frozen=True)
+class Matches:
+    """``deciding`` is the place of the first rule that matches an op, by program and op.
+
+    ``matching`` are the places of all rules that match any op, ``first`` of those that do so first.
+    ``subjects`` are what they looked at, by program.
+    """
+
+    deciding: Mapping[int, Mapping[str, int]]
+    matching: frozenset[int]
+    first: frozenset[int]
+    subjects: Mapping[int, Subjects]
+
+
+def matches_of(programs: Mapping[int, Program], names: NameRules) -> Matches:
+    """The rules that match each op.
+
+    Raises:
+        SpecError: a rule cannot be used.
+    """
+    require_usable(names.rules, names.file)
+    deciding: dict[int, dict[str, int]] = {}
+    matching: set[int] = set()
+    subjects: dict[int, Subjects] = {}
+    for module, program in programs.items() if names.rules else ():
+        ops = [op for op in program.ops.values() if op.opcode not in _GIVEN]
+        mine = subjects[module] = Subjects([_described(program, op) for op in ops])
+        is_loop = np.array([op.opcode in LOOPS for op in ops], bool)
+        first = np.full(len(ops), -1)
+        for place, rule in enumerate(names.rules):
+            holds = mine.holding(rule)
+            if not rule.op:  # a loop's own time is that of no op of its body: only by its name
+                holds &= ~is_loop
+            if holds.any():
+                matching.add(place)
+                first[holds & (first < 0)] = place
+        found = zip(ops, first.tolist(), strict=True)
+        deciding[module] = {op.name: place for op, place in found if place >= 0}
+    used = frozenset(place for found in deciding.values() for place in found.values())
+    return Matches(deciding, frozenset(matching), used, subjects)
+
+
+def named_by(names: NameRules, matches: Matches) -> dict[int, dict[str, str]]:
+    """The component of each op that a rule names, by program and op: that of its first rule."""
+    return {
+        module: {op: names.rules[place].component for op, place in found.items()}
+        for module, found in matches.deciding.items()
+    }
+
+
+def _described(program: Program, op: Op) -> Described:
+    """An op as it is known: a fusion by its product; asynchronous work by what it runs."""
+    known = op
+    if op.opcode not in LOOPS and not best_name(program, op) and not best_frames(program, op):
+        known = program.started(op) or op
+    frames = best_frames(program, known)
+    return Described(op.name, best_name(program, known), frames, source_of(frames))

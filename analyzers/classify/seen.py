@@ -1,18 +1,113 @@
-"""What do names and flow tell of one op? Each is looked up once, when a rule asks."""
+"""What do names and flow tell of one op? Each is looked up once, when a rule asks.
+
+`roles` tells the part by flow in the forward pass and `sites` in the rest, an instruction at a
+time. Here those of the instructions inside an op that runs by itself, a fusion or a wrapper say,
+become its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from moeprof.analyzers.classify.components import COLLECTIVES, MOE
+from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES, MOE, phase_of
 from moeprof.analyzers.classify.names import MOE_CONTEXT
-from moeprof.analyzers.classify.op_roles import OpRoles
-from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.roles import Role
-from moeprof.analyzers.classify.targets import component_of_target
-from moeprof.analyzers.classify.told import best_frames, best_name, is_library
+from moeprof.analyzers.classify.op_kinds import component_of_target
+from moeprof.analyzers.classify.ragged import dense_fallback
+from moeprof.analyzers.classify.roles import Role, find_roles
+from moeprof.analyzers.classify.sites import (
+    Sites,
+    of_weights,
+    of_whole,
+    products_by_weight,
+    settled,
+)
+from moeprof.analyzers.classify.told import Told, best_frames, best_name, is_library
 from moeprof.hlo.program import Frame, Op, Program
+
+_EXCHANGING = frozenset({"all_to_all", "ragged_all_to_all"})
+_WAY = {
+    "permute": "dispatch",
+    "unpermute": "combine",
+    "expert_elementwise": "collectives",
+    "grouped_gemm": "collectives",
+}
+"""An exchange between devices at a step on the way of tokens; between products it is none."""
+
+
+class OpRoles:
+    """Roles of the ops of a program; ``told``: what its names tell, where flow bears them out.
+
+    ``experts``: how many experts there are to choose from.
+    """
+
+    def __init__(self, program: Program) -> None:
+        """Find the roles of all instructions of `program`."""
+        self.program = program
+        found = find_roles(program)
+        self.told = Told(found)
+        self.experts = found.anchors.experts
+        self._sites = Sites(found, is_library)
+        self._values = found.facts.values
+        self._number = self._values.number
+        self._expanded = dense_fallback(program).arrays
+        self._origins = found.facts.origin
+        products = products_by_weight(found)
+        self._of_weights = of_weights(products)
+        self._is_forward = found.facts.is_forward
+        self._phases = found.facts.flowing_phases()
+        self._settled = settled(found, self._sites, products)
+
+    def of(self, op: Op) -> Role | None:
+        """Of a fusion that of what decides in it."""
+        found = self._of(op)
+        is_way = self.program.opcodes(op) & EXCHANGES or op.primitive in _EXCHANGING
+        if found is not None and is_way:
+            way = _WAY.get(found.component)
+            return Role(way, found.how) if way else found
+        return found
+
+    def phase(self, op: Op) -> str:
+        """Phase of an op without a name, by what it reads."""
+        number = self._number.get(op.name)
+        return self._phases[number] if number is not None else "other"
+
+    def is_slice(self, op: Op) -> bool:
+        """Whether it is a loop's own slice or store: who makes or reads it tells its part."""
+        return self._sites.is_call(op) and self.program.only_moves(op)
+
+    def is_before_gradients(self, op: Op) -> bool:
+        """Whether nothing that it reads comes from the backward pass."""
+        number = self._number.get(op.name)
+        return number is None or self._is_forward[number]
+
+    def _of(self, op: Op) -> Role | None:
+        if op.name in self._expanded and not op.op_name:
+            return Role("expert_elementwise", "flow")  # masks and layouts of ragged products
+        if shown := self._of_weight(op):
+            return shown
+        if self.is_slice(op):
+            return None
+        wrapped = self.program.innermost(op)
+        if wrapped.name != op.name:
+            return self._of(wrapped)
+        if op.opcode != "fusion":
+            number = self._number.get(op.name)
+            return self._settled[number] if number is not None else None
+        inside = [
+            self._number[member.name]
+            for member in self.program.interior(op)
+            if member.name in self._number
+        ]
+        return of_whole(self._values, inside, self._settled, op)
+
+    def _of_weight(self, op: Op) -> Role | None:
+        """Of what only shows one weight, a slice or a cast: the part of who multiplies by it."""
+        number = self._number.get(op.name)
+        weight = self._origins[number] if number is not None else None
+        if weight is None or "concatenate" in self.program.opcodes(op):
+            return None
+        return self._of_weights.get(weight.name) if self.program.only_moves(op) else None
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from moeprof.analyzers.classify.anchors import is_of_experts
-from moeprof.analyzers.classify.components import EXCHANGES
-from moeprof.analyzers.classify.evidence import HOW
+from moeprof.analyzers.classify.components import EXCHANGES, HOW
 from moeprof.analyzers.classify.roles import Role, Roles
 from moeprof.analyzers.classify.value_kinds import Kind
 from moeprof.analyzers.classify.values import RELAID, Values

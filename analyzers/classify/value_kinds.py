@@ -13,8 +13,8 @@ from enum import IntEnum
 
 from moeprof.analyzers.classify.anchors import Anchors, multiplies_experts
 from moeprof.analyzers.classify.facts import Facts
+from moeprof.analyzers.classify.op_kinds import is_grouped_gemm
 from moeprof.analyzers.classify.ragged import dense_fallback
-from moeprof.analyzers.classify.targets import is_grouped_gemm
 from moeprof.analyzers.classify.values import RELAID
 from moeprof.hlo.program import FLOATS, Frame
 

@@ -1,18 +1,69 @@
 """Which instructions make the values that an instruction reads, wherever values are carried?
 
-One graph for a program: fusions are open, and values pass through tuples, loops, calls and
-asynchronous wrappers to where they are used. What a loop hands to its next round is left out, so
-the graph has no circle: a layer that a loop runs many times stands in it once.
+Tuples, loops, calls and asynchronous wrappers compute nothing: their rules stand here once, for two
+graphs of a program's values, which stop at other opcodes and see the rounds of a loop otherwise.
+
+`Values` is by number of instruction: fusions are open, and values pass through all that carries
+them to where they are used. What a loop hands to its next round is left out, so the graph has no
+circle: a layer that a loop runs many times stands in it once.
+
+`Flow` is by name of op: it has only ops that compute, move or wait, fusions as one, each joined to
+those that made its inputs, those of the round before as well.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from functools import cached_property
 
-from moeprof.analyzers.classify.carried import CALLERS, CALLS, WAITS, Value, handed
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.hlo.program import Op, Program
+
+Path = tuple[int, ...]
+Value = tuple[str, Path]
+"""A value: the op by name, and which part of its tuple, the index in the outermost first."""
+
+WAITS = frozenset({"optimization-barrier", "async-update", "async-done", "add-dependency"})
+"""Opcodes whose result is their first operand, at another time."""
+CALLS = frozenset({"call", "async-start"})
+CALLERS = CALLS | {"fusion", "while", "conditional"}
+"""Opcodes that result in what their computations result in."""
+_DEEPEST = 64
+"""Tuples inside each other: parts of more are asked for in circles alone."""
+
+
+def handed(program: Program, op: Op, path: Path) -> list[Value]:
+    """The values that an op hands on as the part `path` of its result; none where unknown."""
+    opcode = op.opcode
+    if opcode == "get-tuple-element":
+        index = max(op.attributes.tuple_index, 0)
+        return [(name, (index, *path)) for name in op.operands[:1] if len(path) < _DEEPEST]
+    if opcode == "tuple":
+        chosen = op.operands[path[0] : path[0] + 1] if path else op.operands
+        return [(name, path[1:]) for name in chosen]
+    if opcode in CALLERS:
+        return [(name, path) for name in results(program, op)]
+    if opcode == "parameter":
+        given = program.given(op)
+        return [(given, path)] if given is not None else []
+    return [(name, path) for name in op.operands[:1]]
+
+
+def results(program: Program, op: Op) -> list[str]:
+    """What the computations of an op result in; of a loop its body.
+
+    What a loop carries is its body's result; that of its condition is a yes or no.
+    """
+    roots = [program.roots[name] for name in op.called if name in program.roots]
+    if op.opcode != "while" or len(op.called) < 2:
+        return roots
+    return [name for name in roots if _is_carried(program.ops[name], op)]
+
+
+def _is_carried(root: Op, loop: Op) -> bool:
+    return root.shape.startswith("(") or root.shape == loop.shape
+
 
 RELAID = frozenset({"copy", "bitcast", "convert", "reshape", "transpose"})
 """Opcodes that show all of a value in another place, layout or type."""
@@ -175,3 +226,66 @@ class Values:
         if is_carrier or (path and op.opcode == "fusion"):
             return handed(self.program, op, path)
         return []
+
+
+CARRIERS = WAITS | CALLS | {"bitcast", "tuple", "get-tuple-element", "parameter", "while"}
+"""Opcodes that hand values on."""
+
+
+class Flow:
+    """Makers and readers of the values of one program, by name of op."""
+
+    def __init__(self, program: Program) -> None:
+        """`program` is looked at when asked."""
+        self._program = program
+        self._made: dict[Value, tuple[str, ...]] = {}
+
+    def makers(self, op: Op) -> list[str]:
+        """Ops that made the operands, in order of operand; parameters of the program are none."""
+        return [maker for name in op.operands for maker in self._makers_of((name, ()))]
+
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """Ops that read what each op made, in order of the program."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for op in self._program.ops.values():
+            if op.opcode not in CARRIERS and not self._is_inside_fusion(op):
+                for maker in dict.fromkeys(self.makers(op)):
+                    found[maker].append(op.name)
+        return found
+
+    def _is_inside_fusion(self, op: Op) -> bool:
+        caller = self._program.ops.get(self._program.callers.get(op.computation, ""))
+        return caller is not None and caller.opcode not in {"while", "conditional", *CALLS}
+
+    def _makers_of(self, value: Value) -> tuple[str, ...]:
+        known = self._made.get(value)
+        if known is None:
+            known = self._made[value] = self._search(value)
+        return known
+
+    def _search(self, value: Value) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        seen, todo = {value}, [value]
+        while todo:
+            name, path = todo.pop()
+            op = self._program.ops.get(name)
+            if op is None:
+                continue
+            if op.opcode not in CARRIERS:
+                found[name] = None
+                continue
+            for following in self._handed(op, path):
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+        return tuple(found)
+
+    def _handed(self, op: Op, path: Path) -> list[Value]:
+        """What a carrier hands on; a parameter of a loop that of the round before as well."""
+        given = handed(self._program, op, path)
+        if op.opcode == "parameter" and given:
+            caller = self._program.ops[self._program.callers[op.computation]]
+            if caller.opcode == "while":
+                given += handed(self._program, caller, path)
+        return given

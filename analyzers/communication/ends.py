@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.communication.calls import ranks_by_module
-from moeprof.analyzers.communication.members import with_ranks
+from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
 from moeprof.tables.trace import Trace

@@ -1,20 +1,22 @@
-"""Question: what does each collective of a program send, and among which devices?
+"""Question: what does each collective of a program send, among which devices, for which mesh axis?
 
 Bytes come from the shapes of the operands, so every dtype that has a size counts. They follow the
 convention of NVIDIA's nccl-tests (doc/PERFORMANCE.md): S is what a device holds of the whole
-message, which for an all-gather is the gathered result.
+message, which for an all-gather is the gathered result. The axis follows from what is carried.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
+from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.classify.components import COLLECTIVES
-from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.hlo.groups import Groups
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import Trace
@@ -196,3 +198,33 @@ def _size(op: Op) -> int:
     """Bytes of a result; `NOT_KNOWN` where a part of it has a type of unknown size."""
     is_known = all(leaf.is_known for leaf in op.result.leaves)
     return op.size_bytes if is_known and op.size_bytes >= 0 else NOT_KNOWN
+
+
+AXES = {
+    "tokens": "EP: dispatch and combine",
+    "weights": "FSDP: gathered weights, scattered gradients",
+    "sums": "DP: sums over replicas",
+}
+"""What is carried -> the axis that usually asks for it."""
+
+_KINDS = {"all-gather": "weights", "reduce-scatter": "weights", "all-reduce": "sums"}
+_WAYS = frozenset({"dispatch", "combine"})
+
+
+def carried_by_site(trace: Trace, sites: Sequence[Site]) -> pd.Series:
+    """Tokens, weights, sums or other, by place of the site; text."""
+    classes = classes_of(trace)
+    components = dict(
+        zip(
+            zip(classes["module"], classes["op"], strict=True),
+            classes["component"].astype("str"),
+            strict=True,
+        )
+    )
+    kinds = [
+        "tokens"
+        if components.get((site.module, site.op)) in _WAYS
+        else _KINDS.get(site.opcode, "other")
+        for site in sites
+    ]
+    return pd.Series(kinds, index=range(len(sites)), dtype="str")

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
-from moeprof.analyzers.activity.other_programs import other_programs
-from moeprof.analyzers.activity.rounds import like, period, steps_in_a_row
+from moeprof.analyzers.activity.outside import like, other_programs, period, steps_in_a_row
 from moeprof.tables.trace import Trace
 from moeprof.units import format_count
 

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.comparison.alignment import Alignment, aligned
-from moeprof.analyzers.comparison.exact import exact_ns
-from moeprof.analyzers.comparison.noise import noise_ns, told
+from moeprof.analyzers.comparison.noise import exact_ns, noise_ns, told
 from moeprof.analyzers.comparison.side import Side
 from moeprof.tables.schema import Column, Schema
 

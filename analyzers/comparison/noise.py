@@ -4,6 +4,11 @@ The noise of a change is the half width of its 95 % confidence interval by Welch
 (B. L. Welch, Biometrika 34, 1947): t · sqrt(s₀²/n₀ + s₁²/n₁), with s² the variance of the used
 steps of a side, each step the mean of its devices, as these wait for each other and are not
 independent. It tells what steps of one capture differ by, not what two captures of one program do.
+
+Nor may a change come from rounding. A sum over events divided by device-steps is no whole number.
+It is rounded to 1/1024 ns, a thousandth of what a clock tells: float64 holds multiples of that
+exactly up to two hours, so that parts add up to their total to the last bit, in any order, and base
+less new is new less base.
 """
 
 from __future__ import annotations
@@ -53,3 +58,12 @@ def told(change_ns: Floats, noise: Floats) -> list[str]:
         NOT_KNOWN if np.isnan(band) else BEYOND if abs(change) > band else WITHIN
         for change, band in zip(change_ns.tolist(), noise.tolist(), strict=True)
     ]
+
+
+_PER_NS = 1024.0
+
+
+def exact_ns(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """`values` in ns, to 1/1024 ns; NaN stays NaN."""
+    rounded: npt.NDArray[np.float64] = np.rint(np.asarray(values, np.float64) * _PER_NS) / _PER_NS
+    return rounded

@@ -19,8 +19,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.account import IN_STEP, PARTS, intervals_of
 from moeprof.analyzers.comparison.alike import Kept, alike_intervals
-from moeprof.analyzers.comparison.exact import exact_ns
-from moeprof.analyzers.comparison.noise import noise_ns, told
+from moeprof.analyzers.comparison.noise import exact_ns, noise_ns, told
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of, rules_matched
-from moeprof.analyzers.buffers.filled import filled
+from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.classify.ragged import dense_fallback
-from moeprof.analyzers.classify.ruled import named_by
-from moeprof.analyzers.costs.products import Product, is_grouped_call, products_of
+from moeprof.analyzers.classify.rules import named_by
+from moeprof.analyzers.costs.flops import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape

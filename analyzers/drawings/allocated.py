@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.heap.pools import pool_bytes
+from moeprof.analyzers.heap.device import pool_bytes
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.memory import NO_ALLOCATOR
 from moeprof.tables.analysis import Analysis, Metric

@@ -16,12 +16,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from moeprof.analyzers.hardware import hardware_in
-from moeprof.analyzers.heap.at_peak import Peak, described, on_host, peak_of
+from moeprof.analyzers.heap.at_peak import Peak, described, on_host, peak_of, step_module
 from moeprof.analyzers.heap.contents import Contents
-from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.heap.over_program import fullest_points, living, running
-from moeprof.analyzers.heap.places import Heap
-from moeprof.analyzers.heap.pools import pool_bytes
+from moeprof.analyzers.heap.device import pool_bytes
+from moeprof.analyzers.heap.places import Heap, fullest_points, living, running
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.memory import NO_BUFFERS, NO_PROGRAM
 from moeprof.tables.analysis import Analysis, Metric

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.drawings.parts.cells import per_cell
-from moeprof.analyzers.load.balance import Loads, overload
-from moeprof.analyzers.load.by_place import hidden_by_the_mean, step_loads
+from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.expert_load import missing_tokens

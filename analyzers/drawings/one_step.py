@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
 from moeprof.analyzers.drawings.parts.merging import Merged, merged, resolution_for
 from moeprof.analyzers.drawings.parts.rows import rows_within

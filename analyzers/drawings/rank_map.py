@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.analyzers.load.balance import overload
-from moeprof.analyzers.load.by_place import hidden_by_the_mean, step_loads
+from moeprof.analyzers.load.balance import hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.expert_load import missing_tokens

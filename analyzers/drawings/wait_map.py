@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.communication.notes import NONE, clock_notes
-from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
 from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.stragglers import waited_for_by_step

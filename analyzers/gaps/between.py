@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.gaps.causes import ENOUGH, LATE, UNKNOWN, has_host_time, with_causes
 from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import ANNOTATION

@@ -1,4 +1,4 @@
-"""Question: why did a device have nothing to do in a gap?
+"""Question: why did a device have nothing to do in a gap, and between which pieces of work was it?
 
 The launch of the work that ends the gap decides. It may begin only after the device ran dry: then
 the host was late, and what the host did until then is the cause. Within an execution the runtime's
@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.gaps.launched import launch_times
+from moeprof.analyzers.activity.work import SHORT_NS
+from moeprof.analyzers.attribution import attribute, sure_names
+from moeprof.analyzers.gaps.found import GAPS
 from moeprof.tables.host_side import (
     CALLBACK,
     COMPILE,
@@ -26,6 +28,7 @@ from moeprof.tables.host_side import (
     WAIT,
 )
 from moeprof.tables.intervals import Int64s, cover
+from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
 COPY_TO_HOST = "copy to host"
@@ -144,3 +147,68 @@ def _is_same_graph(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
     is_between = (before >= 0) & (after >= 0) & (ids[after] != -1)
     found: np.ndarray = is_between & (ids[before] == ids[after])
     return found
+
+
+TOLD = Schema(
+    "told_gaps",
+    (
+        *GAPS.columns,
+        Column("length_ns", "int64", "ns", "start to end"),
+        Column("is_long", "bool", "", "whether it can be told from the cost of a launch"),
+        Column("cause", "text", "", "why the device stood still; empty for short gaps"),
+        Column("component", "text", "", "part of the step that ran next; empty for short gaps"),
+        Column("late_ns", "float64", "ns", "from running dry to the launch; NaN in time, or short"),
+    ),
+)
+
+
+def told(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """`TOLD` of `gaps` (rows of `GAPS`), with their index."""
+    length = gaps["end_ns"] - gaps["start_ns"]
+    found = gaps.assign(
+        length_ns=length, is_long=length > SHORT_NS, cause="", component="", late_ns=np.nan
+    ).astype({"cause": "str", "component": "str"})
+    is_long = found["is_long"]
+    if is_long.any():
+        caused = with_causes(trace, gaps[is_long])
+        found.loc[is_long, "cause"] = caused["cause"]
+        found.loc[is_long, "late_ns"] = caused["late_ns"]
+        found.loc[is_long, "component"] = _components(trace, caused["after"].to_numpy())
+    return found
+
+
+def _components(trace: Trace, rows: Int64s) -> np.ndarray:
+    """Component of each row of `events`; empty for row -1."""
+    if trace.events.empty:
+        return np.full(len(rows), "", dtype=object)
+    parts = attribute(trace, trace.events.iloc[np.maximum(rows, 0)])["component"]
+    found: np.ndarray = np.where(rows < 0, "", parts.astype("str"))
+    return found
+
+
+def names_of(trace: Trace, rows: Int64s) -> np.ndarray:
+    """What each row of `events` is called; empty for row -1."""
+    if trace.events.empty:
+        return np.full(len(rows), "", dtype=object)
+    found: np.ndarray = np.where(rows < 0, "", sure_names(trace.events.iloc[np.maximum(rows, 0)]))
+    return found
+
+
+def launch_times(trace: Trace, rows: np.ndarray) -> pd.DataFrame:
+    """Rows (start_ns, end_ns) of the launch of each event, float64 ns, NaN where none is known.
+
+    Args:
+        trace: the profile.
+        rows: int64, rows of `events`; -1 for none.
+    """
+    wanted = trace.events.iloc[np.maximum(rows, 0)][["host", "correlation_id"]]
+    wanted = wanted.astype({"host": "str"}).reset_index(drop=True)
+    wanted["correlation_id"] = wanted["correlation_id"].where(rows >= 0, -1)
+    calls = trace.launches
+    used = calls["correlation_id"].isin(wanted["correlation_id"]) & calls["correlation_id"].ge(0)
+    calls = calls.loc[used, ["host", "correlation_id", "start_ns", "duration_ns"]]
+    calls = calls.astype({"host": "str"}).drop_duplicates(["host", "correlation_id"])
+    found = wanted.merge(calls, on=["host", "correlation_id"], how="left")
+    ends = found["start_ns"] + found["duration_ns"]
+    times = pd.DataFrame({"start_ns": found["start_ns"], "end_ns": ends})
+    return times.astype("float64")

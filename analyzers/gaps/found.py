@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import DeviceSteps, between_steps, device_steps
-from moeprof.analyzers.activity.unions import on_one_axis
-from moeprof.analyzers.activity.work import NEITHER
+from moeprof.analyzers.activity.work import NEITHER, on_one_axis
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
 from moeprof.tables.waits import is_work

@@ -17,7 +17,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import sure_rows, work_in_steps
 from moeprof.analyzers.classify.components import MOE
-from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.analyzers.gaps.causes import is_copy_to_host, same_execution
 from moeprof.tables.trace import Trace
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from moeprof.analyzers.attribution import classes_of, programs_of
-from moeprof.analyzers.buffers.roles import uses_of
+from moeprof.analyzers.buffers import uses_of
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of

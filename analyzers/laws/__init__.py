@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from moeprof.analyzers.laws import time
-from moeprof.analyzers.laws.bounds import shares
-from moeprof.analyzers.laws.bytes_known import bytes_known
-from moeprof.analyzers.laws.ends_of_hosts import hosts_end_together
-from moeprof.analyzers.laws.names import names
+from moeprof.analyzers.laws.figures import bytes_known, names, shares
+from moeprof.analyzers.laws.time import hosts_end_together
 from moeprof.analyzers.laws.tokens import tokens
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.tables.analysis import Analysis

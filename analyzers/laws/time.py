@@ -1,6 +1,7 @@
-"""Laws of time: all recorded device time is in a step or named, and every interval adds up.
+"""Laws of time: all recorded time is in a step or named, intervals add up, all hosts end together.
 
-They compare what different computations say: sums over all events with those of the questions.
+They compare what different computations say: sums over all events with those of the questions, the
+ends of hosts with each other, as collectives hold them in step.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.communication.ends import EarlyEnd, early_end
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
@@ -123,3 +125,39 @@ def components(trace: Trace) -> Law:
         return Law(check, "fail", detail, withholds, recorded_ns, round(found_ns), unit)
     detail = f"components add up to the {format_ns(recorded_ns)} of op time recorded in the steps"
     return Law(check, "ok", detail, expected=recorded_ns, found=round(found_ns), unit=unit)
+
+
+def hosts_end_together(trace: Trace) -> Law:
+    """Whether a host stopped, or was no longer recorded, before the others."""
+    check = "hosts_end_together"
+    if len(trace.meta.hosts) < 2:
+        return Law(check, "ok", "one host")
+    found = early_end(trace)
+    if found is None:
+        return Law(check, "unchecked", "clocks of the hosts are not aligned, or no step is used")
+    limit = f"{format_ns(found.most_ns)}, a step and a half"
+    figures = (found.most_ns, found.gap_ns, "ns")
+    if not found.hosts:
+        told = f"{found.compared} hosts end within {format_ns(found.gap_ns)}; allowed are {limit}"
+        return Law(check, "ok", told, (), *figures)
+    return Law(check, "warn", told_of(found), (), *figures)
+
+
+def told_of(found: EarlyEnd) -> str:
+    """Who ended early, by how much, and where the others stand since."""
+    first, *more = found.hosts
+    others = f" ({', '.join(more[:_FEW])}{', …' if len(more) > _FEW else ''} too)"
+    told = (
+        f"the last device work of {first}{others if more else ''} ends {format_ns(found.gap_ns)} "
+        "before that of the other hosts: it stopped, or was recorded no longer"
+    )
+    standing = found.standing
+    if standing is None:
+        return told
+    absent = [f"rank {rank}" if rank >= 0 else "a device" for rank in standing.absent]
+    lacks = f", which lacks {', '.join(absent[:_FEW])}" if absent else ""
+    lacks += f" and {len(absent) - _FEW} more" if len(absent) > _FEW else ""
+    return (
+        f"{told}; the others stand {format_ns(standing.length_ns)} in {standing.op} of step "
+        f"{standing.step}{lacks}"
+    )

@@ -12,9 +12,8 @@ import pandas as pd
 
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
-from moeprof.analyzers.heap.at_peak import peak_of
+from moeprof.analyzers.heap.at_peak import peak_of, step_module
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
-from moeprof.analyzers.heap.module import step_module
 from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
 from moeprof.analyzers.patterns.parts.op_times import ran, saved_whole

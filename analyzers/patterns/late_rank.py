@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.more_work import beyond_others
-from moeprof.analyzers.communication.carried import AXES
-from moeprof.analyzers.communication.members import names_of_ranks
+from moeprof.analyzers.communication.calls import names_of_ranks
+from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.questions.stragglers import stragglers

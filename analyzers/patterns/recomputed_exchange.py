@@ -7,7 +7,7 @@ combine included: exchanges that no faster kernel shortens below the link.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import COLLECTIVES
-from moeprof.analyzers.classify.targets import exchange_of
+from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns.parts.gain import gain_of
 from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.communication.ends import early_end
-from moeprof.analyzers.laws.ends_of_hosts import told_of
+from moeprof.analyzers.laws.time import told_of
 from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of

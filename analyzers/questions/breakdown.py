@@ -17,8 +17,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import graph_share, sums_in_steps
-from moeprof.analyzers.classify.components import MEANINGS, MOE
-from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, GUESS
+from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, GUESS, MEANINGS, MOE
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window

@@ -15,10 +15,8 @@ import pandas as pd
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
 from moeprof.analyzers.communication.calls import Calls, calls_of
-from moeprof.analyzers.communication.carried import AXES, carried_by_site
-from moeprof.analyzers.communication.notes import notes
-from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
-from moeprof.analyzers.communication.waits import moved_ns, transfers_of, waits_in_steps
+from moeprof.analyzers.communication.sites import AXES, NOT_KNOWN, Site, carried_by_site
+from moeprof.analyzers.communication.waits import moved_ns, notes, transfers_of, waits_in_steps
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric

@@ -19,15 +19,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.exposed import exposed_ns
+from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.attribution import classes_of
-from moeprof.analyzers.buffers.filled import Counts, filled
-from moeprof.analyzers.buffers.roles import BufferUse, uses_of
+from moeprof.analyzers.buffers import BufferUse, Counts, filled, uses_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of
 from moeprof.analyzers.communication.calls import Calls, calls_of
-from moeprof.analyzers.communication.notes import clock_notes
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
-from moeprof.analyzers.communication.waits import transfers_of, waits_in_steps
+from moeprof.analyzers.communication.waits import clock_notes, transfers_of, waits_in_steps
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.hlo.shape import arrays_of

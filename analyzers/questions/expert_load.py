@@ -23,14 +23,22 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
-from moeprof.analyzers.load.balance import Loads, drift, imbalance, tax
-from moeprof.analyzers.load.by_place import StepLoads, busiest, mean_of_steps, step_loads
-from moeprof.analyzers.load.nodes import nodes_of_ranks
+from moeprof.analyzers.load.balance import (
+    Loads,
+    StepLoads,
+    busiest,
+    drift,
+    imbalance,
+    mean_of_steps,
+    step_loads,
+    tax,
+)
 from moeprof.analyzers.load.recorded import (
     LEFT_OUT,
     Recorded,
     is_left_out,
     named_steps,
+    nodes_of_ranks,
     recorded,
 )
 from moeprof.analyzers.question import Group, Question, Taken

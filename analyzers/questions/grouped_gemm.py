@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.buffers.filled import filled
+from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.costs.grouped import BATCHED, FALLBACK, expert_products, used_rows
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.hardware import hardware_in

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import is_of_graph
-from moeprof.analyzers.launches.queue import empty_ns, queued
+from moeprof.analyzers.launches import empty_ns, queued
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric

@@ -13,9 +13,8 @@ they stand beside it.
 
 from __future__ import annotations
 
-from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of
-from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.heap.pools import device_pools
+from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of, step_module
+from moeprof.analyzers.heap.device import device_pools
 from moeprof.analyzers.question import Group, Question
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Need

@@ -18,12 +18,17 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.buffers.bounds import capped_bytes
-from moeprof.analyzers.buffers.filled import Counts, filled
-from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, of_tokens, uses_of
+from moeprof.analyzers.buffers import (
+    BufferUse,
+    Counts,
+    capped_bytes,
+    copies_alive,
+    filled,
+    of_tokens,
+    uses_of,
+)
 from moeprof.analyzers.communication.calls import calls_of
-from moeprof.analyzers.costs.executions import runs_of
+from moeprof.analyzers.costs.table import runs_of
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.tables.analysis import Analysis, Metric

@@ -20,9 +20,14 @@ from moeprof.analyzers.activity.account import (
     interval_by_step,
     intervals_of,
 )
-from moeprof.analyzers.activity.other_programs import other_programs
-from moeprof.analyzers.activity.outside import OUTSIDE, RecordedWork, recorded_work
-from moeprof.analyzers.activity.rounds import period, steps_in_a_row
+from moeprof.analyzers.activity.outside import (
+    OUTSIDE,
+    RecordedWork,
+    other_programs,
+    period,
+    recorded_work,
+    steps_in_a_row,
+)
 from moeprof.analyzers.gaps.between import idle_between
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window

@@ -14,13 +14,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from moeprof.analyzers.activity.device_steps import step_spans
 from moeprof.analyzers.activity.more_work import more_work
-from moeprof.analyzers.activity.spans import step_spans
-from moeprof.analyzers.communication.calls import calls_of
-from moeprof.analyzers.communication.carried import AXES, carried_by_site
-from moeprof.analyzers.communication.members import names_of_ranks
-from moeprof.analyzers.communication.notes import NONE, clock_notes
-from moeprof.analyzers.communication.waits import waits_in_steps
+from moeprof.analyzers.communication.calls import calls_of, names_of_ranks
+from moeprof.analyzers.communication.sites import AXES, carried_by_site
+from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
 from moeprof.analyzers.question import Group, Question
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Need

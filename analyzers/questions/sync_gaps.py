@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE
+from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, LATE, names_of, told
 from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.gaps.sync_level import (
     has_library_exchange,
@@ -20,7 +20,6 @@ from moeprof.analyzers.gaps.sync_level import (
     host_syncs,
     level_of,
 )
-from moeprof.analyzers.gaps.told import names_of, told
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.tables.analysis import Analysis, Metric

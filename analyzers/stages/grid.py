@@ -12,13 +12,15 @@ schedule; whether it was late, or the stage for another reason, a record does no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.stages.giver import Giver, givers
 from moeprof.analyzers.stages.schedule import schedule_of
 from moeprof.errors import SpecError
-from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule import Schedule, stage_at
 from moeprof.specs.schedule_order import KINDS, order_arrays
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import PipelineWork
@@ -191,3 +193,21 @@ def _needs(work: pd.DataFrame, giver: Giver) -> list[str]:
             "" if other is None else f"{kind} of microbatch {microbatch} from stage {other}"
         )
     return told
+
+
+# Forward work needs the result of the chunk before, backward work that of the chunk after, the
+# gradients of weights what their own stage has (see `moeprof.specs.schedule_play`).
+
+Giver = Mapping[tuple[str, int, int], int]
+
+
+def givers(schedule: Schedule) -> Giver:
+    """By (kind, stage, chunk) the stage whose result is needed; only where it is another one."""
+    length = schedule.stages * schedule.chunks
+    way = [stage_at(schedule.name, schedule.stages, depth) for depth in range(length)]
+    found: dict[tuple[str, int, int], int] = {}
+    for (before, its_chunk), (after, chunk) in pairwise(way):
+        if before != after:
+            found["forward", after, chunk] = before
+            found["backward", before, its_chunk] = after
+    return found

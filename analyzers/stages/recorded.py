@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
-from moeprof.analyzers.communication.calls import calls_of
-from moeprof.analyzers.communication.members import ranks_in
+from moeprof.analyzers.communication.calls import calls_of, ranks_in
 from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import window
 from moeprof.hlo.groups import parse_groups

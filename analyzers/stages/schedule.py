@@ -1,22 +1,40 @@
-"""Question: how much of an iteration is each pipeline stage idle, and when?
+"""Question: how much of an iteration is each pipeline stage idle, when and why?
 
 Reads:   stage_work, stage_time.
 Returns: one row per stage.
 
 bubble = (iteration − work) / iteration, where the iteration is that of the slowest stage. Where it
-lies: in the ramp, before a stage's first work and after its last, and in gaps between. Why it is
-there: `moeprof.analyzers.stages.causes`. Waiting for experts or tensor-parallel peers inside a
-piece of work counts as work.
+lies: in the ramp, before a stage's first work and after its last, and in gaps between. Waiting for
+experts or tensor-parallel peers inside a piece of work counts as work.
+
+Why it is there: the schedule, unequal stages, or waits. With work W_s of each stage in n rounds
+(microbatches times chunks), no order of work that a schedule of equal rounds allows ends before
+
+    T* = max W + (sum W − max W) / n
+
+since the first round must have passed the other stages before the slowest one can work on it, and
+the last one after it: the makespan of identical jobs in a flow shop (Johnson 1954, Naval Research
+Logistics Quarterly 1). With equal stages this is the bubble of `moeprof.specs.schedule`; a schedule
+whose bubble is another, as its backward work is split, counts the rounds that have its bubble.
+The idle time T − W_s of a stage in an iteration of length T falls into
+
+    fill       (sum W − W_s) / n             one round of each other stage, to fill and to drain
+    imbalance  (max W − W_s) · (n − 1) / n   waits for the slowest stage in all other rounds
+    wait       T − T*                        transfers, launches, waits beyond both
+
+which add up to it exactly. An iteration may be shorter than T*: where rounds differ in length, or
+weight gradients that run apart fill the bubble. Then fill is counted first, as far as the stage
+idles at all, then imbalance.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.unions import Pieces, covered_ns
-from moeprof.analyzers.stages.causes import causes_of_idle, flow_rounds
-from moeprof.analyzers.stages.held import most_held
+from moeprof.analyzers.activity.work import Pieces, covered_ns
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.schema import Column, Schema
@@ -113,3 +131,56 @@ def _row(work: pd.DataFrame, whole_ns: int, chunks: int) -> dict[str, object]:
         "pieces": len(work),
         "in_flight": most_held(work, chunks),
     }
+
+
+# A stage holds activations from the begin of a piece of forward work until the end of its backward
+# work; where gradients of weights run apart, until their end. Pieces of a kind are taken to end in
+# any order: only how many have begun and ended counts.
+
+
+def most_held(work: pd.DataFrame, chunks: int) -> float:
+    """Microbatches, in parts of 1 / ``chunks``; NaN where as many did not go back as forward.
+
+    Args:
+        work: `STAGE_WORK` of one stage and iteration.
+        chunks: groups of layers of the stage.
+    """
+    begin = work.loc[work["kind"] == "forward", "start_ns"].to_numpy()
+    for kind in ("weight_gradient", "backward"):
+        last = work[work["kind"] == kind]
+        if len(last):
+            break
+    if len(last) != len(begin) or not len(begin):
+        return float("nan")
+    end = (last["start_ns"] + last["duration_ns"]).to_numpy()
+    # what ends when another begins has made room for it
+    order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
+    change = np.repeat([1, -1], len(begin))[order]
+    return float(np.cumsum(change).max() / chunks)
+
+
+def flow_rounds(schedule: Schedule) -> Fraction:
+    """Rounds n of p equal stages whose bubble (p − 1) / (n + p − 1) is that of the schedule."""
+    p, idle = schedule.stages, schedule.idle_rounds
+    return Fraction(schedule.rounds * (p - 1), idle) if idle else Fraction(schedule.rounds)
+
+
+def causes_of_idle(
+    work_ns: np.ndarray, iteration_ns: int, rounds: Fraction
+) -> dict[str, np.ndarray]:
+    """``fill_ns``, ``imbalance_ns`` and ``wait_ns`` of each stage, int64; their sum is its idle.
+
+    Args:
+        work_ns: int64 [stages], at most `iteration_ns` each.
+        iteration_ns: length of the iteration of the slowest stage.
+        rounds: see `flow_rounds`; microbatches · chunks where backward work is one piece.
+    """
+    n, of = rounds.numerator, rounds.denominator
+    exact = work_ns.astype(object)  # whole numbers of any size: products are beyond int64
+    idle = iteration_ns - exact
+    slowest = exact.max(initial=0)
+    fill = np.minimum((exact.sum() - exact) * of // n, idle)
+    uneven = (slowest - exact) * (n - of) // n
+    imbalance = np.minimum(uneven, idle - fill)
+    causes = {"fill_ns": fill, "imbalance_ns": imbalance, "wait_ns": idle - fill - imbalance}
+    return {name: cause.astype("int64") for name, cause in causes.items()}

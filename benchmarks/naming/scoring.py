@@ -13,7 +13,7 @@ from op_truth import Truth, truths
 from source_truth import NONE, SourceTruth
 
 from moeprof.analyzers.attribution import attribute, classes_of, is_guess
-from moeprof.analyzers.classify.evidence import GUESS
+from moeprof.analyzers.classify.components import GUESS
 from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import open_dump

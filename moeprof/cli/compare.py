@@ -89,7 +89,7 @@ def command(
     """
     from moeprof.analyzers.comparison.compare import compare
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
-    from moeprof.analyzers.comparison.settings import setting_changes
+    from moeprof.analyzers.comparison.notes import setting_changes
     from moeprof.ingest import open_run
     from moeprof.reports.comparison.document import build_comparison, comparison_json
     from moeprof.reports.run.document import build

@@ -164,7 +164,7 @@ def _projected(
 
 
 def _compared(shape: tuple[int, int, int | None], given: StageOptions) -> Shown:
-    from moeprof.analyzers.stages.compared import compared
+    from moeprof.analyzers.stages.projected import compared
     from moeprof.reports.pipeline.document import shown
     from moeprof.tables.pipeline import STAGE_WORK
 

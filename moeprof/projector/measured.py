@@ -15,11 +15,10 @@ from pathlib import Path
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
-from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
-from moeprof.analyzers.heap.at_peak import AT_PEAK, GAPS, RESULTS, peak_of
+from moeprof.analyzers.heap.at_peak import AT_PEAK, GAPS, RESULTS, main_module, peak_of
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, SAVED, WEIGHTS
-from moeprof.analyzers.heap.module import main_module
 from moeprof.errors import TraceError
 from moeprof.hlo.program import Program
 from moeprof.ingest import open_run

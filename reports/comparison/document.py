@@ -13,12 +13,11 @@ from typing import TypedDict
 import pandas as pd
 
 from moeprof.analyzers.comparison.changes import CHANGES
-from moeprof.analyzers.comparison.compare import Comparison
+from moeprof.analyzers.comparison.compare import MEMORY_CHANGES, Comparison
 from moeprof.analyzers.comparison.gates import Outcome
-from moeprof.analyzers.comparison.memory_change import MEMORY_CHANGES
-from moeprof.analyzers.comparison.settings import SETTING_CHANGES
+from moeprof.analyzers.comparison.notes import SETTING_CHANGES
 from moeprof.analyzers.comparison.step_change import STEP_CHANGES
-from moeprof.analyzers.heap.difference import BUFFER_CHANGES
+from moeprof.analyzers.heap.at_peak import BUFFER_CHANGES
 from moeprof.answers.document import (
     ColumnInfo,
     Document,

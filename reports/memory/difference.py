@@ -13,11 +13,10 @@ from typing import TypedDict
 import pandas as pd
 from rich.text import Text
 
-from moeprof.analyzers.classify.layer_number import layer_number
-from moeprof.analyzers.comparison.memory_change import HOST, memory_changes
+from moeprof.analyzers.classify.layers import layer_number
+from moeprof.analyzers.comparison.compare import HOST, memory_changes
+from moeprof.analyzers.heap.at_peak import main_module, memory_difference
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
-from moeprof.analyzers.heap.difference import memory_difference
-from moeprof.analyzers.heap.module import main_module
 from moeprof.answers.document import Value, plain
 from moeprof.answers.names import printable, shortened
 from moeprof.answers.values import signed

@@ -13,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.buffers.by_step import filled_by_step
-from moeprof.analyzers.heap.module import step_module
-from moeprof.analyzers.heap.over_time import planned_over_time
-from moeprof.analyzers.load.by_step import WORST, imbalance_by_step
+from moeprof.analyzers.buffers import filled_by_step
+from moeprof.analyzers.heap.at_peak import step_module
+from moeprof.analyzers.heap.device import planned_over_time
+from moeprof.analyzers.load.balance import WORST, imbalance_by_step
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.slices import Counter, Tracks, without_repeats
 from moeprof.reports.perfetto.work import Devices

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.launches.pairs import pairs_of
+from moeprof.analyzers.launches import pairs_of
 from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.reports.perfetto.collectives import collective_slices

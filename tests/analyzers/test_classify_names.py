@@ -1,8 +1,8 @@
 import pytest
 
+from moeprof.analyzers.classify.components import phase_of
 from moeprof.analyzers.classify.names import MOE_CONTEXT, component_of, innermost, scopes
-from moeprof.analyzers.classify.phase import phase_of
-from moeprof.analyzers.classify.targets import component_of_target
+from moeprof.analyzers.classify.op_kinds import component_of_target
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from builders.work import Row, hlo, kernel, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moeprof.analyzers.comparison.alignment import kernel_family, role_of, scope_of
 from moeprof.analyzers.comparison.changes import COMPONENT, OP, PARTS, TOTAL
 from moeprof.analyzers.comparison.compare import Comparison, compare
 from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, PASSED, outcome, parse_gate
 from moeprof.analyzers.comparison.noise import BEYOND, noise_ns, told
 from moeprof.analyzers.comparison.noise import NOT_KNOWN as NOISE_NOT_KNOWN
-from moeprof.analyzers.comparison.signature import kernel_family, role_of, scope_of
 from moeprof.analyzers.comparison.step_change import CLASSES
 from moeprof.errors import SpecError
 from moeprof.tables.law import Law

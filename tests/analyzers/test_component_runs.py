@@ -6,7 +6,7 @@ import pytest
 from builders.work import kernel, traced
 
 from moeprof.analyzers.activity.component_runs import component_runs
-from moeprof.analyzers.activity.short import SHORT_NS
+from moeprof.analyzers.activity.work import SHORT_NS
 
 
 def runs(*events) -> list[tuple]:

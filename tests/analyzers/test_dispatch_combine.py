@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.activity.exposed import exposed_ns
+from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.communication.sites import groups_of_call
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.timeline import timeline

@@ -5,9 +5,8 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.buffers.filled import filled
-from moeprof.analyzers.load.balance import drift, imbalance, overload, tax
-from moeprof.analyzers.load.by_step import imbalance_by_step
+from moeprof.analyzers.buffers import filled
+from moeprof.analyzers.load.balance import drift, imbalance, imbalance_by_step, overload, tax
 from moeprof.analyzers.patterns import unbalanced_experts
 from moeprof.analyzers.questions.expert_load import expert_load
 from moeprof.reports.run.document import build

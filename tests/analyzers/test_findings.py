@@ -2,7 +2,7 @@ import re
 from itertools import groupby
 
 from moeprof.analyzers.classify import findings
-from moeprof.analyzers.classify.evidence import EVIDENCE, HOW
+from moeprof.analyzers.classify.components import EVIDENCE, HOW
 from moeprof.analyzers.classify.findings import NAMELESS, RULES
 
 

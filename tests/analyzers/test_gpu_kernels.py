@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.comparison.signature import signatures
+from moeprof.analyzers.comparison.alignment import signatures
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.questions.collectives import collectives
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine

@@ -9,8 +9,8 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.drawings.heap import MOST_STRETCHES, heap
-from moeprof.analyzers.heap.over_program import fullest_points
-from moeprof.analyzers.heap.pools import pool_bytes
+from moeprof.analyzers.heap.device import pool_bytes
+from moeprof.analyzers.heap.places import fullest_points
 from moeprof.analyzers.questions.memory import memory
 from moeprof.ingest import open_run
 from moeprof.tables.host_side import ALLOCATIONS

@@ -9,7 +9,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.activity import account
-from moeprof.analyzers.activity.other_programs import other_programs
+from moeprof.analyzers.activity.outside import other_programs
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, PASSED, outcome, parse_gate
 from moeprof.analyzers.laws import time as laws

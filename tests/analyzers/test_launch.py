@@ -1,7 +1,7 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.launches.pairs import pairs_of
+from moeprof.analyzers.launches import pairs_of
 from moeprof.analyzers.questions.launch import launch
 
 OPS = (hlo("dot", "dot"),)

@@ -5,8 +5,8 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.drawings import cells as module
 from moeprof.analyzers.drawings.load_map import load_map
+from moeprof.analyzers.drawings.parts import cells as module
 from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.drawings.rank_map import ONE_RANK, rank_map
 from moeprof.analyzers.questions.expert_load import NONE, expert_load

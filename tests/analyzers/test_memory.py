@@ -3,9 +3,8 @@ import dataclasses
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.comparison.compare import compare
-from moeprof.analyzers.comparison.memory_change import memory_changes
-from moeprof.analyzers.heap.difference import memory_difference
+from moeprof.analyzers.comparison.compare import compare, memory_changes
+from moeprof.analyzers.heap.at_peak import memory_difference
 from moeprof.analyzers.heap.places import heaps_of
 from moeprof.analyzers.questions.memory import memory
 from moeprof.tables.host_side import ALLOCATIONS

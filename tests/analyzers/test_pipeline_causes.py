@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprof.analyzers.questions.pipeline import pipeline_stages
-from moeprof.analyzers.stages.causes import causes_of_idle
 from moeprof.analyzers.stages.projected import projected
+from moeprof.analyzers.stages.schedule import causes_of_idle
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.stage_work import StageWork
 

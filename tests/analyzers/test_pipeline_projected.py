@@ -5,9 +5,8 @@ from builders.schedules import schedules
 from hypothesis import given
 
 from moeprof.analyzers.questions.pipeline import pipeline_stages
-from moeprof.analyzers.stages.compared import compared
-from moeprof.analyzers.stages.held import most_held
-from moeprof.analyzers.stages.projected import projected
+from moeprof.analyzers.stages.projected import compared, projected
+from moeprof.analyzers.stages.schedule import most_held
 from moeprof.errors import SpecError
 from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import Schedule

@@ -8,16 +8,17 @@ from builders.programs import program as made_of
 from builders.trace import trace_of
 from builders.xspace import thunk
 
-from moeprof.analyzers.buffers.bounds import (
+from moeprof.analyzers.buffers import (
+    BufferUse,
     balanced_pair_rows,
+    buffer_uses,
     capped_bytes,
+    copies_alive,
+    filled_by_step,
     largest_factor,
     worst_pair_rows,
     worst_token_rows,
 )
-from moeprof.analyzers.buffers.by_step import filled_by_step
-from moeprof.analyzers.buffers.live import copies_alive
-from moeprof.analyzers.buffers.roles import BufferUse, buffer_uses
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import BUFFERS

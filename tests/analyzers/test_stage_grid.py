@@ -5,8 +5,7 @@ import pytest
 from moeprof.analyzers.drawings.stage_grid import stage_grid as of_trace
 from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages import grid as module
-from moeprof.analyzers.stages.giver import givers
-from moeprof.analyzers.stages.grid import stage_grid
+from moeprof.analyzers.stages.grid import givers, stage_grid
 from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stages.recorded import NONE
 from moeprof.specs.schedule import REPEATED, SCHEDULES, V_SHAPED, Schedule

@@ -4,8 +4,7 @@ from builders.programs import parameter, program
 from builders.work import Row, hlo
 
 from moeprof.analyzers.classify.facts import find_facts
-from moeprof.analyzers.classify.flow import Flow
-from moeprof.analyzers.classify.values import RELAID, Values
+from moeprof.analyzers.classify.values import RELAID, Flow, Values
 
 
 def made(*rows: Row) -> dict[str, list[str]]:

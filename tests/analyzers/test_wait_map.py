@@ -1,8 +1,8 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.communication.notes import NONE
-from moeprof.analyzers.drawings import cells as module
+from moeprof.analyzers.communication.waits import NONE
+from moeprof.analyzers.drawings.parts import cells as module
 from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.drawings.wait_map import wait_map
 from moeprof.analyzers.questions.stragglers import stragglers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.analyzers.classify.evidence import BY_RULE, BY_STRUCTURE, EVIDENCE
+from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, EVIDENCE
 from moeprof.analyzers.registry import all_drawings, all_names, all_patterns
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "ingest"))
 from descriptors import message_class
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.classify.targets import exchange_of, is_grouped_gemm
-from moeprof.analyzers.costs.executions import runs_of
-from moeprof.analyzers.heap.module import step_module
+from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
+from moeprof.analyzers.costs.table import runs_of
+from moeprof.analyzers.heap.at_peak import step_module
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.grouped_gemm import grouped_gemm

@@ -13,8 +13,7 @@ import pytest
 from builders.assignment import assignment_text, value
 from builders.hlo import Allocation, LogicalBuffer, computation, hlo_proto, op
 
-from moeprof.analyzers.heap.at_peak import peak_of
-from moeprof.analyzers.heap.module import main_module
+from moeprof.analyzers.heap.at_peak import main_module, peak_of
 from moeprof.errors import TraceError
 from moeprof.ingest.dump import is_dump, open_dump
 from moeprof.ingest.dump.instruction_text import parse_instruction

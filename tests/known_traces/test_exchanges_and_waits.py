@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moeprof.analyzers.buffers.bounds import balanced_pair_rows, worst_pair_rows
+from moeprof.analyzers.buffers import balanced_pair_rows, worst_pair_rows
 from moeprof.analyzers.questions.collectives import collectives
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.pipeline import pipeline_stages

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.analyzers.comparison.memory_change import memory_changes
-from moeprof.analyzers.heap.at_peak import on_host, peak_of
-from moeprof.analyzers.heap.module import main_module
+from moeprof.analyzers.comparison.compare import memory_changes
+from moeprof.analyzers.heap.at_peak import main_module, on_host, peak_of
 from moeprof.ingest import open_run
 from moeprof.ingest.dump import open_dump
 

@@ -11,7 +11,7 @@ import pytest
 from builders.protobuf import message
 
 from moeprof.analyzers.classify import classify
-from moeprof.analyzers.classify.flow import CARRIERS
+from moeprof.analyzers.classify.values import CARRIERS
 from moeprof.hlo.program import programs_in
 from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import parse_program

@@ -11,7 +11,7 @@ from report_cases import HOSTILE
 
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate
-from moeprof.analyzers.comparison.settings import SETTING_CHANGES, setting_changes
+from moeprof.analyzers.comparison.notes import SETTING_CHANGES, setting_changes
 from moeprof.answers.names import encodable
 from moeprof.reports.comparison.document import build_comparison, comparison_json
 from moeprof.reports.comparison.figures import components, step

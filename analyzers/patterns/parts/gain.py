@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.analyzers.activity.device_steps import device_steps
-from moeprof.analyzers.activity.unions import covered_ns, laid_out
+from moeprof.analyzers.activity.work import covered_ns, laid_out
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace

@@ -11,9 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped, on_host, peak_of
-from moeprof.analyzers.heap.difference import difference_of_peaks
-from moeprof.analyzers.heap.module import main_module
+from moeprof.analyzers.heap.at_peak import (
+    AT_PEAK,
+    difference_of_peaks,
+    grouped,
+    main_module,
+    on_host,
+    peak_of,
+)
 from moeprof.ingest.dump.open import open_dump
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory

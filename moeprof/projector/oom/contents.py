@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from moeprof.analyzers.classify.layer_number import layer_number
+from moeprof.analyzers.classify.layers import layer_number
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.heap.at_peak import peak_of
 from moeprof.hlo.frames import parse_frames

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from moeprof.analyzers.heap.module import main_module
+from moeprof.analyzers.heap.at_peak import main_module
 from moeprof.errors import TraceError
 from moeprof.ingest.dump import is_dump, open_dump
 from moeprof.ingest.unreadable import unreadable

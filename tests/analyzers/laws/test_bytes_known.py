@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.laws.bytes_known import bytes_known
+from moeprof.analyzers.laws.figures import bytes_known
 from moeprof.analyzers.questions.roofline import roofline
 from moeprof.hlo.shape import UNKNOWN_SIZE, Shape, arrays_of, unknown_types
 

@@ -4,8 +4,7 @@ import pytest
 from builders.programs import call, dims, parameter, program
 from builders.work import hlo
 
-from moeprof.analyzers.costs.flops import Flops, flops_of
-from moeprof.analyzers.costs.products import Product, products_of
+from moeprof.analyzers.costs.flops import Flops, Product, flops_of, products_of
 
 
 def product_of(*rows) -> Product | None:

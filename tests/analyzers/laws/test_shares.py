@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from moeprof.analyzers.laws.bounds import shares
+from moeprof.analyzers.laws.figures import shares
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.reports.run.document import finding_of

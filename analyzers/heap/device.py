@@ -1,10 +1,9 @@
-"""Question: how many bytes does each device hold over time, by the compiler's plan?
-
-Reads: modules, buffers, hlo_ops, executions, events, steps.
+"""Question: how full is the memory of each device, by the compiler's plan and by its allocators?
 
 The plan of the step's program is laid over its executions: what stays throughout, and those
 temporary buffers of its largest heap that live when the op that started last is written. While the
-program does not run that is 0, as its plan says nothing of that time.
+program does not run that is 0, as its plan says nothing of that time. Allocators tell the size of
+the memory and the peak of all that is in it.
 """
 
 from __future__ import annotations
@@ -73,3 +72,20 @@ def _rows(places: pd.DataFrame, at_ns: pd.Series, held: Int64s, order: int) -> p
     """Of what is at one time an end comes first, then a start, then work: `order` says which."""
     known = {"host": places["host"].astype("str"), "device": places["device"], "at_ns": at_ns}
     return pd.DataFrame({**known, "held_bytes": held, "order": order})
+
+
+def device_pools(trace: Trace) -> pd.DataFrame:
+    """Allocator events of device memory that tell a peak."""
+    events = trace.allocations
+    return events[events["device"].ge(0) & events["peak_bytes"].gt(0)]
+
+
+def pool_bytes(trace: Trace) -> int | None:
+    """What the allocator may give out on the device where that is least; None where none tells."""
+    pools = trace.allocations
+    told = pools[pools["device"].ge(0) & pools["allocated_bytes"].ge(0)]
+    told = told[told["available_bytes"].ge(0)]
+    sizes = (told["allocated_bytes"] + told["available_bytes"]).groupby(
+        [told["host"], told["device"]], observed=True
+    )
+    return int(sizes.max().min()) if len(told) else None

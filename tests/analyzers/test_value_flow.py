@@ -3,7 +3,7 @@
 from builders.programs import parameter, program
 from builders.work import hlo
 
-from moeprof.analyzers.classify.flow import Flow
+from moeprof.analyzers.classify.values import Flow
 from moeprof.hlo.program import Program
 
 

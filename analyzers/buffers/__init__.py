@@ -1,1 +1,0 @@
-"""Which buffers of a program hold tokens of the MoE layer."""

@@ -1,1 +1,0 @@
-"""Launch calls of the host and the device work that they brought."""

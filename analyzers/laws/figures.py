@@ -1,0 +1,176 @@
+"""Laws of figures: shares are within their whole, parts are named, sizes are known.
+
+A share outside of 0 to 1 compares figures of which one is false, whatever the input says of itself.
+Parts of the step are named where they are neither guessed nor unknown. An element type that is
+newer than the table of types has no size: what an op with one moves is not known, and no sum with
+it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from moeprof.analyzers.attribution import programs_of
+from moeprof.analyzers.costs.table import costs_of
+from moeprof.analyzers.questions.breakdown import breakdown
+from moeprof.hlo.program import Op, Program
+from moeprof.hlo.shape import has_unknown_type, unknown_types
+from moeprof.tables.analysis import Analysis
+from moeprof.tables.law import Law, Scope
+from moeprof.tables.trace import Trace
+from moeprof.units import format_percent
+
+_UNBOUNDED = ("waited_for_share",)  # of several calls, in which others wait at the same time
+_ROUNDING = 1e-6
+_IN_TABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "hints": {"gain_share": ("gain_ns", "gain_share", "largest_gain")},
+    "breakdown": {"share": ("share",)},
+    "ops": {"share": ("share", "shown_share")},
+    "step_time": {"busy_share": ("busy_share",)},
+}
+"""Columns that are parts of a whole, with the figures that fall with one. Others compare with a
+device's peak or with another rate, and may be more."""
+
+
+class _Found(NamedTuple):
+    """Shares of one name, and the figures that are not shown where one of them cannot be."""
+
+    question: str
+    name: str
+    values: tuple[float, ...]
+    figures: tuple[str, ...]
+
+    @property
+    def wrong(self) -> list[float]:
+        """Those that cannot be."""
+        return [v for v in self.values if not -_ROUNDING <= v <= 1 + _ROUNDING]
+
+
+def shares(findings: Mapping[str, Analysis]) -> Law:
+    """Whether every share of a whole lies between 0 and 1; one that does not is withheld."""
+    found = [one for analysis in findings.values() for one in _shares(analysis) if one.values]
+    if not found:
+        return Law("shares", "unchecked", "no share of a whole is known")
+    wrong = [one for one in found if one.wrong]
+    compared = (len(found), len(found) - len(wrong), "shares")
+    if not wrong:
+        detail = f"{len(found)} shares lie between none and all of their whole"
+        return Law("shares", "ok", detail, (), *compared)
+    first = wrong[0]
+    told = f"{first.name} of {first.question} is {first.wrong[0]:.1%}"
+    scopes = tuple(Scope(one.question, one.figures) for one in wrong)
+    detail = f"{len(wrong)} share(s) cannot be, first: {told}"
+    return Law("shares", "fail", detail, (), *compared, scopes)
+
+
+def _shares(analysis: Analysis) -> Iterator[_Found]:
+    for metric in analysis.headline:
+        is_share = metric.unit == "share" and metric.metric not in _UNBOUNDED
+        if is_share and isinstance(metric.value, int | float):
+            yield _Found(analysis.name, metric.metric, (float(metric.value),), (metric.metric,))
+    for column, figures in _IN_TABLES.get(analysis.name, {}).items():
+        values = analysis.table[column].dropna().tolist() if column in analysis.table else []
+        yield _Found(analysis.name, column, tuple(map(float, values)), figures)
+
+
+_NAMES = "names"
+_MOST_UNSURE = 0.05
+"""Of op time: what may be guessed or unknown before a comparison of parts is one of guesses."""
+
+_SHARES = (
+    *("named_by_program_share", "named_by_structure_share"),
+    *("guessed_share", "unattributed_share"),
+)
+
+
+def names(trace: Trace) -> Law:
+    """Whether at most a twentieth of op time has a part that is a guess, or none."""
+    known = {metric.metric: metric.value for metric in breakdown(trace).headline}
+    shares = [known.get(name) for name in _SHARES]
+    if any(not isinstance(share, float) for share in shares):
+        return Law(_NAMES, "unchecked", "no device work to name")
+    program, structure, guessed, none = (float(str(share)) for share in shares)
+    detail = (
+        f"by the program {format_percent(program)}, by structure "
+        f"{format_percent(structure)}, guessed {format_percent(guessed)}, "
+        f"not known {format_percent(none)}"
+    )
+    by_rules = known.get("named_by_rules_share")
+    if isinstance(by_rules, float):
+        detail = f"by your rules {format_percent(by_rules)}, {detail}"
+    detail = f"named {detail}"
+    unsure = guessed + none
+    compared = (_MOST_UNSURE, unsure, "share guessed or not known at most")
+    if unsure <= _MOST_UNSURE:
+        return Law(_NAMES, "ok", detail, (), *compared)
+    told = {"is not known": none, "is guessed": guessed}
+    lead = " and ".join(f"{format_percent(s)} of op time {what}" for what, s in told.items() if s)
+    detail = f"{lead}: {detail}; `--names FILE` names it"
+    return Law(_NAMES, "warn", detail, (), *compared)
+
+
+_BYTES = "bytes"
+_OF_OPS = (
+    ("roofline", ("bytes", "intensity", "tb_per_s", "bound", "memory_share", "roofline_ns")),
+    (
+        "collectives",
+        ("bytes", "bound_bytes", "algorithm_gb_per_s", "bus_gb_per_s", "moved_ns", "link_share"),
+    ),
+    (
+        "dispatch_combine",
+        ("bytes", "bound_bytes", "algorithm_gb_per_s", "bus_gb_per_s", "link_share"),
+    ),
+)
+_MOST_NAMED = 3
+
+
+def bytes_known(trace: Trace) -> Law:
+    """Whether bytes are known of every op that ran; those of which they are not are named."""
+    ops = trace.hlo_ops
+    if ops.empty:
+        return Law(_BYTES, "unchecked", "the profile keeps no program, so no sizes")
+    shapes = ops["shape"][ops["size_bytes"].lt(0)].unique()  # no more than a look at a column
+    if not any(has_unknown_type(str(shape)) for shape in shapes):
+        return Law(_BYTES, "ok", "the size of every element type is known", unit="ops")
+    costs, programs = costs_of(trace), programs_of(trace)
+    open_ops = costs[costs["bytes"].isna()]
+    found: dict[str, tuple[str, ...]] = {}
+    for module, name in zip(open_ops["module"], open_ops["op"], strict=True):
+        program = programs[int(module)]
+        types = _types(program, program.ops[str(name)])
+        if types:
+            found[str(name)] = types
+    if not found:
+        return Law(
+            _BYTES,
+            "ok",
+            "no op that ran reads or writes an element type of unknown size",
+            unit="ops",
+        )
+    return Law(
+        _BYTES,
+        "fail",
+        f"element type {_listed(sorted({t for types in found.values() for t in types}))} is in no "
+        f"table of this version, so what {_listed(list(found))} moves is not known, and no sum "
+        "with it is",
+        expected=len(costs),
+        found=len(costs) - len(found),
+        unit="ops",
+        scopes=(
+            *(Scope(question, figures, op=op) for op in found for question, figures in _OF_OPS),
+            Scope("roofline", ("roofline_time",)),
+        ),
+    )
+
+
+def _types(program: Program, op: Op) -> tuple[str, ...]:
+    """Unknown types of what an op reads and writes, a fusion's parameters included."""
+    near = [op, *(program.ops[name] for name in op.operands if name in program.ops)]
+    near += program.interior(op)
+    return tuple(dict.fromkeys(t for each in near for t in unknown_types(each.shape)))
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
