@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from moeprof.analyzers.laws import laws_over
 from moeprof.analyzers.registry import (
@@ -13,6 +14,7 @@ from moeprof.analyzers.registry import (
     question,
 )
 from moeprof.analyzers.self_check import check_tables
+from moeprof.analyzers.window import window
 from moeprof.analyzers.withhold import with_good_answers, without_withheld
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
@@ -36,7 +38,8 @@ def analyze(
     names = in_order(only) if only else all_names(is_drawn=is_drawn)
     for place, name in enumerate(names):
         tell(place, len(names))
-        answers[name] = (drawing(name) if is_drawing(name) else question(name)).run(trace)
+        found = (drawing(name) if is_drawing(name) else question(name)).run(trace)
+        answers[name] = replace(found, basis="step" if window(trace).steps else "capture")
     check_tables(trace, answers)
     laws = laws_over(trace, answers)
     return without_withheld(with_good_answers(answers, laws), laws)

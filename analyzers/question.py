@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from moeprof.answers.bars import Figure
+from moeprof.answers.document import Document
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Schema
@@ -42,6 +44,17 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture of an answer: what draws it from a document, or finds nothing to draw.
+
+    ``caption`` says what it shows, ``caption: how to read it``; empty where the answer does.
+    """
+
+    caption: str
+    draw: Callable[[Document], Figure | None]
+
+
+@dataclass(frozen=True)
 class Question:
     """One question about a run.
 
@@ -54,6 +67,8 @@ class Question:
         schema: the table of its answer. Its name is the question's: that of its file, of
             ``--only`` and of the key in JSON.
         run: answers it.
+        sentence: says the answer in one sentence, from a document that has it.
+        figures: what its section of a page shows, the first as the answer itself.
         first: columns of the table that are read first.
         on_first_screen: headline figures that stand on the first screen already.
         holds_all_work: whether its table has a row wherever devices worked.
@@ -68,6 +83,8 @@ class Question:
     needs: frozenset[Need]
     schema: Schema
     run: Callable[[Trace], Analysis]
+    sentence: Callable[[Document], str] | None = None
+    figures: tuple[Picture, ...] = ()
     first: tuple[str, ...] = ()
     on_first_screen: tuple[str, ...] = ()
     holds_all_work: bool = False

@@ -56,4 +56,6 @@ def _shown(analysis: Analysis, asked: Question, laws: Sequence[Law]) -> Analysis
         headline=tuple(replace(metric, value=None) for metric in analysis.headline),
         table=analysis.schema.frame(),
         notes=tuple(f"withheld: {check.check}: {check.detail}" for check in failed),
+        status="withheld",
+        why="",
     )

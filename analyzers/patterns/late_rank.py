@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.more_work import beyond_others
-from moeprof.analyzers.communication.calls import names_of_ranks
 from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.pattern import Hint, Pattern
@@ -24,12 +23,9 @@ def find(trace: Trace) -> Hint | None:
     """The rank that `stragglers` names, where it is the same in most steps."""
     found = stragglers(trace)
     figures = {metric.metric: metric.value for metric in found.headline}
-    named = str(figures.get("straggler"))
-    if found.table.empty:
+    if figures.get("straggler_rank") is None:
         return None
-    first = found.table.iloc[0]
-    if named != names_of_ranks(trace)[int(first["rank"])]:
-        return None
+    first, named = found.table.iloc[0], figures["straggler"]
     waited_ns, mostly = float(first["waited_for_ns"]), str(first["mostly"])
     where = f", mostly in collectives that carry {mostly}" if mostly in AXES else ""
     idle_ns = _more_idle_ns(trace, int(first["rank"]))

@@ -10,7 +10,7 @@ time in which the device is busy; shares are of the op time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,30 @@ import pandas as pd
 from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import graph_share, sums_in_steps
 from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, GUESS, MEANINGS, MOE
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers import story
+from moeprof.answers.bars import (
+    Bars,
+    Figure,
+    Fill,
+    horizontal,
+)
+from moeprof.answers.colours import PHASES, colour
+from moeprof.answers.document import Document
+from moeprof.answers.names import shortened
+from moeprof.answers.story import (
+    NAME_WIDTH,
+    described_parts,
+    label,
+    parts,
+)
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
-from moeprof.units import format_percent
+from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
     "breakdown",
@@ -64,7 +80,8 @@ def breakdown(trace: Trace) -> Analysis:
     busy = int(busy_ns(view.events, spans).sum())
     named = _named(work, has_rules=bool(trace.meta.names.rules))
     headline, schema = _headline(table, view, busy, named), view.stated(SCHEMA)
-    return Analysis("breakdown", ASKS, headline, schema, table, _notes(trace, view))
+    status: Status = "none" if table.empty else "ok"
+    return Analysis("breakdown", ASKS, headline, schema, table, _notes(trace, view), status=status)
 
 
 def _table(work: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -186,6 +203,63 @@ def _cpu_notes(trace: Trace, view: Window) -> list[str]:
     ]
 
 
+_PHASE_KEY = "#7d858d"
+
+
+def sentence(document: Document) -> str:
+    """The largest component."""
+    found = parts(document)
+    name = shortened(label(found[0].component), NAME_WIDTH)
+    return (
+        f"Largest part: {name}, {format_percent(found[0].share)} "
+        f"({format_ns(found[0].duration_ns)}) {described_parts(document)}."
+    )
+
+
+def figure(document: Document) -> Figure | None:
+    """One bar per component, its phases one after the other; milliseconds."""
+    totals = story.phase_totals(document)
+    if not totals:
+        return None
+    components = [part.component for part in story.parts(document)]
+    bars = [
+        phase_bars(component, phase, {components.index(component): totals[component, phase]})
+        for phase in phases(totals)
+        for component in components
+        if (component, phase) in totals
+    ]
+    labels = [story.label(component) for component in components]
+    return horizontal([*bars, *phase_keys(phases(totals))], labels, f"ms {story.basis(document)}")
+
+
+def phases(keys: Iterable[tuple[str, str]]) -> list[str]:
+    """The phases among (component, phase) in the order a step runs them, unknown ones last."""
+    places = {name: place for place, name in enumerate(PHASES)}
+    found = {phase for _component, phase in keys}
+    return sorted(found, key=lambda name: (places.get(name, len(places)), name))
+
+
+def phase_bars(component: str, phase: str, durations_ns: Mapping[int, float]) -> Bars:
+    """The phase is a pattern over the component's colour, so that neither hides the other."""
+    return Bars(
+        name=f"{story.label(component)}, {phase}",
+        fill=Fill(colour(component), PHASES.get(phase, ".")),
+        places=list(durations_ns),
+        lengths=[duration_ns / 1e6 for duration_ns in durations_ns.values()],
+        texts=[format_ns(duration_ns) for duration_ns in durations_ns.values()],
+        key=phase,
+        is_key=False,
+    )
+
+
+def phase_keys(names: Iterable[str]) -> list[Bars]:
+    """Grey entries of the legend: the colours of the bars are the components'."""
+    return [
+        Bars(name, Fill(_PHASE_KEY, PHASES.get(name, ".")), (), (), (), name, True)
+        for name in names
+    ]
+
+
 QUESTION = Question(
     title="Where the step goes",
     group=Group.TIME,
@@ -196,6 +270,8 @@ QUESTION = Question(
     ),
     schema=SCHEMA,
     run=breakdown,
+    sentence=sentence,
+    figures=(Picture("", figure),),
     holds_all_work=True,
     on_first_screen=("basis",),
 )

@@ -9,6 +9,8 @@ inside the same op, and their time is no measure of the link. Bandwidths are tak
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -16,10 +18,25 @@ from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import AXES, NOT_KNOWN, Site, carried_by_site
-from moeprof.analyzers.communication.waits import moved_ns, notes, transfers_of, waits_in_steps
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.communication.waits import (
+    moved_ns,
+    notes,
+    transfers_of,
+    waits_in_steps,
+)
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers import story
+from moeprof.answers.bars import (
+    Figure,
+    Fill,
+    horizontal,
+    placed_durations,
+)
+from moeprof.answers.document import Document, headline, rows
+from moeprof.answers.story import basis
+from moeprof.answers.values import number, written
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -96,7 +113,10 @@ def collectives(trace: Trace, link_bytes_per_s: float | None = None) -> Analysis
     table = table.sort_values(["per_step_ns", "op"], ascending=[False, True], ignore_index=True)
     said = notes(trace, calls, waits, table) + view.notes
     schema = view.stated(SCHEMA)
-    return Analysis("collectives", ASKS, _headline(table), schema, schema.check(table), said)
+    headline = _headline(table)
+    if table.empty:
+        return nothing("collectives", ASKS, schema, *said, headline=headline)
+    return Analysis("collectives", ASKS, headline, schema, schema.check(table), said)
 
 
 def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.DataFrame:
@@ -153,6 +173,68 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     )
 
 
+_MOST_CALL_SITES = 24
+_WORK = Fill("#0a6fb5")
+_WAIT = Fill("#dd6a1f", "/")
+_IDLE = Fill("#a3a9af", ".")
+_UNTOLD = Fill("#a3a9af", "x")
+
+
+def sentence(document: Document) -> str:
+    """Time in collectives, the waiting in it, and how many sites are conspicuous."""
+    found = headline(document, "collectives")
+    waiting = written(found["collective_wait_share"], "share")
+    return (
+        f"Collectives take {written(found['collective_time'], 'ns')} {basis(document)}, waiting "
+        f"for the last device: {waiting}. Conspicuous: {found['conspicuous_call_sites']} of "
+        f"{found['call_sites']} call sites."
+    )
+
+
+def figure(document: Document) -> Figure | None:
+    """One bar per call site: transfer, waiting for the last device, what is neither; ms.
+
+    The transfer is that of the quickest device of each call. What another takes beyond that may be
+    a slower link, or its start on a busy core: it is not told apart. Of many call sites those that
+    take most have a bar, the others one together.
+    """
+    found = rows(document, "collectives")
+    sites = sorted(found, key=lambda row: -number(row["per_step_ns"]))
+    if not sites:
+        return None
+    whole = dict(enumerate(number(row["per_step_ns"]) for row in sites))
+    waits = {n: number(row["wait_ns"]) for n, row in enumerate(sites) if row["wait_ns"] is not None}
+    moves = {n: number(sites[n]["moved_ns"]) for n in waits}
+    beyond = {n: whole[n] - waits[n] - moves[n] for n in waits}
+    beyond = {n: beyond_ns for n, beyond_ns in beyond.items() if beyond_ns > 0}
+    rest = {n: length_ns for n, length_ns in whole.items() if n not in waits}
+    kinds = (
+        ("transfer", _WORK, moves),
+        ("waiting", _WAIT, waits),
+        ("beyond the quickest device's transfer", _IDLE, beyond),
+        ("transfer or waiting", _UNTOLD, rest),
+    )
+    # one bar for a single call site more would save nothing
+    most = _MOST_CALL_SITES if len(sites) > _MOST_CALL_SITES + 1 else len(sites)
+    bars = [
+        placed_durations(name, fill, _folded(lengths, most))
+        for name, fill, lengths in kinds
+        if lengths
+    ]
+    labels = [str(row["op"]) for row in sites[:most]]
+    labels += [f"{len(sites) - most} smaller"] if len(sites) > most else []
+    return horizontal(bars, labels, f"ms {story.basis(document)}")
+
+
+def _folded(durations_ns: Mapping[int, float], most: int) -> dict[int, float]:
+    """Lengths by place, those of the places from `most` on as one sum there."""
+    folded: dict[int, float] = {}
+    for place, length_ns in durations_ns.items():
+        at = min(place, most)
+        folded[at] = folded.get(at, 0.0) + length_ns
+    return folded
+
+
 QUESTION = Question(
     title="Collectives",
     group=Group.COMMUNICATION,
@@ -161,4 +243,6 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.NESTING}),
     schema=SCHEMA,
     run=collectives,
+    sentence=sentence,
+    figures=(Picture("", figure),),
 )

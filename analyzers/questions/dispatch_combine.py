@@ -28,8 +28,11 @@ from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import clock_notes, transfers_of, waits_in_steps
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import written
 from moeprof.hlo.shape import arrays_of
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -105,14 +108,8 @@ def dispatch_combine(trace: Trace, link_bytes_per_s: float | None = None) -> Ana
     calls = calls_of(trace)
     sites = _exchanges(trace, calls)
     if sites.empty:
-        return Analysis(
-            "dispatch_combine",
-            ASKS,
-            _headline(sites),
-            SCHEMA,
-            SCHEMA.frame(),
-            (NONE, *view.notes),
-        )
+        figures = _headline(sites)
+        return nothing("dispatch_combine", ASKS, SCHEMA, NONE, *view.notes, headline=figures)
     waits = waits_in_steps(trace)
     waits = waits[waits["site"].isin(sites.index)]
     links = links_of(trace, calls.sites, link_bytes_per_s)
@@ -305,6 +302,20 @@ def _platform(trace: Trace) -> tuple[str, ...]:
     )
 
 
+def sentence(document: Document) -> str:
+    """Time of both, how much of it is exposed, how much is waiting for others."""
+    found = headline(document, "dispatch_combine")
+    time = {name: written(value, "ns") for name, value in found.items() if name.endswith("_time")}
+    told = (
+        f"Dispatch and combine take {time['exchange_time']} {basis(document)}, "
+        f"{time['exposed_exchange_time']} of it exposed"
+    )
+    waiting = found["exchange_wait_share"]
+    if waiting is None:
+        return f"{told}; how much of it is waiting for other devices is not known."
+    return f"{told}; {written(waiting, 'share')} is waiting for other devices."
+
+
 QUESTION = Question(
     title="Dispatch and combine",
     group=Group.COMMUNICATION,
@@ -313,4 +324,5 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES}),
     schema=SCHEMA,
     run=dispatch_combine,
+    sentence=sentence,
 )

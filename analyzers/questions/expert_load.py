@@ -23,6 +23,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
+from moeprof.analyzers.figures import load_maps
 from moeprof.analyzers.load.balance import (
     Loads,
     StepLoads,
@@ -41,9 +42,11 @@ from moeprof.analyzers.load.recorded import (
     nodes_of_ranks,
     recorded,
 )
-from moeprof.analyzers.question import Group, Question, Taken
+from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.document import Document, headline
+from moeprof.answers.values import is_number, written
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -117,14 +120,9 @@ def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)
     if known.routing.empty:
-        return Analysis(
-            "expert_load",
-            ASKS,
-            (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count")),
-            SCHEMA,
-            SCHEMA.frame(),
-            (missing_tokens(trace),),
-        )
+        figures = (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count"))
+        why = missing_tokens(trace)
+        return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
     loads = step_loads(known.routing)
     nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
     product_ns, slowest_ns, why_not = _products(trace, known, loads)
@@ -369,6 +367,29 @@ def _platform(trace: Trace) -> tuple[str, ...]:
     return ("virtual CPU devices share the machine's cores: the tax says nothing about another",)
 
 
+def sentence(document: Document) -> str:
+    """The busiest expert and rank against the mean, and experts without a token."""
+    found = headline(document, "expert_load")
+    told = (
+        f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
+        "of the mean one"
+    )
+    if found["worst_rank_imbalance"] is not None:
+        share = found.get("worst_rank_share")
+        is_one = not is_number(share) or share == 1
+        rank = f"rank {found['worst_rank']}" if is_one else "the fullest rank of each step"
+        told += (
+            f"; ranks differ most in layer {found['worst_layer']}, where {rank} gets "
+            f"{_times(found['worst_rank_imbalance'])} the mean"
+        )
+    dead = found["dead_experts"]
+    return f"{told}; experts without a token: {written(dead, 'count') if dead else 'none'}."
+
+
+def _times(ratio: object) -> str:
+    return f"{ratio:.2f} ×" if isinstance(ratio, int | float) else "not known how many times"
+
+
 QUESTION = Question(
     title="Expert load",
     group=Group.EXPERTS,
@@ -377,5 +398,10 @@ QUESTION = Question(
     needs=frozenset({Need.ROUTING}),
     schema=SCHEMA,
     run=expert_load,
+    sentence=sentence,
+    figures=(
+        Picture(load_maps.EXPERTS, load_maps.expert_load),
+        Picture(load_maps.RANKS, load_maps.rank_load),
+    ),
     taken=(Taken("breakdown", ("tax_ns", "tax_least", "tax_most")),),
 )

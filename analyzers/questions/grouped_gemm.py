@@ -28,6 +28,9 @@ from moeprof.analyzers.hardware import hardware_in
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import is_number, written
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Need
@@ -84,6 +87,7 @@ def grouped_gemm(trace: Trace) -> Analysis:
         schema,
         schema.check(table),
         _notes(trace, view, table, spec, best),
+        status="none" if table.empty else "ok",
     )
 
 
@@ -197,6 +201,24 @@ def _notes(
     return (*notes, *view.notes)
 
 
+def sentence(document: Document) -> str:
+    """Time and rate of the experts' products, and what is known of their waste."""
+    found = headline(document, "grouped_gemm")
+    told = [
+        f"The experts' products take {written(found['grouped_gemm_time'], 'ns')} {basis(document)}"
+    ]
+    if found["rate"] is not None:
+        told.append(f" at {written(found['rate'], 'TFLOP/s')}")
+    if found["peak_share"] is not None:
+        told.append(f", {written(found['peak_share'], 'share')} of the device's peak")
+    wasted = found["fallback_wasted_time"]
+    if is_number(wasted) and wasted:
+        told.append(f"; {written(wasted, 'ns')} of it multiplies zeros, as ragged_dot runs dense")
+    if found["padding_share"]:
+        told.append(f"; {written(found['padding_share'], 'share')} of their rows are padding")
+    return f"{''.join(told)}."
+
+
 QUESTION = Question(
     title="Grouped GEMM",
     group=Group.EXPERTS,
@@ -205,4 +227,5 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES}),
     schema=SCHEMA,
     run=grouped_gemm,
+    sentence=sentence,
 )

@@ -16,6 +16,8 @@ from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.registry import all_patterns
 from moeprof.analyzers.window import PER_STEP, window
+from moeprof.answers.document import Document, headline
+from moeprof.answers.values import written
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -108,6 +110,20 @@ def _row(name: str, hint: Hint, step_ns: float) -> dict[str, object]:
     }
 
 
+def sentence(document: Document) -> str:
+    """How many patterns were found, and the largest gain of time."""
+    found = headline(document, "hints")
+    count, largest = found.get("hints"), found.get("largest_gain")
+    if not count:
+        return "None of the patterns that were looked for shows in this trace."
+    told = f"{written(count, 'count')} pattern{'' if count == 1 else 's'} found"
+    return (
+        f"{told}; the largest saves at most {written(largest, 'ns')} a step."
+        if (largest is not None)
+        else f"{told}; what they cost in time is not known."
+    )
+
+
 QUESTION = Question(
     title="What to do",
     group=Group.FINDINGS,
@@ -116,5 +132,6 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS}),
     schema=SCHEMA,
     run=hints,
+    sentence=sentence,
     on_first_screen=("hints", "largest_gain"),
 )

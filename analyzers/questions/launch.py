@@ -20,7 +20,10 @@ from moeprof.analyzers.attribution import is_of_graph
 from moeprof.analyzers.launches import empty_ns, queued
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -56,7 +59,8 @@ def launch(trace: Trace) -> Analysis:
     table = _table(kernels, view)
     headline = _headline(trace, kernels, queue, queue[is_used], view)
     notes = (*_notes(trace, kernels, queue[is_used]), *view.notes)
-    return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes)
+    status: Status = "none" if kernels.empty else "ok"
+    return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes, status=status)
 
 
 def _table(kernels: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -158,6 +162,21 @@ def _notes(trace: Trace, kernels: pd.DataFrame, used: pd.DataFrame) -> tuple[str
     return tuple(notes)
 
 
+def sentence(document: Document) -> str:
+    """Kernels, how many are short, and how often a launch met an empty queue."""
+    found = headline(document, "launch")
+    told = (
+        f"{written(found['kernels_per_step'], 'count')} kernels {basis(document)}, "
+        f"{written(found['short_kernel_share'], 'share')} of them short"
+    )
+    if found["empty_queue_share"] is not None:
+        told += (
+            f"; for {written(found['empty_queue_share'], 'share')} of the step nothing "
+            "is queued behind what runs"
+        )
+    return f"{told}."
+
+
 QUESTION = Question(
     title="Kernels and their launch",
     group=Group.DEVICES,
@@ -166,4 +185,5 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.HOST_RECORD}),
     schema=SCHEMA,
     run=launch,
+    sentence=sentence,
 )

@@ -13,10 +13,14 @@ they stand beside it.
 
 from __future__ import annotations
 
+from moeprof.analyzers.figures import allocated
+from moeprof.analyzers.figures import heap as heap_figures
 from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of, step_module
 from moeprof.analyzers.heap.device import device_pools
-from moeprof.analyzers.question import Group, Question
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.answers.document import Document, headline
+from moeprof.answers.values import written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -52,7 +56,10 @@ def memory(trace: Trace) -> Analysis:
     if peak is None:
         why = NO_PROGRAM if module < 0 else NO_BUFFERS
         notes = (why, *_allocator_notes(trace))
-        return Analysis("memory", ASKS, _headline(trace, None), SCHEMA, SCHEMA.frame(), notes)
+        figures = _headline(trace, None)
+        is_known = any(metric.value is not None for metric in figures)
+        status: Status = "ok" if is_known else "not_known"
+        return Analysis("memory", ASKS, figures, SCHEMA, SCHEMA.frame(), notes, status=status)
     table = grouped(peak.table, _KEYS).rename(columns={"bytes": "size_bytes"})
     table["share"] = table["size_bytes"] / max(peak.total_bytes, 1)
     shown = SCHEMA.frame({name: table[name] for name in SCHEMA.names})
@@ -127,6 +134,24 @@ def _allocator_notes(trace: Trace) -> tuple[str, ...]:
     )
 
 
+def sentence(document: Document) -> str:
+    """What the step's program needs at its peak, and what the allocator measured."""
+    found = headline(document, "memory")
+    peak, measured = found.get("program_peak"), found.get("allocator_peak")
+    told = []
+    if peak is not None:
+        told.append(
+            f"The step's program needs {written(peak, 'bytes')} of a device at its peak: "
+            f"{written(found['argument'], 'bytes')} of arguments and up to "
+            f"{written(found['temp'], 'bytes')} that it holds while it runs."
+        )
+    if found.get("host_memory"):
+        told.append(f"{written(found['host_memory'], 'bytes')} more lie in the host's memory.")
+    if measured is not None:
+        told.append(f"The allocator measured {written(measured, 'bytes')} at most.")
+    return " ".join(told)
+
+
 QUESTION = Question(
     title="Memory at the peak",
     group=Group.MEMORY,
@@ -135,4 +160,10 @@ QUESTION = Question(
     needs=frozenset({Need.PROGRAMS}),
     schema=SCHEMA,
     run=memory,
+    sentence=sentence,
+    figures=(
+        Picture(heap_figures.OVER_PROGRAM, heap_figures.over_program),
+        Picture(heap_figures.AT_PEAK, heap_figures.at_peak),
+        Picture(allocated.ALLOCATED, allocated.allocated),
+    ),
 )

@@ -9,9 +9,17 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.attribution import is_guess, sums_in_steps, sure_names
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.figures import flame
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import PER_STEP, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.document import Document, rows
+from moeprof.answers.names import shortened
+from moeprof.answers.story import (
+    NAME_WIDTH,
+    label,
+)
+from moeprof.answers.values import written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -68,7 +76,8 @@ def ops(trace: Trace) -> Analysis:
         Metric("shown_share", float(shown["share"].sum()) if total_ns else None, "share"),
         Metric("basis", view.basis, ""),
     )
-    return Analysis("ops", ASKS, headline, view.stated(SCHEMA), shown, view.notes)
+    status: Status = "none" if shown.empty else "ok"
+    return Analysis("ops", ASKS, headline, view.stated(SCHEMA), shown, view.notes, status=status)
 
 
 def _kernels(work: pd.DataFrame) -> pd.DataFrame:
@@ -83,6 +92,16 @@ def _kernels(work: pd.DataFrame) -> pd.DataFrame:
     return by_op[place].assign(kernel=by_op["first"] + more)
 
 
+def sentence(document: Document) -> str:
+    """The costliest operation."""
+    first = rows(document, "ops")[0]
+    name = shortened(written(first["op"], ""), NAME_WIDTH) or "work without a name"
+    return (
+        f"Costliest: {name} ({label(str(first['component']))}, {written(first['phase'], '')}), "
+        f"{written(first['share'], 'share')} of op time ({written(first['per_step_ns'], 'ns')})."
+    )
+
+
 QUESTION = Question(
     title="Costliest operations",
     group=Group.TIME,
@@ -91,6 +110,11 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.COMPONENTS, Need.NESTING}),
     schema=SCHEMA,
     run=ops,
+    sentence=sentence,
+    figures=(
+        Picture(flame.BY_SCOPE, flame.by_scope),
+        Picture(flame.BY_SOURCE, flame.by_source),
+    ),
     holds_all_work=True,
     on_first_screen=("basis",),
     first=("op", "component", "per_step_ns", "share", "source", "evidence", "confidence"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.figures import stage_grid
+from moeprof.analyzers.figures.stage_grid import KINDS
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.stages.recorded import pipeline_of
 from moeprof.analyzers.stages.schedule import STAGES as SCHEMA
 from moeprof.analyzers.stages.schedule import (
@@ -16,9 +18,16 @@ from moeprof.analyzers.stages.schedule import (
     stage_table,
     typical_iteration,
 )
+from moeprof.answers.bars import (
+    Figure,
+    durations,
+    horizontal,
+)
+from moeprof.answers.document import Document, headline, rows
+from moeprof.answers.values import number, written
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import Schedule
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.pipeline import PipelineWork
 from moeprof.tables.trace import Trace
@@ -30,7 +39,7 @@ def pipeline(trace: Trace) -> Analysis:
     """The pipeline of a trace, where one is found; a note says why where none is."""
     found = pipeline_of(trace)
     if isinstance(found, str):
-        return Analysis("pipeline", ASKS, (), SCHEMA, SCHEMA.frame(), (found,))
+        return nothing("pipeline", ASKS, SCHEMA, found)
     return pipeline_stages(found)
 
 
@@ -43,8 +52,7 @@ def pipeline_stages(found: PipelineWork, iteration: int | None = None) -> Analys
     known = sorted(found.times["iteration"].unique().tolist())
     number = typical_iteration(found.times) if iteration is None else iteration
     if number is None:
-        said = ("none in this record: no iteration", *found.notes)
-        return Analysis("pipeline", ASKS, (), SCHEMA, SCHEMA.frame(), said)
+        return nothing("pipeline", ASKS, SCHEMA, "none in this record: no iteration", *found.notes)
     if number not in known:
         raise SpecError(
             f"{found.source}: expected an iteration from {known[0]} to {known[-1]}, found {number}."
@@ -94,6 +102,39 @@ def _causes(table: pd.DataFrame) -> tuple[Metric, ...]:
     )
 
 
+_MOST = 64
+
+
+def sentence(document: Document) -> str:
+    """The bubble that stages have, and the one that the schedule demands."""
+    found = headline(document, "pipeline")
+    return (
+        f"Stages wait {written(found['bubble_share'], 'share')} of the time; the schedule "
+        f"({written(found['schedule'], '')}, {found['stages']} stages) demands "
+        f"{written(found['schedule_share'], 'share')}."
+    )
+
+
+def figure(document: Document) -> Figure | None:
+    """One bar per stage: work, then idle in the ramp and in gaps; milliseconds."""
+    stages = rows(document, "pipeline")[:_MOST]
+    if not stages:
+        return None
+    columns = {
+        "forward": "forward_ns",
+        "backward": "backward_ns",
+        "weight_gradient": "weight_gradient_ns",
+        "ramp": "ramp_ns",
+        "gap": "gaps_ns",
+    }
+    bars = [
+        durations(*KINDS[kind], [number(row[column]) for row in stages])
+        for kind, column in columns.items()
+        if any(number(row[column]) for row in stages)
+    ]
+    return horizontal(bars, [f"stage {row['stage']}" for row in stages], "ms per iteration")
+
+
 QUESTION = Question(
     title="Pipeline stages",
     group=Group.DEVICES,
@@ -102,4 +143,9 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS}),
     schema=SCHEMA,
     run=pipeline,
+    sentence=sentence,
+    figures=(
+        Picture("", figure),
+        Picture(stage_grid.GRID, stage_grid.stage_grid),
+    ),
 )

@@ -11,7 +11,7 @@ with the other strategies; behind DeepEP's dispatch the fan-out makes pairs of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,23 @@ from moeprof.analyzers.buffers import (
 )
 from moeprof.analyzers.communication.calls import calls_of
 from moeprof.analyzers.costs.table import runs_of
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import PER_STEP, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.bars import (
+    Bars,
+    Figure,
+    Fill,
+    horizontal,
+)
+from moeprof.answers.document import Document, Value, rows
+from moeprof.answers.names import shortened
+from moeprof.answers.story import NAME_WIDTH
+from moeprof.answers.values import written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
-from moeprof.units import format_bytes
+from moeprof.units import format_bytes, format_percent
 
 SCHEMA = Schema(
     "receive_buffers",
@@ -99,7 +109,10 @@ def receive_buffers(trace: Trace) -> Analysis:
         notes.append(f"{len(uses) - len(rows)} small exchange(s) (counts, weights) left out")
     notes += _caps(table)
     schema = view.stated(SCHEMA)
-    return Analysis("receive_buffers", ASKS, _headline(table), schema, table, tuple(notes))
+    status: Status = "none" if table.empty else "ok"
+    return Analysis(
+        "receive_buffers", ASKS, _headline(table), schema, table, tuple(notes), status=status
+    )
 
 
 def _calls(trace: Trace) -> pd.Series:
@@ -222,6 +235,50 @@ def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:
     )
 
 
+_MOST_BUFFERS = 40
+_OP_WIDTH = 18
+_WORST = Fill("#9db4ea")
+_USED = Fill("#dd6a1f", "/")
+
+
+def sentence(document: Document) -> str:
+    """The largest buffer, and how much of it tokens used."""
+    first = rows(document, "receive_buffers")[0]
+    worst, used = first["worst_bytes"], first["used_bytes"]
+    share = "use not known"
+    if isinstance(used, int | float) and isinstance(worst, int | float) and worst:
+        share = f"{format_percent(used / worst)} of it used"
+    return f"Largest: {buffer_name(first)}, {written(worst, 'bytes')}, {share}."
+
+
+def buffer_name(row: Mapping[str, Value], width: int = NAME_WIDTH) -> str:
+    """``all-to-all.7 (dispatch, forward)``: the op, cut to `width`, says little alone."""
+    name = shortened(written(row["op"], ""), width) or "(no name)"
+    return f"{name} ({written(row['role'], '')}, {written(row['phase'], '')})"
+
+
+def figure(document: Document) -> Figure | None:
+    """Per buffer: the bytes it has for the worst case, and the bytes that tokens used; MiB."""
+    buffers = rows(document, "receive_buffers")[:_MOST_BUFFERS]
+    kinds = [
+        _size_bars("worst case", _WORST, [row["worst_bytes"] for row in buffers]),
+        _size_bars("used", _USED, [row["used_bytes"] for row in buffers]),
+    ]
+    bars = [kind for kind in kinds if kind.lengths]
+    if not bars:
+        return None
+    labels = [buffer_name(row, _OP_WIDTH) for row in buffers]
+    ops = [str(row["op"]) for row in buffers]
+    return horizontal(bars, labels, "MiB", barmode="group", narrow=ops)
+
+
+def _size_bars(name: str, fill: Fill, sizes: Sequence[Value]) -> Bars:
+    known = {n: size for n, size in enumerate(sizes) if isinstance(size, int | float)}
+    texts = [written(size, "bytes") for size in known.values()]
+    lengths = [size / 2**20 for size in known.values()]
+    return Bars(name, fill, list(known), lengths, texts, name, True)
+
+
 QUESTION = Question(
     title="Receive buffers",
     group=Group.MEMORY,
@@ -230,4 +287,6 @@ QUESTION = Question(
     needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN}),
     schema=SCHEMA,
     run=receive_buffers,
+    sentence=sentence,
+    figures=(Picture("", figure),),
 )

@@ -25,11 +25,15 @@ import pandas as pd
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
 from moeprof.analyzers.costs.table import costs_of
+from moeprof.analyzers.figures import roofline as roofline_figures
 from moeprof.analyzers.hardware import hardware_in
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
-from moeprof.specs.hardware import HardwareSpec
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import written
+from moeprof.specs.hardware import HardwareSpec, load_hardware
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -73,9 +77,10 @@ def roofline(trace: Trace) -> Analysis:
     table = schema.frame({name: shown[name] for name in schema.names})
     asked = model_flops(trace)
     headline = _headline(trace, view, ops, asked, spec)
-    return Analysis(
-        "roofline", ASKS, headline, schema, table, _notes(trace, ops, spec, view, asked)
-    )
+    is_known = any(m.metric == "hardware_flops" and m.value is not None for m in headline)
+    status: Status = "ok" if is_known else "not_known"
+    notes = _notes(trace, ops, spec, view, asked)
+    return Analysis("roofline", ASKS, headline, schema, table, notes, status=status)
 
 
 @once  # the drawing asks again
@@ -251,6 +256,22 @@ def _notes(
     return (*notes, *view.notes)
 
 
+def sentence(document: Document) -> str:
+    """MFU and HFU where the device is known, else the FLOPs that ran."""
+    found = headline(document, "roofline")
+    ran = f"{written(found['hardware_flops'], 'FLOP')} {basis(document)}"
+    if found["hfu"] is None:
+        return f"{ran} ran; their share of a peak is not known, as the notes say."
+    device = load_hardware(str(found["hardware"])).name
+    least, most = found["mfu"], found["mfu_at_most"]
+    of_model = "MFU is not known"
+    if least is not None:
+        of_model = f"MFU is {written(least, 'share')}"
+    elif most is not None:
+        of_model = f"MFU is at most {written(most, 'share')}"
+    return f"{of_model} on {device}, HFU {written(found['hfu'], 'share')}, from {ran}."
+
+
 QUESTION = Question(
     title="Roofline",
     group=Group.DEVICES,
@@ -259,4 +280,9 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.NESTING}),
     schema=SCHEMA,
     run=roofline,
+    sentence=sentence,
+    figures=(
+        Picture(roofline_figures.ROOFS, roofline_figures.roofline),
+        Picture(roofline_figures.BEYOND, roofline_figures.roof_time),
+    ),
 )

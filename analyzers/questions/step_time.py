@@ -11,6 +11,8 @@ start less first start, over their number less one, as long as no step between t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -29,8 +31,20 @@ from moeprof.analyzers.activity.outside import (
     steps_in_a_row,
 )
 from moeprof.analyzers.gaps.between import idle_between
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
+from moeprof.answers.bars import (
+    Bars,
+    Figure,
+    Fill,
+    columns,
+)
+from moeprof.answers.document import Document, StepInfo
+from moeprof.answers.story import (
+    described_interval_parts,
+    described_outside,
+    described_step,
+)
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable
 from moeprof.tables.law import Need
@@ -234,6 +248,42 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     ]
 
 
+_STEP_USED = Fill("#0a6fb5")
+_STEP_DROPPED = Fill("#a3a9af", "/")
+
+
+def sentence(document: Document) -> str:
+    """The mean interval and its parts, the device work of a step, and what lies outside of all."""
+    told = [f"Time per step: {described_step(document)}."]
+    if parts_of_it := described_interval_parts(document):
+        told.append(f"From start to start: {parts_of_it}.")
+    if outside := described_outside(document):
+        told.append(f"O{outside[1:]}.")
+    return " ".join(told)
+
+
+def figure(document: Document) -> Figure | None:
+    """One column per step in order of time; steps that are not used are grey, with the reason."""
+    steps = document["steps"]
+    kinds = [
+        _step_bars("used", _STEP_USED, {n: s for n, s in enumerate(steps) if s["used"]}),
+        _step_bars("not used", _STEP_DROPPED, {n: s for n, s in enumerate(steps) if not s["used"]}),
+    ]
+    bars = [kind for kind in kinds if kind.lengths]
+    if not bars:
+        return None
+    return columns(bars, [str(step["step"]) for step in steps], axis="step", unit="ms")
+
+
+def _step_bars(name: str, fill: Fill, steps: Mapping[int, StepInfo]) -> Bars:
+    texts = [
+        f"{format_ns(step['duration_ns'])}{': ' if step['reason'] else ''}{step['reason'] or ''}"
+        for step in steps.values()
+    ]
+    lengths = [step["duration_ns"] / 1e6 for step in steps.values()]
+    return Bars(name, fill, list(steps), lengths, texts, name, True)
+
+
 QUESTION = Question(
     title="Step time",
     group=Group.TIME,
@@ -242,6 +292,8 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.DEVICE_CLOCKS, Need.WHOLE_STEPS, Need.INTERVALS}),
     schema=SCHEMA,
     run=step_time,
+    sentence=sentence,
+    figures=(Picture("", figure),),
     good_laws=("profiling_cost", "device_state"),
     on_first_screen=("steps_used", "steps_dropped"),
 )

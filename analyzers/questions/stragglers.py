@@ -19,8 +19,18 @@ from moeprof.analyzers.activity.more_work import more_work
 from moeprof.analyzers.communication.calls import calls_of, names_of_ranks
 from moeprof.analyzers.communication.sites import AXES, carried_by_site
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
-from moeprof.analyzers.question import Group, Question
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.analyzers.figures import wait_map
+from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.answers.bars import (
+    Figure,
+    Fill,
+    device_name,
+    durations,
+    horizontal,
+)
+from moeprof.answers.document import Document, headline, rows
+from moeprof.answers.values import number, written
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -64,8 +74,10 @@ def stragglers(trace: Trace) -> Analysis:
     waits = waits_in_steps(trace)
     known = waits[waits["wait_ns"].notna()]
     if known.empty:
-        said = clock_notes(trace, waits) if len(waits) else (NONE,)
-        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said)
+        if waits.empty:
+            return nothing("stragglers", ASKS, SCHEMA, NONE)
+        said = clock_notes(trace, waits)
+        return Analysis("stragglers", ASKS, (), SCHEMA, SCHEMA.frame(), said, status="not_known")
     by_step = waited_for_by_step(known)
     by_kind = _by_kind(known, carried_by_site(trace, calls.sites))
     table = _table(trace, waits, known, by_step).merge(_mostly(by_kind), how="left", on="rank")
@@ -73,9 +85,10 @@ def stragglers(trace: Trace) -> Analysis:
     texts = dict.fromkeys(("mostly", "more_op", "more_component", "more_source"), "")
     table = SCHEMA.check(table.fillna(texts).astype(dict.fromkeys(texts, "str")))
     names = names_of_ranks(trace)
-    verdict, notes = _verdict(table, known["step"].nunique(), names)
+    verdict, rank, notes = _verdict(table, known["step"].nunique(), names)
     headline = (
         Metric("straggler", verdict, ""),
+        Metric("straggler_rank", rank, ""),
         Metric("waited_for", float(table["waited_for_ns"].iloc[0]), "ns"),
         Metric("waited_for_share", float(table["waited_for_share"].iloc[0]), "share"),
     )
@@ -159,13 +172,14 @@ def _kinds_told(by_kind: pd.DataFrame, steps: int, names: Mapping[int, str]) -> 
 
 def _verdict(
     table: pd.DataFrame, steps: int, names: Mapping[int, str]
-) -> tuple[str, tuple[str, ...]]:
-    """The straggler in words, and what must be said beside it."""
+) -> tuple[str, int | None, tuple[str, ...]]:
+    """The straggler in words, its rank where there is one, and what must be said beside it."""
     first = table.iloc[0]
-    rank, share = names[int(first["rank"])], float(first["waited_for_share"])
+    number, share = int(first["rank"]), float(first["waited_for_share"])
+    rank = names[number]
     largest = float(table["waited_for_share"].sum())
     if not largest >= NOTICEABLE:
-        return "none: ranks arrive together", ()
+        return "none: ranks arrive together", None, ()
     worst = int(table["worst_steps"].max())
     if steps > 1 and int(first["worst_steps"]) < FIXED * steps:
         lead = f"the most waited-for rank changes: none is it in more than {worst} of {steps} steps"
@@ -175,12 +189,46 @@ def _verdict(
                 f"{names[int(often)]} is the most waited-for in {worst} of {steps} steps, yet over "
                 f"all of them {rank} is waited for longer"
             )
-        return "no fixed straggler", (lead,)
+        return "no fixed straggler", None, (lead,)
     waited = format_ns(float(first["waited_for_ns"]))
     told = f"{rank}: others wait {waited} for it, {format_percent(share)} of the step without that"
     if steps == 1:
-        return rank, (told, "one step: whether it is always this rank is not known")
-    return rank, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)
+        return rank, number, (told, "one step: whether it is always this rank is not known")
+    return rank, number, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)
+
+
+_MOST_WAITED_FOR = 24
+"""Ranks that are drawn as waited for; the map below has all."""
+_LATE = Fill("#dd6a1f")
+_WAIT = Fill("#dd6a1f", "/")
+
+
+def sentence(document: Document) -> str:
+    """The rank that is waited for, and what that costs."""
+    found = headline(document, "stragglers")
+    who = written(found["straggler"], "")
+    if found["straggler_rank"] is None:
+        return f"{who.capitalize()}."
+    share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
+    return (
+        f"{who[:1].upper()}{who[1:]}: others wait {time} per step for it, {share} of the step "
+        "without that waiting."
+    )
+
+
+def figure(document: Document) -> Figure | None:
+    """Two bars per rank: how long others wait for it, and how long it waits; ms per step."""
+    every = rows(document, "stragglers")
+    ranks = every[:_MOST_WAITED_FOR]  # the document has them in this order
+    if not ranks:
+        return None
+    left = f"; the {len(ranks)} most waited for of {len(every)}" if len(every) > len(ranks) else ""
+    bars = [
+        durations("others wait for it", _LATE, [number(row["waited_for_ns"]) for row in ranks]),
+        durations("it waits for others", _WAIT, [number(row["waits_ns"]) for row in ranks]),
+    ]
+    labels = [device_name(row) for row in ranks]
+    return horizontal(bars, labels, f"ms per step{left}", barmode="group")
 
 
 QUESTION = Question(
@@ -191,4 +239,9 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS, Need.EVERY_DEVICE}),
     schema=SCHEMA,
     run=stragglers,
+    sentence=sentence,
+    figures=(
+        Picture("", figure),
+        Picture(wait_map.WAITS, wait_map.waits),
+    ),
 )

@@ -22,7 +22,10 @@ from moeprof.analyzers.gaps.sync_level import (
 )
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.answers.document import Document, headline
+from moeprof.answers.story import basis
+from moeprof.answers.values import is_number, written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.host_side import GARBAGE
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -61,7 +64,9 @@ def sync_gaps(trace: Trace) -> Analysis:
     syncs = host_syncs(trace)
     headline = _headline(named, table, syncs, view, has_launches=not trace.launches.empty)
     notes = (*_notes(trace, named, syncs), *view.notes)
-    return Analysis("sync_gaps", ASKS, headline, view.stated(SCHEMA), table, notes)
+    is_known = any(m.metric == "idle_time" and m.value is not None for m in headline)
+    status: Status = "ok" if is_known else "none"
+    return Analysis("sync_gaps", ASKS, headline, view.stated(SCHEMA), table, notes, status=status)
 
 
 def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
@@ -171,6 +176,20 @@ def _notes(trace: Trace, named: pd.DataFrame, syncs: pd.DataFrame | None) -> tup
     return tuple(notes)
 
 
+def sentence(document: Document) -> str:
+    """Idle time, its longest gap and main cause, and what of it is the host's."""
+    found = headline(document, "sync_gaps")
+    told = f"Devices stand still for {written(found['idle_time'], 'ns')} {basis(document)}"
+    if found["longest_gap"] is not None:
+        told += f", at the longest for {written(found['longest_gap'], 'ns')}"
+    if found["main_cause"] is not None:
+        told += f"; main cause: {written(found['main_cause'], '')}"
+    late = found["host_late_time"]
+    if is_number(late):
+        told += f"; the host's launches come late for {written(late, 'ns')} of it"
+    return f"{told}."
+
+
 QUESTION = Question(
     title="Why devices wait",
     group=Group.DEVICES,
@@ -179,4 +198,5 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.HOST_RECORD, Need.NESTING}),
     schema=SCHEMA,
     run=sync_gaps,
+    sentence=sentence,
 )

@@ -15,14 +15,27 @@ step begins before this one has ended, its parts end there too: no moment counts
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import IN_STEP, account_of
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import NEITHER
-from moeprof.analyzers.question import Group, Question
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.answers.bars import (
+    Figure,
+    Fill,
+    device_name,
+    durations,
+    horizontal,
+)
+from moeprof.answers.colours import STEP_PARTS
+from moeprof.answers.document import Document, Value, headline, rows
+from moeprof.answers.values import number, written
+from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
@@ -85,7 +98,10 @@ ASKS = "When does each device compute, communicate, copy or idle?"
 def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)
-    return Analysis("timeline", ASKS, _headline(table), SCHEMA, table, _notes(trace, table))
+    status: Status = "none" if table.empty else "ok"
+    return Analysis(
+        "timeline", ASKS, _headline(table), SCHEMA, table, _notes(trace, table), status=status
+    )
 
 
 def _table(trace: Trace) -> pd.DataFrame:
@@ -136,6 +152,56 @@ def _notes(trace: Trace, table: pd.DataFrame) -> tuple[str, ...]:
     return tuple(notes)
 
 
+_MOST = 64
+
+
+def sentence(document: Document) -> str:
+    """What devices do with the step."""
+    found = headline(document, "timeline")
+    share = {name: written(value, "share") for name, value in found.items()}
+    return (
+        f"Of the step, devices compute {share['compute_share']}, communicate without computing "
+        f"{share['exposed_communication_share']}, copy {share['exposed_copy_share']} and idle "
+        f"{share['idle_share']}."
+    )
+
+
+def figure(document: Document) -> Figure | None:
+    """One bar per device: what it does in a step and until the next one starts; ms.
+
+    Where no interval is known the bars are of the steps alone.
+    """
+    every = rows(document, "timeline")
+    known = [row for row in every if row.get("interval_ns") is not None]
+    by_rank: dict[int, list[Mapping[str, Value]]] = {}
+    for row in known or every:
+        by_rank.setdefault(int(number(row["rank"])), []).append(row)
+    ranks = sorted(by_rank)[:_MOST]
+    parts = {
+        "compute": "compute",
+        "exposed communication": "exposed_communication",
+        "exposed copies": "exposed_copy",
+        "idle": "idle",
+    }
+    if known:
+        parts |= {"other work between steps": "between_other", "idle between steps": "between_idle"}
+    bars = [
+        durations(
+            name, Fill(*STEP_PARTS[part]), [_mean(by_rank[rank], f"{part}_ns") for rank in ranks]
+        )
+        for name, part in parts.items()
+    ]
+    if not ranks:
+        return None
+    labels = [device_name(by_rank[rank][0]) for rank in ranks]
+    unit = "ms, mean over intervals" if known else "ms, mean over used steps"
+    return horizontal(bars, labels, unit)
+
+
+def _mean(rows: Sequence[Mapping[str, Value]], name: str) -> float:
+    return statistics.fmean(number(row[name]) for row in rows)
+
+
 QUESTION = Question(
     title="What each device does",
     group=Group.TIME,
@@ -144,5 +210,7 @@ QUESTION = Question(
     needs=frozenset({Need.DEVICE_TIMES, Need.PIECE_TIMES, Need.DEVICE_CLOCKS, Need.NESTING}),
     schema=SCHEMA,
     run=timeline,
+    sentence=sentence,
+    figures=(Picture("", figure),),
     holds_all_work=True,
 )

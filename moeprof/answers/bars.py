@@ -10,7 +10,10 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from moeprof.answers.document import Value
 from moeprof.answers.names import printable, shortened
+from moeprof.answers.values import number
+from moeprof.units import format_ns
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 Figure = dict[str, Json]
@@ -164,3 +167,22 @@ def _trace(bars: Bars, labels: Sequence[str]) -> dict[str, Json]:
         "legendgroup": plotly_text(bars.key),
         "showlegend": bars.is_key,
     }
+
+
+def durations(name: str, fill: Fill, durations_ns: Sequence[float]) -> Bars:
+    """Bars of one kind, a row each, their lengths in milliseconds."""
+    return placed_durations(name, fill, dict(enumerate(durations_ns)))
+
+
+def placed_durations(name: str, fill: Fill, durations_ns: Mapping[int, float]) -> Bars:
+    """The same by row; a row that is not named has no bar of this kind."""
+    lengths = [duration_ns / 1e6 for duration_ns in durations_ns.values()]
+    texts = [format_ns(duration_ns) for duration_ns in durations_ns.values()]
+    return Bars(name, fill, list(durations_ns), lengths, texts, name, True)
+
+
+def device_name(row: Mapping[str, Value]) -> str:
+    """A device by its rank, or by host and ordinal where no rank is known."""
+    if number(row["rank"]) >= 0:
+        return f"rank {row['rank']}"
+    return f"{row['host']} device {row['device']}"

@@ -14,6 +14,7 @@ import pandas as pd
 
 from moeprof.answers.names import encodable
 from moeprof.errors import TableError
+from moeprof.tables.analysis import Basis, Status
 
 Value = bool | int | float | str | None
 
@@ -44,13 +45,20 @@ class ColumnInfo(TypedDict):
 
 
 class Finding(TypedDict):
-    """The answer to one question."""
+    """The answer to one question.
+
+    `status` is ok, none, not_known or withheld; `why` says why there is none of the kind, and is
+    the first of the notes, too. `basis` is what times are per device of: step, or capture.
+    """
 
     question: str
     headline: list[MetricInfo]
     columns: list[ColumnInfo]
     rows: list[dict[str, Value]]
     notes: list[str]
+    status: NotRequired[Status]
+    basis: NotRequired[Basis]
+    why: NotRequired[str]
 
 
 class Labels(TypedDict):
@@ -71,10 +79,14 @@ class Drawing(TypedDict):
 
 
 class NamesInfo(TypedDict):
-    """The user's rules for parts of the step: each has a component, and the conditions given."""
+    """The user's rules for parts of the step: each has a component, and the conditions given.
+
+    `told` says what they name and changed, where that is known.
+    """
 
     file: str
     rules: list[dict[str, str]]
+    told: NotRequired[str]
 
 
 class ProcessEnd(TypedDict):

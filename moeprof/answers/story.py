@@ -11,12 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from moeprof.answers.document import NO_FINDING, Document, MetricInfo, headline, is_unrecorded, rows
+from moeprof.answers.document import Document, MetricInfo, headline, is_unrecorded, rows
 from moeprof.answers.names import printable
+from moeprof.tables.analysis import Basis
 from moeprof.units import format_count, format_ns, format_percent
 
 NAME_WIDTH = 60
 """Where a name stands in a sentence or heading, it is cut to this many characters."""
+
+PER: dict[Basis, str] = {
+    "step": "per device and step",
+    "capture": "per device over the whole capture",
+}
+"""What times are taken over, in words."""
 
 _SPELLED = {
     "gemm": "GEMM", "mlp": "MLP", "moe": "MoE", "mfu": "MFU", "hfu": "HFU", "flops": "FLOPs",
@@ -169,13 +176,9 @@ def described_parts(document: Document) -> str:
 
 def basis(*documents: Document) -> str:
     """What the breakdown's times are taken over; of several runs every basis that one has."""
-    found = [
-        str(metric["value"])
-        for document in documents
-        for metric in document["analyses"].get("breakdown", NO_FINDING)["headline"]
-        if metric["metric"] == "basis"
-    ]
-    return " or ".join(dict.fromkeys(found)) or "per device and step"
+    asked = (document["analyses"].get("breakdown") for document in documents)
+    found = [PER[finding.get("basis", "step")] for finding in asked if finding]
+    return " or ".join(dict.fromkeys(found)) or PER["step"]
 
 
 def count_of(number: int) -> str:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
 from moeprof.tables.law import Scope
 from moeprof.tables.schema import Schema
+
+Status = Literal["ok", "none", "not_known", "withheld"]
+"""ok: answered; none: the run has nothing of the kind, as ``why`` says; not_known: the record
+cannot carry an answer; withheld: a law forbids to show any figure."""
+
+Basis = Literal["step", "capture"]
+"""What times are per device of: a step, or the whole capture where no step could be measured."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Analysis:
     """What an analyzer returns: pure data, nothing drawn, nothing printed.
 
     ``withheld`` are figures of it that a law forbids to show; what shows it leaves them out.
+    ``why`` says why there is nothing; it is the first of the notes, too.
     """
 
     name: str
@@ -52,3 +61,21 @@ class Analysis:
     table: pd.DataFrame
     notes: tuple[str, ...] = ()
     withheld: tuple[Withheld, ...] = ()
+    status: Status = "ok"
+    why: str = ""
+    basis: Basis = "step"
+
+
+def nothing(
+    name: str,
+    question: str,
+    schema: Schema,
+    why: str,
+    *notes: str,
+    headline: tuple[Metric, ...] = (),
+    status: Status = "none",
+) -> Analysis:
+    """The answer where there is nothing to answer with, because of ``why``."""
+    return Analysis(
+        name, question, headline, schema, schema.frame(), (why, *notes), status=status, why=why
+    )

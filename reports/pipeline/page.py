@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeprof.analyzers.figures.stage_grid import GRID, grid_figure
 from moeprof.answers.bars import Bars, Figure, Fill, horizontal
 from moeprof.answers.document import Finding, Value, figures_of
 from moeprof.answers.names import printable, shortened
 from moeprof.answers.values import number, written
-from moeprof.reports.figures.stage_grid import GRID, grid_figure
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import FigureView, TableView, captioned, finding_table
 from moeprof.reports.pipeline.document import PipelineDocument, Planned, Shown, to_json
-from moeprof.reports.sentences.of_pipelines import verdict
+from moeprof.reports.pipeline.words import verdict
 from moeprof.units import format_percent
 
 _CAUSES = {

@@ -16,6 +16,7 @@ import pandas as pd
 from moeprof.analyzers.activity.account import interval_by_step
 from moeprof.analyzers.laws import laws_of, laws_over
 from moeprof.analyzers.registry import is_drawing
+from moeprof.analyzers.renamed import described_names
 from moeprof.answers.document import (
     ColumnInfo,
     Document,
@@ -52,7 +53,7 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
     """
     return {
         "schema": SCHEMA,
-        "run": _run(trace.meta),
+        "run": _run(trace.meta, _told_of_names(trace, analyses)),
         "trust": [
             {
                 "check": law.check,
@@ -83,7 +84,7 @@ def to_json(document: Document | list[Document]) -> str:
     return json.dumps(document, allow_nan=False)
 
 
-def _run(meta: TraceMeta) -> RunInfo:
+def _run(meta: TraceMeta, told: str) -> RunInfo:
     run: RunInfo = {
         "path": encodable(meta.path),
         "platform": meta.platform,
@@ -96,7 +97,7 @@ def _run(meta: TraceMeta) -> RunInfo:
     if meta.devices_left_out:
         run["devices_left_out"] = meta.devices_left_out
     if meta.names.rules:
-        run["names"] = _names(meta.names)
+        run["names"] = _names(meta.names, told)
     record = read_record(meta.run_folder)
     if record is not None:
         run["record"] = record
@@ -105,8 +106,15 @@ def _run(meta: TraceMeta) -> RunInfo:
     return run
 
 
-def _names(names: NameRules) -> NamesInfo:
-    return {
+def _told_of_names(trace: Trace, analyses: Mapping[str, Analysis]) -> str:
+    """What the user's rules name and changed, where the breakdown shows it."""
+    found = analyses.get("breakdown")
+    is_shown = found is not None and found.status != "withheld"
+    return "".join(described_names(trace)) if is_shown else ""
+
+
+def _names(names: NameRules, told: str) -> NamesInfo:
+    found: NamesInfo = {
         "file": encodable(names.file),
         "rules": [
             {"component": rule.component}
@@ -114,6 +122,7 @@ def _names(names: NameRules) -> NamesInfo:
             for rule in names.rules
         ],
     }
+    return found | {"told": encodable(told)} if told else found
 
 
 def _scope(scope: Scope) -> ScopeInfo:
@@ -165,7 +174,7 @@ def finding_of(analysis: Analysis) -> Finding:
     """
     hidden = [withheld for withheld in analysis.withheld if not withheld.scope.chooses_rows]
     missing = left_out(analysis)
-    return {
+    found: Finding = {
         "question": analysis.question,
         "headline": _headline(analysis),
         "columns": [_column(column, hidden) for column in analysis.schema.columns],
@@ -175,7 +184,10 @@ def finding_of(analysis: Analysis) -> Finding:
         ]
         + missing,
         "notes": [encodable(note) for note in (*analysis.notes, *map(said_of, missing))],
+        "status": analysis.status,
+        "basis": analysis.basis,
     }
+    return found | {"why": encodable(analysis.why)} if analysis.why else found
 
 
 def _column(column: Column, hidden: Sequence[Withheld]) -> ColumnInfo:

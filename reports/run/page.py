@@ -17,9 +17,7 @@ from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document, is_unrecorded
 from moeprof.answers.names import printable
 from moeprof.answers.story import described_interval_parts, described_outside
-from moeprof.answers.values import NONE, written
-from moeprof.reports.figures import FIGURES
-from moeprof.reports.figures.of_step import comparison
+from moeprof.answers.values import written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import (
@@ -38,10 +36,10 @@ from moeprof.reports.parts.views import (
 )
 from moeprof.reports.run import words
 from moeprof.reports.run.document import to_json
+from moeprof.reports.run.figures import comparison
 from moeprof.reports.run.findings import FindingsView, FindingView, top_findings
+from moeprof.reports.run.sentences import comparison_sentence, reason, sentence, told_by_figures
 from moeprof.reports.run.timeline import TimelineView, timeline_view
-from moeprof.reports.sentences import SENTENCES, sentence
-from moeprof.reports.sentences.of_runs import comparison_sentence
 from moeprof.units import format_ns, format_percent
 
 _MOST_PARTS = 7
@@ -293,8 +291,7 @@ def _section(
     told = finding["notes"][: len(finding["notes"]) - len(said)]
     notes = dict.fromkeys([*said, *(note for note in more if note not in told)])
     # where no sentence is made of them, the headline figures are the sentence
-    has_figures = name in SENTENCES and not answer.startswith(NONE[:-1])
-    shown = finding["headline"] if has_figures else []
+    shown = finding["headline"] if told_by_figures(document, name) else []
     above = question(name).on_first_screen if is_question(name) else ()
     figures = [metric for metric in shown if metric["metric"] not in above]
     return SectionView(
@@ -322,18 +319,18 @@ def _section(
 
 def _answer(document: Document, name: str) -> tuple[str, list[str]]:
     """The sentence of a section, and its notes; where there is nothing, the first says why."""
-    answer, notes = sentence(document, name), document["analyses"][name]["notes"]
-    reason = notes[0].lower() if notes else ""
-    if answer != NONE or not reason.startswith(f"{NONE[:-1].lower()}: "):
-        return answer, notes
-    return printable(f"{notes[0][:1].upper()}{notes[0][1:]}."), notes[1:]
+    finding = document["analyses"][name]
+    if finding.get("status") == "none" and (why := reason(document, name)):
+        return why, finding["notes"][1:]
+    return sentence(document, name), finding["notes"]
 
 
 def _figures(document: Document, name: str, anchor: str, answer: str) -> tuple[FigureView, ...]:
     """The figures of a section that have something to show, the first described by its answer."""
     if phrases.withheld_by(document, name):
         return ()
-    drawn = [(caption, draw(document)) for caption, draw in FIGURES.get(name, ())]
+    figures = question(name).figures if is_question(name) else ()
+    drawn = [(figure.caption, figure.draw(document)) for figure in figures]
     return tuple(
         captioned(
             f"{anchor}-{place}" if place else anchor, caption if place else answer, caption, spec

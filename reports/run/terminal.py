@@ -24,7 +24,7 @@ from moeprof.answers.story import described_interval_parts, described_outside
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.terminal import drawn_grid, wrapped
 from moeprof.reports.run import words
-from moeprof.reports.sentences import SENTENCES, described_metric, sentence
+from moeprof.reports.run.sentences import described_metric, sentence, told_by_figures
 from moeprof.units import format_bytes, format_ns, format_percent
 
 WIDTH = 80
@@ -216,7 +216,7 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
         *map(Text, wrapped(finding["question"], 80)),
     ]
     lines += [Text(line) for line in wrapped(sentence(document, name), WIDTH)]
-    if name in SENTENCES and (figures := _figures(finding)):  # else they are the sentence
+    if told_by_figures(document, name) and (figures := _figures(finding)):
         lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
         lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]

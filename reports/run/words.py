@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 
 from moeprof.answers.document import (
     NO_FINDING,
@@ -130,9 +129,7 @@ def named_by(document: Document) -> str:
 def told_of_names(document: Document) -> str:
     """What the user's rules name and changed; empty without rules. Parts as notes have them."""
     names = document["run"].get("names")
-    notes = document["analyses"].get("breakdown", NO_FINDING)["notes"]
-    begin = f"{PurePath(names['file']).name}: " if names else ""
-    return next((note for note in notes if begin and note.startswith(begin)), "")
+    return names.get("told", "") if names else ""
 
 
 def with_titles(note: str) -> str:

@@ -7,8 +7,8 @@ from report_cases import trace
 from moeprof.analyzers.questions.collectives import SCHEMA as COLLECTIVES
 from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.questions.timeline import SCHEMA as TIMELINE
+from moeprof.analyzers.registry import question
 from moeprof.analyzers.stages.schedule import STAGES
-from moeprof.reports.figures import of_devices as figures_devices
 from moeprof.reports.run.document import build
 from moeprof.tables.analysis import Analysis
 
@@ -16,11 +16,16 @@ MS = 1_000_000
 _EMPTY = {"int64": 0, "float64": float("nan"), "text": "", "bool": False}
 
 
+def figure_of(name: str):
+    """What draws the first figure of a question."""
+    return question(name).figures[0].draw
+
+
 def drawn(schema, name, *rows):
     """The bars by kind: place → milliseconds."""
     filled = [{c.name: row.get(c.name, _EMPTY[c.kind]) for c in schema.columns} for row in rows]
     analysis = Analysis(name, "?", (), schema, schema.frame(filled))
-    figure = getattr(figures_devices, name)(build(trace(), {name: analysis}))
+    figure = figure_of(name)(build(trace(), {name: analysis}))
     if figure is None:
         return None
     Figure(figure)
@@ -82,7 +87,7 @@ def test_of_many_ranks_those_are_drawn_that_others_wait_for_most():
         for place in range(64)
     ]
     analysis = Analysis("stragglers", "?", (), STRAGGLERS, STRAGGLERS.frame(rows))
-    figure = figures_devices.stragglers(build(trace(), {"stragglers": analysis}))
+    figure = figure_of("stragglers")(build(trace(), {"stragglers": analysis}))
     assert figure is not None
     assert figure["data"][0]["x"] == [float(64 - place) for place in range(24)]
     assert figure["layout"]["xaxis"]["title"]["text"] == (

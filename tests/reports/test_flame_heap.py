@@ -11,14 +11,14 @@ from report_cases import HOSTILE, document
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawings.heap import SCHEMA
+from moeprof.analyzers.figures import allocated as allocated_figure
+from moeprof.analyzers.figures import flame as flame_figure
+from moeprof.analyzers.figures import heap as heap_figures
 from moeprof.answers.bars import plotly_text
 from moeprof.answers.colours import MIXED, colour
 from moeprof.answers.document import drawn_column
 from moeprof.answers.memory_layers import Row, bands, rows_of
 from moeprof.ingest import open_run
-from moeprof.reports.figures import allocated as allocated_figure
-from moeprof.reports.figures import flame as flame_figure
-from moeprof.reports.figures import heap as heap_figures
 from moeprof.reports.run.document import build
 from moeprof.reports.run.page import page_view
 from moeprof.tables.analysis import Analysis, Metric

@@ -15,14 +15,14 @@ from moeprof.analyzers.drawings.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawings.rank_map import SCHEMA as RANKS
 from moeprof.analyzers.drawings.roofline_points import SCHEMA as POINTS
 from moeprof.analyzers.drawings.wait_map import SCHEMA as WAITS
+from moeprof.analyzers.figures import load_maps, wait_map
+from moeprof.analyzers.figures import roofline as roofline_figure
+from moeprof.analyzers.figures import stage_grid as stage_grid_figure
 from moeprof.analyzers.questions.expert_load import SCHEMA as EXPERT_LOAD
 from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS
 from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
-from moeprof.reports.figures import load_maps, wait_map
-from moeprof.reports.figures import roofline as roofline_figure
-from moeprof.reports.figures import stage_grid as stage_grid_figure
 from moeprof.reports.run.document import build
 from moeprof.specs.schedule import Schedule
 from moeprof.specs.stage_work import StageWork

@@ -7,7 +7,7 @@ from moeprof.answers import story
 from moeprof.reports.parts import phrases
 from moeprof.reports.run import words
 from moeprof.reports.run.document import build
-from moeprof.reports.sentences.of_runs import comparison_sentence
+from moeprof.reports.run.sentences import comparison_sentence
 
 
 def of_steps(*steps: tuple[int, int, str]):
