@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from builders.report_cases import breakdown, document, hostile_document, receive_buffers, trace
 from plotly.graph_objects import Figure
-from report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
 from moeprof.analyzers.registry import all_questions, question
 from moeprof.answers.bars import plotly_text

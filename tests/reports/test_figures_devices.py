@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from builders.report_cases import trace
 from plotly.graph_objects import Figure
-from report_cases import trace
 
 from moeprof.analyzers.questions.collectives import SCHEMA as COLLECTIVES
 from moeprof.analyzers.questions.stragglers import SCHEMA as STRAGGLERS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builders.report_cases import HOSTILE, document
 from builders.work import hlo, kernel, traced
 from plotly.graph_objects import Figure
-from report_cases import HOSTILE, document
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED

@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 import pytest
+from builders.report_cases import HOSTILE, trace
 from colour_vision import VISION, lab
 from plotly.graph_objects import Figure
-from report_cases import HOSTILE, trace
 
 from moeprof.analyzers.drawings.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawings.rank_map import SCHEMA as RANKS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from report_cases import document
+from builders.report_cases import document
 
 from moeprof.analyzers.registry import all_questions
 from moeprof.answers.document import Document, Value

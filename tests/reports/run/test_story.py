@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from report_cases import MS, breakdown, document, trace
+from builders.report_cases import MS, breakdown, document, trace
 
 from moeprof.answers import story
 from moeprof.reports.parts import phrases
-from moeprof.reports.run import words
+from moeprof.reports.run import words as run_words
 from moeprof.reports.run.document import build
 from moeprof.reports.run.sentences import comparison_sentence
 
@@ -23,11 +23,11 @@ def test_op_time_that_is_more_than_the_step_is_explained():
     long = {"breakdown": breakdown({("attention", "forward"): 413})}
     short = {"breakdown": breakdown({("attention", "forward"): 412})}
     # the median step is (410 + 414) / 2 = 412 ms
-    assert words.overlap(build(trace(), long)) == (
+    assert run_words.overlap(build(trace(), long)) == (
         "more than the step, as several streams run at once"
     )
-    assert words.overlap(build(trace(), short)) == ""
-    assert words.overlap(build(trace(steps=()), long)) == ""
+    assert run_words.overlap(build(trace(), short)) == ""
+    assert run_words.overlap(build(trace(steps=()), long)) == ""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_op_time_that_is_more_than_the_step_is_explained():
 def test_times_of_virtual_devices_are_those_of_cores(platform, hosts, devices, words):
     made = document()
     made["run"] |= {"platform": platform, "hosts": hosts, "devices": devices}
-    assert words.of_cores(made).partition(":")[0] == words
+    assert run_words.of_cores(made).partition(":")[0] == words
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,9 @@ def test_a_path_is_quoted_for_the_shell():
 
 def test_withheld_parts_are_not_called_missing_work():
     made = build(trace(), {"breakdown": breakdown({})})
-    assert words.unknown_parts(made).endswith("this trace holds no device work.")
+    assert run_words.unknown_parts(made).endswith("this trace holds no device work.")
     made["trust"][0] |= {"check": "clocks", "withholds": ["breakdown"]}
-    assert words.unknown_parts(made).startswith("Where the step goes is withheld: clocks failed")
-    assert words.unknown_parts(document()) == ""
+    assert run_words.unknown_parts(made).startswith(
+        "Where the step goes is withheld: clocks failed"
+    )
+    assert run_words.unknown_parts(document()) == ""

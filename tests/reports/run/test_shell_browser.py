@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from accessibility import violations
+from builders.report_cases import HOSTILE, document, hostile_document, trace
 from playwright.sync_api import Page
-from report_cases import HOSTILE, document, hostile_document, trace
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS
@@ -19,7 +19,7 @@ from moeprof.reports.run.document import build
 from moeprof.reports.run.page import render
 from moeprof.tables.analysis import Analysis
 
-GPU_RUN = Path(__file__).parent.parent / "data" / "gpu" / "sparse-ragged-dot"
+GPU_RUN = Path(__file__).parents[2] / "data" / "gpu" / "sparse-ragged-dot"
 
 
 def hints(*found: dict[str, object]) -> Analysis:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from report_cases import breakdown, document, trace
+from builders.report_cases import breakdown, document, trace
 
 from moeprof.analyzers.questions.hints import SCHEMA
 from moeprof.analyzers.registry import all_patterns

@@ -20,7 +20,7 @@ from moeprof.ingest import open_run
 from moeprof.reports.perfetto import Written, write_perfetto
 from moeprof.tables.trace import Trace
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 CAPTURES = {
     "gpu": DATA / "gpu" / "sparse-gmm-deepep-graphs",
     "cpu": DATA / "maxtext" / "deepseek3_tiny_fsdp8_ragged_dot.xplane.pb.gz",
@@ -52,7 +52,7 @@ select slice.*, process.name as process, track.name as track,
   coalesce(extract_arg(slice.arg_set_id, 'debug.self_ns'), slice.dur) as self_ns
 from slice join process_track track on slice.track_id = track.id join process using (upid)
 """
-DOC = Path(__file__).parents[2] / "docs" / "perfetto.md"
+DOC = Path(__file__).parents[3] / "docs" / "perfetto.md"
 WORK = "extract_arg(arg_set_id, 'debug.recorded as') is not null"
 
 

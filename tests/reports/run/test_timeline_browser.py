@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from builders.report_cases import HOSTILE
 from builders.work import hlo, kernel, traced
-from report_cases import HOSTILE
 
 from moeprof.analyzers import analyze
 from moeprof.answers.values import written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from report_cases import HOSTILE, MS, document, hostile_document
+from builders.report_cases import HOSTILE, MS, document, hostile_document
 
 RUNS = ("runs/dense-cf1.25", "runs/sparse-gmm")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from builders.report_cases import HOSTILE, document, hostile_document, receive_buffers, trace
 from hypothesis import given
 from hypothesis import strategies as st
-from report_cases import HOSTILE, document, hostile_document, receive_buffers, trace
 
 from moeprof.answers.document import plain
 from moeprof.errors import TableError

@@ -4,7 +4,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from report_cases import breakdown, document, hostile_document, receive_buffers, trace
+from builders.report_cases import breakdown, document, hostile_document, receive_buffers, trace
 from rich.console import Console
 
 from moeprof.analyzers.questions.hints import SCHEMA as HINTS

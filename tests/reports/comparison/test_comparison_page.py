@@ -6,8 +6,8 @@ import json
 
 import pytest
 from accessibility import violations
+from builders.report_cases import HOSTILE
 from builders.work import hlo, kernel, traced
-from report_cases import HOSTILE
 
 from moeprof.analyzers.comparison.compare import compare
 from moeprof.analyzers.comparison.gates import outcome, parse_gate

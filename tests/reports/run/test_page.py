@@ -8,7 +8,7 @@ from base64 import b64decode
 from pathlib import Path
 
 import pytest
-from report_cases import breakdown, document, hostile_document, receive_buffers, trace
+from builders.report_cases import breakdown, document, hostile_document, receive_buffers, trace
 
 from moeprof.analyzers.questions.launch import SCHEMA as LAUNCH
 from moeprof.errors import MoeprofError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from report_cases import document, step_time, trace
+from builders.report_cases import document, step_time, trace
 
 from moeprof.reports.parts.views import finding_table
 from moeprof.reports.run.document import build
