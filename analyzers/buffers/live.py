@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.buffers.roles import BufferUse
+from moeprof.tables.compiled_memory import HOST
 from moeprof.tables.intervals import cover
-from moeprof.tables.memory_space import HOST
 
 
 def copies_alive(buffers: pd.DataFrame, use: BufferUse) -> int | None:

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeprof.errors import ReplayError
-from moeprof.hlo.attributes import DotDims
-from moeprof.hlo.library_config import dot_dims, gemm_config
+from moeprof.hlo.attributes import DotDims, dot_dims, gemm_config
 from moeprof.hlo.program import Op
 from moeprof.hlo.shape import Shape
-from moeprof.replay.precision import precision
-from moeprof.replay.shapes import jnp_type
+from moeprof.replay.terms import jnp_type, precision
 from moeprof.vocabulary import target
 
 _GEMM = ("cuBLAS", "gemm")

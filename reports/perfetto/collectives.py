@@ -19,8 +19,7 @@ from moeprof.reports.perfetto.slices import NONE, Look, Slices
 from moeprof.reports.perfetto.tracks import Tracks
 from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.clock import comparable_stamps
-from moeprof.tables.intervals import Int64s
-from moeprof.tables.lanes import lanes_apart
+from moeprof.tables.intervals import Int64s, lanes_apart
 from moeprof.tables.trace import Trace
 
 TRACK = "Collectives"

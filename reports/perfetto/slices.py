@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.reports.perfetto.tracks import Tracks
-from moeprof.tables.intervals import Int64s
-from moeprof.tables.lanes import lanes
+from moeprof.tables.intervals import Int64s, lanes
 
 NONE = -1
 

@@ -6,11 +6,9 @@ from builders.ops import ops, row
 from builders.work import kernel, traced
 
 from moeprof.hlo.attributes import Attributes, DotDims
-from moeprof.hlo.frames import Frame
-from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Frame, Instruction, columns_of, instructions_of
 from moeprof.hlo.program import Program, Programs, programs_in
 from moeprof.hlo.shape import parse_shape
-from moeprof.hlo.table import columns_of, instructions_of
 from moeprof.ingest.frames.of_programs import hlo_frame, instructions_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
 from moeprof.ingest.xspace.open_space import open_space

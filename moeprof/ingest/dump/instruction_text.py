@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 
-from moeprof.hlo.frames import Frames, parse_frames
-from moeprof.hlo.instruction import NO_SHAPE, Instruction
+from moeprof.hlo.instruction import NO_SHAPE, Frames, Instruction, parse_frames
 from moeprof.hlo.shape import Shape, parse_shape
 from moeprof.ingest.dump.attribute_text import AttributeText
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from moeprof.hlo.frames import Frame, Frames
-from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Frame, Frames, Instruction
 from moeprof.ingest.dump.instruction_text import parse_instruction
 
 MARK = "HloModule "

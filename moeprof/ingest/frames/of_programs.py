@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from moeprof.hlo.instruction import Instruction
-from moeprof.hlo.table import Columns, columns_of
+from moeprof.hlo.instruction import Columns, Instruction, columns_of
 from moeprof.ingest.hlo.buffer_assignment import Buffer
 from moeprof.ingest.hlo.programs import Program
 from moeprof.tables.trace import BUFFERS, HLO_OPS, MODULES

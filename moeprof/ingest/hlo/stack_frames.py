@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from moeprof.hlo.frames import Frame, Frames
+from moeprof.hlo.instruction import Frame, Frames
 from moeprof.ingest.hlo.messages import read_message
 from moeprof.ingest.xspace.wire import text
 

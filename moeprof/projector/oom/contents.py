@@ -13,8 +13,7 @@ import pandas as pd
 from moeprof.analyzers.classify.layer_number import layer_number
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.heap.at_peak import peak_of
-from moeprof.hlo.frames import parse_frames
-from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Instruction, parse_frames
 from moeprof.hlo.shape import parse_shape
 from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.tables.lanes import lanes, lanes_apart
+from moeprof.tables.intervals import lanes, lanes_apart
 
 INTERVAL = st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12))
 

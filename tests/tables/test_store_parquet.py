@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moeprof.errors import TableError, TraceError
-from moeprof.tables.parquet import read_table, write_table
 from moeprof.tables.schema import Column, Schema
+from moeprof.tables.store import read_table, write_table
 from moeprof.tables.trace import FRAMES
 
 LOAD = Schema(
