@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from moeprof.ingest.sources.ended import endings_of
-from moeprof.ingest.sources.run_record import read_meta
+from moeprof.ingest.sources.run_record import endings_of, read_meta
 from moeprof.reports.names import encodable
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeprof.ingest.sources.ended import Ending, described_exit, described_seconds, told
+from moeprof.ingest.sources.run_record import Ending, described_exit, described_seconds, told
 from moeprof.reports.document import Document, RunInfo
 from moeprof.reports.out_of_memory import OutOfMemory
 from moeprof.reports.record import RunRecord

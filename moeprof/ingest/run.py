@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moeprof.errors import NoProfileError, TraceError
-from moeprof.ingest.assemble import Source, assemble
+from moeprof.errors import NoProfileError, SelectionError, TraceError
+from moeprof.ingest.assemble import Source, assemble, side_by_side
 from moeprof.ingest.host import Host
 from moeprof.ingest.host_file import read_file
-from moeprof.ingest.joining.common_start import on_one_start
-from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.joining.common_clock import on_one_start
 from moeprof.ingest.sources.beside import Beside, Dated, beside
-from moeprof.ingest.sources.locate import locate
+from moeprof.ingest.sources.locate import hosts_named, locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import routing_notes, routing_of_run
 from moeprof.ingest.sources.run_record import (
@@ -24,11 +23,10 @@ from moeprof.ingest.sources.run_record import (
     read_meta,
 )
 from moeprof.ingest.sources.sessions import host_name
-from moeprof.ingest.sources.stored import open_stored
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.ingest.unrecorded import is_unrecorded, told_of
-from moeprof.tables.store import holds_tables
+from moeprof.tables.store import holds_tables, read_tables
 from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard
 
@@ -145,3 +143,29 @@ def _with_record(hosts: list[Host], file: Path, around: Beside) -> list[Host]:
     if window is not None:
         hosts[0].record.checks.extend(laws_of_window(window))
     return hosts
+
+
+# How is a folder of tables opened in the place of the profile that it came from?
+
+
+def open_stored(folder: Path, session: str | None, hosts: Sequence[str]) -> Trace:
+    """The trace in a folder that `moeprof.tables.store.write_tables` made.
+
+    Figures over all of its hosts are in the tables, so they are not to be had for some of them.
+
+    Raises:
+        SelectionError: a session is asked for, a host that is not in it, or not all of its hosts.
+        TraceError: the folder is not whole or of another version.
+    """
+    trace = read_tables(folder)
+    if session is not None:
+        raise SelectionError(
+            f"{folder}: no session is named '{session}'; tables hold a single session"
+        )
+    known = trace.meta.hosts
+    if len(hosts_named(folder, known, hosts)) < len(known):
+        raise SelectionError(
+            f"{folder}: expected all hosts of these tables or none to be named, found "
+            f"{', '.join(hosts)} of {', '.join(known)}; choose hosts of the profile itself"
+        )
+    return trace

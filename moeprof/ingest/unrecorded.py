@@ -10,14 +10,15 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from moeprof.ingest.sources.ended import (
+from moeprof.ingest.sources.run_record import (
     Ending,
     described_exit,
     described_seconds,
     endings_of,
+    jax_version_of,
+    read_meta,
     told,
 )
-from moeprof.ingest.sources.run_record import jax_version_of, read_meta
 from moeprof.ingest.trust.evidence import TIMED
 from moeprof.tables.law import Law
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta

@@ -9,8 +9,8 @@ from moeprof.hlo.attributes import Attributes, DotDims
 from moeprof.hlo.instruction import Frame, Instruction, columns_of, instructions_of
 from moeprof.hlo.program import Program, Programs, programs_in
 from moeprof.hlo.shape import parse_shape
-from moeprof.ingest.frames.of_programs import hlo_frame, instructions_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
+from moeprof.ingest.program_frames import hlo_frame, instructions_frame
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.tables.trace import HLO_OPS
 

@@ -1,7 +1,7 @@
 """Which step a program belongs to that runs between two executions of the largest one."""
 
-from moeprof.ingest.placing.companions import with_companions
-from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.annotated_steps import with_companions
+from moeprof.ingest.placing.step import Execution
 
 MAIN, UPDATE = 1, 2
 

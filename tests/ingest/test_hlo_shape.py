@@ -2,7 +2,7 @@ import pytest
 from builders.hlo import shape_proto
 from builders.protobuf import message, packed
 
-from moeprof.ingest.hlo.shape import read_shape
+from moeprof.ingest.hlo.attributes import read_shape
 from moeprof.ingest.xspace.wire import WireError
 
 S4, F4, F6, F8E8M0, TOKEN, OPAQUE, C64, BUFFER, TUPLE = 21, 32, 35, 33, 17, 14, 15, 34, 13

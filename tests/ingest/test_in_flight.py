@@ -3,7 +3,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.placing.in_flight import halves_within_ns
+from moeprof.ingest.placing.self_time import halves_within_ns
 from moeprof.ingest.planes.record import Labels, work_frame
 
 NAMES = ("a2a-start.1", "a2a-done.9", "copy-start.2", "copy-done.2", "dot")

@@ -8,7 +8,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.placing.joint_runs import with_joint_runs
+from moeprof.ingest.placing.run_ids import with_joint_runs
 from moeprof.ingest.planes.record import MADE_UP_RUN, Launch
 
 DOT = "%dot.4 = f32[16]{0} dot(f32[8]{0} %p, f32[8]{0} %p)"

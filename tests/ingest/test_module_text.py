@@ -7,8 +7,7 @@ from builders.protobuf import message
 from jax import lax
 
 from moeprof.hlo.attributes import GatherDims
-from moeprof.ingest.dump.instruction_text import parse_instruction
-from moeprof.ingest.dump.module_text import parse_module_text
+from moeprof.ingest.dump.instruction_text import parse_instruction, parse_module_text
 from moeprof.ingest.hlo.programs import parse_program
 
 # What only the proto holds, or only the program as a whole tells.

@@ -7,7 +7,7 @@ from builders.xspace import Plane, event, line, metadata, xspace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.sources.profile_window import Window, recorded_window
+from moeprof.ingest.sources.sessions import Window, recorded_window
 
 WHOLE = profile((5, 9))
 WINDOW = Window(NOON_NS + 5, NOON_NS + 9)

@@ -5,7 +5,7 @@ import pandas as pd
 from builders.xspace import Plane, Ref, event, host, line, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.placing.repeated import without_repeats
+from moeprof.ingest.planes.left_out import without_repeats
 from moeprof.ingest.planes.record import COLUMNS
 
 NONE = np.zeros(0, np.int64)

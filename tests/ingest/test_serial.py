@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprof.ingest import open_run
-from moeprof.ingest.placing.serial import repaired
+from moeprof.ingest.placing.too_long import repaired
 from moeprof.ingest.planes.record import Labels, work_frame
 
 US = 1000

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.pairing import paired
-from moeprof.ingest.chrome_json.processes import Process, processes_of
-from moeprof.ingest.planes.merged_processes import MergedProcesses
+from moeprof.ingest.chrome_json.processes import Process, paired, processes_of
+from moeprof.ingest.planes.record import MergedProcesses
 from moeprof.ingest.xspace.space import Flags
 from moeprof.units import format_count, format_percent
 

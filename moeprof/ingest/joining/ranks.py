@@ -16,8 +16,13 @@ import pandas as pd
 
 from moeprof.hlo.groups import parse_groups
 from moeprof.ingest.host import Host
-from moeprof.ingest.sources.processes import FILE_NAMES, MOST_PROCESSES, RUN_RECORD, Processes
-from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.processes import (
+    FILE_NAMES,
+    MOST_PROCESSES,
+    RUN_RECORD,
+    Processes,
+    Ranked,
+)
 from moeprof.tables.trace import DEVICES
 
 _CPU_STRIDES = (2**17, 2**11)

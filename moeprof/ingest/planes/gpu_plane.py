@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from moeprof.ingest.planes.host_plane import RunIds
-from moeprof.ingest.planes.outliers import drop_impossible
+from moeprof.ingest.planes.left_out import drop_impossible
 from moeprof.ingest.planes.record import (
     MADE_UP_RUN,
     PROGRAM_NAME,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.planes.merged_processes import MergedProcesses
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.law import Law
 
@@ -293,3 +292,21 @@ def sound(start_ns: Int64s, end_ns: Int64s) -> Flags:
 def names_that(names: Iterable[str], test: Callable[[str], object]) -> Flags:
     """A flag per name, and a last one, False, for events whose name is unknown (place -1)."""
     return np.array([*(bool(test(name)) for name in names), False])
+
+
+# What a reader found out about several processes that lie in one file.
+
+
+@dataclass(frozen=True)
+class MergedProcesses:
+    """``found`` counts the processes of a run that a file holds.
+
+    ``mixed`` says why work of several cannot be told apart, ``unpaired`` of which part it is not
+    known whose it is or what is missing, ``strange`` names processes that are neither a device that
+    moeprof knows nor a host. Each is empty where there is nothing to say.
+    """
+
+    found: int = 1
+    mixed: str = ""
+    unpaired: tuple[str, ...] = ()
+    strange: tuple[str, ...] = ()

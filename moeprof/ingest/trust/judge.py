@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from moeprof.ingest.trust import (
     across_hosts,
-    device_clocks,
     joined_work,
-    lost_pieces,
     lost_work,
     placed_work,
-    run_record,
-    unlaunched_work,
     whole_input,
 )
 from moeprof.ingest.trust.evidence import Evidence
@@ -31,10 +27,10 @@ CHECKS = (
     across_hosts.processes,
     across_hosts.ranks,
     whole_input.one_run,
-    run_record.run_record,
-    run_record.routing_record,
+    whole_input.run_record,
+    whole_input.routing_record,
     across_hosts.clocks,
-    device_clocks.device_clocks,
+    across_hosts.device_clocks,
     whole_input.profiler,
     joined_work.program_ids,
     joined_work.step_ways,
@@ -43,8 +39,8 @@ CHECKS = (
     lost_work.devices,
     lost_work.last_kernels,
     lost_work.stream_time,
-    unlaunched_work.host_launches,
-    lost_pieces.pieces,
+    joined_work.host_launches,
+    lost_work.pieces,
 )
 """Every check, in the order in which the record lists them."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.placing.graph_match.align import UNPLACED, Question, align
+from moeprof.ingest.placing.graph_match.solve import UNPLACED, Question, align
 
 
 def score(q: Question, places: tuple[int, ...]) -> float:
