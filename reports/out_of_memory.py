@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from moeprof.errors import TraceError
-from moeprof.ingest.unrecorded import OOM_TEXT
+from moeprof.ingest.run import OOM_TEXT
 from moeprof.reports.names import encodable
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import op_name_parts
 
 PHASES = ("forward", "recompute", "backward", "other")
 _LATEST_FIRST = ("backward", "recompute", "forward")

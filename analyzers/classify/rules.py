@@ -19,8 +19,7 @@ from moeprof.analyzers.classify.components import MEANINGS
 from moeprof.analyzers.classify.names import scopes
 from moeprof.errors import SpecError
 from moeprof.hlo.program import Frame
-from moeprof.tables.name_rule import NameRule
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import NameRule, op_name_parts
 
 NAMEABLE = tuple(n for n in MEANINGS if n not in ("loop_gaps", "other", "unattributed"))
 """Components that a rule may give: those that say which part of the step an op is."""

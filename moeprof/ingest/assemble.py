@@ -1,4 +1,4 @@
-"""Question: how do the records of all processes become the tables of one `Trace`?"""
+"""Question: how do the records of all processes, worked on side by side, become one `Trace`?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pandas as pd
 
 from moeprof.hlo.program import Programs
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.host_frames import (
     HostSides,
     dropped_frame,
@@ -31,6 +30,7 @@ from moeprof.ingest.joining.ranks import ranked
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.lost_launches import compares_devices
 from moeprof.ingest.placing.self_time import bodies
+from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import buffers_frame, hlo_frame, modules_frame
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes, Ranked

@@ -1,4 +1,4 @@
-"""Question: how do read records look as tables? One function per frame of a `Trace`."""
+"""Question: how does what hosts recorded look as tables? One function per frame of a `Trace`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.host import Host
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
-from moeprof.ingest.planes.record import LABELLED, Labels, joined
+from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
 from moeprof.ingest.sources.window_record import Dated, HostRecord, read_host_record
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.clock import is_comparable, to_common

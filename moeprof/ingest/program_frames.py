@@ -1,4 +1,4 @@
-"""Question: how do compiled programs look as tables: instructions, buffers, modules?"""
+"""Question: how do compiled programs look as tables, and as a `Trace` where none of them ran?"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from math import isfinite
 from moeprof.errors import ReplayError
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
-from moeprof.replay.library_calls import custom_call
+from moeprof.replay.calls import custom_call
 from moeprof.replay.terms import (
     COMPARE,
     LEVELS,

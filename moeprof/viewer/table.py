@@ -99,7 +99,7 @@ _NOWHERE, _BESIDE = b'data-viewer=""', f'data-viewer="{PLACE}"'.encode()
 def table_of(report: Path, trace: Path | None, viewer: Table) -> Table:
     """A report and, where there is one, a trace with the page that opens it.
 
-    ``viewer`` is Perfetto's pages (`perfetto_ui.installed_pages`), empty where there are none.
+    ``viewer`` is Perfetto's pages (`installed_pages`), empty where there are none.
     """
     served = {REPORT: Served(report, HTML, REPORT_RIGHTS)}
     if trace is None:

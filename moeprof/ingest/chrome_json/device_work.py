@@ -1,4 +1,4 @@
-"""Question: which of a trace's events are device work, on which device, line and execution?
+"""Question: which of a trace's events are device work, until when, on which device and line?
 
 JAX names a process after each device (``/device:GPU:0``), XLA:CPU's work is in ``/host:CPU`` and
 carries its op. PyTorch's profiler says by the category that an event ran on a GPU and by its
@@ -13,9 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.ingest.chrome_json.device_lines import (
+    GpuLines,
+    TpuLines,
+    gpu_lines,
+    op_labels,
+    tpu_lines,
+)
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.gpu_lines import GpuLines, gpu_lines
-from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight

@@ -1,4 +1,4 @@
-"""Question: which events and other keys does the text of a trace hold, as far as it is whole?
+"""Question: which events and other keys does a trace, packed or not, hold as far as it is whole?
 
 The text is either an object with a list under ``traceEvents``, other keys before or after it, or
 that list alone. It is never held as a whole: one event after the other is decoded. What is cut off

@@ -1,4 +1,4 @@
-"""Question: what of a trace's events is kept, as columns?
+"""Question: what of a trace's events is kept, as columns of whole numbers?
 
 Complete events (``ph`` X) with a name and both stamps; what names processes and threads; the rest
 is counted by kind. Python calls of the host are counted and not kept.

@@ -3,7 +3,7 @@
 Tools that merge the files of several ranks keep the ids of launches as they were, so that each of
 them stands for as many launches as there are ranks. Processes belong together by what stands
 before their name or number, or by the rank that their events carry; those that are alike in this by
-`pairing`.
+`processes`.
 """
 
 from __future__ import annotations

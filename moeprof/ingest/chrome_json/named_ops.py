@@ -1,4 +1,4 @@
-"""Question: which instructions do the events of a trace name, where no program was kept?"""
+"""Question: what do a trace's events tell of instructions, where no program was kept?"""
 
 from __future__ import annotations
 

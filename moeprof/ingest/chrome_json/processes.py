@@ -1,4 +1,4 @@
-"""What each process of a trace is: a device, the host that launched its work, or neither.
+"""What each process of a trace is, and which host's launched the work of which device's.
 
 JAX and XProf name them ``/device:GPU:0`` and ``/host:CPU``, behind the name of the host where
 several are in one file. PyTorch's profiler numbers them; there the category of the events tells.

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.errors import TraceError
+from moeprof.ingest.chrome_json.device_lines import derived_lines
 from moeprof.ingest.chrome_json.device_work import DeviceWork, device_ids, device_work
 from moeprof.ingest.chrome_json.elements import JsonTrace, Readable, Unpacked
 from moeprof.ingest.chrome_json.gathered import (
@@ -25,7 +26,6 @@ from moeprof.ingest.chrome_json.gathered import (
     Gathered,
     encodable,
 )
-from moeprof.ingest.chrome_json.gpu_lines import derived_lines
 from moeprof.ingest.chrome_json.merged import Part, parts_of
 from moeprof.ingest.chrome_json.named_ops import NamedOp, callers, partly_overlapping, program_of
 from moeprof.ingest.chrome_json.steps import (
@@ -36,9 +36,8 @@ from moeprof.ingest.chrome_json.steps import (
     runs_of,
 )
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
-from moeprof.ingest.planes.record import A_DATE_NS, Labels, Launch, Record, sound
+from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.xspace.open_space import unreadable

@@ -1,4 +1,4 @@
-"""Reads one HLO instruction where it is written as text.
+"""Reads HLO instructions, one or those of a whole program, where they are written as text.
 
 As the compiler prints it in dumps, in buffer assignments and in out-of-memory messages::
 

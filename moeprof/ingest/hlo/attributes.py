@@ -1,4 +1,4 @@
-"""Reads what an instruction says beside its operands.
+"""Reads what an instruction says beside its operands: shapes, constants, dimensions, flags.
 
 Field numbers are those of HloInstructionProto (xla/service/hlo.proto) and of the messages in it
 (xla/xla_data.proto): DotDimensionNumbers, RaggedDotDimensionNumbers, ConvolutionDimensionNumbers,

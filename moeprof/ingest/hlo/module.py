@@ -1,4 +1,4 @@
-"""Question: which instructions does a compiled program consist of, and where do they come from?
+"""Question: which instructions does a compiled program consist of, paired how, from which lines?
 
 Field numbers are those of HloModuleProto, HloComputationProto and HloScheduleProto in
 xla/service/hlo.proto.

@@ -1,4 +1,4 @@
-"""Question: which compiled programs does a profile carry?
+"""Question: which compiled programs does a profile carry, and what are they as a whole?
 
 A profile carries every program of its process, most of which did not run in the window. Names and
 ids are known at once; instructions and buffers are read when they are first asked for.

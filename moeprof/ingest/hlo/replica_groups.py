@@ -1,4 +1,4 @@
-"""Question: which devices take part in a collective?
+"""Question: which devices take part in a collective, by number or along axes of a mesh?
 
 Reads every form that XLA writes (xla/xla_data.proto): explicit groups, the collective device
 list, the iota form ``[groups,size]<=[dims]T(perm)``, and named axes of a device mesh.

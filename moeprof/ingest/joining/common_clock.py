@@ -1,4 +1,4 @@
-"""Question: by how much is one clock ahead of another, and how fast does it drift?
+"""Question: how do stamps of two clocks come onto one axis? By a fit, a stated start, causality.
 
 The difference of two clocks at the same moments is a line in time with noise that now and then is
 far off (a collective whose ends were late on one side). A median and the Theil-Sen slope (Theil
@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from moeprof.ingest.host import Host
-from moeprof.ingest.planes.record import Calls, Lead, Record
+from moeprof.ingest.planes.record import Calls, Host, Lead, Record
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.units import format_ns
 

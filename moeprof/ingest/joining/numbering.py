@@ -1,4 +1,4 @@
-"""Question: are programs of equal id on two hosts the same program, and of different ids another?
+"""Question: which programs and steps are the same on two hosts, whatever numbers they bear there?
 
 Ids are counted by each process. A program that carries the id of another one on an earlier host
 gets a fresh id. A program that ran and is on an earlier host under another id gets that one's id,
@@ -21,9 +21,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.placing.step import Step
+from moeprof.ingest.planes.record import Host
 from moeprof.ingest.xspace.space import Int64s
 
 Programs = Mapping[int, Program]

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pandas as pd
 
 from moeprof.hlo.groups import parse_groups
-from moeprof.ingest.host import Host
+from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.processes import (
     FILE_NAMES,
     MOST_PROCESSES,

@@ -1,4 +1,4 @@
-"""Steps of the script's annotations: which executions belong to each of them.
+"""Steps of the script's annotations: which executions, of which programs, belong to each.
 
 An execution belongs to the annotation in which the host launched it. Where no launch tells that,
 the order of the annotations and of the executions does, if it is certain.

@@ -1,4 +1,4 @@
-"""Question: which executions of programs does the work of a host belong to?"""
+"""Question: which executions does the work of a host belong to, where does each begin and end?"""
 
 from __future__ import annotations
 

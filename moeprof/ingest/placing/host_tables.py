@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from moeprof.hlo.program import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.placing.executions import (
     NONE_UNLAUNCHED,
     Unlaunched,
@@ -44,6 +43,7 @@ from moeprof.ingest.placing.whole_steps import without_cut_short, without_half_l
 from moeprof.ingest.planes.left_out import REPEATED, near_the_work, without_repeats
 from moeprof.ingest.planes.record import (
     COLUMNS,
+    Host,
     Labels,
     Launch,
     Record,

@@ -1,4 +1,4 @@
-"""Which launches on the host have no work on their device, and which steps and devices lack it.
+"""Which launches have no work on their device, and which steps and devices lack it or all work.
 
 A launch and the work that it brought share a correlation id. Work is missing where the profiler
 lost it (a full buffer, a device that it did not follow). Not missed is the work of launches into a

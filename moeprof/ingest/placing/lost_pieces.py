@@ -1,4 +1,4 @@
-"""Which executions lack pieces that others of their program have, and which steps and devices so.
+"""Which executions, and replays of graphs, lack pieces that others have; which steps so.
 
 All executions of a program run the instructions of its entry computation once, and those of loops
 whose rounds are known as often as these go round. An instruction that leaves a trace in most of

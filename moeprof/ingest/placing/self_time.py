@@ -1,4 +1,4 @@
-"""Question: how long did each op run itself, without the ops that it called?
+"""Question: how long did each op run itself, without what it called or what ran beside it?
 
 Only ``while``, ``call``, ``conditional`` and asynchronous calls enclose other ops. Their bodies
 may run on other threads than they do, so nesting on a thread says nothing; the program's call

@@ -1,4 +1,4 @@
-"""A step of one host: the executions that it consists of, and how steps were found."""
+"""A step of one host: its executions, how steps were found, and whether all ways agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question: which executions make up a training step, and which steps can be measured?
+"""Question: which executions make up a step, which can be measured, what else might a step be?
 
 A step is cut from device work, never from the host's clock: with asynchronous dispatch the host
 is ahead. Markers (StepTraceAnnotation) say which executions belong together where they agree

@@ -1,4 +1,4 @@
-"""Question: which recorded durations are impossible, and how long can those pieces have run?
+"""Question: which pieces are recorded as longer than they ran, and how long can they have run?
 
 A stream of a GPU is serial. A piece that ends after the one behind it on the same stream, which
 began later and is of another launch, cannot have run that long: its recorded end is wrong. It is
@@ -121,7 +121,7 @@ def _on_serial_lines(line: Int64s, is_wrong: Flags) -> tuple[Flags, Int64s]:
 
 # Which last pieces of streams are recorded as longer than they can have run?
 #
-# A piece that ends too late is cut where the next one of its stream begins (`serial`). The last
+# A piece that ends too late is cut where the next one of its stream begins, as above. The last
 # one of a stream has none behind it. It is compared with the other executions of its op, or of
 # kernels of its name: so much longer than the longest of them is no variation of one kernel, but
 # an end that the profiler made up when it stopped. Such a piece is cut to the longest of the

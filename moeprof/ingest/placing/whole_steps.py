@@ -1,4 +1,4 @@
-"""Which steps are whole: those that the capture cut, or that are no step like the others, are not.
+"""Which steps are whole: those that the capture cut, or that are unlike the others, are not.
 
 Every step that is not used has the reason.
 """

@@ -1,4 +1,4 @@
-"""Question: which device does a plane of a profile, or a process of a JSON trace, belong to?
+"""Question: which device is a plane, or a JSON trace's process, of, and what is its global id?
 
 Both have the same names.
 """

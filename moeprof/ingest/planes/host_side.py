@@ -1,4 +1,4 @@
-"""Question: what did a host do beside its devices, as its plane tells it?
+"""Question: what did a host do beside its devices, by the names of its plane's events?
 
 The file is opened again when one of these tables is first looked at: host planes hold millions of
 events that few ask for, and reading a trace neither decodes nor keeps them.

@@ -1,4 +1,4 @@
-"""Question: which events have a time stamp that cannot be, or lie far from where the work is?
+"""Question: which events cannot be, by their stamp or because they are held twice?
 
 An impossible stamp is a negative length, a start at or before 0, or a date after all dates. Far is
 relative: a quarter of the device work at most begins or ends farther from the median start than

@@ -1,4 +1,4 @@
-"""Question: which profile files does a path stand for, and which run folder are they of?
+"""Question: which files, sessions and hosts does a path stand for, and of which run folder?
 
 A path may be one ``.xplane.pb`` or ``.trace.json``, packed with gzip or not, a
 ``plugins/profile/<session>`` folder, a folder some levels above it (a run folder, a TensorBoard log

@@ -1,4 +1,4 @@
-"""Question: which processes did a run have, and of which is there a profile?"""
+"""Question: which processes and ranks did a run have, and of which is there a profile?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question: what did `moeprof capture` write down about a run, and how did it count the steps?"""
+"""Question: what did `moeprof capture` write down about a run: its steps, how it ended?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question: which profile files belong together, as one run of several hosts?
+"""Question: which profile files belong together, as recorded at the same time by several hosts?
 
 Hosts that start their profiler a second apart each make a session folder of their own. Folders of
 different hosts are one session where their recorded windows overlap; without recorded windows,

@@ -1,4 +1,4 @@
-"""What `moeprof capture` wrote down beside a profile: times of steps and the state of GPUs.
+"""What `moeprof capture` wrote down beside a profile: times of steps, the GPUs and the host.
 
 ``RUN/meta.json`` has the times, ``RUN/memory/p<k>.json`` the samples of the GPUs. A damaged file
 tells nothing; the profile is whole all the same.

@@ -1,4 +1,4 @@
-"""Checks of what several hosts are to each other: their ranks, who is missing, their clocks."""
+"""Checks of what hosts and devices are to each other: ranks, who is missing, clocks."""
 
 from __future__ import annotations
 

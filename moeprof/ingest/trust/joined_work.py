@@ -1,4 +1,4 @@
-"""Is work joined with the right step, program and launch? Laws of ids, names and clocks."""
+"""Is work joined with the right step, program and launch, and is each of these on record?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is all that the host launched in the record, once and no longer than it ran?"""
+"""Is all that was launched in the record, once, in all its pieces and no longer than it ran?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question: is the input whole? Checks of what the profiler recorded and what could be read."""
+"""Question: is the input whole, and of one run? Checks of what was recorded and could be read."""
 
 from __future__ import annotations
 

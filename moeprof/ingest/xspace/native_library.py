@@ -1,4 +1,4 @@
-"""Question: is the native reader here, and how is it called?
+"""Question: is the native reader here, how is it called, and how do its events become columns?
 
 The library stands in ``moeprof/native`` of wheel, editable and source installs alike;
 ``MOEPROF_XSPACE_LIBRARY`` names another build. It needs neither JAX nor any other library. Its

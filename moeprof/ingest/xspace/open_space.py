@@ -1,4 +1,4 @@
-"""Question: which reader opens this XSpace?
+"""Question: what are the bytes of a profile file, and which reader opens them as an XSpace?
 
 The native one where its library is here and loads, else the plain one, which gives the same and
 is some hundred times slower. ``MOEPROF_READER=native`` or ``=python`` forces one.

@@ -1,4 +1,4 @@
-"""Question: which events stand on the lines of a plane? The plain way, for `python_space`."""
+"""Question: which events stand on a plane's lines, with which stats? For `python_space`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Question: what does an XSpace file hold, as columns? What both readers of it give.
+"""Question: what does an XSpace file hold, as columns, and where is it damaged?
 
-A reader knows the format, not its meaning: which plane is a device and which stat is an op is
-for the modules that ask. There are two readers under the same tests: `python_space` (slow, plain)
-and `native_space` (the C++ library, memory-mapped and threaded).
+Both readers give what stands here. A reader knows the format, not its meaning: which plane is a
+device and which stat is an op is for the modules that ask. There are two readers under the same
+tests: `python_space` (slow, plain) and `native_space` (the C++ library, memory-mapped and
+threaded).
 """
 
 from __future__ import annotations

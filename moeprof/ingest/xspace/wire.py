@@ -1,4 +1,4 @@
-"""Question: which fields does a stretch of protobuf bytes hold?
+"""Question: which fields does a stretch of protobuf bytes hold, one by one or all at once?
 
 Reads the wire format alone (protobuf.dev, "Encoding"); which field means what is the caller's
 business. Every read is checked against the end of the stretch, nothing is allocated but the

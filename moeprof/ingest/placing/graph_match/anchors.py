@@ -1,4 +1,4 @@
-"""Question: between which known kernels of a launch do its unknown ones lie?
+"""Question: between which kernels of a launch, known by name or record, do its others lie?
 
 Kernels whose instruction is known (by name or on record) are anchors. Work of two streams can
 start out of order: the longest rising chain of anchors counts. Where an anchor comes again the

@@ -1,4 +1,4 @@
-"""Question: which launches of graphs are there, and which work belongs to each?"""
+"""Question: which launches of graphs are there, of which work, between which ops, which alike?"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def match_graphs(work: pd.DataFrame, program: Program) -> pd.DataFrame:
 
     Returns:
         One row per row of `work`, with its index: ``op`` (category of text, empty where none was
-        found), ``confidence`` (float64 in [0, 1], levels in `confidence`) and ``evidence``
+        found), ``confidence`` (float64 in [0, 1], levels in `solve`) and ``evidence``
         (category: "graph" where an op was found, else empty). Rows that have an op of the module
         get none.
     """

@@ -1,4 +1,4 @@
-"""Question: in which order does a module run the instructions that run kernels?
+"""Question: in which order does a module run what runs kernels, and which share a kernel?
 
 The schedule of the entry computation, with the computations of loops, branches, calls and async
 ops put in the place of their callers. A place in this list is called a slot.

@@ -1,4 +1,4 @@
-"""Question: which slot does each kernel of one launch run, and how sure is that?"""
+"""Question: which slot does each kernel of one launch run, by order and cost, and how sure is it?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LARGEST = 2_000_000
 
 @dataclass(frozen=True)
 class Answer:
-    """Per kernel its slot, -1 for none, and the confidence (`confidence`)."""
+    """Per kernel its slot, -1 for none, and the confidence, a level below."""
 
     slots: Ints
     confidence: Floats
