@@ -15,7 +15,7 @@ import numpy as np
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.targets import exchange_of
-from moeprof.hlo.groups import Groups
+from moeprof.hlo.instruction import Groups
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import Trace
 

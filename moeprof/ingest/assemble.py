@@ -35,8 +35,8 @@ from moeprof.ingest.program_frames import buffers_frame, hlo_frame, modules_fram
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing, of_recorded_steps
+from moeprof.ingest.trust import judge
 from moeprof.ingest.trust.evidence import Evidence, HostLosses
-from moeprof.ingest.trust.judge import judge
 from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 from moeprof.tell import Tell, unheard

@@ -15,12 +15,12 @@ from math import isfinite
 from moeprof.errors import ReplayError
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
-from moeprof.replay.calls import custom_call
 from moeprof.replay.terms import (
     COMPARE,
     LEVELS,
     SAME,
     array_of,
+    custom_call,
     gather_dims,
     gather_numbers,
     index_flags,

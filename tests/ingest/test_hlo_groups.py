@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from builders.protobuf import message, packed
 
-from moeprof.hlo.groups import groups_text
+from moeprof.hlo.instruction import groups_text
 from moeprof.ingest.hlo.replica_groups import (
     GROUPS,
     MeshAxis,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes
-from moeprof.hlo.groups import Groups
-from moeprof.hlo.instruction import Frame, Frames
+from moeprof.hlo.instruction import Frame, Frames, Groups
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo import attributes
 from moeprof.ingest.hlo.attributes import AttributeReader, read_shape

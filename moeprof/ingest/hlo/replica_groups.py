@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.hlo.groups import MOST_DEVICES, Groups, iota, iota_groups, product, rows
+from moeprof.hlo.instruction import MOST_DEVICES, Groups, iota, iota_groups, product, rows
 from moeprof.ingest.xspace.wire import Message, Stretch, read_message, whole_numbers
 
 # Fields of HloInstructionProto that say it, and of the messages in them.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from moeprof.hlo.groups import parse_groups
+from moeprof.hlo.instruction import parse_groups
 from moeprof.ingest.joining.common_clock import LEAST_PAIRS, with_causal_stamps
 from moeprof.ingest.planes.record import DeviceClock, DeviceClocks, Host, Record, is_made_up
 from moeprof.ingest.xspace.space import Int64s

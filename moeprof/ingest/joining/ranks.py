@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pandas as pd
 
-from moeprof.hlo.groups import parse_groups
+from moeprof.hlo.instruction import parse_groups
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.processes import (
     FILE_NAMES,

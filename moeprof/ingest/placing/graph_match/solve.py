@@ -1,4 +1,4 @@
-"""Question: which slot does each kernel of one launch run, by order and cost, and how sure is it?"""
+"""Question: which slot does each kernel of one launch run, by order and cost, and how surely?"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.hlo.groups import NOT_READ, groups_text, parse_groups
+from moeprof.hlo.instruction import NOT_READ, groups_text, parse_groups
 
 devices = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=5).map(tuple)
 
