@@ -1,9 +1,9 @@
 """Question: how do stamps of two clocks come onto one axis? By a fit, a stated start, causality.
 
-The difference of two clocks at the same moments is a line in time with noise that now and then is
-far off (a collective whose ends were late on one side). A median and the Theil-Sen slope (Theil
-1950, Sen 1968; here over pairs half the sample apart) are not moved by a few such moments; a least
-squares line through the inliers then uses all good ones.
+A fit: the difference of two clocks at the same moments is a line in time with noise that now and
+then is far off (a collective whose ends were late on one side). A median and the Theil-Sen slope
+(Theil 1950, Sen 1968; here over pairs half the sample apart) are not moved by a few such moments; a
+least squares line through the inliers then uses all good ones.
 """
 
 from __future__ import annotations

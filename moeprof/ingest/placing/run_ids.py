@@ -1,4 +1,4 @@
-"""Question: which executions are one, on several devices or by their launches, without a told id?
+"""Question: which executions are one, where no id tells it: on several devices, or by launches?
 
 The place of an execution on its own device says that only if every device was recorded from the
 same execution on. Capture may begin late on one of them, or lose some; then executions that overlap
