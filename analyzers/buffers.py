@@ -19,8 +19,8 @@ from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.load.recorded import missing_rows, recorded
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of
+from moeprof.tables.compiled_memory import HOST
 from moeprof.tables.intervals import cover
-from moeprof.tables.memory_space import HOST
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
 

@@ -42,7 +42,7 @@ def once(file: Path) -> dict[str, int]:
 
     from moeprof.analyzers import laws
     from moeprof.cli.findings import read_document
-    from moeprof.ingest.trust import judge
+    from moeprof.ingest import trust
     from moeprof.reports.run.document import to_json
 
     spent: dict[str, int] = defaultdict(int)
@@ -62,7 +62,7 @@ def once(file: Path) -> dict[str, int]:
         module = importlib.import_module(f"moeprof.ingest.{place}")
         for name in names:
             setattr(module, name, timed("reading", name, getattr(module, name)))
-    for registry, kind, of in ((judge, "input", "CHECKS"), (laws, "answer", "LAWS")):
+    for registry, kind, of in ((trust, "input", "CHECKS"), (laws, "answer", "LAWS")):
         wrapped = tuple(timed(kind, law.__name__, law) for law in getattr(registry, of))
         setattr(registry, of, wrapped)
     to_json(read_document(file, (), None, (), "", is_drawn=True))

@@ -128,8 +128,8 @@ def compile_step(arguments: list[str], devices: int, target: str) -> Any:
 def largest_at_peak(dump: Path, most: int = 40) -> list[dict[str, Any]]:
     """The largest buffers alive when the arena is fullest, from the compiler's dump."""
     from moeprof.ingest.hlo.buffer_assignment import parse_buffers
-    from moeprof.ingest.hlo.messages import read_message
     from moeprof.ingest.hlo.module import parse_module
+    from moeprof.ingest.xspace.wire import read_message
 
     (path,) = dump.glob("*gpu_after_optimizations.hlo.pb")
     data = path.read_bytes()

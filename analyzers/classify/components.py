@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import op_name_parts
 
 MEANINGS = {
     "router": "gate scores, top-k, routing weights and masks",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from moeprof.analyzers.classify.components import MOE
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import op_name_parts
 
 MOE_CONTEXT = "moe"
 """Not a component: the name says "MoE layer", the part must be found otherwise."""

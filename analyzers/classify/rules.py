@@ -20,8 +20,7 @@ from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.told import best_frames, best_name, source_of
 from moeprof.errors import SpecError
 from moeprof.hlo.program import Frame, Op, Program
-from moeprof.tables.name_rule import NameRule, NameRules
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import NameRule, NameRules, op_name_parts
 
 NAMEABLE = tuple(n for n in MEANINGS if n not in ("loop_gaps", "other", "unattributed"))
 """Components that a rule may give: those that say which part of the step an op is."""

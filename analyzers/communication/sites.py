@@ -17,7 +17,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.op_kinds import exchange_of
-from moeprof.hlo.groups import Groups
+from moeprof.hlo.instruction import Groups
 from moeprof.hlo.program import Op, Program
 from moeprof.tables.trace import Trace
 

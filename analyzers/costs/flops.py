@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_dot_call, is_grouped_gemm
-from moeprof.hlo.attributes import DotDims
-from moeprof.hlo.library_config import dot_dims
+from moeprof.hlo.attributes import DotDims, dot_dims
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import BITS, Shape, arrays_of
 from moeprof.vocabulary import kind_of_target

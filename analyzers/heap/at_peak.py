@@ -22,7 +22,7 @@ from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.heap.contents import Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
 from moeprof.hlo.program import Op
-from moeprof.tables.memory_space import on_device
+from moeprof.tables.compiled_memory import on_device
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, once
 

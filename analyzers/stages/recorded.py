@@ -18,7 +18,7 @@ from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.communication.calls import calls_of, ranks_in
 from moeprof.analyzers.communication.sites import Site
 from moeprof.analyzers.window import window
-from moeprof.hlo.groups import parse_groups
+from moeprof.hlo.instruction import parse_groups
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.trace import Trace
 

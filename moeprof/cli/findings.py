@@ -60,7 +60,7 @@ def read_both(
             from moeprof.analyzers import analyze
             from moeprof.errors import NoProfileError
             from moeprof.ingest import open_run
-            from moeprof.ingest.unrecorded import is_unrecorded, unrecorded
+            from moeprof.ingest.run import is_unrecorded, unrecorded
             from moeprof.reports.run.document import build
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware, with_names

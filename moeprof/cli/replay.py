@@ -15,9 +15,8 @@ from moeprof.cli.progress import working
 from moeprof.cli.selection import selects
 
 if TYPE_CHECKING:
-    from moeprof.replay.result import Replayed
     from moeprof.replay.script import Script
-    from moeprof.replay.target import Target
+    from moeprof.replay.target import Replayed, Target
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
 
@@ -97,7 +96,7 @@ def _script(trace: Trace, target: Target) -> Script:
 
 
 def _result(script: Script, target: Target, output: Path | None) -> Replayed | str:
-    from moeprof.replay.result import replayed
+    from moeprof.replay.target import replayed
 
     if target.platform != "gpu" or script.input_bytes <= _MOST_ELSEWHERE:
         if output is not None:

@@ -73,9 +73,8 @@ def command(
 
         moeprof view runs/train-2026-12-01T10-22-07
     """
-    from moeprof.viewer.perfetto_ui import installed_pages
     from moeprof.viewer.server import ViewServer
-    from moeprof.viewer.table import table_of
+    from moeprof.viewer.table import installed_pages, table_of
 
     browse = webbrowser.open if not no_browser and _has_screen() else None
     wanted = Wanted(run, session, hosts, hardware, names)

@@ -7,12 +7,13 @@ which says what else it takes to run it again. Both are written and read here al
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from moeprof.hlo.shape import Shape
 
@@ -255,3 +256,34 @@ def _gather(texts: Mapping[str, str]) -> GatherDims:
 def _scatter(texts: Mapping[str, str]) -> ScatterDims:
     lists = {n: _numbers(texts, n) for n in ScatterDims._fields if n != "index_vector"}
     return ScatterDims(**lists, index_vector=_number(texts, "index_vector", 0))
+
+
+# What the configuration of a library's call says: the JSON that XLA hands to its backend.
+#
+# Messages are those of xla/service/gpu/backend_configs.proto.
+
+_SIDES = DotDims._fields[:4]
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def gemm_config(config: str) -> Mapping[str, Any] | None:
+    """GemmBackendConfig of a product; None where it is another one, or cut."""
+    try:
+        found = json.loads(config)
+        inner = found.get("gemm_backend_config", found)
+        return inner if "dot_dimension_numbers" in inner else None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def dot_dims(config: str) -> DotDims | None:
+    """Dimensions of the operands of a product; None where it has none."""
+    product = gemm_config(config)
+    if product is None:
+        return None
+    try:
+        numbers = product["dot_dimension_numbers"]
+        return DotDims(*(tuple(map(int, numbers.get(f"{s}_dimensions", ()))) for s in _SIDES))
+    except (ValueError, TypeError, AttributeError):
+        return None

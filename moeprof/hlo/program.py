@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.hlo.calls import without_call_circles
-from moeprof.hlo.frames import Frame as Frame
-from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Frame as Frame
+from moeprof.hlo.instruction import Instruction, instructions_of
 from moeprof.hlo.shape import UNKNOWN_SIZE, arrays_of
-from moeprof.hlo.table import instructions_of
 
 # Opcodes that show the same numbers in another place, layout or type.
 VIEWS = frozenset(

@@ -46,7 +46,7 @@ class Shape:
 
     ``dynamic`` has the places in ``dims`` of dynamic dimensions. ``layout`` names the dimensions
     from the one whose neighbours lie side by side outwards; empty where they lie row by row.
-    ``space`` is the memory space, 5 that of the host (`tables.memory_space`). ``width`` is how
+    ``space`` is the memory space, 5 that of the host (`tables.compiled_memory`). ``width`` is how
     many bits an element takes where the layout gives it others than its type has; else 0.
     ``unread`` is the text of what is no shape that is known, else None.
     """

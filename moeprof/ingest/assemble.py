@@ -1,16 +1,20 @@
-"""Question: how do the records of all processes become the tables of one `Trace`?"""
+"""Question: how do the records of all processes, worked on side by side, become one `Trace`?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeVar
 
 import pandas as pd
 
 from moeprof.hlo.program import Programs
-from moeprof.ingest.frames.of_host_side import HostSides
-from moeprof.ingest.frames.of_hosts import (
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.host_frames import (
+    HostSides,
     dropped_frame,
     events_frame,
     executions_frame,
@@ -18,26 +22,24 @@ from moeprof.ingest.frames.of_hosts import (
     rendezvous_frame,
     steps_frame,
 )
-from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_frame
-from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.joining.clocks import align
-from moeprof.ingest.joining.common_start import recorded_window
+from moeprof.ingest.joining.common_clock import recorded_window
 from moeprof.ingest.joining.device_clocks import with_one_device_clock
-from moeprof.ingest.joining.program_ids import joined_ids
+from moeprof.ingest.joining.numbering import joined_ids, with_common_numbers
 from moeprof.ingest.joining.ranks import ranked
-from moeprof.ingest.joining.side_by_side import side_by_side
-from moeprof.ingest.joining.step_numbers import with_common_numbers
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
+from moeprof.ingest.placing.lost_launches import compares_devices
 from moeprof.ingest.placing.self_time import bodies
-from moeprof.ingest.placing.silent_devices import compares_devices
+from moeprof.ingest.planes.record import Host
+from moeprof.ingest.program_frames import buffers_frame, hlo_frame, modules_frame
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
-from moeprof.ingest.sources.processes import Processes
-from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing, of_recorded_steps
+from moeprof.ingest.trust import judge
 from moeprof.ingest.trust.evidence import Evidence, HostLosses
-from moeprof.ingest.trust.judge import judge
+from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
+from moeprof.tell import Tell, unheard
 
 
 @dataclass(frozen=True)
@@ -213,3 +215,33 @@ def _meta(
         of_other_runs=source.beside.left_out,
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )
+
+
+# How are the files of several hosts worked on at once?
+#
+# By threads: numpy, pandas and the native reader let go of the interpreter in their long loops.
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], tell: Tell = unheard
+) -> list[Result]:
+    """Results in the order of the items; the first item that fails, in that order, raises.
+
+    ``tell`` hears of every item that is done.
+    """
+    numbers = count(1)
+
+    def told(item: Item) -> Result:
+        result = work(item)
+        tell(next(numbers), len(items))
+        return result
+
+    tell(0, len(items))
+    threads = min(thread_count(), len(items))
+    if threads < 2:
+        return [told(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(told, items))

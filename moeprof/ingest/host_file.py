@@ -11,19 +11,17 @@ from pathlib import Path
 from moeprof.errors import TraceError
 from moeprof.ingest.chrome_json import JSON_SUFFIXES, read_json_trace
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
-from moeprof.ingest.host import Host
+from moeprof.ingest.joining.common_clock import with_causal_stamps
 from moeprof.ingest.joining.named_programs import join_by_name
-from moeprof.ingest.planes.causality import with_causal_stamps
 from moeprof.ingest.planes.cpu_plane import read_cpu_work
-from moeprof.ingest.planes.device_ids import device_ids
 from moeprof.ingest.planes.device_planes import (
     IMPOSSIBLE_DEVICE,
+    device_ids,
     gpu_ordinal,
     has_impossible_ordinal,
     tpu_ordinal,
 )
-from moeprof.ingest.planes.gpu_plane import read_gpu_work
-from moeprof.ingest.planes.host_calls import host_calls
+from moeprof.ingest.planes.gpu_plane import host_calls, read_gpu_work
 from moeprof.ingest.planes.host_plane import (
     HOST_PLANE,
     NO_RUN_IDS,
@@ -33,13 +31,12 @@ from moeprof.ingest.planes.host_plane import (
     read_host_events,
     read_host_facts,
 )
-from moeprof.ingest.planes.record import A_DATE_NS, Labels, Record
+from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Record
 from moeprof.ingest.planes.tpu_plane import read_tpu_work
-from moeprof.ingest.sources.profile_window import ENVIRONMENT_PLANE, STARTED, STOPPED
 from moeprof.ingest.sources.run_record import Counting
-from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.sources.sessions import ENVIRONMENT_PLANE, STARTED, STOPPED, host_name
 from moeprof.ingest.trust.evidence import TIMED
-from moeprof.ingest.trust.merged import merged
+from moeprof.ingest.trust.whole_input import merged
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
 from moeprof.specs.hardware import amd_device

@@ -1,35 +1,40 @@
-"""Question: what did this run record? A path in, a `Trace` out."""
+"""Question: what did this run record? A path in, a `Trace` out, even of a run without a profile."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moeprof.errors import NoProfileError, TraceError
-from moeprof.ingest.assemble import Source, assemble
-from moeprof.ingest.host import Host
+from moeprof.errors import NoProfileError, SelectionError, TraceError
+from moeprof.ingest.assemble import Source, assemble, side_by_side
 from moeprof.ingest.host_file import read_file
-from moeprof.ingest.joining.common_start import on_one_start
-from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.joining.common_clock import on_one_start
+from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.beside import Beside, Dated, beside
-from moeprof.ingest.sources.locate import locate
+from moeprof.ingest.sources.locate import hosts_named, locate
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import routing_notes, routing_of_run
 from moeprof.ingest.sources.run_record import (
+    Ending,
     counting_of,
+    described_exit,
+    described_seconds,
+    endings_of,
     jax_version_of,
     meta_damage,
     read_meta,
+    told,
 )
 from moeprof.ingest.sources.sessions import host_name
-from moeprof.ingest.sources.stored import open_stored
 from moeprof.ingest.sources.window_record import read_window
+from moeprof.ingest.trust.evidence import TIMED
 from moeprof.ingest.trust.surroundings import laws_of_window
-from moeprof.ingest.unrecorded import is_unrecorded, told_of
-from moeprof.tables.store import holds_tables
-from moeprof.tables.trace import Trace
+from moeprof.tables.law import Law
+from moeprof.tables.store import holds_tables, read_tables
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
 
@@ -50,7 +55,7 @@ def open_run(
     Raises:
         SelectionError: there is no such session or host.
         NoProfileError: there is no profile at `path`; of a run that ended before one was written
-            `moeprof.ingest.unrecorded` knows more.
+            `moeprof.ingest.run` knows more.
         TraceError: there are several runs, or nothing in it can be read.
     """
     if holds_tables(Path(path)):
@@ -145,3 +150,122 @@ def _with_record(hosts: list[Host], file: Path, around: Beside) -> list[Host]:
     if window is not None:
         hosts[0].record.checks.extend(laws_of_window(window))
     return hosts
+
+
+# How is a folder of tables opened in the place of the profile that it came from?
+
+
+def open_stored(folder: Path, session: str | None, hosts: Sequence[str]) -> Trace:
+    """The trace in a folder that `moeprof.tables.store.write_tables` made.
+
+    Figures over all of its hosts are in the tables, so they are not to be had for some of them.
+
+    Raises:
+        SelectionError: a session is asked for, a host that is not in it, or not all of its hosts.
+        TraceError: the folder is not whole or of another version.
+    """
+    trace = read_tables(folder)
+    if session is not None:
+        raise SelectionError(
+            f"{folder}: no session is named '{session}'; tables hold a single session"
+        )
+    known = trace.meta.hosts
+    if len(hosts_named(folder, known, hosts)) < len(known):
+        raise SelectionError(
+            f"{folder}: expected all hosts of these tables or none to be named, found "
+            f"{', '.join(hosts)} of {', '.join(known)}; choose hosts of the profile itself"
+        )
+    return trace
+
+
+# What is known of a run that left no profile, as a `Trace` in which nothing was recorded.
+#
+# A run that died, or ran out of memory, before its window was written still has the record of
+# `moeprof capture`, or the out-of-memory message alone. A law that failed withholds every figure.
+
+OOM_TEXT = "oom.txt"
+_LAW = "profile"
+"""The law that fails where nothing was recorded."""
+_EVERY_FIGURE = (*TIMED, "receive_buffers", "memory", "expert_load")
+
+
+def is_unrecorded(path: Path) -> bool:
+    """Whether something is known of a run at `path`, beside its profile.
+
+    Raises:
+        TraceError: there is a ``meta.json`` that cannot be read.
+    """
+    return path.is_dir() and (read_meta(path) is not None or (path / OOM_TEXT).is_file())
+
+
+def unrecorded(path: Path) -> Trace:
+    """The trace of a run for which `is_unrecorded` holds, and which has no profile.
+
+    Raises:
+        TraceError: there is a ``meta.json`` that cannot be read.
+    """
+    meta = read_meta(path) or {}
+    endings = endings_of(meta)
+    rows = [row for row in _list(meta.get("processes")) if isinstance(row, dict)]
+    devices = [d for row in rows for d in _list(row.get("devices")) if isinstance(d, dict)]
+    platforms = [str(d["platform"]) for d in devices if d.get("platform")]
+    empty = {name: schema.frame() for name, schema in FRAMES.items()}
+    return Trace(
+        meta=TraceMeta(
+            path=str(path),
+            platform=platforms[0] if platforms else "unknown",
+            hosts=tuple(dict.fromkeys(ending.host for ending in endings if ending.host)),
+            devices=len(devices),
+            jax_version=jax_version_of(meta),
+            events=0,
+            run_folder=str(path),
+        ),
+        trust=(_law(meta, endings),),
+        **empty,
+    )
+
+
+def told_of(path: Path) -> str:
+    """What is known of the run at `path`, in one line, with the command that leads on."""
+    meta = read_meta(path) or {}
+    return _detail(path, meta, endings_of(meta))
+
+
+def _law(meta: Mapping[str, object], endings: tuple[Ending, ...]) -> Law:
+    expected = meta.get("expected_processes")
+    processes = expected if isinstance(expected, int) else max(len(endings), 1)
+    whose = f"any of {processes} processes" if processes > 1 else "the run"
+    return Law(
+        _LAW,
+        "fail",
+        f"no profile of {whose} was recorded, so no figure can be known",
+        _EVERY_FIGURE,
+        expected=processes,
+        found=0,
+        unit="profiles",
+    )
+
+
+def _detail(path: Path, meta: Mapping[str, object], endings: tuple[Ending, ...]) -> str:
+    has_message = (path / OOM_TEXT).is_file()
+    said = [text for text in told(endings) if not (has_message and "explain-oom" in text)]
+    parts = [*said]
+    code = meta.get("exit_code")
+    if not endings and isinstance(code, int) and code:
+        parts.append(f"the command ended with {described_exit(code)}")
+    expected = meta.get("expected_processes")
+    if isinstance(expected, int) and len(endings) < expected:
+        parts.append(f"{len(endings)} of {expected} processes left a record")
+    seconds = meta.get("duration_s")
+    if isinstance(seconds, int | float):
+        command = meta.get("command")
+        name = f"`{command}`" if isinstance(command, str) else "the command"
+        parts.append(f"{name} ran {described_seconds(seconds)}")
+    if has_message:
+        ask = shlex.join(["moeprof", "memory", "explain-oom", str(path)])
+        parts.append(f"{OOM_TEXT} has an out-of-memory message: `{ask}` explains it")
+    return "; ".join(parts) or "it says nothing of how it ended"
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

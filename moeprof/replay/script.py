@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from moeprof.errors import ReplayError
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import BITS, Shape
-from moeprof.replay.exchanges import EXCHANGES, exchange, group_size
-from moeprof.replay.shapes import array_of, jnp_type
 from moeprof.replay.target import Target
+from moeprof.replay.terms import EXCHANGES, array_of, exchange, group_size, jnp_type
 from moeprof.replay.translate import Translation, identifier, inverse
 
 _WHOLE_BELOW = 128

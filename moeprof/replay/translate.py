@@ -15,19 +15,22 @@ from math import isfinite
 from moeprof.errors import ReplayError
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
-from moeprof.replay.elementwise import COMPARE, SAME
-from moeprof.replay.indexing import (
+from moeprof.replay.terms import (
+    COMPARE,
+    LEVELS,
+    SAME,
+    array_of,
+    custom_call,
     gather_dims,
     gather_numbers,
     index_flags,
+    jnp_type,
+    precision,
+    refused,
     scatter_dims,
     scatter_numbers,
     update_sizes,
 )
-from moeprof.replay.library_calls import custom_call
-from moeprof.replay.precision import LEVELS, precision
-from moeprof.replay.refusal import refused
-from moeprof.replay.shapes import array_of, jnp_type
 
 _PASSES_ON = frozenset(
     {"bitcast", "reshape", "convert", "copy", "broadcast", "slice", "transpose", "concatenate"}

@@ -1,4 +1,4 @@
-"""Question: what does a compiled program say of the memory it needs, and does it say so at all?
+"""Question: what memory does a compiled program say it needs, if it says so, and which memory?
 
 Some backends answer with zeros everywhere, some lack the attribute (jax.stages.Compiled.
 memory_analysis). A program without any argument, result and temporary does nothing, so zeros mean
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOT_REPORTED = "not reported by this backend"
 _ENDING = "_size_in_bytes"
@@ -73,3 +77,18 @@ def _sizes(stats: object) -> dict[str, int]:
         for name, value in told.items()
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0
     }
+
+
+# Which memory a buffer of a compiled program lies in: the device's own, or the host's.
+#
+# XLA numbers memory spaces in a layout, ``f32[8]{0:S(5)}``, and colors an allocation by that
+# number (xla/layout.h). 5 is the host's memory on every backend. All other numbers are parts of
+# the device: on GPUs 1 is memory that collectives share, which is taken from the same pool. XLA's
+# CompiledMemoryStats tells device and host apart in the same way.
+
+HOST = 5
+
+
+def on_device(buffers: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `BUFFERS` that lie in the device's memory."""
+    return buffers[buffers["color"].ne(HOST)]

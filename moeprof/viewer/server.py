@@ -1,4 +1,4 @@
-"""Question: how does a browser of this machine read what is served, and nobody else?
+"""Question: how does a browser of this machine read which files, and nobody else?
 
 Other users and pages can reach a port of this machine too. So a path begins with a token that only
 the printed addresses have; a request that came by another name (a page whose own name was pointed
@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import errno
 import hmac
+import os
 import secrets
+import stat
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socketserver import TCPServer
 from typing import Any, BinaryIO
 
 from moeprof.errors import ViewError
-from moeprof.viewer.served import Served, Table, open_file
 
 LOOPBACK = "127.0.0.1"
 _NAMES = (LOOPBACK, "localhost")
@@ -201,3 +205,53 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are no news."""
+
+
+# Which files may a browser read, under which paths and with which rights?
+#
+# A server is given a table and reads nothing else: a path is looked up as it was sent, undecoded,
+# so no spelling of ``..`` can name a file that is not in the table.
+
+# A page may load nothing from elsewhere, be framed by none, and send no form.
+_CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+REPORT_RIGHTS = (
+    f"{_CLOSED}; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""What a report needs: all of it is in the page."""
+PAGE_RIGHTS = f"{_CLOSED}; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
+"""What a page of ours needs that fetches the trace."""
+DATA_RIGHTS = f"{_CLOSED}; sandbox"
+"""What is no page needs nothing."""
+
+HTML, SCRIPT, STYLE = "text/html; charset=utf-8", "text/javascript", "text/css"
+BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Served:
+    """Something that can be read: `body` is the bytes themselves or the file that holds them."""
+
+    body: bytes | Path
+    content_type: str
+    rights: str = DATA_RIGHTS
+
+
+Table = Mapping[str, Served]
+"""What is served, by its path after the token: ``report.html``, ``perfetto/index.html``."""
+
+
+def open_file(path: Path) -> tuple[BinaryIO, int]:
+    """A regular file and its size in bytes.
+
+    Raises:
+        OSError: it is not there, or is a link or something else than a file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(path)
+        return os.fdopen(descriptor, "rb"), found.st_size
+    except BaseException:
+        os.close(descriptor)
+        raise

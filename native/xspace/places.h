@@ -8,7 +8,7 @@
 
 namespace moeprof::xspace {
 
-constexpr size_t kMostListed = 64;  // as MOST_LISTED in moeprof/ingest/xspace/damage.py
+constexpr size_t kMostListed = 64;  // as MOST_LISTED in moeprof/ingest/xspace/space.py
 
 struct Places {
   int64_t count = 0;

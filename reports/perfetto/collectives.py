@@ -18,8 +18,7 @@ from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks
 from moeprof.reports.perfetto.work import Devices
 from moeprof.tables.clock import comparable_stamps
-from moeprof.tables.intervals import Int64s
-from moeprof.tables.lanes import lanes_apart
+from moeprof.tables.intervals import Int64s, lanes_apart
 from moeprof.tables.trace import Trace
 
 TRACK = "Collectives"

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from moeprof.tables.intervals import Int64s
-from moeprof.tables.lanes import lanes
+from moeprof.tables.intervals import Int64s, lanes
 
 NONE = -1
 _FIRST_PROCESS = 1  # a pid of 0 is the swapper's

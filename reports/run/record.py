@@ -10,9 +10,8 @@ from pathlib import Path
 from moeprof.answers.document import OutOfMemory, RunRecord
 from moeprof.answers.names import encodable
 from moeprof.errors import TraceError
-from moeprof.ingest.sources.ended import endings_of
-from moeprof.ingest.sources.run_record import read_meta
-from moeprof.ingest.unrecorded import OOM_TEXT
+from moeprof.ingest.run import OOM_TEXT
+from moeprof.ingest.sources.run_record import endings_of, read_meta
 
 
 def is_run_folder(path: Path) -> bool:

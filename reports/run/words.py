@@ -19,7 +19,7 @@ from moeprof.answers.document import (
 )
 from moeprof.answers.names import printable
 from moeprof.answers.story import basis, label, parts, step_time
-from moeprof.ingest.sources.ended import Ending, described_exit, described_seconds, told
+from moeprof.ingest.sources.run_record import Ending, described_exit, described_seconds, told
 from moeprof.reports.parts.phrases import command_line, withheld_by
 from moeprof.units import format_bytes, format_percent
 

@@ -6,7 +6,7 @@ from builders.work import MODULE, hlo, kernel, traced
 from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import groups_of, sites_of
 from moeprof.analyzers.questions.collectives import collectives
-from moeprof.hlo.groups import parse_groups
+from moeprof.hlo.instruction import parse_groups
 from moeprof.tables.trace import DEVICES, MODULES
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"

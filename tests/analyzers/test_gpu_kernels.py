@@ -19,9 +19,9 @@ from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.analyzers.questions.roofline import roofline
 from moeprof.analyzers.questions.stragglers import stragglers
 from moeprof.analyzers.questions.timeline import timeline
+from moeprof.hlo.instruction import instructions_of
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of
-from moeprof.hlo.table import instructions_of
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 US = 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.hlo.instruction import instructions_of
 from moeprof.hlo.program import Program
-from moeprof.hlo.table import instructions_of
 from moeprof.tables.trace import HLO_OPS
 
 _NONE = {"int64": -1, "bool": False, "text": "", "label": ""}

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from builders.work import Row, hlo
 
+from moeprof.hlo.instruction import instructions_of
 from moeprof.hlo.program import Program
-from moeprof.hlo.table import instructions_of
 from moeprof.tables import trace as tables
 
 _EMPTY = {"int64": -1, "float64": 0.0, "bool": False, "text": "", "label": ""}

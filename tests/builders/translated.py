@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from moeprof.hlo.program import Program, programs_in
-from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import parse_program
+from moeprof.ingest.program_frames import hlo_frame
 from moeprof.replay.translate import Translation
 
 

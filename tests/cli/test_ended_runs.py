@@ -11,7 +11,7 @@ from builders.ended import GIB, write_message, write_record
 
 from moeprof.analyzers.registry import all_names
 from moeprof.cli import main as command_line
-from moeprof.ingest.unrecorded import unrecorded
+from moeprof.ingest.run import unrecorded
 
 PROFILE = Path(__file__).parents[1] / "data" / "gpu" / "dense-cf1.25"
 

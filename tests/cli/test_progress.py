@@ -12,7 +12,7 @@ import pytest
 from builders.sessions import two_hosts
 
 from moeprof.cli import progress
-from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.assemble import side_by_side
 
 # A command whose work says where it is, then waits until the line was drawn (ten seconds at most).
 SCRIPT = """
@@ -114,7 +114,7 @@ def test_work_of_one_piece_is_not_counted():
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_every_file_that_is_read_is_told(monkeypatch, threads):
-    monkeypatch.setattr("moeprof.ingest.joining.side_by_side.thread_count", lambda: threads)
+    monkeypatch.setattr("moeprof.ingest.assemble.thread_count", lambda: threads)
     heard: list[tuple[int, int]] = []
     found = side_by_side(str, range(5), lambda done, of: heard.append((done, of)))
     assert found == ["0", "1", "2", "3", "4"]

@@ -6,7 +6,7 @@ import json
 
 import hlo_oracle
 
-from moeprof.hlo.frames import frames_text
+from moeprof.hlo.instruction import frames_text
 from moeprof.ingest.hlo.programs import parse_program
 
 

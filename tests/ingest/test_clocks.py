@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeprof.analyzers import analyze
 from moeprof.errors import TableError
 from moeprof.ingest import open_run
-from moeprof.ingest.joining.clock_fit import fit_clock
+from moeprof.ingest.joining.common_clock import fit_clock
 from moeprof.tables.clock import comparable_stamps, is_comparable, to_common
 from moeprof.tables.trace import HostClock, TraceMeta
 

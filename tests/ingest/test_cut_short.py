@@ -7,7 +7,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import event, host, line, metadata, thunk, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.step import Execution
 from moeprof.ingest.placing.steps import cut_steps
 from moeprof.ingest.planes.record import Launch, Marker
 

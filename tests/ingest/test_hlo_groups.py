@@ -2,16 +2,18 @@ import numpy as np
 import pytest
 from builders.protobuf import message, packed
 
-from moeprof.hlo.groups import groups_text
-from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
-from moeprof.ingest.hlo.messages import read_message
+from moeprof.hlo.instruction import groups_text
 from moeprof.ingest.hlo.replica_groups import (
     GROUPS,
+    MeshAxis,
+    SubAxis,
     collective_groups,
     iota_groups,
+    mesh_groups,
     parse_device_list,
     parse_mesh_axes,
 )
+from moeprof.ingest.xspace.wire import read_message
 
 
 def groups_of(instruction: bytes):

@@ -9,10 +9,9 @@ from builders.xspace import metadata, xspace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.ingest.frames.of_programs import buffers_frame, hlo_frame, modules_frame
-from moeprof.ingest.hlo import head as hlo_head
 from moeprof.ingest.hlo import programs
 from moeprof.ingest.hlo.programs import METADATA_PLANE, Program, parse_program, read_programs
+from moeprof.ingest.program_frames import buffers_frame, hlo_frame, modules_frame
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.wire import WireError
 from moeprof.tables.trace import BUFFERS, EVENTS, EXECUTIONS, HLO_OPS, MODULES
@@ -60,7 +59,7 @@ def test_instructions_are_counted_without_reading_them(monkeypatch):
     monkeypatch.setattr(programs, "parse_module", None)
     head = read([], p7=PROGRAM)[7].head
     assert (head.instructions, head.partitions, head.replicas) == (12, 4, 1)
-    assert head.aliases == (hlo_head.Alias((0,), 0, (), "may"),)
+    assert head.aliases == (programs.Alias((0,), 0, (), "may"),)
 
 
 def test_a_program_is_read_once(monkeypatch):
@@ -182,5 +181,5 @@ def test_a_number_where_a_message_should_be_is_passed_over(number):
 def test_a_head_keeps_the_shapes_of_parameters_and_result_to_be_compared():
     shapes = message((1, message((2, 11), (3, 8))), (2, message((2, 11), (3, 8))))  # f32[8], f32[8]
     data = message((1, "jit_step"), (4, shapes))
-    assert hlo_head.parse_head(data, 0, len(data)).shapes == shapes
-    assert hlo_head.parse_head(data, 0, 10).shapes == b""  # the name alone
+    assert programs.parse_head(data, 0, len(data)).shapes == shapes
+    assert programs.parse_head(data, 0, 10).shapes == b""  # the name alone

@@ -7,7 +7,7 @@ from builders.xspace import Plane, event, host, line, xspace
 
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
-from moeprof.ingest.planes.host_kinds import kind_of
+from moeprof.ingest.planes.host_side import kind_of
 from moeprof.tables.store import read_tables, write_tables
 
 

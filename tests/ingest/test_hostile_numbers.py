@@ -7,8 +7,8 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE, gpu_ordinal, tpu_ordinal
+from moeprof.ingest.xspace.space import number_in
 from moeprof.tables.trace import Trace
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))

@@ -8,8 +8,7 @@ from builders.sessions import profile, two_hosts, write
 
 from moeprof.errors import SelectionError, TraceError
 from moeprof.ingest.sources.locate import locate
-from moeprof.ingest.xspace.open_space import open_space
-from moeprof.ingest.xspace.packed import read_bytes
+from moeprof.ingest.xspace.open_space import open_space, read_bytes
 
 
 def read(path, session=None, hosts=()) -> list[str]:

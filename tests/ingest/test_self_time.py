@@ -3,9 +3,9 @@ from builders.hlo import computation, hlo_proto, op
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import parse_program
 from moeprof.ingest.placing.self_time import bodies, nested_self_times_ns, self_times_ns
+from moeprof.ingest.program_frames import hlo_frame
 
 OPS = hlo_frame(
     {

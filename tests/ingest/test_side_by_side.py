@@ -8,7 +8,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import host, line, metadata, thunk, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.joining.side_by_side import side_by_side
+from moeprof.ingest.assemble import side_by_side
 from moeprof.tables.trace import FRAMES
 
 NAMES = ("add", "mul", "sub")

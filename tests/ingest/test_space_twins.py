@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from space_strategies import ASKED, BROKEN, damaged, spaces
 from space_views import columns_view, space_view
 
-from moeprof.ingest.xspace.damage import MOST_LISTED
 from moeprof.ingest.xspace.native_space import NativeSpace
 from moeprof.ingest.xspace.python_space import open_python_space
+from moeprof.ingest.xspace.space import MOST_LISTED
 
 
 def assert_twins_agree(data: bytes, asked: tuple[str, ...] = ASKED) -> None:

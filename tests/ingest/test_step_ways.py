@@ -10,7 +10,7 @@ from builders.mutated import ANNOTATIONS, FLOWS, LAUNCHES, RUN_IDS, without
 from builders.xspace import Event, Plane, Ref, event, host, line, metadata, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.placing.step_ways import Found, step_ways
+from moeprof.ingest.placing.step import Found, step_ways
 from moeprof.ingest.planes.record import Marker
 from moeprof.ingest.sources.run_record import Counting
 

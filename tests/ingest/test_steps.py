@@ -1,4 +1,4 @@
-from moeprof.ingest.placing.execution import Execution
+from moeprof.ingest.placing.step import Execution
 from moeprof.ingest.placing.steps import cut_steps
 from moeprof.ingest.planes.record import Launch, Marker
 

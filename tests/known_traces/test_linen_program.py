@@ -13,8 +13,8 @@ from builders.protobuf import message
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.values import CARRIERS
 from moeprof.hlo.program import programs_in
-from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import parse_program
+from moeprof.ingest.program_frames import hlo_frame
 
 hlo = pytest.importorskip("jaxlib._hlo")
 NAME = "maxtext_moe_bf16_pp2_ep8_gfx950.after_optimizations.txt.gz"

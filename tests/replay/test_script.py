@@ -13,10 +13,9 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.errors import ReplayError, SelectionError
 from moeprof.hlo.shape import parse_shape
-from moeprof.replay.result import replayed
 from moeprof.replay.script import script_of
-from moeprof.replay.shapes import array_of, jnp_type
-from moeprof.replay.target import Target, target_of
+from moeprof.replay.target import Target, replayed, target_of
+from moeprof.replay.terms import array_of, jnp_type
 
 
 def target(op, **more):

@@ -1,6 +1,6 @@
 import pytest
 
-from moeprof.tables.op_names import op_name_parts
+from moeprof.tables.name_rule import op_name_parts
 
 
 @pytest.mark.parametrize("name", ["", "jit(f)/moe/mul", "params['w:1']", "jit(f)/(only)/x", "(a)"])

@@ -14,7 +14,7 @@ from builders.trace import trace_of
 from builders.xspace import thunk
 
 from moeprof.errors import TraceError
-from moeprof.tables import parquet, store
+from moeprof.tables import store
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.store import holds_tables, read_tables, write_tables
@@ -120,10 +120,11 @@ def test_what_was_written_is_told_with_rows_and_bytes(tmp_path):
 def test_frames_are_read_when_they_are_looked_at(tmp_path, monkeypatch):
     write_tables(trace_with(), tmp_path / "t")
     read: list[str] = []
+    read_table = store.read_table
 
     def watch(file, schema):
         read.append(file.name)
-        return parquet.read_table(file, schema)
+        return read_table(file, schema)
 
     monkeypatch.setattr(store, "read_table", watch)
     trace = read_tables(tmp_path / "t")

@@ -11,10 +11,8 @@ from contextlib import closing
 import pytest
 
 from moeprof.errors import ViewError
-from moeprof.viewer.perfetto_ui import pages_in
-from moeprof.viewer.served import BYTES, HTML, REPORT_RIGHTS, Served
-from moeprof.viewer.server import ViewServer
-from moeprof.viewer.table import table_of
+from moeprof.viewer.server import BYTES, HTML, REPORT_RIGHTS, Served, ViewServer
+from moeprof.viewer.table import pages_in, table_of
 
 SECRET = "the private key of the user"
 

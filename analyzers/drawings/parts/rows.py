@@ -1,15 +1,14 @@
 """Question: on which row of a picture does each piece of work lie, so that none hides another?
 
 Pieces of a row follow each other. A piece that lies within another is a row below it, as in a
-flame graph; one that overlaps another in part has a lane of its own (`moeprof.tables.lanes`).
+flame graph; one that overlaps another in part has a lane of its own (`moeprof.tables.intervals`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from moeprof.tables.intervals import Int64s, apart
-from moeprof.tables.lanes import lanes
+from moeprof.tables.intervals import Int64s, apart, lanes
 
 
 def rows_within(track: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:

@@ -1,4 +1,4 @@
-"""Question: which of a trace's events are device work, on which device, line and execution?
+"""Question: which of a trace's events are device work, until when, on which device and line?
 
 JAX names a process after each device (``/device:GPU:0``), XLA:CPU's work is in ``/host:CPU`` and
 carries its op. PyTorch's profiler says by the category that an event ran on a GPU and by its
@@ -13,10 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.ingest.chrome_json.device_lines import (
+    GpuLines,
+    TpuLines,
+    gpu_lines,
+    op_labels,
+    tpu_lines,
+)
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.gpu_lines import GpuLines, gpu_lines
-from moeprof.ingest.chrome_json.late_ends import END, done_ns
-from moeprof.ingest.chrome_json.tpu_lines import TpuLines, op_labels, tpu_lines
 from moeprof.ingest.planes.device_planes import gpu_ordinal, tpu_ordinal
 from moeprof.ingest.planes.record import Labels, work_frame
 from moeprof.ingest.planes.tpu_plane import is_in_flight
@@ -216,3 +220,49 @@ def _lines(gathered: Gathered) -> Int64s:
 
 def _known(values: Int64s) -> Int64s:
     return np.where(values == NONE, -1, values)
+
+
+# When was the work of an op of XLA:CPU done that went on after its event?
+#
+# An op that hands its work to the pool has a second event, ``end: <op>``. What pairs the two is
+# not in a JSON trace. Where all pieces of an op ran on one device and each has an end, they are
+# paired in their order. Should pieces of one op have passed each other, their sum is right all
+# the same: it is that of the ends less that of the starts.
+
+END = "end: "
+
+
+def done_ns(
+    work: tuple[Int64s, Int64s, Int64s, Int64s], ends: tuple[Int64s, Int64s]
+) -> tuple[Int64s, int]:
+    """When each piece was done, and how many ends, outside all pieces, could not be told apart.
+
+    `work` holds op, device, start and end of the pieces, `ends` op and start of the second events.
+    """
+    op, device, start_ns, end_ns = work
+    ended, at_ns = ends
+    done = end_ns.copy()
+    untold = 0
+    for code in np.unique(ended).tolist():
+        mine = np.flatnonzero(op == code)
+        mine = mine[np.argsort(start_ns[mine], kind="stable")]
+        theirs = np.sort(at_ns[ended == code])
+        is_on_one = len(set(device[mine].tolist())) == 1
+        if is_on_one and len(mine) == len(theirs) and (theirs >= start_ns[mine]).all():
+            done[mine] = np.maximum(end_ns[mine], theirs)
+        elif len(mine):
+            reached = np.maximum.accumulate(end_ns[mine])
+            last = np.searchsorted(start_ns[mine], theirs, "right") - 1
+            untold += int(((last < 0) | (theirs > reached[np.maximum(last, 0)])).sum())
+    return done, untold
+
+
+# Global ids of the devices of a JSON trace, as the runtime states them where it runs a program.
+
+
+def device_ids(gathered: Gathered, keep: Flags, found: DeviceWork) -> dict[int, int]:
+    """Global id by device, in order of both, if the runtime used as many as have work."""
+    stated = gathered.column("global_id")
+    ids = np.unique(stated[keep & (stated != NONE)]).tolist()
+    devices = np.unique(found.work["device"].to_numpy()).tolist()
+    return dict(zip(devices, ids, strict=True)) if len(devices) == len(ids) else {}

@@ -1,4 +1,4 @@
-"""Question: which events and other keys does the text of a trace hold, as far as it is whole?
+"""Question: which events and other keys does a trace, packed or not, hold as far as it is whole?
 
 The text is either an object with a list under ``traceEvents``, other keys before or after it, or
 that list alone. It is never held as a whole: one event after the other is decoded. What is cut off
@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Protocol
+from typing import IO, Protocol
 
 _CHUNK = 1 << 20
 _LONGEST_VALUE = 1 << 26  # characters of one value: beyond, the text is no trace
@@ -179,3 +179,39 @@ class JsonTrace:
             self.replaced += decoded.count(_REPLACED)
         self._text = self._text[self._at :] + decoded
         self._at = 0
+
+
+# Which bytes does a gzip archive hold, up to where it is damaged?
+#
+# `gzip.GzipFile` gives up what it unpacked of a cut archive's last stretch; this one gives it
+# first.
+
+_PACKED_CHUNK = 1 << 18
+_GZIP = 31  # window bits of zlib for the gzip format
+
+
+class Unpacked:
+    """A stream that is read from start to end."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        """Unpack that stream."""
+        self._packed = packed
+        self._member = zlib.decompressobj(_GZIP)
+
+    def read(self, _size: int = -1) -> bytes:
+        """Some bytes, none at the end; how many were wanted does not matter.
+
+        Raises:
+            EOFError: the archive is cut.
+            zlib.error: it is damaged.
+        """
+        rest = self._member.unused_data
+        while chunk := rest or self._packed.read(_PACKED_CHUNK):
+            if self._member.eof:  # another member follows
+                self._member = zlib.decompressobj(_GZIP)
+            if content := self._member.decompress(chunk):
+                return content
+            rest = self._member.unused_data if self._member.eof else b""
+        if not self._member.eof:
+            raise EOFError("it ends in the middle")
+        return b""

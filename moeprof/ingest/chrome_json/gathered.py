@@ -1,4 +1,4 @@
-"""Question: what of a trace's events is kept, as columns?
+"""Question: what of a trace's events is kept, as columns of whole numbers?
 
 Complete events (``ph`` X) with a name and both stamps; what names processes and threads; the rest
 is counted by kind. Python calls of the host are counted and not kept.
@@ -10,12 +10,11 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
 from moeprof.ingest.chrome_json.elements import Event
-from moeprof.ingest.chrome_json.stamps import nanoseconds
 from moeprof.ingest.planes.record import Labels
 from moeprof.ingest.xspace.space import Flags, Int64s
 
@@ -233,3 +232,29 @@ def _first_text(args: dict[str, object], keys: tuple[str, ...]) -> str:
         if isinstance(value, str) and value and value != "XlaModule:":
             return value
     return ""
+
+
+# How many nanoseconds is a stamp that is written in microseconds?
+
+
+def nanoseconds(microseconds: object) -> int | None:
+    """Rounded down, exactly; None where it is no finite number or beyond 146 years.
+
+    Whole numbers and texts (``"12.345"``) are taken: a binary fraction of microseconds since 1970
+    is a quarter of a microsecond wide.
+    """
+    if isinstance(microseconds, bool):
+        return None
+    if isinstance(microseconds, int):
+        value = microseconds * 1000
+    elif isinstance(microseconds, str):
+        try:
+            exact = Decimal(microseconds)
+        except InvalidOperation:
+            return None
+        if not exact.is_finite() or abs(exact) > _LARGEST:
+            return None
+        value = int((exact * 1000).to_integral_value(rounding="ROUND_FLOOR"))
+    else:
+        return None
+    return value if abs(value) < _LARGEST else None

@@ -3,7 +3,7 @@
 Tools that merge the files of several ranks keep the ids of launches as they were, so that each of
 them stands for as many launches as there are ranks. Processes belong together by what stands
 before their name or number, or by the rank that their events carry; those that are alike in this by
-`pairing`.
+`processes`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.chrome_json.pairing import paired
-from moeprof.ingest.chrome_json.processes import Process, processes_of
-from moeprof.ingest.planes.merged_processes import MergedProcesses
+from moeprof.ingest.chrome_json.processes import Process, paired, processes_of
+from moeprof.ingest.planes.record import MergedProcesses
 from moeprof.ingest.xspace.space import Flags
 from moeprof.units import format_count, format_percent
 

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.errors import TraceError
-from moeprof.ingest.chrome_json.device_ids import device_ids
-from moeprof.ingest.chrome_json.device_work import DeviceWork, device_work
-from moeprof.ingest.chrome_json.elements import JsonTrace, Readable
+from moeprof.ingest.chrome_json.device_lines import derived_lines
+from moeprof.ingest.chrome_json.device_work import DeviceWork, device_ids, device_work
+from moeprof.ingest.chrome_json.elements import JsonTrace, Readable, Unpacked
 from moeprof.ingest.chrome_json.gathered import (
     DEVICES,
     NO_PHASE,
@@ -26,11 +26,8 @@ from moeprof.ingest.chrome_json.gathered import (
     Gathered,
     encodable,
 )
-from moeprof.ingest.chrome_json.gpu_lines import derived_lines
 from moeprof.ingest.chrome_json.merged import Part, parts_of
-from moeprof.ingest.chrome_json.named_ops import NamedOp, program_of
-from moeprof.ingest.chrome_json.nesting import callers
-from moeprof.ingest.chrome_json.overlaps import partly_overlapping
+from moeprof.ingest.chrome_json.named_ops import NamedOp, callers, partly_overlapping, program_of
 from moeprof.ingest.chrome_json.steps import (
     FIRST_RUN,
     JsonSteps,
@@ -38,14 +35,12 @@ from moeprof.ingest.chrome_json.steps import (
     core_steps,
     runs_of,
 )
-from moeprof.ingest.chrome_json.unpack import Unpacked
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host import Host
 from moeprof.ingest.planes.device_planes import IMPOSSIBLE_DEVICE
-from moeprof.ingest.planes.record import A_DATE_NS, Labels, Launch, Record, sound
+from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Launch, Record, sound
 from moeprof.ingest.planes.tpu_plane import is_in_flight
 from moeprof.ingest.sources.sessions import host_name
-from moeprof.ingest.unreadable import unreadable
+from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law
 from moeprof.units import format_count

@@ -10,10 +10,9 @@ import numpy as np
 
 from moeprof.ingest.chrome_json.device_work import DeviceWork
 from moeprof.ingest.chrome_json.gathered import NONE, Gathered
-from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.record import Marker
 from moeprof.ingest.planes.tpu_plane import STEPS
-from moeprof.ingest.xspace.space import Flags, Int64s
+from moeprof.ingest.xspace.space import Flags, Int64s, number_in
 from moeprof.tables.intervals import last_begun
 
 FIRST_RUN = 2**39

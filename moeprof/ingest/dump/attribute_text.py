@@ -15,7 +15,7 @@ from moeprof.hlo.attributes import (
     ScatterDims,
     scalar,
 )
-from moeprof.hlo.groups import Groups, parse_groups
+from moeprof.hlo.instruction import Groups, parse_groups
 from moeprof.hlo.shape import Shape
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')

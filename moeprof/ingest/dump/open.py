@@ -22,10 +22,10 @@ from moeprof.ingest.dump.assignment_text import (
     parse_assignment,
     totals_of,
 )
-from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists, trace_of_programs
-from moeprof.ingest.dump.module_text import module_name, parse_module_text
+from moeprof.ingest.dump.instruction_text import module_name, parse_module_text
 from moeprof.ingest.hlo.programs import Program, parse_program
-from moeprof.ingest.unreadable import unreadable
+from moeprof.ingest.program_frames import ListedProgram, trace_of_lists, trace_of_programs
+from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.wire import WireError
 from moeprof.tables.trace import Trace
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeprof.ingest.hlo.messages import Stretch, read_message, whole_numbers
-from moeprof.ingest.xspace.wire import WireError, signed, text
-from moeprof.tables.memory_space import HOST
+from moeprof.ingest.xspace.wire import Stretch, WireError, read_message, signed, text, whole_numbers
+from moeprof.tables.compiled_memory import HOST
 
 _LOGICAL, _ALLOCATIONS, _TRACES, _PEAKS = 1, 3, 4, 5
 _ASSIGNED, _PEAK_BUFFERS = 9, 2

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from moeprof.hlo.attributes import NO_ATTRIBUTES, Attributes
-from moeprof.hlo.frames import Frame, Frames
-from moeprof.hlo.groups import Groups
+from moeprof.hlo.instruction import Frame, Frames, Groups
 from moeprof.hlo.shape import Shape
 from moeprof.ingest.hlo import attributes
-from moeprof.ingest.hlo.attributes import AttributeReader
-from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
+from moeprof.ingest.hlo.attributes import AttributeReader, read_shape
 from moeprof.ingest.hlo.replica_groups import (
     DEVICE_LIST,
     GROUPS,
@@ -22,8 +20,15 @@ from moeprof.ingest.hlo.replica_groups import (
     MESH_LIST,
     collective_groups,
 )
-from moeprof.ingest.hlo.shape import read_shape
-from moeprof.ingest.xspace.wire import WireError, signed, text
+from moeprof.ingest.xspace.wire import (
+    Message,
+    Stretch,
+    WireError,
+    read_message,
+    signed,
+    text,
+    whole_numbers,
+)
 
 _NAME, _OPCODE, _SHAPE, _METADATA, _PARAMETER, _CHANNEL, _TARGET = 1, 2, 3, 7, 9, 26, 28
 _ID, _OPERANDS, _CALLED, _CONFIG, _PAIRS, _GLOBAL_IDS, _API, _PAYLOAD = (

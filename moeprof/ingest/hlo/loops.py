@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from moeprof.hlo.instruction import Instruction
-from moeprof.ingest.hlo.messages import read_message
-from moeprof.ingest.xspace.wire import WireError
+from moeprof.ingest.xspace.wire import WireError, read_message
 
 UNKNOWN = -1
 _BODY, _CONDITION = 0, 1  # places in the computations that a loop calls

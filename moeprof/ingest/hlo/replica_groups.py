@@ -1,4 +1,4 @@
-"""Question: which devices take part in a collective?
+"""Question: which devices take part in a collective, by number or along axes of a mesh?
 
 Reads every form that XLA writes (xla/xla_data.proto): explicit groups, the collective device
 list, the iota form ``[groups,size]<=[dims]T(perm)``, and named axes of a device mesh.
@@ -6,12 +6,13 @@ list, the iota form ``[groups,size]<=[dims]T(perm)``, and named axes of a device
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.hlo.groups import MOST_DEVICES, Groups, iota, iota_groups, product, rows
-from moeprof.ingest.hlo.mesh_axes import MeshAxis, SubAxis, mesh_groups
-from moeprof.ingest.hlo.messages import Message, Stretch, read_message, whole_numbers
+from moeprof.hlo.instruction import MOST_DEVICES, Groups, iota, iota_groups, product, rows
+from moeprof.ingest.xspace.wire import Message, Stretch, read_message, whole_numbers
 
 # Fields of HloInstructionProto that say it, and of the messages in them.
 GROUPS, DEVICE_LIST, IOTA_LIST, MESH_LIST = 49, 87, 92, 93
@@ -108,3 +109,71 @@ def _axis(data: bytes, where: Stretch) -> MeshAxis:
 def _pair(data: bytes, where: Stretch) -> tuple[int, int]:
     numbers = read_message(data, *where).numbers
     return numbers.get(_FIRST, 0), numbers.get(_SECOND, 0)
+
+
+# Which devices of a mesh form a group along some of its axes?
+
+
+@dataclass(frozen=True)
+class SubAxis:
+    """A part of an axis: behind ``before`` positions of it, ``size`` positions (``(2)4``)."""
+
+    before: int
+    size: int
+
+
+@dataclass(frozen=True)
+class MeshAxis:
+    """An axis of a mesh by its place, whole or a part of it."""
+
+    place: int
+    part: SubAxis | None = None
+
+
+def mesh_groups(
+    ids: npt.NDArray[np.int64], sizes: list[int], axes: list[MeshAxis]
+) -> npt.NDArray[np.int64] | None:
+    """Devices that differ along `axes` only, a row per group, or none where they do not fit.
+
+    `ids` are the devices of the mesh in row-major order over `sizes`. Groups, and devices in a
+    group, keep the order of the mesh, parts of one axis the order given. Where an axis is split
+    ``a:(before)size``, it counts as three: ``[before, size, rest]`` (Shardy, "Axis
+    representation: sub-axes").
+    """
+    shape: list[int] = []
+    grouped: list[int] = []
+    for place, size in enumerate(sizes):
+        split = _split(size, [axis.part for axis in axes if axis.place == place])
+        if split is None:
+            return None
+        dims, chosen = split
+        grouped += [len(shape) + at for at in chosen]
+        shape += dims
+    if not grouped or len(shape) > 32 or any(axis.place >= len(sizes) for axis in axes):
+        return None
+    others = [at for at in range(len(shape)) if at not in grouped]
+    per_group = int(np.prod([shape[at] for at in grouped]))
+    return ids.reshape(shape).transpose([*others, *grouped]).reshape(-1, per_group)
+
+
+def _split(size: int, parts: list[SubAxis | None]) -> tuple[list[int], list[int]] | None:
+    """An axis cut into dimensions, and which of these are grouped, in the order of `parts`."""
+    if not parts:
+        return [size], []
+    if parts == [None]:
+        return [size], [0]
+    named = [part for part in parts if part is not None]
+    if len(named) != len(parts) or any(part.before < 1 or part.size < 1 for part in named):
+        return None
+    dims: list[int] = []
+    place: dict[int, int] = {}
+    done = 1
+    for part in sorted(named, key=lambda part: part.before):
+        if part.before % done or part.before < done:
+            return None
+        place[part.before] = len(dims) + 1
+        dims += [part.before // done, part.size]
+        done = part.before * part.size
+    if size % done:
+        return None
+    return [*dims, size // done], [place[part.before] for part in named]

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from moeprof.hlo.groups import parse_groups
-from moeprof.ingest.joining.clock_fit import LEAST_PAIRS, Fit, fit_clock
+from moeprof.hlo.instruction import parse_groups
+from moeprof.ingest.joining.common_clock import LEAST_PAIRS, Fit, fit_clock
 from moeprof.ingest.placing.host_tables import HostTables
-from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.processes import Ranked
 from moeprof.tables.trace import HostClock
 
 COLLECTIVES = (

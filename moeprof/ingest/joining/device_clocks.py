@@ -16,11 +16,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from moeprof.hlo.groups import parse_groups
-from moeprof.ingest.host import Host
-from moeprof.ingest.joining.clock_fit import LEAST_PAIRS
-from moeprof.ingest.planes.causality import with_causal_stamps
-from moeprof.ingest.planes.record import DeviceClock, DeviceClocks, Record, is_made_up
+from moeprof.hlo.instruction import parse_groups
+from moeprof.ingest.joining.common_clock import LEAST_PAIRS, with_causal_stamps
+from moeprof.ingest.planes.record import DeviceClock, DeviceClocks, Host, Record, is_made_up
 from moeprof.ingest.xspace.space import Int64s
 
 _TOGETHER = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter")

@@ -14,10 +14,15 @@ from itertools import pairwise
 
 import pandas as pd
 
-from moeprof.hlo.groups import parse_groups
-from moeprof.ingest.host import Host
-from moeprof.ingest.sources.processes import FILE_NAMES, MOST_PROCESSES, RUN_RECORD, Processes
-from moeprof.ingest.sources.ranked import Ranked
+from moeprof.hlo.instruction import parse_groups
+from moeprof.ingest.planes.record import Host
+from moeprof.ingest.sources.processes import (
+    FILE_NAMES,
+    MOST_PROCESSES,
+    RUN_RECORD,
+    Processes,
+    Ranked,
+)
 from moeprof.tables.trace import DEVICES
 
 _CPU_STRIDES = (2**17, 2**11)

@@ -9,35 +9,41 @@ import numpy as np
 import pandas as pd
 
 from moeprof.hlo.program import Program
-from moeprof.ingest.host import Host
-from moeprof.ingest.placing.called_runs import with_annotated_runs, with_calls
-from moeprof.ingest.placing.cut_short import without_cut_short
-from moeprof.ingest.placing.endless import Endless, endless_pieces, without_endless
-from moeprof.ingest.placing.executions import known_executions, number_executions, over_devices
-from moeprof.ingest.placing.graphs import with_graph_ops
-from moeprof.ingest.placing.in_flight import halves_within_ns
-from moeprof.ingest.placing.joint_runs import with_joint_runs
+from moeprof.ingest.placing.executions import (
+    NONE_UNLAUNCHED,
+    Unlaunched,
+    known_executions,
+    number_executions,
+    over_devices,
+    unlaunched,
+    with_recurring_runs,
+)
+from moeprof.ingest.placing.graph_match.match import with_graph_ops
 from moeprof.ingest.placing.lost_launches import (
     NOTHING_LOST,
     OF_EXCLUDED,
     LostLaunches,
     lost_launches,
+    silent_devices,
     without_lost,
 )
 from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces, lost_pieces
-from moeprof.ingest.placing.recurrence import with_recurring_runs
-from moeprof.ingest.placing.repeated import REPEATED, without_repeats
-from moeprof.ingest.placing.self_time import Bodies, nested_self_times_ns, self_times_ns
-from moeprof.ingest.placing.serial import repaired
-from moeprof.ingest.placing.silent_devices import silent_devices
+from moeprof.ingest.placing.run_ids import with_annotated_runs, with_calls, with_joint_runs
+from moeprof.ingest.placing.self_time import (
+    Bodies,
+    halves_within_ns,
+    nested_self_times_ns,
+    self_times_ns,
+    with_loose_ops,
+)
 from moeprof.ingest.placing.step import Cut, Step
 from moeprof.ingest.placing.steps import cut_steps
-from moeprof.ingest.placing.unknown_rounds import with_loose_ops
-from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched, unlaunched
-from moeprof.ingest.placing.whole_steps import without_half_lost, without_unseen
-from moeprof.ingest.planes.outliers import near_the_work
+from moeprof.ingest.placing.too_long import Endless, endless_pieces, repaired, without_endless
+from moeprof.ingest.placing.whole_steps import without_cut_short, without_half_lost, without_unseen
+from moeprof.ingest.planes.left_out import REPEATED, near_the_work, without_repeats
 from moeprof.ingest.planes.record import (
     COLUMNS,
+    Host,
     Labels,
     Launch,
     Record,

@@ -1,4 +1,4 @@
-"""Which launches on the host have no work on their device, and which steps and devices lack it.
+"""Which launches have no work on their device, and which steps and devices lack it or all work.
 
 A launch and the work that it brought share a correlation id. Work is missing where the profiler
 lost it (a full buffer, a device that it did not follow). Not missed is the work of launches into a
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.placing.partial_replays import partial_replays
+from moeprof.ingest.placing.lost_pieces import partial_replays
 from moeprof.ingest.placing.step import Step
 from moeprof.ingest.planes.record import HostCalls
 from moeprof.ingest.xspace.space import Flags, Int64s
@@ -359,3 +359,32 @@ def _by_device(
         )
         for device, launches, lost, partial in rows
     )
+
+
+# Which devices ran a program, by the host's record, and recorded nothing of it themselves.
+
+UNKNOWN = -1
+
+
+def silent_devices(
+    executed: pd.DataFrame | None, work: pd.DataFrame, lost: LostLaunches
+) -> tuple[int, ...]:
+    """Ordinals of those devices; `UNKNOWN` for one whose plane has another number than its calls.
+
+    `executed` has rows (device, run_id). An execution counts of which another device has `work`: a
+    program of its own may have nothing to do on its device.
+    """
+    by_launches = {own.device for own in lost.devices if own.is_silent} - {UNKNOWN}
+    if executed is None or executed.empty or work.empty:
+        return tuple(sorted(by_launches))
+    ran = set(executed["device"][executed["run_id"].isin(work["run_id"].unique())].tolist())
+    told = set(work["device"].unique().tolist())
+    by_calls = ran - told if told <= ran else set()
+    known = tuple(sorted(by_launches | by_calls))
+    more = len(ran) - len(told) - len(known)
+    return known + (UNKNOWN,) * max(more, 0)
+
+
+def compares_devices(executed: pd.DataFrame | None, lost: LostLaunches) -> bool:
+    """Whether the host's record tells which devices ran something."""
+    return bool(lost.devices) or (executed is not None and not executed.empty)

@@ -1,4 +1,4 @@
-"""Question: how long did each op run itself, without the ops that it called?
+"""Question: how long did each op run itself, without what it called or what ran beside it?
 
 Only ``while``, ``call``, ``conditional`` and asynchronous calls enclose other ops. Their bodies
 may run on other threads than they do, so nesting on a thread says nothing; the program's call
@@ -24,7 +24,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.xspace.space import Int64s
+from moeprof.ingest.planes.record import Labels
+from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.intervals import apart, cover
 
 CALLERS = ("while", "call", "conditional", "async-start")
@@ -124,3 +125,87 @@ def _reachable(called: Iterable[str], calls: Mapping[str, set[str]]) -> set[str]
             found.add(computation)
             todo.extend(calls.get(computation, ()))
     return found
+
+
+# How long was an asynchronous op of a TPU in flight beside its own two halves?
+#
+# The core records the halves, ``all-gather-start`` and ``all-gather-done``, in its order; another
+# line has the op in flight from the one to the other. Both are the same op, so
+#
+#     self (in flight) = length − |union of its halves, cut to it|
+#
+# Halves are told by the program; where that is missing by their names, ``copy-start.3`` and
+# ``copy-done.3``.
+
+
+def halves_within_ns(
+    work: pd.DataFrame, is_in_flight: Flags, execution: Int64s, ops: pd.DataFrame, labels: Labels
+) -> Int64s:
+    """Of each piece in flight, in their order, the time in ns that its halves cover.
+
+    `work` is resolved; `execution` numbers the executions on a device from 0; `ops` is `HLO_OPS`.
+    """
+    places = np.flatnonzero(is_in_flight)
+    if not len(places):
+        return np.zeros(0, np.int64)
+    pair = _pairs(work, ops, labels)
+    group = pd.factorize(execution * (int(pair.max()) + 1) + pair)[0].astype(np.int64)
+    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    shift = apart(group, starts, ends)
+    halves = cover((starts + shift)[~is_in_flight], (ends + shift)[~is_in_flight])
+    return halves.until((ends + shift)[places]) - halves.until((starts + shift)[places])
+
+
+def _pairs(work: pd.DataFrame, ops: pd.DataFrame, labels: Labels) -> Int64s:
+    """A number for each piece that the first and the second half of an op share."""
+    names = work["op"].to_numpy()
+    of_row = dict(enumerate(ops["async_pair"].tolist()))
+    pieces, inverse = np.unique(
+        np.stack([work["instruction"].to_numpy(), names]), axis=1, return_inverse=True
+    )
+    texts = labels.texts
+    firsts = [_first_of_pair(texts[name], of_row.get(row, "")) for row, name in pieces.T.tolist()]
+    numbers: Int64s = pd.factorize(np.array(firsts, dtype=object))[0].astype(np.int64)
+    return numbers[inverse.reshape(-1)]
+
+
+def _first_of_pair(name: str, other: str) -> str:
+    """The lesser of both names, whichever of the two `name` is."""
+    return min(name, other) if other else name.replace("-start", "-done", 1)
+
+
+# Pieces of executions that may differ from one to the next: those of loops and of branches.
+#
+# How often the body of a ``while`` runs may depend on data, as which branch of a ``conditional``
+# does. So an execution with fewer of their pieces is not shown to lack any.
+
+
+def with_loose_ops(
+    rows: pd.DataFrame, work: pd.DataFrame, number: Int64s, ops: pd.DataFrame, inside: Bodies
+) -> pd.DataFrame:
+    """Executions with loose_ops, and whether begins_loose and ends_loose say.
+
+    `rows` are the executions, `number` the row of each piece of `work`, which is in order of start
+    on each device. `loose_ops` counts an execution's pieces in bodies of unknown rounds; the two
+    others are 1 where its first or last piece to begin is one of them.
+    """
+    loose = _loose_instructions(ops, inside)
+    if not len(loose) or not len(rows):
+        return rows.assign(loose_ops=0, begins_loose=0, ends_loose=0)
+    is_loose = np.isin(work["instruction"].to_numpy(), loose).astype(np.int64)
+    by_row = pd.Series(is_loose).groupby(number)
+    return rows.assign(
+        loose_ops=by_row.sum(), begins_loose=by_row.first(), ends_loose=by_row.last()
+    )
+
+
+def _loose_instructions(ops: pd.DataFrame, inside: Bodies) -> Int64s:
+    """Rows of branches and of loops whose rounds the program does not tell, with all they call.
+
+    The callers themselves count: a device may copy the condition of each round to the host.
+    """
+    opcode = ops["opcode"].astype(str)
+    is_caller = opcode.eq("conditional") | (opcode.eq("while") & ops["trip_count"].eq(-1))
+    callers = ops.index[is_caller.to_numpy()].to_numpy(np.int64)
+    bodies = [inside[row] for row in callers.tolist() if row in inside]
+    return np.unique(np.concatenate([callers, *bodies]))

@@ -14,10 +14,17 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.numerals import number_in
-from moeprof.ingest.planes.outliers import drop_impossible
+from moeprof.ingest.planes.left_out import drop_impossible
 from moeprof.ingest.planes.record import Calls, Launch, Marker, Record, names_that, sound
-from moeprof.ingest.xspace.space import ABSENT, EventColumns, Flags, Int64s, PlaneHead, Space
+from moeprof.ingest.xspace.space import (
+    ABSENT,
+    EventColumns,
+    Flags,
+    Int64s,
+    PlaneHead,
+    Space,
+    number_in,
+)
 from moeprof.tables.intervals import is_first, last_begun
 
 HOST_PLANE = "/host:CPU"

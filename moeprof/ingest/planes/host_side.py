@@ -1,4 +1,4 @@
-"""Question: what did a host do beside its devices, as its plane tells it?
+"""Question: what did a host do beside its devices, by the names of its plane's events?
 
 The file is opened again when one of these tables is first looked at: host planes hold millions of
 events that few ask for, and reading a trace neither decodes nor keeps them.
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.planes.host_kinds import is_bookkeeping, is_runtime, kind_of
 from moeprof.ingest.planes.host_plane import HOST_PLANE
 from moeprof.ingest.planes.record import names_that, sound
 from moeprof.ingest.xspace.open_space import open_space
@@ -26,9 +25,12 @@ from moeprof.tables.host_side import (
     COMPILE,
     EXECUTE,
     HOST_EVENTS,
+    INPUT,
     KINDS,
     LAUNCHES,
+    RENDEZVOUS,
     TRANSFER,
+    WAIT,
 )
 from moeprof.tables.intervals import last_begun
 
@@ -249,3 +251,64 @@ def _one_label(text: str, count: int) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(
         np.zeros(count, np.int8), categories=pd.Index([text], dtype="str")
     )
+
+
+# What does a host do in an event of this name? The one place that decides.
+#
+# Names are those of JAX's and XLA's own trace events; what matches none is the user's annotation
+# or bookkeeping of the runtime, which `host_side` tells apart by where it lies.
+
+_BOOKKEEPING = re.compile(
+    r"^(ThreadpoolListener::|ThunkExecutor::|Wait: pending_threads|end: |\$|BUFFER_FLUSH|<UNKNOWN>)"
+)
+"""Of the thread pool, ends of thunks, Python calls, and the profiler's own doings."""
+
+_KINDS = (
+    (
+        COMPILE,
+        r"backend_compile|::Compile\b|CompileAndLoad|XlaCompile|[Aa]utotun|Run(?:Hlo)?(?:Passes|Backend)"
+        r"|trace_to_jaxpr|jaxpr_to_mlir|lower_jaxpr|lower_sharding_computation",
+    ),
+    (
+        CALLBACK,
+        r"(?:pure|io|debug|python|host|ffi)_(?:\w+_)?callback|CpuCallback|GpuCallback"
+        r"|PyCallback|OutfeedReceiver",
+    ),
+    (RENDEZVOUS, r"^(?:Invoke)?Rendezvous|^Wait for rendezvous|rendezvous$|^AcquireGpuClique"),
+    (WAIT, r"block_until_ready|BlockUntilReady|BlockHostUntil|::Await|^Await|[Ss]ynchronize"),
+    (
+        TRANSFER,
+        r"np\.asarray\(jax\.Array\)|Memcpy(?:D2H|H2D|DtoH|HtoD)|\b[DH]2[DH] |ToLiteral"
+        r"|CopyRaw(?:Host|Device)To|BufferFromHost|DevicePut|TransferTo|TransferFrom|CopyToMemorySpace|CopyToDevice"
+        r"|^shard_args|shard_arg_fallback|device_get|copy_to_host",
+    ),
+    (
+        INPUT,
+        r"(?i:infeed|iterator|next_batch|get_next|load_batch|batch_load|data_?load|input_pipeline"
+        r"|\bdata\b|\bgrain\b)",
+    ),
+    (EXECUTE, r"(?:Executable|LoadedExecutable)(?:::|_)Execute|^PjitFunction\("),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+
+_RUNTIME = re.compile(
+    r"::|^(?:cu|hip|nccl|rccl)[A-Z]|^PJRT_|^Pjit|^(?:Wait for|Handle|Build|Resolve) "
+    r"|^ParseArguments|^Allocate|^Memory(?:All|Deall)ocation|^ComputeSemaphore|^Memcpy|^Memset"
+    r"|XLA GPU module$"
+)
+"""Names of the runtime on a thread of the user's program, which no annotation has."""
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Whether events of this name are never rows."""
+    return _BOOKKEEPING.search(name) is not None
+
+
+def kind_of(name: str) -> str:
+    """A kind of `moeprof.tables.host_side`; empty where the name alone does not tell one."""
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), "")
+
+
+def is_runtime(name: str) -> bool:
+    """Whether the name is one that the runtime gives, whatever its kind."""
+    return _RUNTIME.search(name) is not None

@@ -1,4 +1,4 @@
-"""Question: what did one profile file record, before it is joined with the programs?
+"""Question: what did one process record, before it is joined with the others?
 
 Device work is a frame of whole numbers, one row per piece; text is held as codes of `Labels`.
 """
@@ -6,14 +6,16 @@ Device work is a frame of whole numbers, one row per piece; text is held as code
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.planes.merged_processes import MergedProcesses
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.xspace.space import Flags, Int64s
 from moeprof.tables.law import Law
 
@@ -216,7 +218,7 @@ NO_NAMES = NamedPrograms()
 
 @dataclass(frozen=True)
 class HostCalls:
-    """Calls that brought work to a device (`host_calls.CALLS`).
+    """Calls that brought work to a device (`gpu_plane.CALLS`).
 
     ``run_of`` gives the execution of each correlation id, -1 where it is not known.
     """
@@ -293,3 +295,52 @@ def sound(start_ns: Int64s, end_ns: Int64s) -> Flags:
 def names_that(names: Iterable[str], test: Callable[[str], object]) -> Flags:
     """A flag per name, and a last one, False, for events whose name is unknown (place -1)."""
     return np.array([*(bool(test(name)) for name in names), False])
+
+
+# What a reader found out about several processes that lie in one file.
+
+
+@dataclass(frozen=True)
+class MergedProcesses:
+    """``found`` counts the processes of a run that a file holds.
+
+    ``mixed`` says why work of several cannot be told apart, ``unpaired`` of which part it is not
+    known whose it is or what is missing, ``strange`` names processes that are neither a device that
+    moeprof knows nor a host. Each is empty where there is nothing to say.
+    """
+
+    found: int = 1
+    mixed: str = ""
+    unpaired: tuple[str, ...] = ()
+    strange: tuple[str, ...] = ()
+
+
+# What does one process contribute to a trace, before all are put together?
+
+
+@dataclass(frozen=True)
+class Host:
+    """What one process recorded, read. All stamps count from the start of its capture.
+
+    ``models`` names the devices that the file knows, by ordinal; ``process`` is the place of the
+    process in the run, -1 where it is not known. ``started_ns`` and ``stopped_ns`` are when its
+    capture began and ended, in ns since 1970 on the host's own clock, 0 where the file does not
+    say. ``file`` is where the host plane can be read again, None where the format has none, and
+    ``zero_ns`` what is taken off its stamps. ``base_ns`` is what stamps count from where the file
+    states that, in ns since 1970, else 0.
+    """
+
+    name: str
+    platform: str
+    jax_version: str
+    record: Record
+    programs: Mapping[int, Program]
+    models: Mapping[int, str]
+    messages: tuple[str, ...]
+    counting: Counting | None
+    process: int = -1
+    started_ns: int = 0
+    stopped_ns: int = 0
+    file: Path | None = None
+    zero_ns: int = 0
+    base_ns: int = 0

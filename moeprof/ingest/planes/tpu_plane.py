@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeprof.ingest.numerals import number_in
 from moeprof.ingest.planes.device_planes import tpu_ordinal
-from moeprof.ingest.planes.outliers import drop_impossible
+from moeprof.ingest.planes.left_out import drop_impossible
 from moeprof.ingest.planes.record import (
     MADE_UP_RUN,
     Labels,
@@ -32,7 +31,7 @@ from moeprof.ingest.planes.record import (
     sound,
     work_frame,
 )
-from moeprof.ingest.xspace.space import ABSENT, Flags, Int64s, PlaneHead, Space
+from moeprof.ingest.xspace.space import ABSENT, Flags, Int64s, PlaneHead, Space, number_in
 from moeprof.ingest.xspace.wire import signed
 from moeprof.tables.intervals import last_begun
 

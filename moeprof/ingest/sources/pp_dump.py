@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moeprof.errors import SpecError, TraceError
-from moeprof.ingest.numerals import number_in
+from moeprof.ingest.xspace.space import number_in
 from moeprof.specs.schedule import Schedule
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 

@@ -1,14 +1,16 @@
-"""Question: which processes did a run have, and of which is there a profile?"""
+"""Question: which processes and ranks did a run have, and of which is there a profile?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from moeprof.ingest.numerals import number_in
+import pandas as pd
+
 from moeprof.ingest.sources.run_record import place_of, read_meta
+from moeprof.ingest.xspace.space import number_in
 
 _NUMBERED = re.compile(r"-p(\d+)\.(?:xplane\.pb|trace\.json)(?:\.gz)?$")
 MOST_PROCESSES = 100_000
@@ -103,3 +105,29 @@ def _are_apart(places: Sequence[int]) -> bool:
 def _named(index: int, facts: Mapping[int, Mapping[str, object]]) -> str:
     host = facts.get(index, {}).get("host")
     return f"process {index}" + (f" ({host})" if isinstance(host, str) and host else "")
+
+
+# What is known of the ranks of a run's devices.
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """``devices`` is `DEVICES`; ``told_by`` says what ranks follow from, empty where not known.
+
+    ``conflict`` says which sources contradict each other, ``differs`` what a weaker one says that
+    was passed over; ``unknown`` are hosts with devices without a rank. ``missing`` are ranks that
+    programs of this run name and no file has, of ``expected`` devices, 0 where no program says how
+    many. ``of_module`` are the ranks of each program's devices in the order by which its replica
+    groups count them, where these are not the first ranks or the program tells them, as
+    ``is_assigned`` says of any; a rank that no file has is among them.
+    """
+
+    devices: pd.DataFrame
+    told_by: str = ""
+    conflict: str = ""
+    differs: str = ""
+    unknown: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    expected: int = 0
+    of_module: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    is_assigned: bool = False

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from moeprof.errors import TableError, TraceError
-from moeprof.ingest.numerals import number_in
 from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
-from moeprof.ingest.unreadable import unreadable
+from moeprof.ingest.xspace.open_space import unreadable
+from moeprof.ingest.xspace.space import number_in
 from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 

@@ -1,1 +1,62 @@
-"""How far the input can be trusted, and what a fault of it would falsify."""
+"""Question: can this profile carry the figures that are taken from it, and what does a fault do?
+
+Here stand all checks in their order; each is made of the evidence by the module that it is from.
+"""
+
+from __future__ import annotations
+
+from moeprof.ingest.trust import (
+    across_hosts,
+    joined_work,
+    lost_work,
+    placed_work,
+    whole_input,
+)
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.tables.law import Law
+
+CHECKS = (
+    whole_input.truncated,
+    whole_input.device_work,
+    whole_input.programs,
+    placed_work.resolved,
+    placed_work.durations,
+    placed_work.time_stamps,
+    placed_work.recorded_once,
+    placed_work.steps,
+    placed_work.step_order,
+    placed_work.strays,
+    whole_input.dropped_events,
+    across_hosts.processes,
+    across_hosts.ranks,
+    whole_input.one_run,
+    whole_input.run_record,
+    whole_input.routing_record,
+    across_hosts.clocks,
+    across_hosts.device_clocks,
+    whole_input.profiler,
+    joined_work.program_ids,
+    joined_work.step_ways,
+    joined_work.causality,
+    lost_work.launches,
+    lost_work.devices,
+    lost_work.last_kernels,
+    lost_work.stream_time,
+    joined_work.host_launches,
+    lost_work.pieces,
+)
+"""Every check, in the order in which the record lists them."""
+
+_WORSE = ("unchecked", "ok", "warn", "fail")
+
+
+def judge(evidence: Evidence) -> tuple[Law, ...]:
+    """Every check with its verdict; the good ones are listed too.
+
+    A check that a reader made itself takes the place of the one of its name: it knows what its
+    format can hold. Of several hosts' the most severe counts, of equal ones the first.
+    """
+    checks = {check.check: check for check in (make(evidence) for make in CHECKS)}
+    worst_first = sorted(evidence.found, key=lambda own: _WORSE.index(own.verdict), reverse=True)
+    checks |= {own.check: own for own in reversed(worst_first)}
+    return tuple(checks.values())

@@ -9,15 +9,14 @@ from functools import cached_property
 
 import pandas as pd
 
-from moeprof.ingest.placing.endless import Endless
+from moeprof.ingest.placing.executions import NONE_UNLAUNCHED, Unlaunched
 from moeprof.ingest.placing.lost_launches import LostLaunches
 from moeprof.ingest.placing.lost_pieces import NOTHING_MISSED, LostPieces
-from moeprof.ingest.placing.step_ways import StepWays
-from moeprof.ingest.placing.unlaunched import NONE_UNLAUNCHED, Unlaunched
+from moeprof.ingest.placing.step import StepWays
+from moeprof.ingest.placing.too_long import Endless
 from moeprof.ingest.planes.record import DeviceClocks, Lead, NamedPrograms
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
-from moeprof.ingest.sources.processes import Processes
-from moeprof.ingest.sources.ranked import Ranked
+from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing
 from moeprof.tables.law import Law
 from moeprof.tables.trace import HostClock

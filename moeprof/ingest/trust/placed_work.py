@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from moeprof.ingest.placing.repeated import REPEATED
-from moeprof.ingest.planes.outliers import FAR_AWAY, IMPOSSIBLE
+from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
 from moeprof.ingest.trust.evidence import TIMED, Evidence
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law, Verdict

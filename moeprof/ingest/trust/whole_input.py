@@ -1,10 +1,12 @@
-"""Question: is the input whole? Checks of what the profiler recorded and what could be read."""
+"""Question: is the input whole, and of one run? Checks of what was recorded and could be read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from moeprof.ingest.planes.record import MergedProcesses
+from moeprof.ingest.sources.beside import RECORD
 from moeprof.ingest.sources.sessions import NEAR_S
 from moeprof.ingest.trust.evidence import HOST_TOLD, TIMED, Evidence
 from moeprof.tables.law import Law, Scope, Verdict
@@ -216,3 +218,67 @@ def _recorded_apart(evidence: Evidence) -> str:
     return (
         f"{first} and {last} were recorded {format_ns(gap_ns)} apart" if gap_ns >= _NEAR_NS else ""
     )
+
+
+# Whether the processes that lie in one file can be told apart.
+
+
+def merged(told: MergedProcesses) -> Law:
+    """Work that may be of several ranks has no figure; what is left out is named."""
+    if told.mixed:
+        return Law(
+            "merged",
+            "fail",
+            f"{told.mixed}; give the files of the ranks themselves, or merge them with numbers of "
+            "processes of their own",
+            TIMED,
+        )
+    if told.unpaired:
+        return Law("merged", "warn", "; ".join(told.unpaired))
+    if told.found == 1:
+        return Law("merged", "ok", "one process in the file")
+    return Law(
+        "merged", "ok", f"{told.found} processes of the run in one file, each read by itself"
+    )
+
+
+# Is what lies beside the profiles of the same run? Folders are copied together and mixed.
+
+_UNIT = "profiles in the time of the record"
+
+
+def run_record(evidence: Evidence) -> Law:
+    """Whether the record, and what its processes wrote besides, is of the run of the profiles.
+
+    What is not has been left out, so that no figure is taken from it.
+    """
+    check, found = "run_record", evidence.beside
+    if not found.has_record:
+        return Law(check, "unchecked", f"no {RECORD} of moeprof capture lies beside the profile")
+    compared = (found.profiles, found.dated, _UNIT)
+    if found.is_of_other_run:
+        detail = (
+            f"{RECORD} is of another run: {found.faults[0]}; it is left out, with host/, memory/ "
+            "and routing/ beside it"
+        )
+        return Law(check, "warn", detail, (), *compared)
+    if found.strays:
+        return Law(check, "warn", f"left out: {'; '.join(found.strays)}", (), *compared)
+    if not found.dated:
+        return Law(check, "unchecked", f"{RECORD} or the profile states no date to compare")
+    detail = f"{found.dated} of {found.profiles} profile(s) lie in the time of {RECORD}"
+    return Law(check, "ok", detail, (), *compared)
+
+
+def routing_record(evidence: Evidence) -> Law:
+    """Whether the routing beside the profiles is of their run and steps, and counts anything."""
+    check, found = "routing_record", evidence.routing
+    if found.faults:
+        return Law(check, "warn", "; ".join(found.faults))
+    if not found.has_tables:
+        return Law(check, "unchecked", "the run recorded no routing")
+    if not found.is_identified:
+        why = f"it bears no id that {RECORD} states"
+        why = why if evidence.beside.has_record else f"there is no {RECORD}"
+        return Law(check, "unchecked", f"nothing tells of which run the routing is: {why}")
+    return Law(check, "ok", f"it bears the id of a process of {RECORD}")

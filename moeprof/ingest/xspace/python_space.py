@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeprof.ingest.xspace.damage import DamageLog, Places
-from moeprof.ingest.xspace.python_events import Line, Skip, Wanted, event_columns
+from moeprof.ingest.xspace.python_events import Line, Skip, Span, Wanted, event_columns, stat_values
 from moeprof.ingest.xspace.space import (
+    DamageLog,
     EventColumns,
     Flags,
     LineHead,
+    Places,
     PlaneHead,
     SpaceHead,
     StatValue,
     check_flags,
 )
-from moeprof.ingest.xspace.stat_values import Span, stat_values
 from moeprof.ingest.xspace.wire import (
     BYTES,
     VARINT,

@@ -1,18 +1,23 @@
-"""Question: what does an XSpace file hold, as columns? What both readers of it give.
+"""Question: what does an XSpace file hold, as columns, and where is it damaged?
 
-A reader knows the format, not its meaning: which plane is a device and which stat is an op is
-for the modules that ask. There are two readers under the same tests: `python_space` (slow, plain)
-and `native_space` (the C++ library, memory-mapped and threaded).
+Both readers give what stands here. A reader knows the format, not its meaning: which plane is a
+device and which stat is an op is for the modules that ask. There are two readers under the same
+tests: `python_space` (slow, plain) and `native_space` (the C++ library, memory-mapped and
+threaded).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from moeprof.ingest.xspace.wire import WireError
 
 StatValue = int | float | str | bytes
 Int64s = npt.NDArray[np.int64]
@@ -145,3 +150,73 @@ class Space(Protocol):
     def close(self) -> None:
         """Give the file and its memory back; columns already made stay."""
         ...
+
+
+# In how many places was an XSpace damaged, and where are the first of them?
+
+MOST_LISTED = 64
+"""Places that are listed; those beyond are only counted."""
+
+
+class Places:
+    """Damaged places in the order they are met: all counted, the first ones kept."""
+
+    def __init__(self) -> None:
+        """No damage yet."""
+        self.count = 0
+        self.first: list[Damage] = []
+
+    def add(self, position: int, reason: str) -> None:
+        """Note one place."""
+        self.count += 1
+        if len(self.first) < MOST_LISTED:
+            self.first.append(Damage(position, reason))
+
+    def extend(self, count: int, first: Iterable[Damage]) -> None:
+        """Note `count` more places, `first` among them."""
+        self.count += count
+        self.first.extend(islice(first, MOST_LISTED - len(self.first)))
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """End the block at bytes that are no protobuf, and note where they are."""
+        try:
+            yield
+        except WireError as error:
+            self.add(error.position, error.reason)
+
+
+class DamageLog:
+    """Adds places to a `SpaceHead`. A part of the file that is read again counts once."""
+
+    def __init__(self, head: SpaceHead) -> None:
+        """Places go into `head`."""
+        self._head = head
+        self._counts: dict[Hashable, int] = {}
+
+    def add(self, part: Hashable, count: int, first: Iterable[Damage]) -> None:
+        """Note that `count` places of a part of the file are damaged, `first` among them.
+
+        A second reading of a part may look closer (more stats) and meet more: the largest count is
+        the part's.
+        """
+        grown = count - self._counts.get(part, 0)
+        if grown > 0:
+            self._counts[part] = count
+            self._head.damaged_places += grown
+        for place in first:
+            if len(self._head.damage) < MOST_LISTED and place not in self._head.damage:
+                self._head.damage.append(place)
+
+
+# Which whole number does a text of a profile say, if any that a table can hold?
+#
+# Profiles are input from anywhere: a name may hold digits by the thousand.
+
+_MOST_DIGITS = 18
+"""Every number of so many digits fits into 64 bits."""
+
+
+def number_in(text: str, default: int = -1) -> int:
+    """The number that the text is; `default` where it is none or has more than 18 digits."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else default

@@ -13,11 +13,10 @@ import pandas as pd
 from moeprof.analyzers.classify.layers import layer_number
 from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.heap.at_peak import peak_of
-from moeprof.hlo.frames import parse_frames
-from moeprof.hlo.instruction import Instruction
+from moeprof.hlo.instruction import Instruction, parse_frames
 from moeprof.hlo.shape import parse_shape
-from moeprof.ingest.dump.frames import ListedProgram, trace_of_lists
 from moeprof.ingest.hlo.buffer_assignment import Buffer, MemoryTotals
+from moeprof.ingest.program_frames import ListedProgram, trace_of_lists
 from moeprof.projector.oom.message import ListedBuffer, ProgramText
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moeprof.errors import TraceError
-from moeprof.ingest.unreadable import unreadable
+from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.projector.oom.failures import PINNED_DRIVER, failure_in
 from moeprof.projector.oom.log_lines import lines_of
 from moeprof.projector.oom.message import (

@@ -17,7 +17,7 @@ import pandas as pd
 from moeprof.analyzers.heap.at_peak import main_module
 from moeprof.errors import TraceError
 from moeprof.ingest.dump import is_dump, open_dump
-from moeprof.ingest.unreadable import unreadable
+from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.projector.oom.contents import buffers_at_peak, listed_buffers
 from moeprof.projector.oom.message import PLAN, Failure, Message, PoolText, ProgramText
 from moeprof.projector.oom.read import no_message, read_log

@@ -4,9 +4,8 @@ import numpy as np
 from builders.chrome import kernel, text, write
 
 from moeprof.ingest import open_run
-from moeprof.ingest.chrome_json.late_ends import done_ns
-from moeprof.ingest.chrome_json.nesting import callers
-from moeprof.ingest.chrome_json.overlaps import partly_overlapping
+from moeprof.ingest.chrome_json.device_work import done_ns
+from moeprof.ingest.chrome_json.named_ops import callers, partly_overlapping
 from moeprof.tables.trace import Trace
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moeprof.cli.main import group
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
-from moeprof.ingest.chrome_json.stamps import nanoseconds
+from moeprof.ingest.chrome_json.gathered import nanoseconds
 from moeprof.tables.intervals import cover
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.hlo.instruction import instructions_of
 from moeprof.hlo.program import Program
-from moeprof.hlo.table import instructions_of
 from moeprof.ingest.placing.graph_match import match_graphs
 
 Row = dict[str, object]

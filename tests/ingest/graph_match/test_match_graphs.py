@@ -20,7 +20,7 @@ from graph_cases import (
 )
 
 from moeprof.ingest.placing.graph_match import match
-from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NAMED, OPEN, UNEVEN
+from moeprof.ingest.placing.graph_match.solve import ENCLOSED, NAMED, OPEN, UNEVEN
 from moeprof.tables.trace import LOW_CONFIDENCE
 
 CHAIN = program([fusion("add.1"), gemm("custom-call.1"), fusion("mul.2"), gemm("custom-call.2")])

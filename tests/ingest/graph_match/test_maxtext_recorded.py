@@ -14,8 +14,8 @@ from graph_cases import match_rows
 
 from moeprof.analyzers.classify import classify
 from moeprof.hlo.program import programs_in
-from moeprof.ingest.frames.of_programs import hlo_frame
 from moeprof.ingest.hlo.programs import METADATA_PLANE, read_programs
+from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import ABSENT
 from moeprof.tables.trace import LOW_CONFIDENCE

@@ -15,10 +15,8 @@ from playwright.sync_api import BrowserContext, Page
 
 from moeprof.cli.view_files import Wanted, files_of
 from moeprof.reports.perfetto.hosts import STEPS
-from moeprof.viewer.perfetto_ui import installed_pages
-from moeprof.viewer.served import HTML, Served, Table
-from moeprof.viewer.server import ViewServer
-from moeprof.viewer.table import table_of
+from moeprof.viewer.server import HTML, Served, Table, ViewServer
+from moeprof.viewer.table import installed_pages, table_of
 
 VIEWER = "https://ui.perfetto.dev"
 

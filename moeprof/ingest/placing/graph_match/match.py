@@ -6,27 +6,27 @@ under the graph's name, not the instruction's. Here launches are aligned with th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from moeprof.hlo.program import Program
-from moeprof.ingest.placing.graph_match.bounds import find_bounds
-from moeprof.ingest.placing.graph_match.confidence import ENCLOSED, NOT_FOUND
-from moeprof.ingest.placing.graph_match.kernel_names import read_names
+from moeprof.ingest.placing.graph_match.anchors import read_names
 from moeprof.ingest.placing.graph_match.launches import (
     NO_LABEL,
     Launches,
     Work,
+    find_bounds,
     find_launches,
+    find_shapes,
     local_nodes,
 )
 from moeprof.ingest.placing.graph_match.schedule import Schedule, read_schedule
-from moeprof.ingest.placing.graph_match.shapes import find_shapes
-from moeprof.ingest.placing.graph_match.solve import Answer, Shared, solve
-from moeprof.ingest.placing.graph_match.wholes import Wholes
+from moeprof.ingest.placing.graph_match.solve import ENCLOSED, NOT_FOUND, Answer, Shared, solve
+from moeprof.ingest.planes.record import LABELLED, Labels
 from moeprof.tables.trace import LOW_CONFIDENCE
 
 Ints = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ def match_graphs(work: pd.DataFrame, program: Program) -> pd.DataFrame:
 
     Returns:
         One row per row of `work`, with its index: ``op`` (category of text, empty where none was
-        found), ``confidence`` (float64 in [0, 1], levels in `confidence`) and ``evidence``
+        found), ``confidence`` (float64 in [0, 1], levels in `solve`) and ``evidence``
         (category: "graph" where an op was found, else empty). Rows that have an op of the module
         get none.
     """
@@ -146,3 +146,104 @@ def _codes(column: pd.Series) -> tuple[Ints, list[str]]:
     """A code per row and the text that each code stands for."""
     codes, values = pd.factorize(column, use_na_sentinel=False)
     return codes.astype(np.int64), ["" if pd.isna(value) else str(value) for value in values]
+
+
+# Which part of a graph is a launch that lacks some of its kernels?
+#
+# The capture begins or ends amid a launch, or the profiler drops kernels. What is left is matched
+# as the same kernels of a whole launch are.
+
+
+@dataclass(frozen=True)
+class _Whole:
+    names: Ints
+    answer: Answer
+    place_of: dict[tuple[int, int], int]
+
+
+@dataclass
+class Wholes:
+    """The matched launches by label, largest first. Grows as launches are matched."""
+
+    _known: dict[int, list[_Whole]] = field(default_factory=dict)
+
+    def keep(self, label: int, nodes: Ints, names: Ints, answer: Answer) -> None:
+        """Remember a launch that was matched, by its label, nodes and kernel names."""
+        pairs = zip(nodes.tolist(), names.tolist(), strict=True)
+        places = {pair: place for place, pair in enumerate(pairs) if pair[0] >= 0}
+        self._known.setdefault(label, []).append(_Whole(names, answer, places))
+
+    def part(self, label: int, nodes: Ints, names: Ints) -> Answer | None:
+        """The answer of the same kernels in a larger launch of the label; None if in none."""
+        if label == NO_LABEL:
+            return None
+        for whole in self._known.get(label, []):
+            places = _places(whole, nodes, names)
+            if places is not None:
+                return whole.answer.of(places)
+        return None
+
+
+def _places(whole: _Whole, nodes: Ints, names: Ints) -> Ints | None:
+    """Places in the whole by node and name, or without nodes where the names stand in a row."""
+    if (nodes >= 0).all():
+        pairs = zip(nodes.tolist(), names.tolist(), strict=True)
+        found = [whole.place_of.get(pair, -1) for pair in pairs]
+        return np.array(found, np.int64) if min(found) >= 0 else None
+    length = len(names)
+    if length > len(whole.names):
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(whole.names, length)
+    starts = np.flatnonzero((windows == names).all(axis=1))
+    return np.arange(starts[0], starts[0] + length) if len(starts) == 1 else None
+
+
+# Of which HLO ops are the kernels whose recorded op is no instruction?
+#
+# Kernels that a GPU graph launched carry the name of the graph (``command_buffer_3``) instead of
+# their op's. `graph_match` finds the op from the program's schedule; here its answers enter the
+# work of a host.
+
+_TEXTS = tuple(name for name in LABELLED if name != "line")
+
+
+def with_graph_ops(
+    work: pd.DataFrame, ops: pd.DataFrame, programs: Mapping[int, Program], labels: Labels
+) -> pd.DataFrame:
+    """`work` of a host, with op, instruction, evidence and confidence of what could be matched.
+
+    `ops` are the `HLO_OPS` of all `programs`; work of other programs stays as it is.
+    """
+    is_stream_work = work["kind"] != labels.code("op")  # XLA:CPU and TPU name each op themselves
+    is_open = is_stream_work & (work["instruction"] < 0) & (work["module"] != -1)
+    modules = [m for m in work["module"][is_open].unique() if m in programs]
+    if not modules:
+        return work
+    texts = pd.Index(labels.texts, dtype="str")
+    found = work.copy()
+    for module in modules:
+        mine = work[work["module"] == module]
+        answers = match_graphs(_readable(mine, texts), programs[module])
+        _enter(found, answers, ops[ops["module"] == module], labels)
+    return found
+
+
+def _readable(work: pd.DataFrame, texts: pd.Index[str]) -> pd.DataFrame:
+    """`work` with its texts, as categories, and lengths instead of ends."""
+    columns = {name: pd.Categorical.from_codes(work[name], categories=texts) for name in _TEXTS}
+    columns["line"] = pd.Categorical.from_codes(work["line"], categories=texts)
+    return work.assign(**columns, duration_ns=work["end_ns"] - work["start_ns"])
+
+
+def _enter(
+    work: pd.DataFrame, answers: pd.DataFrame, program: pd.DataFrame, labels: Labels
+) -> None:
+    """Write the answers that name an instruction into `work`."""
+    known = answers[answers["evidence"] == "graph"]
+    ops = known["op"].astype("category").cat.remove_unused_categories().cat
+    rows = pd.Series(program.index, index=program["op"]).reindex(ops.categories)
+    codes = np.array([labels.code(op) for op in ops.categories], np.int64)
+    work.loc[known.index, "instruction"] = rows.to_numpy(np.int64)[ops.codes]
+    work.loc[known.index, "op"] = codes[ops.codes]
+    work.loc[known.index, "evidence"] = labels.code("graph")
+    work.loc[known.index, "confidence"] = known["confidence"].to_numpy(np.float64)

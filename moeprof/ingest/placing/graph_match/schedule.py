@@ -1,4 +1,4 @@
-"""Question: in which order does a module run the instructions that run kernels?
+"""Question: in which order does a module run what runs kernels, and which share a kernel?
 
 The schedule of the entry computation, with the computations of loops, branches, calls and async
 ops put in the place of their callers. A place in this list is called a slot.
@@ -7,7 +7,7 @@ ops put in the place of their callers. A place in this list is called a slot.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from moeprof.hlo.program import Op, Program
 from moeprof.ingest.placing.graph_match.kinds import INSTRUCTIONS, instruction_kind
-from moeprof.ingest.placing.graph_match.same_kernel import body_codes
 
 Ints = npt.NDArray[np.int64]
 
@@ -139,3 +138,44 @@ def _stretch(ops: list[Op], known: dict[str, _Stretch]) -> _Stretch:
 
 def _in_schedule(ops: list[Op]) -> list[Op]:
     return sorted((op for op in ops if op.schedule >= 0), key=lambda op: op.schedule)
+
+
+# Which fusions share one kernel?
+#
+# The compiler generates one kernel for fusions that compute the same, and names it after the
+# first. So a kernel's name stands for every fusion with the same body. What the table does not
+# hold (constants' values, layouts) can only make the groups larger than the compiler's.
+
+
+def body_codes(by_computation: Mapping[str, list[Op]], ops: Iterable[Op]) -> list[int]:
+    """A code (0, 1, …) for each of `ops`: equal for fusions with equal bodies, else its own.
+
+    `by_computation` has all instructions of the module, in the order of the program: operands
+    before their users, computations before their callers.
+    """
+    bodies: dict[str, int] = {}
+    known: dict[object, int] = {}
+    for name, inside in by_computation.items():
+        bodies[name] = known.setdefault(_body(inside, bodies), len(known))
+    codes: dict[object, int] = {}
+    found = []
+    for op in ops:
+        key: object = op.name
+        if op.opcode == "fusion" and op.called:
+            inner = (bodies.get(name, -1) for name in op.called)
+            key = (op.shape, op.attributes.details_text, *inner)
+        found.append(codes.setdefault(key, len(codes)))
+    return found
+
+
+def _body(ops: list[Op], bodies: dict[str, int]) -> tuple[object, ...]:
+    """What a computation consists of, its instructions known by their places alone."""
+    places: dict[str, int] = {}
+    parts: list[object] = []
+    for op in ops:
+        read = tuple(places.get(operand, -1) for operand in op.operands)
+        inner = tuple(bodies.get(name, -1) for name in op.called)
+        said = op.attributes.details_text
+        parts.append((op.opcode, op.shape, said, op.parameter, read, inner))
+        places[op.name] = len(places)
+    return tuple(parts)

@@ -1,1 +1,0 @@
-"""What was read and placed, as the frames of a `Trace`."""

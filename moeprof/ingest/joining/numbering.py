@@ -1,0 +1,213 @@
+"""Question: which programs and steps are the same on two hosts, whatever numbers they bear there?
+
+Ids are counted by each process. A program that carries the id of another one on an earlier host
+gets a fresh id. A program that ran and is on an earlier host under another id gets that one's id,
+if no other that ran there or here looks like it: so its ops join across hosts.
+
+A host may lack a program that it ran, as where its file is cut. What another host calls by that id
+proves nothing: the work gets a fresh id, of no program. A TPU's ids are hashes of the program, and
+the same on all hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.placing.host_tables import HostTables
+from moeprof.ingest.placing.step import Step
+from moeprof.ingest.planes.record import Host
+from moeprof.ingest.xspace.space import Int64s
+
+Programs = Mapping[int, Program]
+Looks = tuple[str, int, object]
+"""Name, number of instructions and shapes of a program."""
+_MOST_COUNTED = 2**31 - 1
+"""Ids that XLA counts have 32 bits; a larger one is a hash."""
+
+
+class Joined(NamedTuple):
+    """Hosts with ids that mean the same program on all of them, and what was changed."""
+
+    hosts: list[Host]
+    notes: tuple[str, ...]
+
+
+def joined_ids(hosts: Sequence[Host]) -> Joined:
+    """Give programs of several hosts ids in common. The first host keeps its own."""
+    known: dict[int, Program] = {}
+    ran: set[int] = set()
+    found, notes = [], []
+    for host in hosts:
+        mine = _modules(host) & host.programs.keys()
+        ids, apart = _new_ids(host.programs, mine, known, ran)
+        if apart:
+            notes.append(
+                f"{host.name}: {apart} program(s) carry ids of other programs on an earlier host "
+                "and were given new ones"
+            )
+        host = _renamed(host, ids)
+        known = {**host.programs, **known}
+        ran |= {ids.get(module, module) for module in mine}
+        found.append(host)
+    found, lacking = _with_what_they_lack(found)
+    return Joined(found, (*notes, *lacking))
+
+
+def _modules(host: Host) -> set[int]:
+    """Ids of the programs that its work is of."""
+    parts = [*host.record.work, *host.record.waits]
+    return {module for part in parts for module in part["module"].unique().tolist()} - {-1}
+
+
+def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
+    """Programs of other hosts under hashed ids, fresh ids for work under another's counted id."""
+    known = {module: program for host in hosts for module, program in host.programs.items()}
+    everywhere = {*known, *(module for host in hosts for module in _modules(host))}
+    fresh = count(max([i for i in everywhere if abs(i) <= _MOST_COUNTED], default=0) + 1)
+    found, notes = [], []
+    for host in hosts:
+        lacking = sorted((_modules(host) - host.programs.keys()) & known.keys())
+        same = {module: known[module] for module in lacking if abs(module) > _MOST_COUNTED}
+        ids = {module: next(fresh) for module in lacking if module not in same}
+        if ids:
+            notes.append(
+                f"{host.name}: its file lacks {len(ids)} program(s) that it ran; those of the same "
+                "id on another host prove nothing, so this work is known by its names alone"
+            )
+        found.append(_renamed(replace(host, programs={**host.programs, **same}), ids))
+    return found, notes
+
+
+def _new_ids(
+    mine: Programs, ran_here: set[int], known: Programs, ran: set[int]
+) -> tuple[dict[int, int], int]:
+    """New id of each program that needs one; how many of them had another program's."""
+    if not known:
+        return {}, 0
+    there = _by_unique_looks(known, ran)
+    here = _by_unique_looks(mine, ran_here)
+    looks_of = {module: looks for looks, module in here.items()}
+    ids: dict[int, int] = {}
+    apart = 0
+    fresh = max([*known, *mine, 0]) + 1
+    for module, program in mine.items():
+        twin = there.get(looks_of[module]) if module in looks_of else None
+        if module in known and are_same(program, known[module]):
+            continue
+        if twin is not None:
+            ids[module] = twin
+        elif module in known:
+            ids[module] = fresh
+            fresh, apart = fresh + 1, apart + 1
+    return ids, apart
+
+
+def _by_unique_looks(programs: Programs, ran: set[int]) -> dict[Looks, int]:
+    looks = {module: _looks(programs[module]) for module in ran}
+    times = Counter(looks.values())
+    return {look: module for module, look in looks.items() if times[look] == 1}
+
+
+def _looks(program: Program) -> Looks:
+    """What a program has alike on all hosts: its ids and constants may differ.
+
+    The shapes of its parameters and result; of a program that does not state them, of all its
+    instructions.
+    """
+    shapes: object = program.head.shapes
+    if not shapes:
+        shapes = tuple(item.shape for item in program.module.instructions)
+    return program.name, program.head.instructions, shapes
+
+
+def are_same(one: Program, other: Program) -> bool:
+    """Whether two programs have one name, equally many instructions and the same shapes."""
+    if one.proto == other.proto:
+        return True
+    if one.name != other.name or one.head.instructions != other.head.instructions:
+        return False
+    return _looks(one) == _looks(other)
+
+
+def _renamed(host: Host, ids: Mapping[int, int]) -> Host:
+    """`host` with new ids of its programs, in its work and waits too."""
+    if not ids:
+        return host
+    record = replace(host.record)
+    record.work = [part.assign(module=_new(part["module"], ids)) for part in record.work]
+    record.waits = [part.assign(module=_new(part["module"], ids)) for part in record.waits]
+    programs = {ids.get(module, module): program for module, program in host.programs.items()}
+    return replace(host, record=record, programs=programs)
+
+
+def _new(modules: pd.Series[int], ids: Mapping[int, int]) -> Int64s:
+    """All at once, as two programs may have changed ids."""
+    old, place = np.unique(modules.to_numpy(), return_inverse=True)
+    return np.array([ids.get(module, module) for module in old.tolist()], np.int64)[place]
+
+
+# Steps of a host that lacks the script's numbers, under the numbers that other hosts have.
+#
+# A file that is cut may lack the annotations, so that its steps are counted from 0 while those of
+# the others bear the script's numbers. Equally many steps of the same program are the same ones,
+# in their order; whether that is so, the clocks tell. Other numbers cannot be joined: then the
+# host's work is in no step, so that the steps of the others stay whole.
+
+
+def with_common_numbers(
+    tables: Sequence[HostTables], work: Sequence[pd.DataFrame]
+) -> tuple[list[HostTables], list[pd.DataFrame]]:
+    """`tables` and the work of each host, with steps numbered as on the hosts that know them."""
+    numbered = [table for table in tables if table.cut.is_as_in_script]
+    if not numbered or len(numbered) == len(tables):
+        return list(tables), list(work)
+    numbers = _numbers(numbered)
+    pairs = [
+        (table, mine) if table.cut.is_as_in_script else _joined(table, mine, numbers)
+        for table, mine in zip(tables, work, strict=True)
+    ]
+    return [table for table, _ in pairs], [mine for _, mine in pairs]
+
+
+def _numbers(tables: Sequence[HostTables]) -> list[int]:
+    """Numbers of the steps with work, on any host."""
+    return sorted({step.step for table in tables for step in table.cut.steps if step.runs})
+
+
+def _joined(
+    table: HostTables, work: pd.DataFrame, numbers: Sequence[int]
+) -> tuple[HostTables, pd.DataFrame]:
+    own = [step for step in table.cut.steps if step.runs]
+    name = table.host.name
+    if len(own) != len(numbers):
+        told = (
+            f"{name}: its {len(own)} step(s) are not numbered by the script, and the other hosts "
+            f"have {len(numbers)}: which are the same is not known, and its work is in no step"
+        )
+        cut = table.cut._replace(steps=[])
+        bare = replace(table, cut=cut, step_of={}, notes=(*table.notes, told))
+        return bare, work.assign(step=-1)
+    new_of = {step.step: number for step, number in zip(own, numbers, strict=True)}
+    steps = [_numbered(step, new_of) for step in own]
+    old = work["step"].to_numpy()
+    new = np.full(len(work), -1, np.int64)
+    for before, after in new_of.items():
+        new[old == before] = after
+    told = f"{name}: its {len(own)} steps are those of the other hosts in their order"
+    step_of = {run: step.step for step in steps for run in step.runs}
+    cut = table.cut._replace(steps=steps)
+    return replace(table, cut=cut, step_of=step_of, notes=(*table.notes, told)), work.assign(
+        step=new
+    )
+
+
+def _numbered(step: Step, new_of: dict[int, int]) -> Step:
+    return replace(step, step=new_of[step.step])
