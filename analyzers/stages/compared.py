@@ -10,10 +10,9 @@ import pandas as pd
 
 from moeprof.analyzers.stages.projected import assumed
 from moeprof.errors import SpecError
-from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import REPEATED, SCHEDULES, V_CHUNKS, V_SHAPED, Schedule
-from moeprof.specs.schedule_play import play
-from moeprof.specs.stage_work import StageWork, times_of
+from moeprof.specs.schedule_order import in_flight
+from moeprof.specs.schedule_play import StageWork, play, times_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from moeprof.specs.schedule import Schedule, few_microbatches
 from moeprof.specs.schedule_order import KINDS
-from moeprof.specs.schedule_play import Played, play
-from moeprof.specs.stage_work import StageWork, times_of
+from moeprof.specs.schedule_play import Played, StageWork, play, times_of
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from moeprof.cli.memory_options import RunOptions
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
+from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES
-from moeprof.specs.sources.loaded import LoadedModel
+from moeprof.specs.sources.document import LoadedModel
 
 _OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
 _REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {

@@ -13,7 +13,7 @@ from moeprof.cli.memory_plan import MEGATRON
 from moeprof.errors import SpecError
 from moeprof.projector.batches import BOUND
 from moeprof.specs.plan import AXES, ParallelPlan
-from moeprof.specs.plan_rules import Batch
+from moeprof.specs.plan_checks import Batch
 
 AUTO = "auto"
 

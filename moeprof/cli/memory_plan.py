@@ -13,8 +13,7 @@ from moeprof.cli.memory_options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
-from moeprof.specs.plan_checks import check_megatron_plan, check_plan, plan_remarks
-from moeprof.specs.plan_rules import Batch
+from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan, plan_remarks
 from moeprof.specs.remat import Remat
 
 MEGATRON = "megatron"

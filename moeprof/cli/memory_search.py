@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from moeprof.projector.search.space import Space
     from moeprof.projector.setting import Setting
     from moeprof.specs.hardware import HardwareSpec
-    from moeprof.specs.sources.loaded import LoadedModel
+    from moeprof.specs.sources.document import LoadedModel
 
 _AXES = {
     "ep": "expert",
@@ -150,7 +150,7 @@ def _space(asked: SearchOptions) -> tuple[str, Space, list[str]]:
     from moeprof.specs.hardware import load_hardware
     from moeprof.specs.presets import preset_names
     from moeprof.specs.remat import Remat
-    from moeprof.specs.sources.load import load_model
+    from moeprof.specs.sources import load_model
 
     if asked.model is None or asked.devices is None:
         missing = " and ".join(

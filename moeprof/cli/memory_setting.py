@@ -18,11 +18,11 @@ from moeprof.cli.memory_worlds import check_world
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.setting import WORLDS, Precision, Setting, usual_of
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names
-from moeprof.specs.sources.load import load_model
-from moeprof.specs.sources.loaded import LoadedModel
+from moeprof.specs.sources import load_model
+from moeprof.specs.sources.document import LoadedModel
 from moeprof.specs.strategy import Strategy, parse_strategy
 
 HARDWARE = "h100_sxm"

@@ -93,7 +93,7 @@ def _kind(found: object) -> str:
 def _document(path: Path) -> object:
     import yaml
 
-    from moeprof.specs.sources.text_file import read_text
+    from moeprof.specs.sources.document import read_text
 
     text = read_text(path, _WHAT)
     try:

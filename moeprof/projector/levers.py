@@ -14,7 +14,7 @@ from moeprof.projector.breakdown import MemoryBreakdown, Verdict
 from moeprof.projector.memory import project
 from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.remat import FULL
 from moeprof.specs.strategy import parse_strategy
 

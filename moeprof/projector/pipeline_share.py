@@ -12,8 +12,8 @@ import functools
 
 from moeprof.errors import SpecError
 from moeprof.projector.setting import Degrees, Setting
-from moeprof.specs.in_flight import in_flight
 from moeprof.specs.model import ModelSpec
+from moeprof.specs.schedule_order import in_flight
 from moeprof.specs.stages import StageLayers, split_stages, whole_stages
 
 _ONE_PROGRAM = ("gpipe", "circular")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from moeprof.errors import SpecError
 from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
+from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan

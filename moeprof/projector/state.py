@@ -24,7 +24,7 @@ from moeprof.projector.breakdown import Row
 from moeprof.projector.rows import product_row
 from moeprof.projector.setting import Amount, Degrees, Setting
 from moeprof.projector.sharding import held_elements, held_without
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
 
 FACTORED_FROM = 128

@@ -9,9 +9,9 @@ from moeprof.analyzers.stages.compared import compared
 from moeprof.analyzers.stages.held import most_held
 from moeprof.analyzers.stages.projected import projected
 from moeprof.errors import SpecError
-from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.stage_work import StageWork
+from moeprof.specs.schedule_order import in_flight
+from moeprof.specs.schedule_play import StageWork
 from moeprof.tables.pipeline import STAGE_WORK
 
 MS = 1_000_000

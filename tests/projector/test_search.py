@@ -22,8 +22,7 @@ from moeprof.projector.setting import Setting, degrees_of
 from moeprof.projector.step_time import estimate
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
-from moeprof.specs.plan_checks import check_megatron_plan, check_plan
-from moeprof.specs.plan_rules import Batch
+from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.remat import FULL, Remat
 from moeprof.specs.strategy import parse_strategy

@@ -25,7 +25,7 @@ from moeprof.reports.figures import load_maps, wait_map
 from moeprof.reports.figures import roofline as roofline_figure
 from moeprof.reports.figures import stage_grid as stage_grid_figure
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.stage_work import StageWork
+from moeprof.specs.schedule_play import StageWork
 from moeprof.tables.analysis import Analysis, Metric
 
 MS = 1_000_000

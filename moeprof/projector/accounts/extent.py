@@ -36,7 +36,7 @@ from moeprof.projector.rows import ceil_div, larger, smaller
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.projector.sharding import gathered_elements, held_elements
 from moeprof.projector.state import trained_of
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter
 

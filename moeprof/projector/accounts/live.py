@@ -13,7 +13,7 @@ from moeprof.projector.breakdown import Confidence, Row
 from moeprof.projector.rows import product_row
 from moeprof.projector.setting import Setting
 from moeprof.projector.state import gradient_dtype
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from moeprof.projector.accounts.live import Live
 from moeprof.projector.setting import Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 FITTED = (
     "ROCm/rocm-blogs, maxtext-dropless-moe: out-of-memory sizes of DeepSeek-V3 on 64 MI355X "

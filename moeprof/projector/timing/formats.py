@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeprof.errors import SpecError
 from moeprof.projector.setting import Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 _HLO_NAMES = {
     "bfloat16": "bf16",

@@ -21,7 +21,7 @@ from moeprof.projector.timing.links import gather_s
 from moeprof.projector.timing.reals import Real
 from moeprof.projector.timing.rows import TimeRow
 from moeprof.projector.timing.stage_load import StageLoad
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 MOMENTS = {"adamw": 2, "muon": 1}
 """Whole moments of a matrix, by optimizer: see `moeprof.projector.state`; others none."""

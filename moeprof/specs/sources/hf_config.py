@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import MODEL_DTYPES
+from moeprof.specs import MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
-from moeprof.specs.sources.document import MOST_LAYERS, Document
-from moeprof.specs.sources.hf_experts import EXPERTS, TOP_K_ALONE, dense_fields, expert_fields
-from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
-from moeprof.specs.sources.known_keys import (
+from moeprof.specs.sources.document import (
     HUGGING_FACE,
+    MOST_LAYERS,
+    Document,
+    LoadedModel,
+    read_text,
     refuse_what_decides,
     tell_the_rest,
 )
-from moeprof.specs.sources.loaded import LoadedModel
-from moeprof.specs.sources.text_file import read_text
+from moeprof.specs.sources.hf_experts import EXPERTS, TOP_K_ALONE, dense_fields, expert_fields
+from moeprof.specs.sources.hf_linear import linear_fields, refuse_unknown_mixers
 
 _NESTED = "text_config llm_config language_config"
 _LAYERS = "num_hidden_layers n_layers n_layer num_layers"

@@ -16,7 +16,7 @@ from moeprof.projector.accounts.megatron.sizes import Sizes
 from moeprof.projector.breakdown import Row
 from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
 
 ENDS = ("embedding", "head", "embedding_copy", "head_copy")

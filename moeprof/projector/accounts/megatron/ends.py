@@ -13,7 +13,7 @@ from __future__ import annotations
 from moeprof.projector.accounts.megatron.layer import Kept, Known
 from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 
 def head_tensors(setting: Setting, k: Known) -> list[Kept]:

@@ -1,15 +1,15 @@
 """Question: of how many microbatches does each chunk of a stage hold activations at its peak?
 
 The first chunk, which begins earliest and ends last, holds more than the last one, which has the
-head: see `moeprof.specs.in_flight`.
+head: see `moeprof.specs.schedule_order`.
 """
 
 from __future__ import annotations
 
 import functools
 
-from moeprof.specs.in_flight import in_flight_by_chunk
 from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule_order import in_flight_by_chunk
 
 _SETTLED = 4
 """Times the stages: more microbatches than that repeat what a stage did before."""
@@ -19,7 +19,7 @@ def flight_of_chunks(schedule: str, p: int, v: int, m: int, stage: int) -> tuple
     """Microbatches in flight of each chunk of a stage, first chunk first; never more than m.
 
     Args:
-        schedule: of `moeprof.specs.in_flight`; "1f1b" with several chunks is the interleaved one.
+        schedule: of `moeprof.specs.schedule`; "1f1b" with several chunks is the interleaved one.
         p: stages of the pipeline.
         v: chunks of layers per stage.
         m: microbatches per iteration.

@@ -19,7 +19,7 @@ from moeprof.projector.accounts.megatron.sizes import Sizes, at_least_one, times
 from moeprof.projector.breakdown import Row
 from moeprof.projector.rows import ceil_div
 from moeprof.projector.setting import Count, Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
 
 SOURCE = "Megatron-LM docs, dist_optimizer: 18 B, or 6 + 12/DP B, per parameter"

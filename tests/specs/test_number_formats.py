@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
+from moeprof.specs import DTYPE_BYTES, check_dtype
 
 
 def test_seventy_billion_parameters_in_two_formats():
