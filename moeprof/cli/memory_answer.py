@@ -10,9 +10,8 @@ from moeprof.cli.memory_setting import Wanted
 from moeprof.errors import SelectionError
 from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, reach_at_once, worth_showing
 from moeprof.projector.breakdown import MemoryBreakdown
-from moeprof.projector.levers import levers
+from moeprof.projector.levers import fits_up_to_overload, levers
 from moeprof.projector.memory import project
-from moeprof.projector.overload import fits_up_to_overload
 from moeprof.projector.setting import Setting
 from moeprof.reports.memory_document import (
     SCHEMA,

@@ -42,9 +42,8 @@ def calibrated(wanted: Wanted, run: Path, correction: Path | None, *, as_json: b
         SpecError: the run does not match, so that there is nothing to store.
         TraceError: the run cannot be read.
     """
-    from moeprof.projector.calibrate import calibrate
+    from moeprof.projector.calibrate import calibrate, measured
     from moeprof.projector.correction import store
-    from moeprof.projector.measured import measured
     from moeprof.reports.calibration import (
         build_calibration,
         calibration_json,

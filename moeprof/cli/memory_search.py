@@ -114,8 +114,8 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
         moeprof memory search --model deepseek_v3 --hardware mi355x --devices 64 --what-if
     """
     from moeprof.cli.memory_setting import as_usage
-    from moeprof.projector.search.run import search
-    from moeprof.projector.timing.tuning import Tuning
+    from moeprof.projector.search import search
+    from moeprof.projector.step_time.ground import Tuning
     from moeprof.projector.what_if import what_if
     from moeprof.reports.search_document import document_of, to_json
 

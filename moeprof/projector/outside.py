@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.breakdown import Row
-from moeprof.projector.rows import smaller, whole
+from moeprof.projector.breakdown import Row, smaller, whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs import DTYPE_BYTES
 

@@ -1,5 +1,7 @@
 """Models, plans and strategies as values; what a field of one may hold: numbers, number formats."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection
 from dataclasses import fields

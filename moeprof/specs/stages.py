@@ -25,60 +25,6 @@ from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.schedule import stage_at
 
-MOST_LETTERS = 100_000
-_LETTERS = "EtmL|"
-_INNERMOST = re.compile(r"\(([^()]*)\)(?:\*(\d{1,6}))?")
-_REPEATED = re.compile(rf"([{re.escape(_LETTERS)}])\*(\d{{1,6}})")
-
-
-class ChunkLayout(NamedTuple):
-    """How many of each letter one chunk holds."""
-
-    embeddings: int
-    layers: int
-    mtp_layers: int
-    heads: int
-
-
-def read_layout(text: str) -> tuple[ChunkLayout, ...]:
-    """The chunks of a layout, in the order in which a token passes them.
-
-    Raises:
-        SpecError: another letter, an unpaired parenthesis, a ``*`` without number or what to
-            repeat, or more than `MOST_LETTERS` letters.
-    """
-    flat = "".join(text.replace(",", "").split())
-    while True:
-        opened, groups = _INNERMOST.subn(
-            lambda group: _times(text, _plain(text, group[1]), group[2]), flat
-        )
-        if not groups:
-            break
-        flat = opened
-    flat = _plain(text, flat)
-    chunks = flat.split("|")
-    return tuple(ChunkLayout(*(chunk.count(letter) for letter in "EtmL")) for chunk in chunks)
-
-
-def _plain(text: str, part: str) -> str:
-    """A part without parentheses, its repeated letters written out."""
-    plain = _REPEATED.sub(lambda found: _times(text, found[1], found[2]), part)
-    wrong = next((letter for letter in plain if letter not in _LETTERS), None)
-    if wrong is not None:
-        raise SpecError(
-            f"pipeline layout {text!r}: expected E, t, m, L, |, (…) and *N, found {wrong!r}."
-        )
-    return plain
-
-
-def _times(text: str, part: str, count: str | None) -> str:
-    number = int(count or 1)
-    if len(part) * number > MOST_LETTERS:
-        raise SpecError(
-            f"pipeline layout {text!r}: expected at most {MOST_LETTERS:,} letters, found more."
-        )
-    return part * number
-
 
 @dataclass(frozen=True)
 class StageLayers:
@@ -300,3 +246,60 @@ def _joined(stage: int, chunks: Sequence[StageLayers]) -> StageLayers:
         has_embedding=any(chunk.has_embedding for chunk in chunks),
         has_head=any(chunk.has_head for chunk in chunks),
     )
+
+
+# The notation of layouts.
+
+MOST_LETTERS = 100_000
+_LETTERS = "EtmL|"
+_INNERMOST = re.compile(r"\(([^()]*)\)(?:\*(\d{1,6}))?")
+_REPEATED = re.compile(rf"([{re.escape(_LETTERS)}])\*(\d{{1,6}})")
+
+
+class ChunkLayout(NamedTuple):
+    """How many of each letter one chunk holds."""
+
+    embeddings: int
+    layers: int
+    mtp_layers: int
+    heads: int
+
+
+def read_layout(text: str) -> tuple[ChunkLayout, ...]:
+    """The chunks of a layout, in the order in which a token passes them.
+
+    Raises:
+        SpecError: another letter, an unpaired parenthesis, a ``*`` without number or what to
+            repeat, or more than `MOST_LETTERS` letters.
+    """
+    flat = "".join(text.replace(",", "").split())
+    while True:
+        opened, groups = _INNERMOST.subn(
+            lambda group: _times(text, _plain(text, group[1]), group[2]), flat
+        )
+        if not groups:
+            break
+        flat = opened
+    flat = _plain(text, flat)
+    chunks = flat.split("|")
+    return tuple(ChunkLayout(*(chunk.count(letter) for letter in "EtmL")) for chunk in chunks)
+
+
+def _plain(text: str, part: str) -> str:
+    """A part without parentheses, its repeated letters written out."""
+    plain = _REPEATED.sub(lambda found: _times(text, found[1], found[2]), part)
+    wrong = next((letter for letter in plain if letter not in _LETTERS), None)
+    if wrong is not None:
+        raise SpecError(
+            f"pipeline layout {text!r}: expected E, t, m, L, |, (…) and *N, found {wrong!r}."
+        )
+    return plain
+
+
+def _times(text: str, part: str, count: str | None) -> str:
+    number = int(count or 1)
+    if len(part) * number > MOST_LETTERS:
+        raise SpecError(
+            f"pipeline layout {text!r}: expected at most {MOST_LETTERS:,} letters, found more."
+        )
+    return part * number

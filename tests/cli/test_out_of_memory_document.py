@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from moeprof.cli.memory_explain_oom import command
-from moeprof.projector.oom import verdicts
+from moeprof.projector import oom
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "out_of_memory.md").read_text(encoding="utf-8")
@@ -26,4 +26,4 @@ def test_every_verdict_of_a_failure_is_documented():
              "OUTSIDE_POOL", "NOT_RESERVED", "ON_CHIP", "HOST_MEMORY", "NOT_GROWN",
              "NOT_LOADED")  # fmt: skip
     for name in names:
-        assert f"`{getattr(verdicts, name)}`" in PAGE
+        assert f"`{getattr(oom, name)}`" in PAGE

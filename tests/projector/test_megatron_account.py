@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
-from moeprof.projector.accounts.megatron.flight import flight_of_chunks
+from moeprof.projector.accounts.megatron import MIXED_PRECISION, flight_of_chunks
 from moeprof.projector.breakdown import MemoryBreakdown, total
 from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project, project_many

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeprof.projector.accounts.live import Live
+from moeprof.projector.accounts import Live
 from moeprof.projector.setting import Setting
 from moeprof.specs import DTYPE_BYTES
 

@@ -4,6 +4,8 @@ A preset's name, a Hugging Face ``config.json``, a MaxText YAML file. A family's
 module each, on top of `document`, which is the same for all.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from moeprof.errors import SelectionError, SpecError

@@ -16,9 +16,8 @@ moments, over EDP for all weights. Full recomputation leaves T · d.
 from __future__ import annotations
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron.sizes import Sizes, sizes_of, times
-from moeprof.projector.breakdown import Peak, Row, StageBreakdown
-from moeprof.projector.rows import ceil_div
+from moeprof.projector.accounts.megatron.ranks import Sizes, sizes_of, times
+from moeprof.projector.breakdown import Peak, Row, StageBreakdown, ceil_div
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs.model import GqaSpec, ModelSpec
 

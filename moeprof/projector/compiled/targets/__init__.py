@@ -1,4 +1,4 @@
-"""Question: for which GPUs can be compiled without one, and what does the compiler have to know?
+"""Question: for which GPUs can be compiled without one, what does it need, and is that here?
 
 Each ``KEY.txtpb`` here is XLA's GpuTargetConfigProto (xla/stream_executor/device_description.proto)
 of a key of `specs.hardware`, with the sources of its numbers.
@@ -6,10 +6,16 @@ of a key of `specs.hardware`, with the sources of its numbers.
 
 from __future__ import annotations
 
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import shutil
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
-from moeprof.errors import SelectionError
+from moeprof.errors import CompileError, SelectionError
 from moeprof.specs.hardware import HardwareSpec
 
 EXPERIMENTAL = ("mi300x", "mi355x")
@@ -60,3 +66,98 @@ def load_target(hardware: HardwareSpec, devices: int) -> Target:
     text = files(__name__).joinpath(f"{hardware.key}.txtpb").read_text(encoding="utf-8")
     platform = "rocm" if hardware.key in EXPERIMENTAL else "cuda"
     return Target(hardware.key, platform, text, devices, f"1x{devices // per_host}x{per_host}")
+
+
+_FIRST_RELEASE = (0, 7, 2)  # of jax-cuda13-plugin
+ROCM_SWITCH = "MOEPROF_EXPERIMENTAL_ROCM_PLAN"
+# What the compiler's own library is linked with (jax-rocm7-pjrt, `ldd`).
+_ROCM_LIBRARIES = (
+    "libamdhip64.so.7",
+    "librocblas.so.5",
+    "libMIOpen.so.1",
+    "librccl.so.1",
+    "libhipblaslt.so.1",
+    "libhipfft.so.0",
+    "libhsa-runtime64.so.1",
+    "librocprofiler-sdk.so.1",
+    "libamd_smi.so.26",
+)
+
+
+def packages(platform: str, version: str) -> tuple[str, ...]:
+    """What to install, without dependencies, beside a jaxlib of `version` to compile for GPUs.
+
+    From jaxlib 0.11 on XLA tries products with NVIDIA's assembler before it lays out memory.
+    """
+    name = "jax-cuda13" if platform == "cuda" else "jax-rocm7"
+    plugin = (f"{name}-plugin=={version}", f"{name}-pjrt=={version}")
+    tries_products = platform == "cuda" and _release(version) >= (0, 11)
+    return (*plugin, "nvidia-cuda-nvcc", "nvidia-nvvm") if tries_products else plugin
+
+
+def require_compiler(target: Target) -> None:
+    """Check that JAX and its plugin for a target are installed; imports neither.
+
+    Raises:
+        CompileError: they are not; the message has the command that installs them.
+    """
+    if importlib.util.find_spec("jax") is None:
+        raise CompileError(
+            "compile: expected JAX, found none. Install it with `pip install 'moeprof[jax]'`."
+        )
+    if target.platform == "rocm":
+        _require_rocm(target)
+    version = importlib.metadata.version("jaxlib")
+    if _release(version) < _FIRST_RELEASE:
+        raise CompileError(
+            f"compile: expected jaxlib {'.'.join(map(str, _FIRST_RELEASE))} or later, found "
+            f"{version}, for which there is no such plugin. Install a later jax."
+        )
+    wanted = packages(target.platform, version)
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    has_plugin = any(target.platform in plugin.name + plugin.value for plugin in plugins)
+    if not has_plugin or (len(wanted) > 2 and not _has_assembler()):
+        raise CompileError(
+            f"compile for {target.key}: expected JAX's plugin for {target.platform.upper()}"
+            f"{' and an assembler' if len(wanted) > 2 else ''}, found none. Install it with "
+            f"`pip install --no-deps {' '.join(wanted)}`; no GPU, driver or toolkit is needed."
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _has_assembler() -> bool:
+    if shutil.which("ptxas") or Path("/usr/local/cuda/bin/ptxas").exists():
+        return True
+    try:
+        importlib.metadata.version("nvidia-nvvm")
+        importlib.metadata.version("nvidia-cuda-nvcc")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _require_rocm(target: Target) -> None:
+    absent = [name for name in _ROCM_LIBRARIES if not _loads(name)]
+    if os.environ.get(ROCM_SWITCH) == "1" and not absent:
+        return
+    lacking = f"; of its libraries this machine lacks {', '.join(absent)}" if absent else ""
+    raise CompileError(
+        f"compile for {target.key}: experimental. AMD's compiler loads with a ROCm installation "
+        f"alone{lacking}. Where ROCm 7 and jax-rocm7-plugin are installed, set {ROCM_SWITCH}=1; "
+        "elsewhere use the closed form."
+    )
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    print(*packages("cuda", importlib.metadata.version("jaxlib")))

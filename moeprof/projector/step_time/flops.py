@@ -23,10 +23,9 @@ import functools
 import math
 from typing import Literal, NamedTuple
 
-from moeprof.projector.setting import Degrees, Setting
-from moeprof.projector.timing.formats import expert_item_bytes, item_bytes
-from moeprof.projector.timing.reals import Real
-from moeprof.projector.timing.routed_rows import Routed
+from moeprof.projector.routed import Routed
+from moeprof.projector.setting import Degrees, Real, Setting
+from moeprof.projector.step_time.rates import expert_item_bytes, item_bytes
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 

@@ -18,8 +18,8 @@ dispatch and combine            behind nothing, unless `Tuning.overlaps_exchange
 pipeline transfers              behind other chunks where stages have several, else behind nothing
 launches                        behind device work
 
-Rates are shares of peaks (`moeprof.projector.timing.rates`); how far off the estimate was where it
-could be checked is its band (`moeprof.projector.timing.bands`).
+Rates are shares of peaks (`rates`); how far off the estimate was where it could be checked is its
+band (`ground`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.errors import SpecError
-from moeprof.projector.setting import Degrees, Setting, degrees_of
-from moeprof.projector.timing.bands import Band, band_of
-from moeprof.projector.timing.flops import LayerKind, model_flops_per_token
-from moeprof.projector.timing.ground import Ground, ground_of
-from moeprof.projector.timing.host import host_row_list
-from moeprof.projector.timing.layer_time import head_parts, layer_parts
-from moeprof.projector.timing.pipeline_time import fill_row, transfer_row
-from moeprof.projector.timing.reals import Real
-from moeprof.projector.timing.rows import TimeRow, total_s
-from moeprof.projector.timing.stage_load import stage_loads
-from moeprof.projector.timing.tuning import PLAIN, Tuning
-from moeprof.projector.timing.weight_traffic import (
+from moeprof.projector.pipeline_share import stage_loads
+from moeprof.projector.setting import Degrees, Real, Setting, degrees_of
+from moeprof.projector.step_time.beside_layers import (
+    fill_row,
     gather_row,
     head_weights,
     layer_weights,
     replica_row,
+    transfer_row,
     update_row,
 )
+from moeprof.projector.step_time.flops import LayerKind, model_flops_per_token
+from moeprof.projector.step_time.ground import (
+    PLAIN,
+    SYNCS,
+    Band,
+    Ground,
+    TimeRow,
+    Tuning,
+    band_of,
+    ground_of,
+    total_s,
+)
+from moeprof.projector.step_time.layer_time import head_parts, layer_parts, recomputed
 
 
 @dataclass(frozen=True)
@@ -222,3 +228,44 @@ def _picked(values: Real, kind: Real) -> Real:
 
 def _as_number(row: TimeRow) -> TimeRow:
     return replace(row, seconds=float(row.seconds), hidden_s=float(row.hidden_s))
+
+
+# What a layer waits for its host. A JAX program is launched as a whole and its shapes are static:
+# the host waits for nothing and its launches run ahead. PyTorch launches kernel by kernel, and a
+# dynamic MoE layer waits for counts from the device (ROCm/rocm-blogs, primus-moe-package,
+# "Sync-Free MoE"); each wait drains the queue, which takes about one trip: launch, kernel, copy,
+# and the launches after it. How long a trip takes differs between hosts and no source states it:
+# 0.1 ms and 10 µs per launch of about 60 kernels per MoE layer and pass (half for a dense one) are
+# assumed.
+
+SYNC_S = 1e-4
+LAUNCH_S = 1e-5
+_KERNELS = {"dense": 30, "moe": 60}
+
+
+def host_row_list(ground: Ground, kind: LayerKind, device_s: Real) -> list[TimeRow]:
+    """Waits and launches of one layer and microbatch; none in JAX."""
+    if ground.setting.world != "megatron":
+        return []
+    again = ground.again * recomputed(ground.setting.plan.remat, "norms")
+    launches = _KERNELS[kind] * (3 + again) * LAUNCH_S
+    rows = [
+        TimeRow(
+            "launches",
+            "host",
+            np.maximum(launches - device_s, 0.0),
+            np.minimum(launches, device_s),
+            f"{_KERNELS[kind]} kernels · passes · 10 µs, as far as the device is done before",
+            "assumed",
+            "low",
+        )
+    ]
+    if kind == "moe":
+        syncs = SYNCS[ground.tuning.sync_free]
+        routes_again = ground.again * recomputed(ground.setting.plan.remat, "exchange")
+        seconds = syncs * SYNC_S * (1 + routes_again)
+        formula = f"{syncs} waits per MoE layer, forward and again · 0.1 ms"
+        rows.append(
+            TimeRow("waits for the device", "host", seconds, 0.0, formula, "assumed", "low")
+        )
+    return rows
