@@ -38,10 +38,10 @@ from moeprof.analyzers.heap.at_peak import grouped, peak_of
 from moeprof.analyzers.heap.module import main_module
 from moeprof.errors import MoeprofError
 from moeprof.ingest.dump.open import open_dump
+from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled.bundled import build_bundled
 from moeprof.projector.compiled.compiler import compile_step
 from moeprof.projector.compiled.result import is_laid_out
-from moeprof.projector.compiled.targets import load_target
 from moeprof.specs.hardware import load_hardware
 
 RESULT = Path(__file__).parent / "results" / "memory_grid.jsonl"

@@ -15,8 +15,8 @@ from moeprof.errors import SpecError
 from moeprof.projector.accounts.megatron import CACHE_ROW, CACHE_SHARE
 from moeprof.projector.breakdown import MemoryBreakdown, Row, StageBreakdown, Verdict, total
 from moeprof.projector.memory import project
-from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Setting, degrees_of
+from moeprof.projector.shares import buffer_factor
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.remat import FULL
 from moeprof.specs.strategy import parse_strategy

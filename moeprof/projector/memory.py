@@ -17,8 +17,6 @@ import numpy.typing as npt
 from moeprof.errors import SpecError
 from moeprof.projector.accounts import jax_step, megatron
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, StageBreakdown, total
-from moeprof.projector.pipeline_share import stages_of
-from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import (
     MAXTEXT_BUILDS,
     Amount,
@@ -27,6 +25,7 @@ from moeprof.projector.setting import (
     degrees_of,
     linear_layers_note,
 )
+from moeprof.projector.shares import buffer_factor, stages_of
 from moeprof.projector.state import offloaded_rows
 from moeprof.specs.stages import StageLayers, split_stages, stage_parameters, whole_stages
 from moeprof.units import format_bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from moeprof.cli.memory_search import command
+from moeprof.cli.memory.search import command
 from moeprof.errors import SelectionError
 
 DEEPSEEK = ("--model", "deepseek_v3", "--hardware", "mi355x", "--devices", "64")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from moeprof.cli.memory_explain_oom import command
+from moeprof.cli.memory.explain_oom import command
 from moeprof.projector import oom
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.projector.pipeline_share import stage_loads
-from moeprof.projector.routed import routed_rows
 from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.projector.shares import routed_rows, stage_loads
 from moeprof.projector.step_time.beside_layers import waiting_share
 from moeprof.projector.step_time.flops import layer_work, matrices, model_flops_per_token
 from moeprof.projector.step_time.ground import PLAIN, ground_of

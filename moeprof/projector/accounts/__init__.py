@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeprof.projector.breakdown import Confidence, Row, ceil_div, larger, product_row, smaller
-from moeprof.projector.routed import buffer_factor, capacity
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.shares import buffer_factor, capacity
 from moeprof.projector.state import gathered_elements, gradient_dtype, held_elements, trained_of
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import MlaSpec, ModelSpec

@@ -23,12 +23,12 @@ from moeprof.projector.accounts import (
 )
 from moeprof.projector.breakdown import Peak, Row, StageBreakdown, product_row
 from moeprof.projector.outside import outside_rows
-from moeprof.projector.pipeline_share import (
+from moeprof.projector.setting import UPSTREAM, Amount, Degrees, Setting
+from moeprof.projector.shares import (
     microbatches_in_flight,
     runs_as_one_program,
     stage_counts,
 )
-from moeprof.projector.setting import UPSTREAM, Amount, Degrees, Setting
 from moeprof.projector.state import state_rows
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 
 from moeprof.kernels import native_gpu
 from moeprof.kernels.planning import TARGETS, planning
-from moeprof.projector.compiled.targets import Target
+from moeprof.projector.compiled import Target
 from moeprof.tables.compiled_memory import CompiledMemory, compiled_memory
 
 # (devices of the topology, options) -> (step, its arguments as ShapeDtypeStructs with shardings)

@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moeprof.errors import SpecError
-from moeprof.projector.pipeline_share import stage_loads
 from moeprof.projector.setting import Degrees, Real, Setting, degrees_of
+from moeprof.projector.shares import stage_loads
 from moeprof.projector.step_time.beside_layers import (
     fill_row,
     gather_row,

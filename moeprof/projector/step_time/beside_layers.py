@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from moeprof.projector.pipeline_share import StageLoad
 from moeprof.projector.setting import Count, Real
+from moeprof.projector.shares import StageLoad
 from moeprof.projector.state import gradient_dtype
 from moeprof.projector.step_time.flops import LayerKind, matrices
 from moeprof.projector.step_time.ground import Ground, TimeRow, memory_bytes_per_s

@@ -23,8 +23,8 @@ import functools
 import math
 from typing import Literal, NamedTuple
 
-from moeprof.projector.routed import Routed
 from moeprof.projector.setting import Degrees, Real, Setting
+from moeprof.projector.shares import Routed
 from moeprof.projector.step_time.rates import expert_item_bytes, item_bytes
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.parameters import Parameter, parameters

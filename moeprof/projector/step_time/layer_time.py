@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.routed import NO_ROWS, Routed, routed_rows
 from moeprof.projector.setting import Count, Degrees, Real, Setting
+from moeprof.projector.shares import NO_ROWS, Routed, routed_rows
 from moeprof.projector.step_time.flops import (
     LayerKind,
     Work,

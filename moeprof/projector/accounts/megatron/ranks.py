@@ -27,8 +27,8 @@ import numpy as np
 
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import Row, ceil_div
-from moeprof.projector.routed import buffer_factor
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.projector.shares import buffer_factor
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
 

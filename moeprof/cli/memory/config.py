@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from moeprof.cli.memory_options import RunOptions
+from moeprof.cli.memory.options import RunOptions
 from moeprof.errors import SpecError
 from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.remat import OFFLOADING, POLICIES

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from pathlib import Path
 
 import click
 
-from moeprof.cli.memory_options import OptionsOfMany, RunOptions, describes_a_run
+from moeprof.cli.memory.options import OptionsOfMany, RunOptions, describes_a_run
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
-# name -> one line for the help; the command is moeprof/cli/memory_<name>.py's `command`.
+# name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
 COMMANDS = {
     "search": "Plans that fit, ranked by the estimated time of a step.",
     "explain-oom": "An out-of-memory message in the model's terms.",
@@ -27,21 +26,22 @@ class MemoryGroup(OptionsOfMany):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The subcommands that there are."""
-        return [name for name in COMMANDS if importlib.util.find_spec(_module(name))]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one subcommand."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_module(cmd_name)).command
+        module = importlib.import_module(f"moeprof.cli.memory.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A subcommand; a word that is none may be meant as a model."""
-        if args[0] not in self.list_commands(ctx):
-            known = ", ".join(self.list_commands(ctx))
+        if args[0] not in COMMANDS:
+            known = ", ".join(COMMANDS)
             raise SelectionError(
                 f"memory: expected options or one of {known}, found {args[0]!r}. "
                 f"A model is given as --model {args[0]}."
@@ -51,11 +51,7 @@ class MemoryGroup(OptionsOfMany):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands, importing none of them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
-
-
-def _module(name: str) -> str:
-    return f"moeprof.cli.memory_{name.replace('-', '_')}"
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group("memory", cls=MemoryGroup, invoke_without_command=True)
@@ -113,10 +109,8 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from moeprof.cli.memory_answer import answer
-    from moeprof.cli.memory_calibration import calibrated, projecting
-    from moeprof.cli.memory_compile import compiled, of_bundled
-    from moeprof.cli.memory_setting import as_usage, wanted
+    from moeprof.cli.memory.answer import answer, calibrated, compiled, of_bundled, projecting
+    from moeprof.cli.memory.setting import as_usage, wanted
     from moeprof.reports.memory_document import to_json
 
     if html is not None:

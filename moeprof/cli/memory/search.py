@@ -11,7 +11,7 @@ from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 
 if TYPE_CHECKING:
-    from moeprof.cli.memory_options import RunOptions
+    from moeprof.cli.memory.options import RunOptions
     from moeprof.projector.search.space import Space
     from moeprof.projector.setting import Setting
     from moeprof.specs.hardware import HardwareSpec
@@ -113,7 +113,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
 
         moeprof memory search --model deepseek_v3 --hardware mi355x --devices 64 --what-if
     """
-    from moeprof.cli.memory_setting import as_usage
+    from moeprof.cli.memory.setting import as_usage
     from moeprof.projector.search import search
     from moeprof.projector.step_time.ground import Tuning
     from moeprof.projector.what_if import what_if
@@ -144,8 +144,7 @@ def command(asks_what_if: bool, top: int, as_json: bool, **options: object) -> N
 
 def _space(asked: SearchOptions) -> tuple[str, Space, list[str]]:
     """The model's key, what is searched, and what was taken where nothing was said."""
-    from moeprof.cli.memory_setting import HARDWARE, as_usage, strategies_of
-    from moeprof.cli.memory_worlds import check_world
+    from moeprof.cli.memory.setting import HARDWARE, as_usage, check_world, strategies_of
     from moeprof.projector.search.space import Space
     from moeprof.specs.hardware import load_hardware
     from moeprof.specs.presets import preset_names
@@ -194,7 +193,7 @@ def _base(
     hardware: HardwareSpec,
 ) -> Setting:
     """What all plans share."""
-    from moeprof.cli.memory_setting import precision_of
+    from moeprof.cli.memory.setting import precision_of
     from moeprof.projector.setting import Setting, usual_of
     from moeprof.specs.plan import ParallelPlan
     from moeprof.specs.strategy import Strategy
@@ -217,7 +216,7 @@ def _base(
 
 def _run_options(asked: SearchOptions) -> RunOptions:
     """The same as options of `moeprof memory`, for what both read alike."""
-    from moeprof.cli.memory_options import RunOptions
+    from moeprof.cli.memory.options import RunOptions
 
     nothing: dict[str, object] = {field.name: None for field in fields(RunOptions)}
     nothing |= {"strategy": asked.strategy, "offload": (), "weight_dtype": asked.weight_dtype}
@@ -226,7 +225,7 @@ def _run_options(asked: SearchOptions) -> RunOptions:
 
 def _allowed(asked: SearchOptions) -> dict[str, frozenset[int]]:
     """Degrees that were asked for, by axis."""
-    from moeprof.cli.memory_load import read_counts
+    from moeprof.cli.memory.plan import read_counts
     from moeprof.specs.model import divisors
 
     allowed: dict[str, frozenset[int]] = {}

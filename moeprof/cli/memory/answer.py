@@ -1,12 +1,21 @@
-"""Question: which cells of strategy × pdbs are projected, and which one is shown in full?"""
+"""Question: which cells of strategy × pdbs are projected, which one is shown in full, beside what?
+
+Beside the closed form may stand what XLA's compiler lays out for that cell, or what a captured run
+took, whose factor corrects later projections.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from moeprof.cli.memory_setting import Wanted
+import click
+
+from moeprof.cli.memory.options import RunOptions
+from moeprof.cli.memory.setting import Wanted
+from moeprof.cli.progress import working
 from moeprof.errors import SelectionError
 from moeprof.projector.batches import BOUND, At, Reach, at_pdbs, reach, reach_at_once, worth_showing
 from moeprof.projector.breakdown import MemoryBreakdown
@@ -171,3 +180,93 @@ def _asked(detail: str, lines: Sequence[_Line]) -> Cell:
             f"found {pdbs!r}."
         )
     return {"strategy": name, "pdbs": int(pdbs)}
+
+
+# ``--compile``: the compiler's own plan of a cell, beside the closed form.
+
+BUNDLED = "bundled"
+
+
+def of_bundled(options: RunOptions) -> RunOptions:
+    """The options with the bundled model's world: its step is what is compiled.
+
+    Raises:
+        SelectionError: another world is asked for.
+    """
+    if options.world not in (None, BUNDLED):
+        raise SelectionError(
+            f"--compile: compiles the bundled model's step, so expected --world {BUNDLED}, found "
+            f"{options.world!r}. Another program is compiled by moeprof.projector.compiled.plan."
+        )
+    return replace(options, world=BUNDLED)
+
+
+def compiled(setting: Setting) -> CompiledInfo:
+    """Compile the step of a setting for its hardware, which need not be there.
+
+    Raises:
+        MoeprofError: the compiler is not installed, cannot be had for the hardware, or fails.
+    """
+    from moeprof.projector.compiled.bundled import compile_bundled
+    from moeprof.reports.memory_compiled import compiled_info
+
+    with working("compiling the step"):
+        return compiled_info(compile_bundled(setting))
+
+
+# ``--calibrate`` and ``--correction``: a projection beside a run, and what follows.
+
+
+def projecting(correction: Path | None) -> Projecting:
+    """The closed form, corrected by the factors of a file where one is given.
+
+    Raises:
+        SpecError: the file cannot be read.
+    """
+    if correction is None:
+        return project
+    from moeprof.projector.correction import corrected, read_corrections
+
+    known = read_corrections(correction)
+
+    def both(setting: Setting) -> MemoryBreakdown:
+        return corrected(project(setting), known)
+
+    return both
+
+
+def calibrated(wanted: Wanted, run: Path, correction: Path | None, *, as_json: bool) -> None:
+    """Print the projection beside the run; store its factor where a file is given.
+
+    Raises:
+        SelectionError: several strategies or batches are asked for, or none.
+        SpecError: the run does not match, so that there is nothing to store.
+        TraceError: the run cannot be read.
+    """
+    from moeprof.projector.calibrate import calibrate, measured
+    from moeprof.projector.correction import store
+    from moeprof.reports.calibration import (
+        build_calibration,
+        calibration_json,
+        calibration_text,
+    )
+
+    if len(wanted.strategies) != 1 or len(wanted.batches) != 1:
+        raise SelectionError(
+            "--calibrate: expected the run's own --strategy and --pdbs, one each, found "
+            f"{len(wanted.strategies)} strategies and {len(wanted.batches) or 'no'} pdbs."
+        )
+    (strategy,), (pdbs,) = wanted.strategies, wanted.batches
+    breakdown = project(replace(wanted.setting, strategy=strategy, pdbs=pdbs))
+    with working("reading the run"):
+        found = calibrate(breakdown, measured(run))
+    document = build_calibration(found)
+    if as_json:
+        click.echo(calibration_json(document))
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(calibration_text(document), soft_wrap=True)
+    if correction is not None:
+        store(correction, found)
+        click.echo(f"moeprof: correction stored in {correction}", err=True)

@@ -7,14 +7,12 @@ not said by an option is told.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from moeprof.cli.memory_config import with_config
-from moeprof.cli.memory_load import load_of, read_counts
-from moeprof.cli.memory_options import RunOptions
-from moeprof.cli.memory_plan import check, plan_of
-from moeprof.cli.memory_worlds import check_world
+from moeprof.cli.memory.config import with_config
+from moeprof.cli.memory.options import RunOptions
+from moeprof.cli.memory.plan import check, load_of, plan_of, read_counts
 from moeprof.errors import SelectionError, SpecError
 from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.setting import WORLDS, Precision, Setting, usual_of
@@ -204,3 +202,34 @@ def strategies_of(
 
 def _parts(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part.strip() for name in names for part in name.split(",") if part.strip())
+
+
+# Which options a world has none of. An option that changes nothing is refused, so that nobody takes
+# an answer for one about it. What a model's configuration says, and the program does not have, is
+# left out without a complaint.
+
+_WORLDS = {
+    "sequence_parallel": ("megatron",),
+    "vocab_tiling": ("maxtext",),
+    "fused_loss": ("maxtext", "megatron"),
+    "ragged_buffer_factor": ("maxtext",),
+    "mem_fraction": ("maxtext", "bundled"),  # PyTorch's allocator takes what others leave
+    "sync_free": ("megatron",),  # a JAX program has static shapes and never waits
+    "overlap": ("megatron",),  # MaxText's stages run one program, in GPipe's order
+    "grad_dtype": ("maxtext", "megatron"),  # the bundled model's are those of its weights
+}
+
+
+def check_world(given: Mapping[str, object], world: str) -> None:
+    """Refuse options, by name, that a world has none of; None: not given.
+
+    Raises:
+        SpecError: one is given.
+    """
+    for name, worlds in _WORLDS.items():
+        if world in worlds or given.get(name) is None:
+            continue
+        raise SpecError(
+            f"--{name.replace('_', '-')}: world {world} does not have it. "
+            f"Leave it out, or give --world {' or '.join(worlds)}."
+        )
