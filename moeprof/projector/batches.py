@@ -18,7 +18,7 @@ from moeprof.projector.memory import project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 
 MOST_PDBS = 256
-"""No batch above this is tried where none is given."""
+"""No batch above this is tried for one of many plans."""
 
 Numbers = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -105,10 +105,12 @@ def largest_batches(
     return low
 
 
+# How far one setting goes.
+
 Batches = npt.NDArray[np.int64]
 
 BOUND = 4096
-"""No pdbs above this is tried."""
+"""No pdbs above this is tried for a setting."""
 
 _POINTS = 128
 

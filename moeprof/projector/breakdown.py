@@ -198,6 +198,8 @@ def _or_inf(size: Amount | None) -> float:
     return float("inf") if size is None else float(size)
 
 
+# How a row is computed and stated.
+
 Dimensions = Mapping[str, Amount | None]
 
 

@@ -194,6 +194,8 @@ def _date(path: Path) -> str:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat()
 
 
+# The comparison.
+
 SAME_ARGS = 0.02
 """Arguments agree within this share: random keys, counters and masks are not projected."""
 

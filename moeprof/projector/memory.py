@@ -30,6 +30,8 @@ from moeprof.projector.state import offloaded_rows
 from moeprof.specs.stages import StageLayers, split_stages, stage_parameters, whole_stages
 from moeprof.units import format_bytes
 
+# Notes: what a projection of a JAX step assumed, and what it cannot know.
+
 SLOP = 0.95
 """Share of what is left of the pool that XLA's scheduler aims at
 (xla_gpu_memory_limit_slop_factor 95)."""
@@ -145,6 +147,7 @@ _NOTES: tuple[Callable[[MemoryBreakdown], str], ...] = (
     lambda breakdown: _precision(breakdown.setting),
 )
 
+# The projection itself.
 
 Sizes = npt.NDArray[np.float64]
 _PER_GROUP = ("pipeline", "virtual", "microbatches")

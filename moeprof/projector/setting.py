@@ -20,12 +20,10 @@ from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
 
-Real: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.signedinteger[Any]]
-"""One value, or one per plan."""
-
-
+# One value, or one per plan.
 Count: TypeAlias = int | npt.NDArray[Any]
 Amount: TypeAlias = int | float | npt.NDArray[Any]
+Real: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.signedinteger[Any]]
 
 WORLDS = ("maxtext", "bundled", "megatron")
 UPSTREAM = "0.2.5"

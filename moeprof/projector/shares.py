@@ -199,7 +199,7 @@ def _given(setting: Setting, split: tuple[int, ...]) -> StageLoad:
     return StageLoad(*(np.asarray(counts, dtype=np.float64) for counts in (dense, moe, heads)))
 
 
-# Rows of tokens.
+# Rows of tokens: what a rank makes room for, and what its experts compute.
 
 
 def buffer_factor(setting: Setting, degrees: Degrees) -> Amount:

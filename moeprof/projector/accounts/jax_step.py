@@ -1,7 +1,7 @@
 """Question: what does one device of a JAX training step hold: given, at each moment, outside?
 
-An account (`maxtext`, `bundled`) lists live tensors per moment; this puts beside them what every
-step has: gradients, what layers saved, gathered weights, the optimizer's update.
+An account (`maxtext`, `maxtext_upstream`, `bundled`) lists live tensors per moment; to them come
+those of every step: gradients, what layers saved, gathered weights, the optimizer's update.
 """
 
 from __future__ import annotations

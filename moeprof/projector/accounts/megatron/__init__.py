@@ -40,8 +40,6 @@ from moeprof.specs.stages import (
     whole_stages,
 )
 
-__all__ = ["MIXED_PRECISION", "notes_on", "stage_breakdown", "stages_of"]
-
 MIXED_PRECISION = Precision(
     compute="bfloat16",
     weights="bfloat16",

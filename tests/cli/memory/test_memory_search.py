@@ -150,7 +150,7 @@ def test_the_command_needs_neither_jax_nor_pandas_nor_plotly():
 
 
 def test_the_page_shows_what_the_command_answers(monkeypatch):
-    page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/search.md").read_text(encoding="utf-8")
     shown = re.search(r"\$ moeprof memory search ([^\n]+)\n.*?-->\n```\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     monkeypatch.setenv("COLUMNS", "80")

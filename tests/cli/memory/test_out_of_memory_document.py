@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from moeprof.cli.memory.explain_oom import command
 from moeprof.projector import oom
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "out_of_memory.md").read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from moeprof.cli.memory import command
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "memory.md").read_text(encoding="utf-8")
 OPTIONS = [p.opts[0] for p in command.params if isinstance(p, click.Option)]
 
