@@ -108,7 +108,8 @@ $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test]"
 	$(BIN)/python -m pip install -q --no-deps "xprof>=2.24"
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(VENV)/cuda-plugin \
-	  $$($(BIN)/python -m moeprof.projector.compiled.requirements)
+	  $$($(BIN)/python -c "from importlib.metadata import version; \
+	    from moeprof.projector.compiled import packages; print(*packages('cuda', version('jaxlib')))")
 	@touch $@
 
 # A build folder of its own: the one of $(VENV) has the headers of another jax. JAX's compiler for

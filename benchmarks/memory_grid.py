@@ -37,10 +37,10 @@ from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.heap.at_peak import grouped, main_module, peak_of
 from moeprof.errors import MoeprofError
 from moeprof.ingest.dump.open import open_dump
-from moeprof.projector.compiled.bundled_step import build_bundled
+from moeprof.projector.compiled import load_target
+from moeprof.projector.compiled.bundled import build_bundled
 from moeprof.projector.compiled.compiler import compile_step
 from moeprof.projector.compiled.result import is_laid_out
-from moeprof.projector.compiled.targets import load_target
 from moeprof.specs.hardware import load_hardware
 
 RESULT = Path(__file__).parent / "results" / "memory_grid.jsonl"

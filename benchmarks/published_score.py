@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from published_rows import Family, Published
 
-from moeprof.projector.accounts.megatron.between_steps import NAMES
-from moeprof.projector.accounts.megatron.outside import CACHE_SHARE
+from moeprof.projector.accounts.megatron import CACHE_SHARE
+from moeprof.projector.accounts.megatron.ranks import NAMES
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
 from moeprof.projector.megatron_options import Counts
 from moeprof.projector.memory import project

@@ -3,9 +3,9 @@
     python benchmarks/step_time.py [--check]
 
 benchmarks/data/step_time.csv has runs with what was measured. Rates of AMD devices were taken from
-the family marked ``fitted`` (moeprof/projector/timing/rates.py says which); nothing was fitted to
-the others. What NVIDIA's recipes do about CUDA graphs, dispatcher and recomputation is not stated
-row by row: DeepEP is assumed. The bundled model's own steps on two H200 are those of
+the family marked ``fitted`` (moeprof/projector/step_time/rates.py says which); nothing was fitted
+to the others. What NVIDIA's recipes do about CUDA graphs, dispatcher and recomputation is not
+stated row by row: DeepEP is assumed. The bundled model's own steps on two H200 are those of
 benchmarks/results/gpu_memory.json, less what its note and `_left_out` rule out. Writes
 benchmarks/results/step_time.json; --check only compares it.
 """
@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from moeprof.projector.search.run import search
+from moeprof.projector.search import search
 from moeprof.projector.search.space import Space
 from moeprof.projector.setting import Precision, Setting
 from moeprof.projector.step_time import estimate

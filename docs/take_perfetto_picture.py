@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from moeprof.cli.view_files import Wanted, files_of
+from moeprof.cli.view import Wanted, files_of
 from moeprof.viewer.server import ViewServer
 from moeprof.viewer.table import TIMELINE, installed_pages, table_of
 

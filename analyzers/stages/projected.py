@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from moeprof.errors import SpecError
-from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import (
     REPEATED,
     SCHEDULES,
@@ -19,9 +18,8 @@ from moeprof.specs.schedule import (
     Schedule,
     few_microbatches,
 )
-from moeprof.specs.schedule_order import KINDS
-from moeprof.specs.schedule_play import Played, play
-from moeprof.specs.stage_work import StageWork, times_of
+from moeprof.specs.schedule_order import KINDS, in_flight
+from moeprof.specs.schedule_play import Played, StageWork, play, times_of
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 from moeprof.tables.schema import Column, Schema
@@ -118,7 +116,7 @@ def _columns(played: Played) -> dict[str, np.ndarray]:
     }
 
 
-QUESTION = "Which schedule would idle least, and what would its stages hold?"
+ASKS = "Which schedule would idle least, and what would its stages hold?"
 SCHEMA = Schema(
     "pipeline_schedules",
     (
@@ -196,7 +194,7 @@ def compared(
         notes.append(f"the closed form of the bubble holds from so many microbatches on: {least}")
     table = SCHEMA.frame(rows).sort_values(["iteration_ns", "in_flight"], kind="stable")
     table = table.reset_index(drop=True)
-    return Analysis("pipeline_schedules", QUESTION, _headline(table), SCHEMA, table, tuple(notes))
+    return Analysis("pipeline_schedules", ASKS, _headline(table), SCHEMA, table, tuple(notes))
 
 
 def _schedule(name: str, shape: tuple[int, int, int | None]) -> Schedule:

@@ -64,8 +64,8 @@ def compile_only(path: Path, out: Path, devices: int) -> None:
     """Write the HloProto that XLA compiles for H100 GPUs that are not there."""
     from jax.sharding import SingleDeviceSharding
 
+    from moeprof.projector.compiled import load_target
     from moeprof.projector.compiled.compiler import devices_of
-    from moeprof.projector.compiled.targets import load_target
     from moeprof.specs.hardware import load_hardware
 
     _pretend_cudnn()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, selects
+from moeprof.cli.selection import names_hardware, names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document

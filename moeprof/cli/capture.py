@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.name_rules import names_parts
+from moeprof.cli.selection import names_parts
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
+from moeprof.cli.selection import names_parts
 from moeprof.errors import SpecError
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, said_of_damage
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
-from moeprof.cli.selection import selects
+from moeprof.cli.selection import names_parts, selects
 from moeprof.units import format_bytes
 
 if TYPE_CHECKING:

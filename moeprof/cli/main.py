@@ -14,7 +14,7 @@ from moeprof.errors import MoeprofError, PlanError, SelectionError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-# name -> one line for `moeprof --help`; the command lives in moeprof/cli/<name>.py as `command`.
+# name -> one line for `moeprof --help`; the command is `command` of moeprof.cli.<name>.
 COMMANDS = {
     "capture": "Run a training script under the JAX profiler and analyse its steps.",
     "analyze": "Where the step of a captured run goes.",

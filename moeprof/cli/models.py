@@ -12,7 +12,7 @@ from moeprof.reports.parts.terminal import WIDTH, wrapped
 from moeprof.specs.model import MlaSpec, ModelSpec
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 from moeprof.specs.presets import Preset, load_preset, preset_facts, preset_names
-from moeprof.specs.sources.load import load_model
+from moeprof.specs.sources import load_model
 
 SCHEMA = "moeprof.models/1"
 _ROW = "{:<22} {:>8} {:>8} {:>7} {:>9}  {}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
+from click.core import ParameterSource
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
-from moeprof.cli.given import given_words
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import selects
+from moeprof.cli.selection import names_parts, selects
 from moeprof.cli.stage_options import (
     StageOptions,
     activation_bytes,
@@ -21,10 +21,11 @@ from moeprof.cli.stage_options import (
     stage_work,
 )
 from moeprof.specs.schedule import SCHEDULES, V_CHUNKS, V_SHAPED
+from moeprof.tables.name_rule import NameRules
 
 if TYPE_CHECKING:
     from moeprof.reports.pipeline.document import PipelineDocument, Planned, Shown
-    from moeprof.tables.name_rule import NameRules
+
 
 _ALL = "all"
 
@@ -234,3 +235,36 @@ def _measured(
     grid = stage_grid(found, number) if isinstance(number, int) else None
     of_iteration = found.work[found.work["iteration"] == number]
     return shown(str(path), analysis, of_iteration, grid), is_cut
+
+
+# Which words of a command line say what was asked, and not how it is shown.
+
+
+def given_words(ctx: click.Context, leave_out: Sequence[str]) -> list[str]:
+    """Options that stood on the command line with their values, in the order of the help text.
+
+    ``leave_out`` names parameters that only say how the answer is shown.
+    """
+    words: list[str] = []
+    for option in ctx.command.params:
+        name = option.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not isinstance(option, click.Option) or name in leave_out or not is_given:
+            continue
+        value, flag = ctx.params[name], option.opts[-1]
+        if isinstance(value, NameRules):
+            value = value.file
+        if option.is_flag:
+            words.append(flag)
+        elif option.multiple:
+            words += [word for each in value for word in (flag, str(each))]
+        else:
+            words += [flag, _written(value)]
+    return words
+
+
+def _written(value: object) -> str:
+    """A value as it may be given again: numbers in a row with commas between."""
+    if isinstance(value, tuple):
+        return ",".join(map(_written, value))
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

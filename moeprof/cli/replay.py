@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.progress import working
-from moeprof.cli.selection import selects
+from moeprof.cli.selection import names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.replay.script import Script

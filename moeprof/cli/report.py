@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, read_document, said_of_damage
-from moeprof.cli.name_rules import names_parts
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, selects
+from moeprof.cli.selection import names_hardware, names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.tables.name_rule import NameRules

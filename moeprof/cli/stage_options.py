@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from moeprof.specs.stage_work import StageWork
+    from moeprof.specs.schedule_play import StageWork
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _NS_PER_MS = 1_000_000
@@ -101,7 +101,7 @@ def stage_work(given: StageOptions) -> StageWork:
     Raises:
         click.UsageError: gradients of weights take all of backward, or more.
     """
-    from moeprof.specs.stage_work import StageWork
+    from moeprof.specs.schedule_play import StageWork
 
     forward = given["forward_ms"] or given["microbatch_ms"] / 3
     backward = given["backward_ms"] or given["microbatch_ms"] * 2 / 3

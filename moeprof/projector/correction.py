@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeprof.errors import SpecError
-from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total
-from moeprof.projector.rows import whole
+from moeprof.projector.breakdown import MemoryBreakdown, Peak, Row, total, whole
 from moeprof.projector.setting import Setting
 
 if TYPE_CHECKING:  # it reads profiles, which a projection with a correction need not

@@ -1,8 +1,8 @@
-"""Question: how much memory does a training run need, in closed form?
+"""Question: how much memory does a training run need, in closed form, and what was assumed?
 
-`project` answers for one setting, with every row; `project_many` for thousands of plans at once,
-sizes alone. Both evaluate the same functions; the second passes arrays where the first passes
-numbers.
+`project` answers for one setting, with every row and with notes on what it cannot know;
+`project_many` for thousands of plans at once, sizes alone. Both evaluate the same functions; the
+second passes arrays where the first passes numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,137 @@ import numpy.typing as npt
 from moeprof.errors import SpecError
 from moeprof.projector.accounts import jax_step, megatron
 from moeprof.projector.breakdown import BORDERLINE, MemoryBreakdown, StageBreakdown, total
-from moeprof.projector.notes import notes_on
-from moeprof.projector.pipeline_share import stages_of
-from moeprof.projector.setting import MAXTEXT_BUILDS, Amount, Degrees, Setting, degrees_of
-from moeprof.specs.stages import StageLayers
+from moeprof.projector.setting import (
+    MAXTEXT_BUILDS,
+    Amount,
+    Degrees,
+    Setting,
+    degrees_of,
+    linear_layers_note,
+)
+from moeprof.projector.shares import buffer_factor, stages_of
+from moeprof.projector.state import offloaded_rows
+from moeprof.specs.stages import StageLayers, split_stages, stage_parameters, whole_stages
 from moeprof.units import format_bytes
+
+# Notes: what a projection of a JAX step assumed, and what it cannot know.
+
+SLOP = 0.95
+"""Share of what is left of the pool that XLA's scheduler aims at
+(xla_gpu_memory_limit_slop_factor 95)."""
+
+
+def notes_on(breakdown: MemoryBreakdown) -> tuple[str, ...]:
+    """Sentences on a breakdown of a JAX step."""
+    found = (note(breakdown) for note in _NOTES)
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _unknown(breakdown: MemoryBreakdown) -> str:
+    setting = breakdown.setting
+    missing = [name for name in ("sequence", "pdbs") if getattr(setting, name) is None]
+    return f"cannot estimate activations: {' and '.join(missing)} not given." if missing else ""
+
+
+def _elastic(breakdown: MemoryBreakdown) -> str:
+    args, temp = breakdown.args_bytes, breakdown.temp_bytes
+    if args is None or temp is None:
+        return ""
+    budget = SLOP * (breakdown.pool_bytes - args)
+    excess = args + temp - breakdown.pool_bytes
+    if temp <= budget or excess > BORDERLINE * breakdown.pool_bytes:
+        return ""
+    return (
+        f"the step's natural size {format_bytes(temp)} is above the {format_bytes(budget)} that "
+        "XLA's scheduler aims at (0.95 of what the arguments leave): it reorders and recomputes "
+        "to get below, so the run's own figure lies near that and is not sharp."
+    )
+
+
+def _worst_case(breakdown: MemoryBreakdown) -> str:
+    setting = breakdown.setting
+    model = setting.model
+    is_sparse = model.experts and setting.strategy.kind != "dense"
+    if not is_sparse or setting.ragged_buffer_factor or setting.overload:
+        return ""
+    factor = buffer_factor(setting, degrees_of(setting))
+    sentence = f"dropless buffers hold the worst routing, {factor:g}× the rows of an even one"
+    if setting.world != "maxtext":
+        return f"{sentence}."
+    return f"{sentence}; ragged_buffer_factor makes them smaller, and rows beyond are dropped."
+
+
+def _saved_buffers(breakdown: MemoryBreakdown) -> str:
+    saved = [
+        row
+        for row in breakdown.rows
+        if row.is_routed and row.kind == "activations" and row.size_bytes is not None
+    ]
+    size = total(saved)
+    if not size or float(size) < 0.5 * breakdown.pool_bytes:
+        return ""
+    return (
+        f"remat {breakdown.setting.plan.remat.text} keeps whole dispatch buffers of every layer: "
+        f"{format_bytes(float(size))} of worst-case rows."
+    )
+
+
+def _offloaded(breakdown: MemoryBreakdown) -> str:
+    setting = breakdown.setting
+    if "optimizer" not in setting.offload:
+        return ""
+    plan = setting.plan
+    chunks = split_stages(
+        setting.model, plan.pipeline, plan.virtual, setting.layers_per_stage, setting.schedule
+    )
+    stage = whole_stages(chunks)[breakdown.worst.stage]
+    held = stage_parameters(setting.model, stage)
+    size = total(offloaded_rows(setting, degrees_of(setting), held))
+    return f"optimizer state in the host's memory: {format_bytes(float(size or 0))} per device."
+
+
+def _unscanned(breakdown: MemoryBreakdown) -> str:
+    if breakdown.setting.is_scanned:
+        return ""
+    return (
+        "layers are not scanned: counts are those of scanned layers; without the loop XLA may "
+        "gather the weights of several layers at once."
+    )
+
+
+def _schedule(breakdown: MemoryBreakdown) -> str:
+    setting = breakdown.setting
+    if setting.plan.pipeline == 1 or setting.schedule in ("gpipe", "circular"):
+        return ""
+    return (
+        f"schedule {setting.schedule} is that of one's own program: MaxText's pipeline is "
+        "circular (GPipe's order), which holds all microbatches."
+    )
+
+
+def _precision(setting: Setting) -> str:
+    wide = setting.precision.weights != setting.model.weight_dtype
+    return (
+        f"weights in {setting.precision.weights} as asked; the model's configuration says "
+        f"{setting.model.weight_dtype}."
+        if wide
+        else ""
+    )
+
+
+_NOTES: tuple[Callable[[MemoryBreakdown], str], ...] = (
+    _unknown,
+    _elastic,
+    _worst_case,
+    _saved_buffers,
+    lambda breakdown: linear_layers_note(breakdown.setting.model),
+    _offloaded,
+    _unscanned,
+    _schedule,
+    lambda breakdown: _precision(breakdown.setting),
+)
+
+# The projection itself.
 
 Sizes = npt.NDArray[np.float64]
 _PER_GROUP = ("pipeline", "virtual", "microbatches")

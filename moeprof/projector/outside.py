@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.projector.breakdown import Row
-from moeprof.projector.rows import smaller, whole
+from moeprof.projector.breakdown import Row, smaller, whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 _SOURCE_META = 8
 _ROW_EXTRAS = 128 * 8 + 128 * 4 + 128 * 4

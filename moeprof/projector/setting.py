@@ -9,18 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from moeprof.errors import SpecError
 from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.specs.dtypes import DTYPE_BYTES, check_dtype
+from moeprof.specs import DTYPE_BYTES, check_dtype
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import Strategy
 
+# One value, or one per plan.
 Count: TypeAlias = int | npt.NDArray[Any]
 Amount: TypeAlias = int | float | npt.NDArray[Any]
+Real: TypeAlias = float | npt.NDArray[np.floating[Any]] | npt.NDArray[np.signedinteger[Any]]
 
 WORLDS = ("maxtext", "bundled", "megatron")
 UPSTREAM = "0.2.5"
@@ -196,3 +199,13 @@ def degrees_of(setting: Setting) -> Degrees:
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise SpecError(f"{what}: expected one of {', '.join(known)}, found {value!r}.")
+
+
+def linear_layers_note(model: ModelSpec) -> str:
+    """A sentence on what linear layers are counted as; empty without such layers."""
+    if not model.linear_layers:
+        return ""
+    return (
+        f"the {model.linear_layers} layers of linear attention have weights of their own; their "
+        "activations are counted as those of softmax attention, and their states are not."
+    )

@@ -1,6 +1,21 @@
-"""Question: what does a step keep from one to the next? Weights, master copy, moments, gradients.
+"""Question: what does a device hold from one step to the next? Its part of weights and moments.
 
-Each class of tensors has a number format of its own (`Precision`). Per element of a weight:
+Every weight is of one class, and only its class's axes divide it:
+
+============ ============================================= ==========================
+class        divided by (MaxText, bundled model)           never by
+============ ============================================= ==========================
+experts      expert; fsdp · context; tensor                data
+split        fsdp · context · expert; tensor               data
+replicated   nothing                                       anything
+============ ============================================= ==========================
+
+MaxText's logical axis rules (AI-Hypercomputer/maxtext, configs/base.yml: embed → fsdp, context,
+expert; embed_no_exp → fsdp, context; exp → expert; heads, mlp, vocab → tensor). A dimension that
+does not divide stays whole on the axes that do not fit. Pipeline stages divide layers, not weights.
+
+Each class of tensors (weights, master copy, moments, gradients) has a number format of its own
+(`Precision`). Per element of a weight:
 
 ========= ============ ====================== =================================================
 optimizer first moment second moment          source
@@ -18,18 +33,89 @@ min_dim_size_to_factor); else a whole one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Literal
 
-from moeprof.projector.breakdown import Row
-from moeprof.projector.rows import product_row
-from moeprof.projector.setting import Amount, Degrees, Setting
-from moeprof.projector.sharding import held_elements, held_without
-from moeprof.specs.dtypes import DTYPE_BYTES
+import numpy as np
+
+from moeprof.projector.breakdown import Row, product_row
+from moeprof.projector.setting import Amount, Count, Degrees, Setting
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.parameters import Parameter
+
+TensorClass = Literal["experts", "split", "replicated"]
+
+
+def tensor_class(parameter: Parameter) -> TensorClass:
+    """Which axes may divide a weight."""
+    if parameter.expert_axis is not None:
+        return "experts"
+    return "replicated" if parameter.split_axis is None else "split"
+
+
+def dimension_divisors(parameter: Parameter, degrees: Degrees) -> tuple[Count, ...]:
+    """What each dimension of a weight is divided by."""
+    divisors: list[Count] = [1] * len(parameter.shape)
+    group = tensor_class(parameter)
+    if group == "replicated":
+        return tuple(divisors)
+    gathered = degrees.fsdp * degrees.context
+    candidates: tuple[Count, ...] = (gathered * degrees.expert, gathered, degrees.expert)
+    if parameter.expert_axis is not None:
+        divisors[parameter.expert_axis] = degrees.expert
+        candidates = (gathered,)
+    if parameter.split_axis is not None:
+        axis = parameter.split_axis
+        divisors[axis] = divisors[axis] * _first_fitting(parameter.shape[axis], candidates)
+    if parameter.tensor_axis is not None:
+        axis = parameter.tensor_axis
+        divisors[axis] = divisors[axis] * _first_fitting(parameter.shape[axis], (degrees.tensor,))
+    return tuple(divisors)
+
+
+def held_elements(parameter: Parameter, degrees: Degrees) -> Amount:
+    """Elements of a weight on one device."""
+    size: Count = math.prod(parameter.shape)
+    for divisor in dimension_divisors(parameter, degrees):
+        size = size // divisor
+    return size
+
+
+def gathered_elements(parameter: Parameter, degrees: Degrees) -> Amount:
+    """Elements of a weight on one device while a layer uses it: experts stay on their ranks."""
+    size: Count = math.prod(parameter.shape)
+    if parameter.expert_axis is not None:
+        size = size // degrees.expert
+    if parameter.tensor_axis is not None:
+        size = size // _first_fitting(parameter.shape[parameter.tensor_axis], (degrees.tensor,))
+    return size
+
+
+def held_without(parameter: Parameter, degrees: Degrees, dimension: int) -> Amount:
+    """Elements on one device of an array like the weight that lacks one dimension."""
+    size: Count = 1
+    divisors = dimension_divisors(parameter, degrees)
+    for axis, (length, divisor) in enumerate(zip(parameter.shape, divisors, strict=True)):
+        size = size if axis == dimension else size * (length // divisor)
+    return size
+
+
+def _first_fitting(length: int, candidates: tuple[Count, ...]) -> Count:
+    """The first candidate that divides a length, else 1; entry by entry for arrays."""
+    chosen: Count = 1
+    for candidate in reversed(candidates):
+        fits = length % candidate == 0
+        if isinstance(fits, np.ndarray):
+            chosen = np.where(fits, candidate, chosen)
+        elif fits:
+            chosen = candidate
+    return chosen
+
 
 FACTORED_FROM = 128
 _LAYER_STACKS = ("dense_layers", "moe_layers", "mtp_layers")
-_SOURCE = "specs/parameters.py and the axes of projector/sharding.py"
+_SOURCE = "specs/parameters.py and the axes of projector/state.py"
 
 
 def state_rows(setting: Setting, degrees: Degrees, held: Sequence[Parameter]) -> tuple[Row, ...]:

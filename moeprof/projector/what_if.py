@@ -15,9 +15,8 @@ from moeprof.projector.breakdown import MemoryBreakdown, Verdict
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import StepEstimate, estimate
-from moeprof.projector.timing.tuning import PLAIN, Tuning
-from moeprof.specs.plan_checks import check_megatron_plan, check_plan
-from moeprof.specs.plan_rules import Batch
+from moeprof.projector.step_time.ground import PLAIN, Tuning
+from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan
 from moeprof.specs.remat import Remat
 from moeprof.specs.strategy import parse_strategy
 

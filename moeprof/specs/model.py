@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import check_dtype
-from moeprof.specs.fields import check_numbers
+from moeprof.specs import check_dtype, check_numbers
 
 GATED_DELTANET = "gated-deltanet"
 LIGHTNING = "lightning"

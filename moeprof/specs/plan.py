@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from moeprof.errors import PlanError, SpecError
-from moeprof.specs.fields import check_numbers
+from moeprof.specs import check_numbers
 from moeprof.specs.model import divisors
 from moeprof.specs.remat import FULL, Remat
 

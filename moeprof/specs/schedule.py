@@ -14,7 +14,7 @@ GPipe: Huang et al. 2019, arXiv 1811.06965, section 2.3. 1F1B has the same bubbl
 activations (Narayanan et al. 2021, arXiv 2104.04473, section 2.2); interleaved: the same section.
 Circular, where each microbatch goes round v times: Xu et al. 2021, arXiv 2105.04663, section 3.3.
 The last two lines are of schedules that run the gradients of weights apart (see
-`moeprof.specs.zero_bubble_order`) where forward, gradient of the input and of the weights take
+`moeprof.specs.schedule_order`) where forward, gradient of the input and of the weights take
 equally long; a round is one of these pieces.
 
 Where they are not equally long, the idle time of zb-h1 is (p − 1) · max(F, B, F + B − W), that of

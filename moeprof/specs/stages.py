@@ -4,20 +4,26 @@ Chunks are counted in the order in which a token passes them: with p stages, chu
 on stage k mod p and is that stage's chunk k div p (Narayanan et al. 2021, arXiv 2104.04473,
 section 2.2). Schedules that go down the stages and back up (zbv, v-half, v-min) have the second
 chunk of stage s at 2p − 1 − s, so that the first stage holds the embedding and the head.
+
+A layout may be given in the notation of Megatron-LM's ``--pipeline-model-parallel-layout``, such as
+``Et*3|(tt|)*29m|L``: E embedding, t transformer layer, m module of multi-token prediction, L head
+and loss; ``|`` ends a chunk, ``*N`` repeats a letter or a group in parentheses, commas and blanks
+mean nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from moeprof.errors import SpecError
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.schedule import stage_at
-from moeprof.specs.stage_layout import read_layout
 
 
 @dataclass(frozen=True)
@@ -240,3 +246,60 @@ def _joined(stage: int, chunks: Sequence[StageLayers]) -> StageLayers:
         has_embedding=any(chunk.has_embedding for chunk in chunks),
         has_head=any(chunk.has_head for chunk in chunks),
     )
+
+
+# The notation of layouts.
+
+MOST_LETTERS = 100_000
+_LETTERS = "EtmL|"
+_INNERMOST = re.compile(r"\(([^()]*)\)(?:\*(\d{1,6}))?")
+_REPEATED = re.compile(rf"([{re.escape(_LETTERS)}])\*(\d{{1,6}})")
+
+
+class ChunkLayout(NamedTuple):
+    """How many of each letter one chunk holds."""
+
+    embeddings: int
+    layers: int
+    mtp_layers: int
+    heads: int
+
+
+def read_layout(text: str) -> tuple[ChunkLayout, ...]:
+    """The chunks of a layout, in the order in which a token passes them.
+
+    Raises:
+        SpecError: another letter, an unpaired parenthesis, a ``*`` without number or what to
+            repeat, or more than `MOST_LETTERS` letters.
+    """
+    flat = "".join(text.replace(",", "").split())
+    while True:
+        opened, groups = _INNERMOST.subn(
+            lambda group: _times(text, _plain(text, group[1]), group[2]), flat
+        )
+        if not groups:
+            break
+        flat = opened
+    flat = _plain(text, flat)
+    chunks = flat.split("|")
+    return tuple(ChunkLayout(*(chunk.count(letter) for letter in "EtmL")) for chunk in chunks)
+
+
+def _plain(text: str, part: str) -> str:
+    """A part without parentheses, its repeated letters written out."""
+    plain = _REPEATED.sub(lambda found: _times(text, found[1], found[2]), part)
+    wrong = next((letter for letter in plain if letter not in _LETTERS), None)
+    if wrong is not None:
+        raise SpecError(
+            f"pipeline layout {text!r}: expected E, t, m, L, |, (…) and *N, found {wrong!r}."
+        )
+    return plain
+
+
+def _times(text: str, part: str, count: str | None) -> str:
+    number = int(count or 1)
+    if len(part) * number > MOST_LETTERS:
+        raise SpecError(
+            f"pipeline layout {text!r}: expected at most {MOST_LETTERS:,} letters, found more."
+        )
+    return part * number

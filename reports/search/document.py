@@ -11,10 +11,10 @@ from typing import TypedDict
 
 from moeprof.projector.breakdown import BORDERLINE
 from moeprof.projector.memory import project
-from moeprof.projector.search.run import Found, SearchResult
+from moeprof.projector.search import Found, SearchResult
 from moeprof.projector.search.space import LIMITED
 from moeprof.projector.step_time import estimate
-from moeprof.projector.timing.tuning import Tuning
+from moeprof.projector.step_time.ground import Tuning
 from moeprof.projector.what_if import Effect
 from moeprof.specs.parameters import active_parameter_count, parameter_count
 
@@ -200,7 +200,7 @@ def _notes(result: SearchResult) -> list[str]:
     domain = result.space.base.hardware.domain
     return [
         "Times are estimates: rates of kernels and links, and what hides behind what "
-        "(moeprof/projector/step_time.py). They rank plans; their range is in seconds_range.",
+        "(moeprof/projector/step_time). They rank plans; their range is in seconds_range.",
         f"Plans that fit with more than {BORDERLINE:.0%} to spare come before borderline ones.",
         f"Tensor, expert and context peers are taken for neighbours; {domain} devices share the "
         "fast links.",

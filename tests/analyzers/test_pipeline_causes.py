@@ -7,7 +7,7 @@ from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stages.schedule import causes_of_idle
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.stage_work import StageWork
+from moeprof.specs.schedule_play import StageWork
 
 MS = 1_000_000
 

@@ -8,9 +8,9 @@ from moeprof.analyzers.questions.pipeline import pipeline_stages
 from moeprof.analyzers.stages.projected import compared, projected
 from moeprof.analyzers.stages.schedule import most_held
 from moeprof.errors import SpecError
-from moeprof.specs.in_flight import in_flight
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.stage_work import StageWork
+from moeprof.specs.schedule_order import in_flight
+from moeprof.specs.schedule_play import StageWork
 from moeprof.tables.pipeline import STAGE_WORK
 
 MS = 1_000_000

@@ -10,8 +10,7 @@ from moeprof.analyzers.stages.projected import projected
 from moeprof.analyzers.stages.recorded import NONE
 from moeprof.specs.schedule import REPEATED, SCHEDULES, V_SHAPED, Schedule
 from moeprof.specs.schedule_order import KINDS
-from moeprof.specs.schedule_play import play
-from moeprof.specs.stage_work import StageWork, times_of
+from moeprof.specs.schedule_play import StageWork, play, times_of
 from moeprof.tables.pipeline import STAGE_TIME, STAGE_WORK, PipelineWork
 
 MS = 1_000_000

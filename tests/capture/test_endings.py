@@ -10,7 +10,7 @@ import pytest
 from builders import processes
 
 from moeprof.capture.process_record import ProcessRecord
-from moeprof.projector.oom.message import POOL
+from moeprof.projector.oom import POOL
 from moeprof.projector.oom.sources import read_oom
 
 from .running import SCRIPTS, Captured, command_line, environment

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.projector.calibrate import calibrate
-from moeprof.projector.measured import measured
+from moeprof.projector.calibrate import calibrate, measured
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.specs.hardware import load_hardware

@@ -10,7 +10,7 @@ from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch
 from moeprof.kernels.planning import is_planning, planning
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.runtime import frozen_state
-from moeprof.projector.compiled.placeholders import register_placeholders
+from moeprof.projector.compiled.compiler import register_placeholders
 
 pytestmark = pytest.mark.cpu("programs for GPUs that are not there")
 

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from moeprof.projector.accounts.megatron.sizes import devices_of
-from moeprof.projector.levers import levers
+from moeprof.projector.accounts.megatron.ranks import devices_of
+from moeprof.projector.levers import fits_up_to_overload, levers
 from moeprof.projector.memory import project
-from moeprof.projector.overload import fits_up_to_overload
 from moeprof.projector.setting import Precision, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.projector.accounts.megatron import MIXED_PRECISION
-from moeprof.projector.accounts.megatron.flight import flight_of_chunks
+from moeprof.projector.accounts.megatron import MIXED_PRECISION, flight_of_chunks
 from moeprof.projector.breakdown import MemoryBreakdown, total
 from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project, project_many
 from moeprof.projector.setting import Degrees, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
-from moeprof.specs.in_flight import in_flight_by_chunk
 from moeprof.specs.model import GqaSpec, LinearSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.remat import Remat
 from moeprof.specs.schedule import Schedule
+from moeprof.specs.schedule_order import in_flight_by_chunk
 from moeprof.specs.strategy import Strategy
 
 GIB = 2**30

@@ -9,9 +9,8 @@ import pytest
 
 from moeprof.errors import SpecError, TraceError
 from moeprof.projector.breakdown import total
-from moeprof.projector.calibrate import calibrate
+from moeprof.projector.calibrate import Measured, Part, calibrate, measured
 from moeprof.projector.correction import corrected, read_corrections, store
-from moeprof.projector.measured import Measured, Part, measured
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.reports.memory.calibration import build_calibration, calibration_json, calibration_text

@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 
 from moeprof.errors import PlanError, SpecError
 from moeprof.projector.accounts.megatron import MIXED_PRECISION
+from moeprof.projector.batches import MOST_PDBS, fit, largest_batches
 from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project
-from moeprof.projector.search.fitting import MOST_PDBS, fit, largest_batches
-from moeprof.projector.search.legal import broken_rule
-from moeprof.projector.search.run import search, setting_at
-from moeprof.projector.search.space import Space, plans
+from moeprof.projector.search import search, setting_at
+from moeprof.projector.search.space import Space, broken_rule, plans
 from moeprof.projector.setting import Setting, degrees_of
 from moeprof.projector.step_time import estimate
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
-from moeprof.specs.plan_checks import check_megatron_plan, check_plan
-from moeprof.specs.plan_rules import Batch
+from moeprof.specs.plan_checks import Batch, check_megatron_plan, check_plan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.remat import FULL, Remat
 from moeprof.specs.strategy import parse_strategy

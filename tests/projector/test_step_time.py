@@ -10,7 +10,7 @@ import pytest
 from moeprof.errors import SpecError
 from moeprof.projector.setting import Degrees, Precision, Setting, degrees_of
 from moeprof.projector.step_time import estimate, step_seconds
-from moeprof.projector.timing.tuning import Tuning
+from moeprof.projector.step_time.ground import Tuning
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan

@@ -11,16 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeprof.projector.setting import Degrees, Setting, degrees_of
-from moeprof.projector.timing.exchange import exchange_s, places_needed
-from moeprof.projector.timing.flops import layer_work, matrices, model_flops_per_token
-from moeprof.projector.timing.ground import ground_of
-from moeprof.projector.timing.groups import Groups, groups_of
-from moeprof.projector.timing.links import Links, all_to_all_s, gather_s
-from moeprof.projector.timing.pipeline_time import waiting_share
-from moeprof.projector.timing.recompute import recomputed
-from moeprof.projector.timing.routed_rows import routed_rows
-from moeprof.projector.timing.stage_load import stage_loads
-from moeprof.projector.timing.tuning import PLAIN
+from moeprof.projector.shares import routed_rows, stage_loads
+from moeprof.projector.step_time.beside_layers import waiting_share
+from moeprof.projector.step_time.flops import layer_work, matrices, model_flops_per_token
+from moeprof.projector.step_time.ground import PLAIN, ground_of
+from moeprof.projector.step_time.layer_time import exchange_s, places_needed, recomputed
+from moeprof.projector.step_time.rates import Groups, Links, all_to_all_s, gather_s, groups_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset

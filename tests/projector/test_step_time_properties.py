@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import estimate
-from moeprof.projector.timing.tuning import Tuning
+from moeprof.projector.step_time.ground import Tuning
 from moeprof.specs.hardware import hardware_keys, load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset, preset_names

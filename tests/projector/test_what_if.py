@@ -10,7 +10,7 @@ from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.memory import project
 from moeprof.projector.setting import Setting
 from moeprof.projector.step_time import estimate
-from moeprof.projector.timing.tuning import Tuning
+from moeprof.projector.step_time.ground import Tuning
 from moeprof.projector.what_if import Effect, what_if
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan

@@ -25,7 +25,7 @@ from moeprof.analyzers.stages.grid import GRID, stage_grid
 from moeprof.analyzers.stages.projected import projected
 from moeprof.reports.run.document import build
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.stage_work import StageWork
+from moeprof.specs.schedule_play import StageWork
 from moeprof.tables.analysis import Analysis, Metric
 
 MS = 1_000_000

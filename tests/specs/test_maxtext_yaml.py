@@ -5,7 +5,7 @@ import pytest
 from moeprof.errors import SelectionError, SpecError
 from moeprof.specs.parameters import parameter_count
 from moeprof.specs.presets import load_preset
-from moeprof.specs.sources.load import load_model
+from moeprof.specs.sources import load_model
 from moeprof.specs.sources.maxtext_yaml import read_maxtext_yaml
 
 DEEPSEEK = """

@@ -7,11 +7,11 @@ import pytest
 from moeprof.errors import PlanError
 from moeprof.specs.plan import ParallelPlan, fill_plan
 from moeprof.specs.plan_checks import (
+    Batch,
     check_megatron_plan,
     check_plan,
     plan_remarks,
 )
-from moeprof.specs.plan_rules import Batch
 from moeprof.specs.presets import load_preset
 
 from .test_model import SMALL

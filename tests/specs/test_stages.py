@@ -7,9 +7,9 @@ import pytest
 from moeprof.errors import SpecError
 from moeprof.specs.model import LinearSpec
 from moeprof.specs.parameters import parameter_count
-from moeprof.specs.stage_layout import read_layout
 from moeprof.specs.stages import (
     even_split,
+    read_layout,
     split_stages,
     stage_parameters,
     stages_of_layout,

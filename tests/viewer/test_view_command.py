@@ -17,7 +17,7 @@ from builders.sessions import two_hosts
 
 from moeprof.cli import main as command_line
 from moeprof.cli import view as view_command
-from moeprof.cli.view_files import Viewed, Wanted
+from moeprof.cli.view import Viewed, Wanted
 
 RECORD = '{"schema": "moeprof.run/1"}'
 
@@ -59,7 +59,7 @@ def quick(monkeypatch):
             (folder / name).write_text(name)
         return Viewed(folder / "report.html", folder / "run.pftrace", is_partial=False)
 
-    monkeypatch.setattr("moeprof.cli.view_files._make", make)
+    monkeypatch.setattr("moeprof.cli.view._make", make)
 
 
 def states(folder: Path) -> dict[str, tuple[int, int]]:
@@ -138,7 +138,7 @@ def test_a_kept_place_that_leads_elsewhere_is_not_written(view, run, quick, tmp_
 
 
 def test_without_perfettos_builder_there_is_the_report_alone(view, run, monkeypatch):
-    monkeypatch.setattr("moeprof.cli.view_files.can_trace", lambda: False)
+    monkeypatch.setattr("moeprof.cli.view.can_trace", lambda: False)
     served = []
     code, out, err = view(run, "--no-browser", during=lambda table: served.extend(table))
     assert code == 0

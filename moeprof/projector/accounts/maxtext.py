@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeprof.projector.accounts.live import Live
+from moeprof.projector.accounts import Live
 from moeprof.projector.setting import Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 
 FITTED = (
     "ROCm/rocm-blogs, maxtext-dropless-moe: out-of-memory sizes of DeepSeek-V3 on 64 MI355X "

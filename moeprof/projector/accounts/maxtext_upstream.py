@@ -11,8 +11,7 @@ Dropless strategies with a grouped GEMM were not compiled: their rows are those 
 
 from __future__ import annotations
 
-from moeprof.projector.accounts import maxtext
-from moeprof.projector.accounts.live import Live
+from moeprof.projector.accounts import Live, maxtext
 from moeprof.projector.setting import Setting
 
 update = maxtext.update

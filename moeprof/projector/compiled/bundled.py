@@ -1,9 +1,14 @@
-"""Question: what does the compiler lay out for the bundled model's step under a setting?"""
+"""Question: what does the compiler lay out for the bundled model's step under a setting?
+
+`compile_bundled` asks; `build_bundled` is the step as the compiler takes it, made in the process
+that compiles.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import SpecError
 from moeprof.projector.breakdown import Row
@@ -15,9 +20,15 @@ from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec
 from moeprof.specs.plan import ALL_AXES, AXES, ParallelPlan
 from moeprof.specs.plan_checks import check_plan
 from moeprof.specs.remat import Remat
-from moeprof.specs.strategy import parse_strategy
+from moeprof.specs.strategy import Strategy, parse_strategy
 
-_BUILD = Named("moeprof.projector.compiled.bundled_step", "build_bundled")
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import PartitionSpec
+
+Built = tuple[Callable[..., Any], Sequence[Any]]
+
+_BUILD = Named("moeprof.projector.compiled.bundled", "build_bundled")
 
 
 def compile_bundled(setting: Setting, *, timeout_s: float = 900.0) -> CompiledPlan:
@@ -112,3 +123,46 @@ def _model(setting: Setting) -> ModelSpec:
 
 def _bytes(row: Row) -> int | None:
     return None if row.size_bytes is None else int(row.size_bytes)
+
+
+def build_bundled(
+    devices: Sequence[jax.Device],
+    *,
+    model: ModelSpec,
+    plan: ParallelPlan,
+    strategy: Strategy,
+    sequence: int,
+    pdbs: int,
+) -> Built:
+    """The step and its arguments, on the mesh (data, fsdp, expert) over `devices`.
+
+    Raises:
+        SpecError: the bundled model has not what the model or the plan asks for.
+    """
+    import jax  # here: the process that asks has no need of it
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+
+    from moeprof.model.job import Job
+    from moeprof.model.layout import BATCH
+    from moeprof.model.optimizer import OptimizerSettings, adamw
+    from moeprof.model.support import check_trainable
+    from moeprof.model.train import TrainState, make_step, state_specs, weight_shapes
+
+    check_trainable(model, plan)
+    mesh = Mesh(np.array(devices).reshape(plan.degrees), AXES)
+    job = Job(model, plan, strategy, devices[0].platform)
+    optimizer = adamw(OptimizerSettings())
+    weights = weight_shapes(model)
+    bias = jax.ShapeDtypeStruct((model.moe_layers, model.experts), jnp.float32)  # type: ignore[no-untyped-call]
+    moments = jax.eval_shape(optimizer.init, weights)
+    state: TrainState[Any] = TrainState(weights, bias, moments)
+
+    def laid_out(leaf: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+    placed = jax.tree.map(laid_out, state, state_specs(job, optimizer))
+    batch = jax.ShapeDtypeStruct((plan.devices * pdbs, sequence + 1), jnp.int32)  # type: ignore[no-untyped-call]
+    return make_step(job, mesh), (placed, laid_out(batch, BATCH))

@@ -27,8 +27,8 @@ def main() -> None:
 
 def _compile(request: dict[str, Any]) -> dict[str, str] | None:
     """What went wrong, and where; None where nothing did."""
+    from moeprof.projector.compiled import load_target
     from moeprof.projector.compiled.compiler import compile_step
-    from moeprof.projector.compiled.targets import load_target
     from moeprof.specs.hardware import load_hardware
 
     target = load_target(load_hardware(request["hardware"]), request["devices"])

@@ -29,9 +29,8 @@ from typing import Any
 
 from moeprof.errors import CompileError, SelectionError
 from moeprof.own_process import module_command
-from moeprof.projector.compiled.requirements import require_compiler
+from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
-from moeprof.projector.compiled.targets import load_target
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 
 _CHILD = "moeprof.projector.compiled.child"

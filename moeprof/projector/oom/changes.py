@@ -13,13 +13,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK, SAVED, dims_of
-from moeprof.projector.oom.capacity import Capacity
-from moeprof.projector.oom.failures import TORCH
-from moeprof.projector.oom.message import PINNED
-from moeprof.projector.oom.pool_state import COULD_NOT_GROW
-from moeprof.projector.oom.row_buffers import CAPACITY_EINSUM, of_rows
-from moeprof.projector.oom.verdicts import (
+from moeprof.projector.oom import (
     ALREADY_FULL,
+    COULD_NOT_GROW,
     FRAGMENTED,
     HOST_MEMORY,
     NOT_GROWN,
@@ -27,9 +23,13 @@ from moeprof.projector.oom.verdicts import (
     NOT_RESERVED,
     ON_CHIP,
     OUTSIDE_POOL,
+    PINNED,
     TOGETHER_TOO_LARGE,
     Explanation,
 )
+from moeprof.projector.oom.capacity import Capacity
+from moeprof.projector.oom.contents import CAPACITY_EINSUM, of_rows
+from moeprof.projector.oom.failures import TORCH
 
 _TILES = 8
 _LEAST_SHARE = 0.01

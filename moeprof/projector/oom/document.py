@@ -13,21 +13,21 @@ from typing import TypedDict
 
 import pandas as pd
 
-from moeprof.projector.oom.capacity import Capacity
-from moeprof.projector.oom.changes import Change, changes
-from moeprof.projector.oom.contents import Group, groups_of, scope_of
-from moeprof.projector.oom.explain import explain
-from moeprof.projector.oom.message import (
+from moeprof.projector.oom import (
     HBM,
     HOST_RAM,
     PINNED,
     SHARED,
     TENSOR,
+    Explanation,
     Message,
     ProgramText,
 )
+from moeprof.projector.oom.capacity import Capacity
+from moeprof.projector.oom.changes import Change, changes
+from moeprof.projector.oom.contents import Group, groups_of, scope_of
+from moeprof.projector.oom.explain import explain
 from moeprof.projector.oom.sources import Told
-from moeprof.projector.oom.verdicts import Explanation
 
 SCHEMA = "moeprof.oom/1"
 _MEMORIES = {

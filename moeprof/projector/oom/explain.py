@@ -9,8 +9,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from moeprof.projector.oom.capacity import Capacity
-from moeprof.projector.oom.elsewhere import (
+from moeprof.projector.oom import (
+    ALREADY_FULL,
+    CHIP_SPACES,
+    COMPILE,
+    COULD_NOT_GROW,
+    FITS_ALONE,
+    FRAGMENTED,
+    FULL,
+    HOST,
+    IN_PIECES,
+    LOAD,
+    NOT_GROWN,
+    NOT_TOLD,
+    OUTSIDE,
+    PLAN,
+    PROGRAM_TOO_LARGE,
+    RESERVE,
+    TOGETHER_TOO_LARGE,
+    Explanation,
+    Message,
+    missing,
+    sized,
+    state_of,
+)
+from moeprof.projector.oom.capacity import (
+    Capacity,
     not_loaded,
     not_reserved,
     on_chip,
@@ -18,29 +42,6 @@ from moeprof.projector.oom.elsewhere import (
     outside_pool,
 )
 from moeprof.projector.oom.failures import TORCH
-from moeprof.projector.oom.message import (
-    CHIP_SPACES,
-    COMPILE,
-    HOST,
-    LOAD,
-    OUTSIDE,
-    PLAN,
-    RESERVE,
-    Message,
-)
-from moeprof.projector.oom.pool_state import COULD_NOT_GROW, FULL, IN_PIECES, state_of
-from moeprof.projector.oom.verdicts import (
-    ALREADY_FULL,
-    FITS_ALONE,
-    FRAGMENTED,
-    NOT_GROWN,
-    NOT_TOLD,
-    PROGRAM_TOO_LARGE,
-    TOGETHER_TOO_LARGE,
-    Explanation,
-    missing,
-    sized,
-)
 from moeprof.tables.compiled_memory import NOT_REPORTED
 
 _SMALL = 10  # a request of less than a tenth of what is held did not fill the pool

@@ -17,9 +17,7 @@ from pathlib import Path
 
 from moeprof.errors import TraceError
 from moeprof.ingest.xspace.open_space import unreadable
-from moeprof.projector.oom.failures import PINNED_DRIVER, failure_in
-from moeprof.projector.oom.log_lines import lines_of
-from moeprof.projector.oom.message import (
+from moeprof.projector.oom import (
     HOST,
     POOL,
     RESERVE,
@@ -27,8 +25,8 @@ from moeprof.projector.oom.message import (
     Message,
     PoolText,
 )
-from moeprof.projector.oom.pool_text import PoolReader
-from moeprof.projector.oom.program_text import ProgramReader
+from moeprof.projector.oom.failures import PINNED_DRIVER, failure_in
+from moeprof.projector.oom.log_lines import PoolReader, ProgramReader, lines_of
 
 _ROUNDING = 0.01
 """Two forms of one request differ by the pool's rounding up, and by digits of ``26.83GiB``."""

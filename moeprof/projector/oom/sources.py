@@ -18,8 +18,8 @@ from moeprof.analyzers.heap.at_peak import main_module
 from moeprof.errors import TraceError
 from moeprof.ingest.dump import is_dump, open_dump
 from moeprof.ingest.xspace.open_space import unreadable
+from moeprof.projector.oom import PLAN, Failure, Message, PoolText, ProgramText
 from moeprof.projector.oom.contents import buffers_at_peak, listed_buffers
-from moeprof.projector.oom.message import PLAN, Failure, Message, PoolText, ProgramText
 from moeprof.projector.oom.read import no_message, read_log
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
 

@@ -1,1 +1,235 @@
-"""Plans for a number of devices: all there are, which are legal, which fit, how fast each is."""
+"""Question: which plans fit, which of them is fastest, and why do the others not do?
+
+Legal plans are projected all at once for each strategy and rematerialisation: memory by
+`project_many`, time by `step_seconds`. Those that fit with room come first, then those within 5 %
+of the limit; each by tokens per second, and where these agree to a thousandth by free memory. Of
+plans that only trade replicas for context parallelism, at the same work of a device, the best is
+shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from moeprof.errors import SpecError
+from moeprof.projector.batches import Fit, fit, largest_batches
+from moeprof.projector.search.space import RULES, Space, broken_rule, plans
+from moeprof.projector.setting import Degrees, Setting
+from moeprof.projector.step_time import step_seconds, tokens_per_s_per_device
+from moeprof.projector.step_time.ground import PLAIN, Tuning
+from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.strategy import Strategy
+from moeprof.tell import Tell, unheard
+
+NOT_INSIDE = "do not fit inside the pool"
+NOT_OUTSIDE = "need too much beside the pool"
+NO_SIZE = "are of unknown size"
+NO_PEERS = "have no expert peers for DeepEP"
+NO_TIME = "send data over a network of unknown speed"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One plan that fits.
+
+    ``margin`` is the share of the pool that stays free; ``is_borderline`` within 5 % of the limit.
+    """
+
+    setting: Setting
+    args_bytes: int
+    temp_bytes: int
+    outside_bytes: int
+    margin: float
+    is_borderline: bool
+    seconds: float
+    tokens_per_s_per_device: float
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """``found`` are the best, in order; ``fitting`` counts all that fit, ``considered`` all plans.
+
+    ``rejected`` gives reasons with how many plans each ruled out; they and ``fitting`` add up to
+    ``considered``. ``nearest`` is the plan that misses by least, where none fits.
+    """
+
+    space: Space
+    considered: int
+    fitting: int
+    borderline: int
+    rejected: tuple[tuple[str, int], ...]
+    found: tuple[Found, ...]
+    nearest: Found | None
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """All legal plans of one strategy and rematerialisation."""
+
+    setting: Setting
+    degrees: Degrees
+    fit: Fit
+    seconds: npt.NDArray[np.float64]
+    speed: npt.NDArray[np.float64]
+
+
+def search(
+    space: Space, top: int = 10, tuning: Tuning = PLAIN, *, tell: Tell = unheard
+) -> SearchResult:
+    """The best plans of a space; ``tell`` hears of every strategy and remat that is projected.
+
+    Raises:
+        SpecError: the base setting has no sequence, or there is no plan at all.
+    """
+    if space.base.sequence is None:
+        raise SpecError("search: expected a sequence length, found none. Give it.")
+    degrees = plans(space)
+    count = len(degrees.data)  # type: ignore[arg-type]
+    if not count:
+        raise SpecError(
+            f"search: no plan of {space.devices} devices has the degrees that are allowed "
+            f"({_said(space)}). Allow divisors of {space.devices}."
+        )
+    kinds = len(space.strategies) * len(space.remats)
+    broken = broken_rule(space, degrees)
+    reasons = dict.fromkeys(RULES, 0)
+    for number, rule in enumerate(RULES):
+        reasons[rule] = int((broken == number).sum()) * kinds
+    legal = Degrees(*(np.asarray(values)[broken < 0] for values in degrees))
+    evaluated = []
+    for place, one in enumerate(_evaluated(space, legal, tuning), start=1):
+        evaluated.append(one)
+        tell(place, kinds)
+    alone = int((np.asarray(legal.expert) == 1).sum())
+    reasons[NO_PEERS] = alone * sum(map(_needs_peers, space.strategies)) * len(space.remats)
+    for reason, is_rejected in _rejections(evaluated):
+        reasons[reason] = reasons.get(reason, 0) + is_rejected
+    fitting = sum(int(_is_ranked(one).sum()) for one in evaluated)
+    borderline = sum(int((_is_ranked(one) & one.fit.is_borderline).sum()) for one in evaluated)
+    return SearchResult(
+        space,
+        count * kinds,
+        fitting,
+        borderline,
+        tuple((reason, n) for reason, n in reasons.items() if n),
+        tuple(_ranked(evaluated, top)),
+        None if fitting else _nearest(evaluated),
+    )
+
+
+def _said(space: Space) -> str:
+    return "; ".join(
+        f"{axis} {', '.join(map(str, sorted(degrees))) or 'none'}"
+        for axis, degrees in space.allowed.items()
+    )
+
+
+def setting_at(setting: Setting, degrees: Degrees, place: int) -> Setting:
+    """The setting of one of many plans."""
+    values = {name: int(np.asarray(v)[place]) for name, v in degrees._asdict().items()}
+    batch = {name: values.pop(name) for name in ("pdbs", "microbatches", "sequence")}
+    plan = ParallelPlan(**values, remat=setting.plan.remat)
+    return replace(setting, plan=plan, **batch)  # type: ignore[arg-type]
+
+
+def _evaluated(space: Space, degrees: Degrees, tuning: Tuning) -> Iterator[_Evaluated]:
+    with_peers = Degrees(*(v[np.asarray(degrees.expert) > 1] for v in map(np.asarray, degrees)))
+    for strategy, remat in itertools.product(space.strategies, space.remats):
+        usable = with_peers if _needs_peers(strategy) else degrees
+        if len(usable.data):  # type: ignore[arg-type]
+            base = replace(
+                space.base, strategy=strategy, plan=replace(space.base.plan, remat=remat)
+            )
+            chosen = usable
+            if space.global_batch is None and space.pdbs is None:
+                chosen = usable._replace(
+                    pdbs=largest_batches(base, usable, leaves_room=space.leaves_room)
+                )
+            seconds = np.asarray(step_seconds(base, chosen, tuning), dtype=np.float64)
+            speed = np.asarray(tokens_per_s_per_device(chosen, seconds))
+            yield _Evaluated(
+                base, chosen, fit(base, chosen, leaves_room=space.leaves_room), seconds, speed
+            )
+
+
+def _needs_peers(strategy: Strategy) -> bool:
+    """DeepEP is an exchange: without expert peers there is nothing to run."""
+    return strategy.kind == "sparse-gmm-deepep"
+
+
+def _is_ranked(one: _Evaluated) -> npt.NDArray[np.bool_]:
+    return (one.fit.has_room | one.fit.is_borderline) & np.isfinite(one.seconds)
+
+
+def _rejections(evaluated: list[_Evaluated]) -> Iterator[tuple[str, int]]:
+    for one in evaluated:
+        yield NO_SIZE, int(one.fit.is_unknown.sum())
+        yield NOT_OUTSIDE, int(one.fit.is_outside.sum())
+        yield NOT_INSIDE, int((one.fit.is_oom & ~one.fit.is_outside).sum())
+        fits = one.fit.has_room | one.fit.is_borderline
+        yield NO_TIME, int((fits & ~np.isfinite(one.seconds)).sum())
+
+
+def _ranked(evaluated: list[_Evaluated], top: int) -> Iterator[Found]:
+    if not evaluated:
+        return
+    owner = np.concatenate([np.full(len(one.speed), n) for n, one in enumerate(evaluated)])
+    place = np.concatenate([np.arange(len(one.speed)) for one in evaluated])
+    ranked = np.concatenate([_is_ranked(one) for one in evaluated])
+    near = np.concatenate([one.fit.is_borderline for one in evaluated])
+    speed = np.concatenate([one.speed for one in evaluated])
+    margin = np.concatenate([one.fit.margin for one in evaluated])
+    chosen = np.flatnonzero(ranked)
+    order = np.lexsort((-margin[chosen], -_to_a_thousandth(speed[chosen]), near[chosen]))
+    seen: set[tuple[int, ...]] = set()
+    for index in chosen[order]:
+        one, at = evaluated[owner[index]], int(place[index])
+        work = (int(owner[index]), *_work(one.degrees, at))
+        if work in seen:
+            continue
+        if len(seen) == top:
+            return
+        seen.add(work)
+        yield _found(one, at)
+
+
+def _nearest(evaluated: list[_Evaluated]) -> Found | None:
+    best: Found | None = None
+    for one in evaluated:
+        margin = np.where(np.isfinite(one.fit.margin), one.fit.margin, -np.inf)
+        at = int(np.argmax(margin))
+        if np.isfinite(margin[at]) and (best is None or margin[at] > best.margin):
+            best = _found(one, at)
+    return best
+
+
+def _found(one: _Evaluated, at: int) -> Found:
+    shared = replace(one.setting, mem_fraction=float(one.fit.fraction[at]))
+    return Found(
+        setting_at(shared, one.degrees, at),
+        int(one.fit.args[at]),
+        int(one.fit.temp[at]),
+        int(one.fit.outside[at]),
+        float(one.fit.margin[at]),
+        bool(one.fit.is_borderline[at]),
+        float(one.seconds[at]),
+        float(one.speed[at]),
+    )
+
+
+def _work(degrees: Degrees, at: int) -> tuple[int, ...]:
+    """What a device does: the same where plans only trade replicas for context parallelism."""
+    values = {name: int(np.asarray(v)[at]) for name, v in degrees._asdict().items()}
+    spread = values.pop("data") * values.pop("fsdp") * values["context"]
+    tokens = values.pop("pdbs") * values.pop("sequence") // values.pop("context")
+    return (spread, tokens, *values.values())
+
+
+def _to_a_thousandth(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Equal numbers for values that differ by less than about a thousandth."""
+    return np.round(np.log(np.maximum(values, 1e-300)) * 1000)

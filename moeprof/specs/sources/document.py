@@ -1,14 +1,74 @@
-"""Question: what does a configuration say under one of several spellings of a key?
+"""Question: what does a configuration say under one of several spellings of a key, what besides?
 
-A spelling with dots goes into nested tables. A key whose value is null counts as absent.
+A spelling with dots goes into nested tables. A key whose value is null counts as absent. Every key
+is read, known to decide nothing, refused, or named: the rows of ``moeprof/specs/config_keys.csv``
+say what is known of keys that no reader asks for. ``refuse`` decides weights that `ModelSpec` has
+no place for, ``note`` decides something that is not in the account, ``silent`` decides neither
+parameters nor the memory of training. ``unless`` are values that switch it off, beside null, false,
+0 and what is empty. A key that nobody knows is named where its words suggest parameters or memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
 from reprlib import repr as shown
+from typing import NamedTuple
 
 from moeprof.errors import SpecError
+from moeprof.specs.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, where it is from, and what its reader has to say.
+
+    ``origin`` is a preset's key or a path. ``notes`` are sentences on what was assumed, taken for
+    something, or ignored. ``options`` is what the source says beyond the model, under the source's
+    own names (``per_device_batch_size``, ``remat_policy``, ``torch_dtype``, …), unchecked.
+    """
+
+    model: ModelSpec
+    origin: str
+    notes: tuple[str, ...] = ()
+    options: dict[str, object] = field(default_factory=dict)
+
+
+MOST_BYTES = 4 * 2**20
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file of at most `MOST_BYTES`; ``what`` names the kind expected.
+
+    Raises:
+        SpecError: there is none, it is no regular file, too large, not readable or not UTF-8.
+    """
+    try:
+        if not path.exists():
+            raise SpecError(f"{path}: expected {what}, found no such file.")
+        if not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise SpecError(f"{path}: expected {what}, found {kind}. Give the file itself.")
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise SpecError(
+                f"{path}: expected {what} of at most {MOST_BYTES >> 20} MiB, found "
+                f"{size / 2**20:.0f} MiB. Is it weights or a trace?"
+            )
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path}: expected {what} in UTF-8, found byte {error.object[error.start]:#04x} at "
+            f"{error.start}."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(f"{path}: {what} cannot be read ({reason}).") from None
+
 
 MOST = 10**9
 """No count of a model comes near; what is larger is damage."""
@@ -153,3 +213,85 @@ class Document:
 def printable(text: str) -> str:
     """A text of a file without what moves a cursor or breaks a line, cut at 100 characters."""
     return "".join(letter for letter in text if letter.isprintable())[:100]
+
+
+HUGGING_FACE, MAXTEXT = "hf", "maxtext"
+_TELLING = (
+    *("layer", "expert", "moe", "mlp", "ffn", "size", "dim", "hidden", "head", "rank", "width"),
+    *("dtype", "quant", "bias", "dense", "sparse", "shared", "embd", "mtp", "block"),
+)
+_QUIET = ("token_id", "token_index", "dropout", "pdrop", "loss", "coef", "jitter")
+"""Of keys that nobody knows: words of what has no size."""
+_MOST_NAMED = 12
+
+
+class KeyRule(NamedTuple):
+    """What is known of one key."""
+
+    verdict: str
+    unless: tuple[str, ...]
+    effect: str
+
+
+def refuse_what_decides(document: Document, source: str) -> None:
+    """Refuse keys that decide weights for which a model has no place.
+
+    Raises:
+        SpecError: there is one that is switched on.
+    """
+    for key, value in document.values.items():
+        rule = _rules(source).get(key)
+        if rule is not None and rule.verdict == "refuse" and _is_on(value, rule):
+            raise document.wrong(key, f"it absent, as {rule.effect} cannot be counted yet", value)
+
+
+def tell_the_rest(document: Document, source: str, notes: list[str]) -> None:
+    """Add a note on each key that decides something and is not in the account."""
+    unknown = []
+    for key, value in _leaves(document):
+        rule = _rules(source).get(key)
+        if rule is not None and rule.verdict == "note" and _is_on(value, rule):
+            notes.append(f"{key} {printable(shown(value))}: {rule.effect}")
+        elif rule is None and key not in document.asked and _may_decide(key, value):
+            unknown.append(f"{printable(key)} {printable(shown(value))}")
+    if unknown:
+        more = len(unknown) - _MOST_NAMED
+        named = ", ".join(unknown[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        notes.append(f"not understood, so not in the account: {named}")
+
+
+def _leaves(document: Document) -> Iterator[tuple[str, object]]:
+    """Keys and values; those of a table of which a reader asks for entries are its entries'."""
+    tables = {spelling.partition(".")[0] for spelling in document.asked if "." in spelling}
+    for key, value in document.values.items():
+        if isinstance(value, Mapping) and key in tables:
+            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
+        else:
+            yield str(key), value
+
+
+def _may_decide(key: str, value: object) -> bool:
+    words = key.lower()
+    return (
+        _is_on(value, _ALWAYS)
+        and any(word in words for word in _TELLING)
+        and not any(word in words for word in _QUIET)
+    )
+
+
+def _is_on(value: object, rule: KeyRule) -> bool:
+    """Whether a value is neither empty nor one that switches the key off."""
+    return bool(value) and str(value).lower() not in rule.unless
+
+
+_ALWAYS = KeyRule("note", ("none", "null", "false", "default"), "")
+
+
+@functools.cache
+def _rules(source: str) -> Mapping[str, KeyRule]:
+    text = (files("moeprof.specs") / "config_keys.csv").read_text(encoding="utf-8")
+    return {
+        row["key"]: KeyRule(row["verdict"], tuple(row["unless"].split("|")), row["effect"])
+        for row in csv.DictReader(text.splitlines())
+        if row["source"] == source
+    }

@@ -14,14 +14,19 @@ from typing import Any
 import yaml
 
 from moeprof.errors import SpecError
-from moeprof.specs.dtypes import DTYPE_BYTES, MODEL_DTYPES
+from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec
 from moeprof.specs.presets import load_preset, preset_key
-from moeprof.specs.sources.document import MOST_LAYERS, Document
-from moeprof.specs.sources.known_keys import MAXTEXT, refuse_what_decides, tell_the_rest
-from moeprof.specs.sources.layer_pattern import dense_pattern
-from moeprof.specs.sources.loaded import LoadedModel
-from moeprof.specs.sources.text_file import read_text
+from moeprof.specs.sources.document import (
+    MAXTEXT,
+    MOST_LAYERS,
+    Document,
+    LoadedModel,
+    read_text,
+    refuse_what_decides,
+    tell_the_rest,
+)
+from moeprof.specs.sources.hf_experts import dense_pattern
 
 _HEAD_DIM = 128
 """MaxText's default."""

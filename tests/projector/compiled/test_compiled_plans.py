@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from moeprof.errors import CompileError, SelectionError, SpecError
-from moeprof.projector.compiled import requirements
+from moeprof.projector import compiled
+from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled.bundled import compile_bundled
 from moeprof.projector.compiled.plan import plan
 from moeprof.projector.compiled.result import memory_plan_difference
-from moeprof.projector.compiled.targets import load_target
 from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
@@ -132,19 +132,19 @@ def test_a_compiler_that_takes_too_long_is_stopped(plugin):
 
 def test_without_the_plugin_the_command_that_installs_it_is_named(monkeypatch):
     target = load_target(load_hardware("h100_sxm"), 8)
-    monkeypatch.setattr(requirements.importlib.metadata, "entry_points", lambda group: ())
-    monkeypatch.setattr(requirements.importlib.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(compiled.importlib.metadata, "entry_points", lambda group: ())
+    monkeypatch.setattr(compiled.importlib.metadata, "version", lambda name: "0.10.2")
     command = "pip install --no-deps jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2`"
     with pytest.raises(CompileError, match=re.escape(command)):
-        requirements.require_compiler(target)
-    monkeypatch.setattr(requirements.importlib.metadata, "version", lambda name: "0.7.1")
+        compiled.require_compiler(target)
+    monkeypatch.setattr(compiled.importlib.metadata, "version", lambda name: "0.7.1")
     with pytest.raises(CompileError, match=r"expected jaxlib 0\.7\.2 or later, found 0\.7\.1"):
-        requirements.require_compiler(target)
+        compiled.require_compiler(target)
 
 
 def test_an_assembler_is_wanted_where_the_compiler_tries_products():
-    assert len(requirements.packages("cuda", "0.10.2")) == 2
-    assert requirements.packages("cuda", "0.11.2")[2:] == ("nvidia-cuda-nvcc", "nvidia-nvvm")
+    assert len(compiled.packages("cuda", "0.10.2")) == 2
+    assert compiled.packages("cuda", "0.11.2")[2:] == ("nvidia-cuda-nvcc", "nvidia-nvvm")
 
 
 def test_amds_compiler_is_refused_with_what_it_needs(monkeypatch):

@@ -1,7 +1,7 @@
 import pytest
 
 from moeprof.errors import SelectionError
-from moeprof.projector.compiled.targets import load_target, target_keys
+from moeprof.projector.compiled import load_target, target_keys
 from moeprof.specs.hardware import hardware_keys, load_hardware
 
 

@@ -6,12 +6,7 @@ import json
 
 import pytest
 
-from moeprof.projector.oom.capacity import Capacity, capacity_of_run
-from moeprof.projector.oom.changes import changes
-from moeprof.projector.oom.contents import LISTED, groups_of, listed_buffers
-from moeprof.projector.oom.explain import explain
-from moeprof.projector.oom.read import messages_in
-from moeprof.projector.oom.verdicts import (
+from moeprof.projector.oom import (
     ALREADY_FULL,
     FRAGMENTED,
     NOT_TOLD,
@@ -20,6 +15,11 @@ from moeprof.projector.oom.verdicts import (
     PROGRAM_TOO_LARGE,
     TOGETHER_TOO_LARGE,
 )
+from moeprof.projector.oom.capacity import Capacity, capacity_of_run
+from moeprof.projector.oom.changes import changes
+from moeprof.projector.oom.contents import LISTED, groups_of, listed_buffers
+from moeprof.projector.oom.explain import explain
+from moeprof.projector.oom.read import messages_in
 
 GIB = 1 << 30
 H100 = Capacity(80 * GIB, round(0.93 * 80 * GIB))

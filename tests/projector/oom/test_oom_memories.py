@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.projector.oom.changes import changes
-from moeprof.projector.oom.contents import LISTED, listed_buffers
-from moeprof.projector.oom.document import build_oom
-from moeprof.projector.oom.explain import explain
-from moeprof.projector.oom.read import messages_in
-from moeprof.projector.oom.sources import Told
-from moeprof.projector.oom.verdicts import (
+from moeprof.projector.oom import (
     ALREADY_FULL,
     FRAGMENTED,
     HOST_MEMORY,
@@ -20,6 +14,12 @@ from moeprof.projector.oom.verdicts import (
     ON_CHIP,
     PROGRAM_TOO_LARGE,
 )
+from moeprof.projector.oom.changes import changes
+from moeprof.projector.oom.contents import LISTED, listed_buffers
+from moeprof.projector.oom.document import build_oom
+from moeprof.projector.oom.explain import explain
+from moeprof.projector.oom.read import messages_in
+from moeprof.projector.oom.sources import Told
 
 MIB, GIB = 1 << 20, 1 << 30
 RAISED = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: "

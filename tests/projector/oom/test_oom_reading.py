@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from moeprof.errors import TraceError
+from moeprof.projector.oom import COMPILE, HOST, OUTSIDE, POOL, RESERVE
 from moeprof.projector.oom.contents import listed_buffers
 from moeprof.projector.oom.document import build_oom
-from moeprof.projector.oom.message import COMPILE, HOST, OUTSIDE, POOL, RESERVE
+from moeprof.projector.oom.log_lines import size_bytes
 from moeprof.projector.oom.read import messages_in, read_log
-from moeprof.projector.oom.sizes import size_bytes
 from moeprof.projector.oom.sources import Told
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -13,7 +13,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from builders.sessions import two_hosts
 from playwright.sync_api import BrowserContext, Page
 
-from moeprof.cli.view_files import Wanted, files_of
+from moeprof.cli.view import Wanted, files_of
 from moeprof.reports.perfetto.hosts import STEPS
 from moeprof.viewer.server import HTML, Served, Table, ViewServer
 from moeprof.viewer.table import installed_pages, table_of

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moeprof.projector.accounts.megatron.sizes import Sizes
-from moeprof.projector.rows import ceil_div
+from moeprof.projector.accounts.megatron.ranks import Sizes
+from moeprof.projector.breakdown import ceil_div
 from moeprof.projector.setting import Count, Setting
-from moeprof.specs.dtypes import DTYPE_BYTES
+from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import LinearSpec, MlaSpec, ModelSpec
 
 MAP_BYTES = 17

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from moeprof.projector.accounts.megatron.between_steps import between_steps
-from moeprof.projector.accounts.megatron.ends import head_tensors, loss_tensors, mtp_tensors
-from moeprof.projector.accounts.megatron.gathered import gathered_head, gathered_layers
+import numpy as np
+
+from moeprof.projector.accounts.megatron.kept import (
+    Kind,
+    Layer,
+    Tally,
+    head_tensors,
+    loss_tensors,
+    mtp_tensors,
+    tally,
+    with_remat,
+)
 from moeprof.projector.accounts.megatron.layer import Kept, Known, layer_tensors
-from moeprof.projector.accounts.megatron.recompute import Layer, with_remat
-from moeprof.projector.accounts.megatron.sizes import Sizes, times
-from moeprof.projector.accounts.megatron.tally import Kind, Tally, tally
-from moeprof.projector.breakdown import Peak, Row
-from moeprof.projector.rows import ceil_div
+from moeprof.projector.accounts.megatron.ranks import Sizes, between_steps, times
+from moeprof.projector.breakdown import Peak, Row, ceil_div
 from moeprof.projector.setting import Count, Setting
 from moeprof.specs.parameters import Parameter
 from moeprof.specs.stages import StageLayers
@@ -130,3 +136,46 @@ def _score_gradients(setting: Setting, k: Known) -> Kept:
 
 def _row(tensor: Kept, name: str, size: Count, formula: str, kind: str = "activations") -> Row:
     return Row(name, "temp", kind, size, formula, SOURCE, "medium", tensor.is_routed)
+
+
+# What fully sharded weights take while a layer is at work: the layer's weights in use and the next
+# one's, prefetched, and one layer's gradients before they are reduced, all unsharded in the compute
+# format (Zhao et al. 2023, arXiv 2304.11277, section 3.3). The head's at the loss.
+
+_SOURCE_OF_GATHERED = (
+    "Zhao et al. 2023, arXiv 2304.11277, section 3.3: gathered, prefetched, not yet reduced"
+)
+
+
+def gathered_layers(
+    parameters: Sequence[Parameter], kind: Kind, k: Known, sizes: Sizes
+) -> list[Row]:
+    """Three copies of a layer; none without FSDP."""
+    stack = "moe_layers" if kind.is_moe else "dense_layers"
+    absent = "attention" if kind.is_linear else "linear"
+    layer = [p for p in parameters if p.path[0] == stack and p.path[1] != absent]
+    elements = sum(_on_rank(p, sizes) // p.shape[0] for p in layer)
+    return _rows("gathered layers and gradients not yet reduced", 3 * elements * k.width, sizes)
+
+
+def gathered_head(parameters: Sequence[Parameter], k: Known, sizes: Sizes) -> list[Row]:
+    """The head and its gradient; none without FSDP."""
+    elements = sum(_on_rank(p, sizes) for p in parameters if p.path[0] == "head")
+    return _rows("gathered head and its gradient", 2 * elements * k.width, sizes)
+
+
+def _rows(name: str, size: Count, sizes: Sizes) -> list[Row]:
+    if np.all(np.equal(sizes.fsdp, 1)):
+        return []
+    size = size * np.not_equal(sizes.fsdp, 1) if isinstance(sizes.fsdp, np.ndarray) else size
+    return [Row(name, "temp", "temporaries", size, "unsharded · c", _SOURCE_OF_GATHERED, "medium")]
+
+
+def _on_rank(parameter: Parameter, sizes: Sizes) -> Count:
+    if parameter.expert_axis is not None:
+        return ceil_div(parameter.size, sizes.expert * sizes.expert_tensor)
+    return (
+        ceil_div(parameter.size, sizes.tensor)
+        if parameter.tensor_axis is not None
+        else parameter.size
+    )

@@ -1,0 +1,157 @@
+"""`moeprof memory`: what fits on which devices, told before anything runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from moeprof.cli.memory.options import OptionsOfMany, RunOptions, describes_a_run
+from moeprof.cli.pages import refuse_other_than_a_page
+from moeprof.cli.progress import working
+from moeprof.errors import SelectionError
+
+# name -> one line for the help; the command is moeprof/cli/memory/<name>.py's `command`.
+COMMANDS = {
+    "search": "Plans that fit, ranked by the estimated time of a step.",
+    "explain-oom": "An out-of-memory message in the model's terms.",
+    "diff": "What one compilation holds in memory that another does not.",
+}
+
+
+class MemoryGroup(OptionsOfMany):
+    """A command with subcommands, each imported only when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The subcommands that there are."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"moeprof.cli.memory.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A subcommand; a word that is none may be meant as a model."""
+        if args[0] not in COMMANDS:
+            known = ", ".join(COMMANDS)
+            raise SelectionError(
+                f"memory: expected options or one of {known}, found {args[0]!r}. "
+                f"A model is given as --model {args[0]}."
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands, importing none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group("memory", cls=MemoryGroup, invoke_without_command=True)
+@describes_a_run
+@click.option("--detail", metavar="STRATEGY@PDBS", help="The cell whose account is shown in full.")
+@click.option(
+    "--calibrate",
+    "run",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Compare with a captured run, one strategy and pdbs; --correction FILE stores the factor.",
+)
+@click.option(
+    "--correction",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Correct the arena by the factors that --calibrate stored.",
+)
+@click.option(
+    "--compile",
+    "is_compiled",
+    is_flag=True,
+    help="Ask XLA's compiler for the cell that is shown too (the bundled model's step, a minute).",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.memory/1.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one self-contained HTML page as well.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    detail: str | None,
+    run: Path | None,
+    correction: Path | None,
+    is_compiled: bool,
+    as_json: bool,
+    html: Path | None,
+    **options: object,
+) -> None:
+    """What fits: weights, the arena of a step, what lies beside it, per strategy and pdbs.
+
+    Computed from the model's dimensions in well under a second; no device and no JAX are needed.
+    pdbs (per-device batch size) counts the sequences that one device takes at a time. Three pools
+    are kept apart: what a step is given (args), XLA's arena (temp), and what other libraries take
+    beside XLA's pool (outside).
+
+    Examples:
+
+        moeprof memory --model deepseek_v3 --hardware mi355x --ep 8 --fsdp 8
+
+        moeprof memory --model config.json --strategy sparse-gmm --pdbs 4 --calibrate runs/one
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from moeprof.cli.memory.answer import answer, calibrated, compiled, of_bundled, projecting
+    from moeprof.cli.memory.setting import as_usage, wanted
+    from moeprof.reports.memory.document import to_json
+
+    if html is not None:
+        inputs = [Path(str(read)) for read in (run, options["model"]) if read]
+        refuse_other_than_a_page(html, "--html", inputs)
+    described = RunOptions(**options)  # type: ignore[arg-type]
+    asked = wanted(of_bundled(described) if is_compiled else described)
+    if run is not None:
+        calibrated(asked, run, correction, as_json=as_json)
+        return
+    compiling = compiled if is_compiled else None
+    correcting = projecting(correction)
+    with as_usage():  # what cannot be projected was asked for by an option
+        document = answer(asked, detail, _arguments(), correcting, compiling)
+    if html is not None:
+        from moeprof.reports.memory.page import write_page
+
+        with working("writing the page"):
+            write_page(document, html)
+        click.echo(f"moeprof: page written to {html}", err=True)
+    if as_json:
+        click.echo(to_json(document))
+    else:
+        from rich.console import Console
+
+        from moeprof.reports.memory.terminal import drawn
+
+        console = Console(highlight=False)
+        console.print(drawn(document, console.width), soft_wrap=True)
+
+
+def _arguments() -> list[str]:
+    """The arguments of this command, without those that only say how the answer is shown."""
+    given = sys.argv[2:] if sys.argv[1:2] == ["memory"] else []
+    kept: list[str] = []
+    place = 0
+    while place < len(given):
+        if given[place] in ("--html", "--detail"):
+            place += 2
+            continue
+        if given[place] != "--json" and not given[place].startswith(("--html=", "--detail=")):
+            kept.append(given[place])
+        place += 1
+    return kept

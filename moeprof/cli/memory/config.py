@@ -1,0 +1,191 @@
+"""Question: what does a model's configuration say about the run, where no option does?
+
+The keys are MaxText's (configs/base.yml) and Hugging Face's ``torch_dtype``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from moeprof.cli.memory.options import RunOptions
+from moeprof.errors import SpecError
+from moeprof.specs import DTYPE_BYTES, check_dtype
+from moeprof.specs.remat import OFFLOADING, POLICIES
+from moeprof.specs.sources.document import LoadedModel
+
+_OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
+_REMAT = {"full": "full", "minimal": "minimal", "none": "none"} | {
+    name: name for name in (*POLICIES, *OFFLOADING)
+}
+_DEGREES = {"dp": "data", "fsdp": "fsdp", "ep": "expert", "tp": "tensor", "cp": "context",
+            "pp": "pipeline"}  # fmt: skip
+_LEVELS = ("ici", "dcn")
+_WHOLE_SCORES = "dot_product"
+
+
+def with_config(options: RunOptions, loaded: LoadedModel) -> tuple[RunOptions, list[str]]:
+    """The options with what the configuration says filled in, and sentences on both.
+
+    Raises:
+        SpecError: a value of the configuration cannot be.
+    """
+    given = loaded.options
+    found = {**_read(given, loaded.origin), **_axes(given, loaded.origin)}
+    taken, beaten, values = [], [], {}
+    for field, (key, value) in found.items():
+        asked = getattr(options, field)
+        if value == -1 and options.devices is None and asked is None:
+            beaten.append(f"{key} is -1, what is left: 1, as --devices says no number.")
+        elif asked in (None, ()):
+            values[field] = value
+            taken.append(f"{key} {given.get(key, value)}")
+        elif asked != value:
+            shown = ",".join(asked) if isinstance(asked, tuple) else asked
+            beaten.append(
+                f"--{field.replace('_', '-')} {shown} wins over {key} {given.get(key, value)} of "
+                f"{loaded.origin}."
+            )
+    said = [f"From {loaded.origin}: {', '.join(taken)}."] if taken else []
+    filled = replace(options, **values)  # type: ignore[arg-type]
+    dropped = [*_not_understood(given, options, loaded.origin), *_chunks(given, filled)]
+    return filled, [*said, *beaten, *_left_out(given, loaded.origin), *dropped]
+
+
+def _read(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
+    """Field of `RunOptions` → the key that says it and its value."""
+    found: dict[str, tuple[str, object]] = {}
+    for key, (field, convert) in _KEYS.items():
+        if given.get(key) not in (None, ""):
+            value = convert(given[key], f"{origin}: key {key}")
+            if value is not None:
+                found[field] = (key, value)
+    strategy = _strategy(given)
+    if strategy is not None:
+        found["strategy"] = strategy
+    return found
+
+
+def _axes(given: Mapping[str, object], origin: str) -> dict[str, tuple[str, object]]:
+    """Degrees of parallelism: inside a machine (ici) times across machines (dcn)."""
+    found: dict[str, tuple[str, object]] = {}
+    for field, axis in _DEGREES.items():
+        keys = [f"{level}_{axis}_parallelism" for level in _LEVELS]
+        present = [key for key in keys if given.get(key) is not None]
+        if present:
+            degrees = [_integer(given[key], f"{origin}: key {key}") for key in present]
+            degree = -1 if -1 in degrees else math.prod(degrees)
+            found[field] = (" × ".join(present), degree)
+    return found
+
+
+def _left_out(given: Mapping[str, object], origin: str) -> list[str]:
+    """Axes that a projection has no place for."""
+    known = {f"{level}_{axis}_parallelism" for level in _LEVELS for axis in _DEGREES.values()}
+    used = [
+        f"{key} {value}"
+        for key, value in given.items()
+        if key.endswith("_parallelism") and key not in known and value not in (None, 1)
+    ]
+    return [f"Not projected, of {origin}: {', '.join(used)}."] if used else []
+
+
+def _not_understood(given: Mapping[str, object], options: RunOptions, origin: str) -> list[str]:
+    """Names that are read and stand for nothing a projection knows, where no option says better."""
+    return [
+        f"{key} {given[key]} of {origin} is not known here, so it is not taken: give "
+        f"--{field.replace('_', '-')}."
+        for key, field in _NAMED.items()
+        if given.get(key) not in (None, "", "default")
+        and getattr(options, field) is None
+        and _KEYS[key][1](given[key], key) is None
+    ]
+
+
+def _chunks(given: Mapping[str, object], options: RunOptions) -> list[str]:
+    """MaxText makes as many repeats as the layers of a stage leave; a projection is told them."""
+    layers = given.get("num_layers_per_pipeline_stage")
+    if layers is None or options.vpp is not None or options.pp in (None, 1):
+        return []
+    return [
+        f"num_layers_per_pipeline_stage {layers}: MaxText repeats its stages layers / "
+        f"({options.pp} × {layers}) times; not taken, give --vpp."
+    ]
+
+
+def _strategy(given: Mapping[str, object]) -> tuple[str, object] | None:
+    """How tokens reach experts, by MaxText's switches; None where they say nothing."""
+    factor = given.get("capacity_factor")
+    if given.get("sparse_matmul") is False:
+        is_set = isinstance(factor, int | float) and factor > 0
+        return ("capacity_factor", (f"dense-cf{factor:g}",)) if is_set else None
+    for key in ("use_turbo_deepep", "moe_use_deepep", "use_deepep"):
+        if given.get(key) is True:
+            return key, ("sparse-gmm-deepep",)
+    for key in ("use_turbo_grouped_gemm", "megablox"):
+        if given.get(key) is True:
+            return key, ("sparse-gmm",)
+    if given.get("megablox") is False and given.get("sparse_matmul") is True:
+        return "megablox", ("sparse-ragged-dot",)
+    return None
+
+
+def _integer(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+        raise SpecError(f"{what}: expected a whole number of at least 1, or -1, found {value!r}.")
+    return value
+
+
+def _count(value: object, what: str) -> int | None:
+    """A whole number; MaxText's -1 stands for its own choice."""
+    number = _integer(value, what)
+    return None if number == -1 else number
+
+
+def _batch(value: object, what: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise SpecError(f"{what}: expected whole sequences per device, found {value!r}.")
+    return str(int(value))
+
+
+def _dtype(value: object, what: str) -> str:
+    check_dtype(what, str(value), DTYPE_BYTES)
+    return str(value)
+
+
+def _named(known: Mapping[str, str]) -> Callable[[object, str], object]:
+    """A name that MaxText and a projection both know; others stay unsaid."""
+    return lambda value, _what: known.get(str(value))
+
+
+_KEYS: dict[str, tuple[str, Callable[[object, str], object]]] = {
+    "per_device_batch_size": ("pdbs", _batch),
+    "max_target_length": ("seq", lambda value, what: str(_integer(value, what))),
+    "gradient_accumulation_steps": ("microbatches", _count),
+    "num_pipeline_microbatches": ("microbatches", _count),
+    "num_pipeline_repeats": ("vpp", _count),
+    "remat_policy": ("remat", _named(_REMAT)),
+    "weight_dtype": ("weight_dtype", _dtype),
+    # What its reader cannot take is bfloat16, and said.
+    "torch_dtype": ("weight_dtype", _named({name: name for name in DTYPE_BYTES})),
+    "grad_dtype": ("grad_dtype", _dtype),
+    "mu_dtype": ("moment_dtype", _dtype),
+    "opt_type": ("optimizer", _named(_OPTIMIZERS)),
+    "num_vocab_tiling": ("vocab_tiling", _count),
+    "ragged_buffer_factor": (
+        "ragged_buffer_factor",
+        lambda value, _: value if isinstance(value, int | float) and value > 0 else None,
+    ),
+    "optimizer_memory_host_offload": (
+        "offload",
+        lambda value, _: ("optimizer",) if value is True else None,
+    ),
+    "attention": (
+        "attention",
+        lambda value, _: "whole" if value == _WHOLE_SCORES else "flash",
+    ),
+}
+
+_NAMED = {"remat_policy": "remat", "opt_type": "optimizer"}
+"""Keys whose values are names, and the fields of `RunOptions` that take them."""

@@ -1,0 +1,157 @@
+"""`moeprof memory search`: what a user types and reads."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from moeprof.cli.memory.search import command
+from moeprof.errors import SelectionError
+
+DEEPSEEK = ("--model", "deepseek_v3", "--hardware", "mi355x", "--devices", "64")
+
+
+def run(*arguments: str) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def document(*arguments: str) -> dict:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_the_best_plan_comes_first_in_a_sentence():
+    text = run(*DEEPSEEK, "--pdbs", "4", "--strategy", "sparse-gmm-deepep", "--top", "3")
+    flowing = " ".join(text.split())
+    assert "Best: sparse-gmm-deepep on" in flowing
+    assert "estimated; likely" in flowing
+    assert "have layers that the stages do not divide" in flowing
+    assert "Next: the account of the best plan moeprof memory --model deepseek_v3" in flowing
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_document_has_figures_with_units_and_adds_up():
+    found = document(*DEEPSEEK, "--pdbs", "4", "--strategy", "sparse-gmm", "--top", "4")
+    assert found["schema"] == "moeprof.search/1"
+    assert found["considered"] == found["fitting"] + sum(r["plans"] for r in found["rejected"])
+    assert [plan["rank"] for plan in found["plans"]] == [1, 2, 3, 4]
+    for plan in found["plans"]:
+        assert sum(row["seconds"] for row in plan["time"]) == pytest.approx(plan["seconds"])
+        inside = plan["args_bytes"] + plan["temp_bytes"]
+        assert plan["margin"] == pytest.approx(1 - inside / plan["pool_bytes"], abs=1e-9)
+        low, high = plan["seconds_range"]
+        assert low < plan["seconds"] < high
+    assert found["what_if"] is None
+
+
+def test_degrees_can_be_limited():
+    found = document(*DEEPSEEK, "--pdbs", "4", "--ep", "8,16", "--fsdp", "8", "--max-ep", "8")
+    assert {plan["plan"]["expert"] for plan in found["plans"]} == {8}
+    assert {plan["plan"]["fsdp"] for plan in found["plans"]} == {8}
+
+
+def test_a_global_batch_is_cut_into_microbatches():
+    found = document(*DEEPSEEK, "--global-batch", "256", "--strategy", "dense-cf1.25")
+    for plan in found["plans"]:
+        degrees = plan["plan"]
+        shards = degrees["data"] * degrees["fsdp"] * degrees["expert"]
+        assert shards * plan["pdbs"] * plan["microbatches"] == 256
+
+
+def test_what_if_tells_time_and_memory():
+    arguments = (*DEEPSEEK, "--pdbs", "7", "--ep", "8", "--fsdp", "8", "--what-if")
+    found = document(*arguments, "--strategy", "sparse-gmm-deepep")
+    effects = {effect["optimisation"]: effect for effect in found["what_if"]}
+    assert effects["DeepEP instead of all-to-all"]["is_used"]
+    assert effects["recompute none"]["saved_bytes"] < 0
+    text = run(*arguments, "--strategy", "sparse-gmm-deepep")
+    assert "grouped GEMM instead of ragged_dot" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_megatron_searches_with_and_without_recomputation():
+    found = document(
+        "--model", "deepseek_v2", "--hardware", "mi355x", "--devices", "32", "--world", "megatron",
+        "--global-batch", "512", "--strategy", "sparse-gmm-deepep", "--top", "50",
+    )  # fmt: skip
+    assert found["inputs"]["remats"] == ["none", "full"]
+    assert {plan["remat"] for plan in found["plans"]} <= {"none", "full"}
+    assert found["plans"]
+
+
+def test_where_none_fits_the_nearest_is_told():
+    arguments = ("--model", "mixtral_8x7b", "--hardware", "h100_sxm", "--devices", "1")
+    flowing = " ".join(run(*arguments).split())
+    assert "None of 4 plans fits." in flowing
+    assert "misses by least" in flowing
+    assert document(*arguments)["nearest"]["margin"] < 0
+
+
+def test_a_dense_model_has_one_strategy():
+    found = document("--model", "llama3_1_405b", "--hardware", "mi355x", "--devices", "64")
+    assert len(found["inputs"]["strategies"]) == 1
+    assert found["plans"][0]["plan"]["expert"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--devices", "8"), "expected --model"),
+        (("--model", "small"), "expected --devices"),
+        (("--model", "nope", "--devices", "8"), "found 'nope'"),
+        (("--model", "small", "--devices", "8", "--ep", "x"), "--ep: expected whole numbers"),
+        (("--model", "small", "--devices", "8", "--ep", "3"), "(expert 3)"),
+        (("--model", "small", "--devices", "8", "--world", "x"), "world: expected"),
+        (("--model", "small", "--devices", "8", "--remat", "x"), "remat: expected"),
+        (
+            ("--model", "small", "--devices", "8", "--world", "megatron", "--sync-free", "9"),
+            "expected 0 to 3",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--sync-free", "2"),
+            "--sync-free: world maxtext does not have it",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--overlap"),
+            "--overlap: world maxtext does not have it",
+        ),
+        (
+            ("--model", "small", "--devices", "8", "--world", "megatron", "--mem-fraction", "0.5"),
+            "--mem-fraction: world megatron does not have it",
+        ),
+        (("--model", "small", "--devices", "8", "--hardware", "x"), "no hardware is named"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(arguments, text):
+    with pytest.raises(SelectionError) as caught:
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_needs_neither_jax_nor_pandas_nor_plotly():
+    code = (
+        "import sys; sys.argv = ['moeprof', 'memory', 'search', '--model', 'mixtral_8x7b', "
+        "'--hardware', 'mi355x', '--devices', '8', '--pdbs', '1']\n"
+        "from moeprof.cli.main import group\n"
+        "group(standalone_mode=False)\n"
+        "assert not {'jax', 'pandas', 'plotly'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_the_page_shows_what_the_command_answers(monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/search.md").read_text(encoding="utf-8")
+    shown = re.search(r"\$ moeprof memory search ([^\n]+)\n.*?-->\n```\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(*shlex.split(shown[1])) == shown[2]
