@@ -136,10 +136,9 @@ def make_loss(job: Any, mesh: Any) -> Any:
     """Compiled mean loss of a batch: (weights, bias, batch) -> float32 scalar, nats per token."""
     import jax
 
-    from moeprof.model.collectives import psum
     from moeprof.model.decoder import forward
-    from moeprof.model.layout import BATCH, placements
-    from moeprof.model.loss import cross_entropy_sum
+    from moeprof.model.layers import cross_entropy_sum
+    from moeprof.model.layout import BATCH, placements, psum
     from moeprof.model.train import REPLICATED
     from moeprof.specs.plan import AXES
 

@@ -12,7 +12,8 @@ In poison mode (`poison_mode()`, or ``MOEPROF_POISON=1`` for a whole process)
 
 On GPUs the second holds; grouped_gemm computes there as ever. The flag is read when a kernel runs,
 not when it is compiled: no program is compiled again. It costs copies and is for tests and hunts.
-C++ kernels ask for it through ``native/cpu/common/poison.h`` and ``native/gpu/exchange/unused_rows.h``.
+C++ kernels ask for it through ``native/cpu/common/poison.h`` and
+``native/gpu/exchange/unused_rows.h``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from moeprof.errors import SpecError
-from moeprof.model.support import check_trainable
+from moeprof.model.layout import check_trainable
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset, preset_names
 

@@ -1,4 +1,4 @@
-"""Question: what do the routed experts of one rank compute, given rows sorted by expert?"""
+"""Question: what do the small layers compute: norm, feed-forward of one token, experts, loss?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,40 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from moeprof.model.names import named
+
+def named(x: jax.Array, name: str) -> jax.Array:
+    """The same array under one of `moeprof.specs.remat.NAMES`."""
+    same: jax.Array = checkpoint_name(x, name)  # type: ignore[no-untyped-call]
+    return same
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    """``x / sqrt(mean(x²) + epsilon) · scale`` over the last dimension, computed in float32.
+
+    Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, equation 4.
+    """
+    wide = x.astype(jnp.float32)
+    inverse_rms = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return (wide * inverse_rms * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def swiglu(x: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
+    """``(silu(x·gate) ⊙ (x·up))·down`` for ``x`` [..., M]: Shazeer, "GLU Variants", 2020, eq. 6.
+
+    Each product adds the bias of its name, such as gate_bias, where there is one.
+    """
+
+    def projected(x: jax.Array, name: str) -> jax.Array:
+        out = x @ weights[name]
+        bias = weights.get(f"{name}_bias")
+        return out if bias is None else out + bias
+
+    gate = named(projected(x, "gate"), "mlpwi_0")
+    up = named(projected(x, "up"), "mlpwi_1")
+    return named(projected(jax.nn.silu(gate) * up, "down"), "mlpwo")
+
 
 # (rows [R, A] sorted by expert, matrices [E, A, B], rows per expert int32 [E]) -> [R, B]
 GroupedProduct = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -56,3 +88,14 @@ def rows_of_experts(values: jax.Array, rows_per_expert: jax.Array, count: int) -
     row = jnp.arange(count, dtype=end.dtype)[:, None]
     is_expert = (row >= end - rows_per_expert) & (row < end)
     return is_expert.astype(values.dtype) @ values
+
+
+def cross_entropy_sum(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Negative log-likelihood in nats, summed over tokens: logits [..., V], targets int [...].
+
+    Float32 throughout. The target's logit is a masked sum, so that the gradient needs no scatter.
+    """
+    logits = logits.astype(jnp.float32)
+    is_target = targets[..., None] == jnp.arange(logits.shape[-1])
+    chosen = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+    return jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen)
