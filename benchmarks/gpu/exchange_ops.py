@@ -99,7 +99,7 @@ class Exchanges:
             RuntimeError: they bring back other sums than they must.
         """
         from moeprof.kernels import moe_combine, moe_dispatch, setup
-        from moeprof.kernels.moe_linear import spread_rows
+        from moeprof.kernels.exchange.ops import spread_rows
 
         setup(mesh=self.mesh, ep_axis_name=AXIS, hidden_bytes=self.load.row_bytes)
         rows = most_leaving(self.tokens)

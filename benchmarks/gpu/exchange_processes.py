@@ -123,13 +123,14 @@ def serve(process: int, processes: int, address: str, loads: tuple[Load, ...]) -
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from moeprof.kernels import reset_runtime, runtime, setup
+    from moeprof.kernels import reset_runtime, setup
+    from moeprof.kernels.runtime import expert_parallel
 
     if processes > 1:
         jax.distributed.initialize(address, processes, process, local_device_ids=[process])
     mesh = Mesh(np.array(jax.devices()[:RANKS]), ("expert",))
     setup(mesh=mesh, hidden_bytes=loads[0].hidden * 2)
-    mode = runtime.frozen_state().mode.name
+    mode = expert_parallel.frozen_state().mode.name
     sharding = NamedSharding(mesh, PartitionSpec("expert"))
     for load in loads:
         idx, weights = draw(load)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moeprof.kernels.cases import unbalanced_lens, zipf_lens
+from moeprof.kernels.products.cases import unbalanced_lens, zipf_lens
 
 PASSES = ("forward", "dA", "dB")
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from moeprof.errors import SpecError
 from moeprof.kernels import reset_runtime, setup
-from moeprof.kernels.planning import is_planning
+from moeprof.kernels.runtime.ep_groups import is_planning
 from moeprof.model.decoder import LayerLoad, forward
 from moeprof.model.layers import cross_entropy_sum
 from moeprof.model.layout import BATCH, Job, Tree, check_trainable, nest, placements, psum

@@ -17,22 +17,29 @@ from dataclasses import dataclass
 import jax
 
 from moeprof.errors import SpecError
-from moeprof.kernels import native_gpu, process_group
-from moeprof.kernels.argument_types import instance, integer, integers
-from moeprof.kernels.config import (
+from moeprof.kernels.arguments import instance, integer, integers
+from moeprof.kernels.backends import gpu_library
+from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.runtime import process_group
+from moeprof.kernels.runtime.config import (
     DEFAULT_NUM_SMS,
     MAX_NVL_RANKS,
     Config,
+    check_hidden_bytes,
     check_num_sms,
+    check_per_process_size,
     dispatch_config,
     nvl_buffer_size_bytes,
     rdma_buffer_size_bytes,
 )
-from moeprof.kernels.ep_groups import EpGroups, groups_along, lines_along, local_group
-from moeprof.kernels.pending import abort_waiting_ranks, timeout_ms
-from moeprof.kernels.planning import planned_groups
-from moeprof.kernels.preflight import ROW_ALIGNMENT_BYTES, PreflightError
-from moeprof.kernels.process_agreement import agree
+from moeprof.kernels.runtime.ep_groups import (
+    EpGroups,
+    groups_along,
+    lines_along,
+    local_group,
+    planned_groups,
+)
+from moeprof.kernels.runtime.process_group import abort_waiting_ranks, agree, timeout_ms
 
 MODE_VARIABLE = "PRIMUS_TURBO_JAX_DEEPEP_MODE"
 _MODES = ("inproc", "per_process")
@@ -224,13 +231,13 @@ def _check_inproc_size(ep_size: int, request: _Request) -> None:
 def _per_process(request: _Request) -> FrozenRuntimeState:
     ranks = _pinned_ranks(request)
     ep_size = len(ranks) if ranks else jax.process_count()
-    config = dispatch_config(_check_per_process_size(ep_size), request.num_sms)
+    config = dispatch_config(check_per_process_size(ep_size), request.num_sms)
     if request.hidden_bytes is None:
         raise PreflightError(
             "setup(mode='per_process'): `hidden_bytes` is needed to size the buffers; pass "
             "hidden × max(itemsize, 2)."
         )
-    _check_hidden_bytes(request.hidden_bytes)
+    check_hidden_bytes(request.hidden_bytes)
     _check_transport(ep_size, request.hidden_bytes, config)
     own_group = ranks or tuple(range(jax.process_count()))
     agreement = agree(own_group)
@@ -246,15 +253,6 @@ def _per_process(request: _Request) -> FrozenRuntimeState:
         groups=groups,
         ep_axis_name=request.ep_axis_name,
     )
-
-
-def _check_hidden_bytes(hidden_bytes: int) -> None:
-    if hidden_bytes <= 0 or hidden_bytes % ROW_ALIGNMENT_BYTES:
-        above = max(1, -(-hidden_bytes // ROW_ALIGNMENT_BYTES)) * ROW_ALIGNMENT_BYTES
-        raise PreflightError(
-            f"setup(mode='per_process'): expected `hidden_bytes` to be a positive multiple of "
-            f"{ROW_ALIGNMENT_BYTES}, found {hidden_bytes}. Nearest valid choice: {above}."
-        )
 
 
 def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
@@ -280,7 +278,7 @@ def _check_transport(ep_size: int, hidden_bytes: int, config: Config) -> None:
             f"{exchange}, which needs one GPU per process, found {jax.local_device_count()} in "
             "this one. Pass local_device_ids=[i] to jax.distributed.initialize."
         )
-    reason = native_gpu.unavailable_reason()
+    reason = gpu_library.unavailable_reason()
     if reason is not None:
         raise SetupError(f"{exchange}: {reason}")
 
@@ -299,21 +297,6 @@ def _pinned_ranks(request: _Request) -> tuple[int, ...] | None:
     elif request.ep_ranks is not None:
         return _check_ep_group(request.ep_ranks)
     return _ep_ranks
-
-
-def _check_per_process_size(ep_size: int) -> int:
-    if ep_size < 2:
-        raise PreflightError(
-            "setup(mode='per_process'): expected an EP group of at least 2 processes, found 1. Use "
-            "mode='inproc', which serves one device as well."
-        )
-    if ep_size > MAX_NVL_RANKS and ep_size % MAX_NVL_RANKS:
-        below = ep_size // MAX_NVL_RANKS * MAX_NVL_RANKS
-        raise PreflightError(
-            f"setup: an EP size above {MAX_NVL_RANKS} must be a multiple of {MAX_NVL_RANKS}, "
-            f"found {ep_size}. Nearest valid choices: {below} or {below + MAX_NVL_RANKS}."
-        )
-    return ep_size
 
 
 def set_ep_group(ranks: Sequence[int]) -> None:

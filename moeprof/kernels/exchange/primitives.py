@@ -22,13 +22,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.kernels import native, native_gpu
-from moeprof.kernels.empty_operands import as_constants
-from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
-from moeprof.kernels.pending import timeout_ms
-from moeprof.kernels.planning import is_planning
+from moeprof.kernels.backends import as_constants, cpu_library, gpu_library
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
+from moeprof.kernels.runtime.ep_groups import EpGroups, is_planning, require_groups_of_mesh
+from moeprof.kernels.runtime.process_group import timeout_ms
 
 Aval = jax.core.ShapedArray
 
@@ -195,7 +193,7 @@ def _lower_native(
 def _lower_for_cpu(
     primitive: Primitive, ctx: mlir.LoweringRuleContext, *operands: Any, **params: Any
 ) -> Any:
-    native.load()
+    cpu_library.load()
     return _lower_native(primitive, ctx, *operands, **params)
 
 
@@ -208,7 +206,7 @@ def _lower_for_gpu(
 ) -> Any:
     if is_planning():
         return _handler(primitive.name)(ctx, *operands)
-    reason = native_gpu.unavailable_reason()
+    reason = gpu_library.unavailable_reason()
     if reason is not None:
         raise _plans_only(f"{primitive.name}_{groups.mode}", reason)
     return _lower_native(primitive, ctx, *as_constants(ctx, operands), groups=groups, **params)

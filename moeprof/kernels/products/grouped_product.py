@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from moeprof.kernels import argument_types
-from moeprof.kernels.group_lens import as_lengths, compute_group_offs
-from moeprof.kernels.grouped_gemm_primitive import bind_grouped_gemm, bind_variable_k
+from moeprof.kernels import arguments
+from moeprof.kernels.arguments import vary_alike
 from moeprof.kernels.preflight import PreflightError, check_side
-from moeprof.kernels.varying import vary_alike
+from moeprof.kernels.products.group_lens import as_lengths, compute_group_offs
+from moeprof.kernels.products.primitive import bind_grouped_gemm, bind_variable_k
 
 __all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
 
@@ -69,8 +69,8 @@ def grouped_gemm(
             Where XLA runs a call on one CPU device at once, some versions of JAX raise a plain
             ValueError of the same text: ``except (ValueError, jax.errors.JaxRuntimeError)``.
     """
-    a, b = argument_types.array("a", a), argument_types.array("b", b)
-    max_threads = max(0, argument_types.integer("num_cu", num_cu))
+    a, b = arguments.array("a", a), arguments.array("b", b)
+    max_threads = max(0, arguments.integer("num_cu", num_cu))
     lens = as_lengths(group_lens, "group_lens")
     offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
     _check_dtypes("grouped_gemm", {"a": a, "b": b})
@@ -118,12 +118,12 @@ def grouped_gemm_variable_k(
         PreflightError: (a TypeError and a ValueError) dtypes or shapes as in `grouped_gemm`.
         jax.errors.JaxRuntimeError: (or ValueError) lengths or offsets as in `grouped_gemm`.
     """
-    lhs, rhs = argument_types.array("lhs", lhs), argument_types.array("rhs", rhs)
-    max_threads = max(0, argument_types.integer("num_cu", num_cu))
+    lhs, rhs = arguments.array("lhs", lhs), arguments.array("rhs", rhs)
+    max_threads = max(0, arguments.integer("num_cu", num_cu))
     lens = as_lengths(group_lens, "group_lens")
     offs = _no_offsets() if group_offs is None else as_lengths(group_offs, "group_offs")
     _check_dtypes("grouped_gemm_variable_k", {"lhs": lhs, "rhs": rhs})
-    out_dtype = argument_types.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
+    out_dtype = arguments.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
     _check_variable_k(lhs, rhs, lens, offs, out_dtype)
     lhs, rhs, lens, offs = vary_alike(lhs, rhs, lens, offs)
     return _variable_k(lhs, rhs, lens, offs, max_threads, out_dtype)

@@ -15,9 +15,9 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from primus_turbo.jax.lax import grouped_gemm as upstream_grouped_gemm
 
-from moeprof.kernels import argument_types
-from moeprof.kernels.group_lens import as_lengths, compute_group_offs, with_64_bits
+from moeprof.kernels import arguments
 from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.products.group_lens import as_lengths, compute_group_offs, with_64_bits
 
 __all__ = ["compute_group_offs", "grouped_gemm", "grouped_gemm_variable_k"]
 
@@ -51,8 +51,8 @@ def grouped_gemm(
         PreflightError: (a TypeError and a ValueError) another dtype, or lengths that are no
             one-dimensional integers.
     """
-    a, b = argument_types.array("a", a), argument_types.array("b", b)
-    num_cu = argument_types.integer("num_cu", num_cu)
+    a, b = arguments.array("a", a), arguments.array("b", b)
+    num_cu = arguments.integer("num_cu", num_cu)
     _check_dtypes("grouped_gemm", "a and b", a, b)
     lens = as_lengths(group_lens, "group_lens")
     offs = compute_group_offs(lens) if group_offs is None else as_lengths(group_offs, "group_offs")
@@ -88,8 +88,8 @@ def grouped_gemm_variable_k(
     Raises:
         PreflightError: (a TypeError and a ValueError) another dtype of operands or result.
     """
-    lhs, rhs = argument_types.array("lhs", lhs), argument_types.array("rhs", rhs)
-    out_dtype = argument_types.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
+    lhs, rhs = arguments.array("lhs", lhs), arguments.array("rhs", rhs)
+    out_dtype = arguments.dtype("preferred_element_type", preferred_element_type, lhs.dtype)
     _check_dtypes("grouped_gemm_variable_k", "lhs and rhs", lhs, rhs)
     if out_dtype != lhs.dtype:
         raise PreflightError(

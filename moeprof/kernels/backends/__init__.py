@@ -2,6 +2,9 @@
 
 Libraries are found with `importlib.resources`, so that wheel, editable and source installs behave
 alike; an environment variable may name another build (a sanitizer build, say).
+
+XLA's GPU compiler (jaxlib 0.11.2) crashes where a custom call takes an array without elements that
+is a parameter of the program: it has no memory to point at. A constant of the program is fine.
 """
 
 from __future__ import annotations
@@ -9,12 +12,17 @@ from __future__ import annotations
 import ctypes
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.interpreters import mlir
 
 from moeprof.errors import NativeError
+
+_Value = Any  # whichever type the installed JAX has for MLIR values
 
 
 def library_path(name: str, variable: str) -> Path:
@@ -78,3 +86,18 @@ def register(
             f"{error}. It was built with other sources or for a newer jax; build it again in this "
             "environment."
         ) from error
+
+
+def as_constants(ctx: mlir.LoweringRuleContext, operands: Sequence[_Value]) -> list[_Value]:
+    """``operands``, with those that have no elements replaced by constants of their type."""
+    avals: Sequence[Any] = ctx.avals_in
+    return [
+        _constant(ctx, aval) if 0 in aval.shape else operand
+        for operand, aval in zip(operands, avals, strict=True)
+    ]
+
+
+def _constant(ctx: Any, aval: Any) -> _Value:
+    make = mlir.lower_fun(lambda: jnp.zeros(aval.shape, aval.dtype), multiple_results=False)
+    (value,) = make(ctx.replace(avals_in=[], avals_out=[aval]))
+    return value

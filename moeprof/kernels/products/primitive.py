@@ -7,22 +7,70 @@ share the operand. So vmap becomes one larger call and copies nothing that is sh
                              -> [B, M, n]
     grouped_gemm_variable_k  lhs [B, M, m]   rhs [B, M, n]   lens   offs  -> [B, G, m, n]
 
-`grouped_gemm_lowering` says what each platform runs.
+vmap's axis is merged into that one. An operand that no vmap maps stays shared and is not copied.
+Under nested vmaps one that only some of them map is repeated for the others: there is one batch
+axis, and it must have its full size.
+
+`lowering` says what each platform runs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
+from jax.interpreters import batching
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.kernels.batch_axis import batch_size, merge_vmapped_axis_into_batch
-from moeprof.kernels.grouped_gemm_lowering import register_lowerings
+from moeprof.kernels.products.lowering import register_lowerings
 from moeprof.kernels.reference import grouped_gemm as reference
+
+
+def batch_size(*operands: jax.Array | jax.core.ShapedArray) -> int:
+    """The common size of the leading axes, of which any may be 1."""
+    return _common_size(operand.shape[0] for operand in operands)
+
+
+def _common_size(sizes: Iterable[int]) -> int:
+    (size,) = set(sizes) - {1} or {1}
+    return int(size)
+
+
+def merge_vmapped_axis_into_batch(primitive: Primitive) -> None:
+    """Register the batching rule of a primitive with one result, also batch first.
+
+    The sizes are read off the operands, not off the axis: within a shard_map that spreads the
+    mapped axis over devices (``spmd_axis_name``) an operand holds only its device's part.
+    """
+    bind: Callable[..., jax.Array] = primitive.bind
+
+    def rule(
+        operands: Sequence[jax.Array], axes: Sequence[int | None], **params: object
+    ) -> tuple[jax.Array, int]:
+        moved = [_mapped_axis_first(x, axis) for x, axis in zip(operands, axes, strict=True)]
+        mapped = _common_size(x.shape[0] for x in moved)
+        batch = _common_size(x.shape[1] for x in moved)
+        out = bind(*(_merge(x, mapped, batch) for x in moved), **params)
+        return out.reshape(mapped, batch, *out.shape[1:]), 0
+
+    batching.primitive_batchers[primitive] = rule
+
+
+def _mapped_axis_first(operand: jax.Array, axis: int | None) -> jax.Array:
+    return operand[None] if axis is None else jnp.moveaxis(operand, axis, 0)
+
+
+def _merge(operand: jax.Array, mapped: int, batch: int) -> jax.Array:
+    """``[V or 1, B or 1, …]`` to ``[V * B, …]``, or to ``[1, …]`` where nothing is mapped."""
+    rest = operand.shape[2:]
+    if operand.shape[:2] == (1, 1):
+        return operand.reshape(1, *rest)
+    return jnp.broadcast_to(operand, (mapped, batch, *rest)).reshape(mapped * batch, *rest)
+
 
 grouped_gemm_p = Primitive("moeprof_grouped_gemm")
 variable_k_p = Primitive("moeprof_grouped_gemm_variable_k")

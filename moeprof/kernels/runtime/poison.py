@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import jax
 import jax.numpy as jnp
 
-from moeprof.kernels import native, native_gpu
+from moeprof.kernels.backends import cpu_library, gpu_library
 
 
 @contextmanager
@@ -48,10 +48,10 @@ def poison_mode() -> Iterator[None]:
 def _switches() -> list[Callable[[int], int]]:
     """The switch of each library that is here. The GPU library poisons unused rows alone."""
     switches: list[Callable[[int], int]] = []
-    if native_gpu.unavailable_reason() is None:
-        switches.append(native_gpu.load().MoeprofGpuSetPoison)
-    if not switches or native.unavailable_reason() is None:
-        switches.append(native.load().MoeprofSetPoison)
+    if gpu_library.unavailable_reason() is None:
+        switches.append(gpu_library.load().MoeprofGpuSetPoison)
+    if not switches or cpu_library.unavailable_reason() is None:
+        switches.append(cpu_library.load().MoeprofSetPoison)
     return switches
 
 

@@ -1,12 +1,19 @@
-"""Question: which processes exchange tokens with each other, and by which name do they meet?
+"""Question: which processes exchange tokens, how do they meet, wait for each other and part?
 
 Each process knows its own EP group. One gather over all processes of the job tells each of them all
 groups, where every process runs, and a random token per group, under which its processes find each
 other. Groups that cannot be are refused in every process alike.
+
+The GPU library keeps the connection: sockets and shared memory between the processes, and each
+other's GPU memory mapped. See docs/why/exchange-between-processes.md.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import math
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +23,18 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from moeprof.kernels.config import MAX_NVL_RANKS
+from moeprof.errors import SpecError
+from moeprof.kernels.backends import cpu_library, gpu_library
 from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.runtime.config import MAX_NVL_RANKS
+from moeprof.kernels.runtime.ep_groups import local_ordinal
 
+TIMEOUT_VARIABLE = "MOEPROF_EP_TIMEOUT_S"
+_DEFAULT_TIMEOUT_S = 300.0  # as Primus-Turbo's device and host timeouts
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TOKEN_BYTES = 16
 _NO_RANK = np.uint32(0xFFFFFFFF)
+_TEXT_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -111,3 +124,70 @@ def _check_one_host(card: _Card, cards: dict[int, _Card]) -> None:
             f"on one host, found {' and '.join(map(str, by_host.values()))} on different ones. "
             "Order the mesh so that the expert axis stays inside a host."
         )
+
+
+def timeout_ms() -> int:
+    """How long a rank waits for the others, from ``MOEPROF_EP_TIMEOUT_S``; read when compiling.
+
+    Raises:
+        PreflightError: the variable is no positive number.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, str(_DEFAULT_TIMEOUT_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise PreflightError(
+            f"{TIMEOUT_VARIABLE}: expected a positive number of seconds, found {text!r}."
+        )
+    return max(1, round(seconds * 1000))
+
+
+def abort_waiting_ranks() -> None:
+    """Fail every rank that waits in a dispatch or combine of this process."""
+    if cpu_library.load.cache_info().currsize:
+        cpu_library.load().MoeprofAbortRendezvous()
+    if gpu_library.is_loaded():
+        gpu_library.load().MoeprofGpuAbortLocalExchanges()
+
+
+class JoinError(SpecError, RuntimeError):
+    """The processes of an EP group do not come together."""
+
+
+def join(agreement: Agreement, own_group: tuple[int, ...], timeout_ms: int) -> None:
+    """Connect with the other processes of the group; all of them must call this.
+
+    Args:
+        agreement: what all processes agreed on.
+        own_group: process indices in rank order.
+        timeout_ms: how long to wait for the others.
+
+    Raises:
+        JoinError: (a RuntimeError) a process does not come, or its memory cannot be reached.
+        NativeError: there is no GPU library, or it does not load.
+    """
+    library = gpu_library.load()
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    failed = library.MoeprofGpuJoinProcesses(
+        agreement.token.encode(),
+        (ctypes.c_int64 * len(own_group))(*own_group),
+        ctypes.c_int64(len(own_group)),
+        ctypes.c_int64(jax.process_index()),
+        ctypes.c_int64(local_ordinal(jax.local_devices()[0])),
+        ctypes.c_int64(timeout_ms),
+        text,
+        ctypes.c_int64(_TEXT_BYTES),
+    )
+    if failed:
+        raise JoinError(f"setup(mode='per_process'): {text.value.decode(errors='replace')}")
+    # Before the CUDA runtime ends, and with the others' knowledge. One registration counts.
+    atexit.unregister(leave)
+    atexit.register(leave)
+
+
+def leave() -> None:
+    """Leave the group, if this process is in one. Ends waits of this process first."""
+    if gpu_library.is_loaded():
+        gpu_library.load().MoeprofGpuLeaveProcesses()

@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 
 from moeprof.errors import NativeError
-from moeprof.kernels import ffi_library
+from moeprof.kernels import backends
 
 LIBRARY_NAME = "libmoeprof_cpu.so"
 VARIABLE = "MOEPROF_NATIVE_LIBRARY"
@@ -36,7 +36,7 @@ _WHERE_ABSENT = (
 
 def library_path() -> Path:
     """Where the native library lies, or would lie."""
-    return ffi_library.library_path(LIBRARY_NAME, VARIABLE)
+    return backends.library_path(LIBRARY_NAME, VARIABLE)
 
 
 @functools.cache
@@ -48,12 +48,12 @@ def load() -> ctypes.CDLL:
     """
     _preload_openblas()
     path = library_path()
-    library = ffi_library.open_library(path, "native library", VARIABLE, _WHERE_ABSENT)
+    library = backends.open_library(path, "native library", VARIABLE, _WHERE_ABSENT)
     for target, symbol in CPU_TARGETS.items():
         stages = {"execute": symbol}
         if target.startswith(CALL_SITE_PREFIX):
             stages["instantiate"] = CALL_SITE_SYMBOL
-        ffi_library.register(library, path, target, stages, "cpu")
+        backends.register(library, path, target, stages, "cpu")
     return library
 
 

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.kernels import moe_ops
-from moeprof.kernels.argument_types import found, instance, integer, require_arrays
-from moeprof.kernels.config import Config, dispatch_config
-from moeprof.kernels.moe_linear import gather_rows
+from moeprof.kernels.arguments import found, instance, integer, require_arrays, vary_alike
+from moeprof.kernels.exchange import ops
+from moeprof.kernels.exchange.ops import gather_rows
 from moeprof.kernels.preflight import (
     FLOAT_DTYPES,
     FP8_DTYPES,
@@ -34,8 +33,8 @@ from moeprof.kernels.preflight import (
     check_tokens,
 )
 from moeprof.kernels.reference.moe_jnp import Handle
-from moeprof.kernels.runtime import frozen_state
-from moeprof.kernels.varying import vary_alike
+from moeprof.kernels.runtime.config import Config, dispatch_config
+from moeprof.kernels.runtime.expert_parallel import frozen_state
 
 Rows = jax.Array | tuple[jax.Array, jax.Array]
 Received = tuple[Rows, jax.Array, jax.Array, Handle]
@@ -102,7 +101,7 @@ def _dispatch(
     check_experts(num_experts, state.ep_size)
     check_expert_alignment(expert_alignment)
     config = config or dispatch_config(state.ep_size, state.num_sms)
-    got = moe_ops.dispatch(
+    got = ops.dispatch(
         values, scales, topk_idx, topk_weights, num_experts, config.num_channels, state
     )
     recv_x = (got.recv_x, got.recv_scales) if isinstance(x, tuple) else got.recv_x

@@ -23,9 +23,8 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from moeprof.kernels import native, native_gpu
-from moeprof.kernels.empty_operands import as_constants
-from moeprof.kernels.planning import is_planning
+from moeprof.kernels.backends import as_constants, cpu_library, gpu_library
+from moeprof.kernels.runtime.ep_groups import is_planning
 
 _Value = Any  # whichever type the installed JAX has for MLIR values
 _Values = Sequence[_Value | Sequence[_Value]]
@@ -55,12 +54,12 @@ def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> 
         return by_twin(ctx, *operands, **params)
 
     def for_cpu(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
-        return native_or_twin(native.unavailable_reason(), ctx, *operands, **params)
+        return native_or_twin(cpu_library.unavailable_reason(), ctx, *operands, **params)
 
     def for_cuda(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
         if is_planning():
             return handler(ctx, *operands)
-        reason = native_gpu.unavailable_reason()
+        reason = gpu_library.unavailable_reason()
         if reason is None and params.get("trans_a"):
             return by_rows(ctx, *operands, **params)
         return native_or_twin(reason, ctx, *as_constants(ctx, operands), **params)

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from moeprof.errors import NativeError
-from moeprof.kernels import ffi_library
+from moeprof.kernels import backends
 
 LIBRARY_NAME = "libmoeprof_gpu.so"
 VARIABLE = "MOEPROF_GPU_LIBRARY"
@@ -42,7 +42,7 @@ _TEXT_BYTES = 512
 
 def library_path() -> Path:
     """Where the GPU library lies, or would lie."""
-    return ffi_library.library_path(LIBRARY_NAME, VARIABLE)
+    return backends.library_path(LIBRARY_NAME, VARIABLE)
 
 
 @functools.cache
@@ -54,9 +54,9 @@ def load() -> ctypes.CDLL:
             which.
     """
     path = library_path()
-    library = ffi_library.open_library(path, "GPU library", VARIABLE, _WHERE_ABSENT)
+    library = backends.open_library(path, "GPU library", VARIABLE, _WHERE_ABSENT)
     for target, symbol in GPU_TARGETS.items():
-        ffi_library.register(library, path, target, {"execute": symbol}, PLATFORM)
+        backends.register(library, path, target, {"execute": symbol}, PLATFORM)
     return library
 
 

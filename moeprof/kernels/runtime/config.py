@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from moeprof.kernels.argument_types import integer
-from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.arguments import integer
+from moeprof.kernels.preflight import ROW_ALIGNMENT_BYTES, PreflightError
 
 DEFAULT_NUM_SMS = 64
 
@@ -110,6 +110,40 @@ def check_num_sms(num_sms: int) -> None:
         raise PreflightError(
             f"num_sms: expected an even number of at least 2 (two make a channel), "
             f"found {num_sms}. Nearest valid choice: {max(2, num_sms + num_sms % 2)}."
+        )
+
+
+def check_per_process_size(ep_size: int) -> int:
+    """``ep_size`` itself, if a group of processes can have it.
+
+    Raises:
+        PreflightError: below 2, or above 8 and no multiple of 8.
+    """
+    if ep_size < 2:
+        raise PreflightError(
+            "setup(mode='per_process'): expected an EP group of at least 2 processes, found 1. Use "
+            "mode='inproc', which serves one device as well."
+        )
+    if ep_size > MAX_NVL_RANKS and ep_size % MAX_NVL_RANKS:
+        below = ep_size // MAX_NVL_RANKS * MAX_NVL_RANKS
+        raise PreflightError(
+            f"setup: an EP size above {MAX_NVL_RANKS} must be a multiple of {MAX_NVL_RANKS}, "
+            f"found {ep_size}. Nearest valid choices: {below} or {below + MAX_NVL_RANKS}."
+        )
+    return ep_size
+
+
+def check_hidden_bytes(hidden_bytes: int) -> None:
+    """Refuse a row that the transport cannot move in whole words.
+
+    Raises:
+        PreflightError: not a positive multiple of 16.
+    """
+    if hidden_bytes <= 0 or hidden_bytes % ROW_ALIGNMENT_BYTES:
+        above = max(1, -(-hidden_bytes // ROW_ALIGNMENT_BYTES)) * ROW_ALIGNMENT_BYTES
+        raise PreflightError(
+            f"setup(mode='per_process'): expected `hidden_bytes` to be a positive multiple of "
+            f"{ROW_ALIGNMENT_BYTES}, found {hidden_bytes}. Nearest valid choice: {above}."
         )
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from moeprof.kernels.argument_types import array, found
+from moeprof.kernels.arguments import array, found
 from moeprof.kernels.preflight import PreflightError
 
 _INT32 = np.iinfo(np.int32)

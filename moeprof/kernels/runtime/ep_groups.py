@@ -1,18 +1,34 @@
-"""Question: which devices exchange tokens with each other?
+"""Question: which devices exchange tokens with each other, here or on GPUs that are planned for?
 
 An EP group is an ordered list of devices; the position in it is the rank, and rank ``r`` owns the
 experts ``[r × E/EP, (r+1) × E/EP)``. Several groups may coexist (an ``expert`` × ``fsdp`` mesh).
 The devices of a group belong to one process, or to as many processes as it has ranks.
+
+Inside `planning` the native operations lower for CUDA and ROCm to custom calls of their shapes,
+which no handler of ours computes: a program compiled so tells its memory, and nothing can come of
+running it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from moeprof.kernels.preflight import PreflightError
+
+TARGETS = (
+    "moeprof_grouped_gemm",
+    "moeprof_grouped_gemm_variable_k",
+    "moeprof_moe_dispatch",
+    "moeprof_moe_cached_dispatch",
+    "moeprof_moe_combine",
+)
+"""Custom calls of planned programs. XLA asks for a handler of each before it compiles one."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +149,30 @@ def local_ordinal(device: jax.Device) -> int:
     """The number by which this process's runtime knows one of its devices."""
     ordinal = device.local_hardware_id
     return device.id if ordinal is None else int(ordinal)
+
+
+_groups: ContextVar[EpGroups | None] = ContextVar("groups", default=None)
+
+
+@contextmanager
+def planning(ep_size: int, axis_name: str) -> Iterator[None]:
+    """Compile for GPUs that are not there, with `ep_size` ranks along a mesh axis.
+
+    `setup` is neither needed nor looked at. What JAX traced inside is forgotten afterwards.
+    """
+    token = _groups.set(EpGroups((tuple(range(ep_size)),), axis_name))
+    try:
+        yield
+    finally:
+        _groups.reset(token)
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+
+
+def planned_groups() -> EpGroups | None:
+    """One EP group that stands for all of the planned program; None outside `planning`."""
+    return _groups.get()
+
+
+def is_planning() -> bool:
+    """Whether programs are compiled only to be looked at."""
+    return _groups.get() is not None
