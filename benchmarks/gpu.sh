@@ -32,7 +32,7 @@
 # Options of a part's program: PART_OPTIONS, such as GEMM_OPTIONS="--case e32_k7168_n2048".
 set -uo pipefail
 cd "$(dirname "$0")/.."
-. benchmarks/gpu_shell.sh
+. benchmarks/gpu/shell.sh
 root="$PWD"
 python="${PYTHON:-python3}"
 
@@ -151,47 +151,47 @@ for part in "$@"; do
   case "$part" in
     build) run build 300 env PYTHON="$python" native/gpu/build.sh build/gpu "${options[@]:-all}" ;;
     products)
-      run products 300 "$python" benchmarks/gpu_products.py build/gpu \
+      run products 300 "$python" benchmarks/gpu/products.py build/gpu \
         --out "$out/gpu_grouped_gemm_check.json" "${options[@]}" ;;
     gemm)
-      run gemm 900 "$python" benchmarks/gpu_grouped_gemm.py \
+      run gemm 900 "$python" benchmarks/gpu/grouped_gemm.py \
         --out "$out/gpu_grouped_gemm.json" "${options[@]}" ;;
     exchange)
-      run exchange 200 "$python" benchmarks/gpu_exchange.py --out "$out/gpu_exchange.json" \
+      run exchange 200 "$python" benchmarks/gpu/exchange.py --out "$out/gpu_exchange.json" \
         "${options[@]}" ;;
     native)
-      run native 120 "$python" benchmarks/gpu_exchange_native.py \
+      run native 120 "$python" benchmarks/gpu/exchange_native.py \
         --out "$out/gpu_exchange_native.json" "${options[@]}" ;;
     exchange_processes)
-      run exchange_processes 300 "$python" benchmarks/gpu_exchange_processes.py \
+      run exchange_processes 300 "$python" benchmarks/gpu/exchange_processes.py \
         --out "$out/gpu_exchange_processes.json" "${options[@]}" ;;
     ab)
-      run ab 900 "$python" benchmarks/gpu_ab.py --limit-s 880 --out "$out/gpu_ab.json" \
+      run ab 900 "$python" benchmarks/gpu/ab.py --limit-s 880 --out "$out/gpu_ab.json" \
         "${options[@]}" ;;
     ab-one-gpu)
-      run ab-one-gpu 900 "$python" benchmarks/gpu_ab.py --devices 1 --limit-s 880 \
+      run ab-one-gpu 900 "$python" benchmarks/gpu/ab.py --devices 1 --limit-s 880 \
         --out "$out/gpu_ab_one_gpu.json" "${options[@]}" ;;
     convergence)
-      run convergence 900 "$python" benchmarks/gpu_convergence.py --limit-s 880 \
+      run convergence 900 "$python" benchmarks/gpu/convergence.py --limit-s 880 \
         --out "$out/gpu_convergence.json" "${options[@]}" ;;
     sanitize)
-      run sanitize 400 "$python" benchmarks/gpu_sanitize.py --out "$out/gpu_sanitize.json" \
+      run sanitize 400 "$python" benchmarks/gpu/sanitize.py --out "$out/gpu_sanitize.json" \
         "${options[@]}" ;;
-    stress) run stress 200 env PYTHON="$python" benchmarks/gpu_exchange.sh "$out/stress" rounds "${options[@]}" ;;
+    stress) run stress 200 env PYTHON="$python" benchmarks/gpu/exchange.sh "$out/stress" rounds "${options[@]}" ;;
     test)
-      run test 400 env OUT="$out/tests" PYTHON="$python" benchmarks/gpu_tests.sh "${options[@]}" ;;
+      run test 400 env OUT="$out/tests" PYTHON="$python" benchmarks/gpu/tests.sh "${options[@]}" ;;
     processes)
-      run processes 600 env PYTHON="$python" benchmarks/gpu_processes.sh "$out/processes" \
+      run processes 600 env PYTHON="$python" benchmarks/gpu/processes.sh "$out/processes" \
         "${options[@]}" ;;
     capture)
-      run capture 330 env PYTHON="$python" benchmarks/gpu_captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
+      run capture 330 env PYTHON="$python" benchmarks/gpu/captures.sh "$out/captures.tar.gz" "${options[@]}" ;;
     steps)
-      run steps 580 "$python" benchmarks/gpu_steps.py --out "$out/gpu_steps.json" "${options[@]}" ;;
+      run steps 580 "$python" benchmarks/gpu/steps.py --out "$out/gpu_steps.json" "${options[@]}" ;;
     fallback)
-      run fallback 420 "$python" benchmarks/gpu_dense_fallback.py \
+      run fallback 420 "$python" benchmarks/gpu/dense_fallback.py \
         --out "$out/gpu_dense_fallback.json" "${options[@]}" ;;
     naming)
-      run naming 580 "$python" benchmarks/gpu_naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
+      run naming 580 "$python" benchmarks/gpu/naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
   esac
 done
 

@@ -37,8 +37,8 @@ import numpy as np
 import scipy_openblas32
 from machine import machine
 
-from moeprof.kernels.cases import BENCHMARK_CASES, GroupedGemmCase
-from moeprof.kernels.grouped_product import grouped_gemm
+from moeprof.kernels.products.cases import BENCHMARK_CASES, GroupedGemmCase
+from moeprof.kernels.products.grouped_product import grouped_gemm
 
 Run = Callable[[], object]
 ROW_MAJOR, NO_TRANSPOSE, TRANSPOSE = 101, 111, 112

@@ -6,7 +6,7 @@ Projects every case of `memory_grid.py` (the bundled model compiled for H100) an
 temp with the compiler's. Counts of live tensors (`projector/accounts/bundled.py`) were chosen with
 the ``fit`` half alone; figures of the ``test`` half are the accuracy. ``--residuals`` shows, for
 the fit half, what least squares would make of each count: by how much it would move. The steps of
-`gpu_memory.py`, which ran on two H200, are set beside their projection too: ``measured``.
+`gpu/memory.py`, which ran on two H200, are set beside their projection too: ``measured``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_lines(path: Path) -> list[Scored]:
 
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
-    """The steps that `gpu_memory.py` ran: the allocator's peak and the projection, bytes."""
+    """The steps that `gpu/memory.py` ran: the allocator's peak and the projection, bytes."""
     run = json.loads(path.read_text(encoding="utf-8"))
     attention = run["model"]["attention"]
     spec = MlaSpec(**attention["mla"]) if "mla" in attention else GqaSpec(**attention["gqa"])

@@ -83,22 +83,22 @@ def _native() -> str:
 
 def _gpu_library() -> str:
     """The GPU library that loads here, on a machine with or without a GPU; empty: there is none."""
-    from moeprof.kernels import native_gpu
+    from moeprof.kernels.backends import gpu_library
 
-    if native_gpu.is_absent():
+    if gpu_library.is_absent():
         return ""
-    native_gpu.load()
-    return str(native_gpu.library_path())
+    gpu_library.load()
+    return str(gpu_library.library_path())
 
 
 def _gpu() -> str:
     from moeprof.errors import NativeError
-    from moeprof.kernels import native_gpu
+    from moeprof.kernels.backends import gpu_library
 
-    reason = native_gpu.unavailable_reason()
+    reason = gpu_library.unavailable_reason()
     if reason is not None:
         raise NativeError(reason)
-    return str(native_gpu.library_path())
+    return str(gpu_library.library_path())
 
 
 def _finding(ask: Callable[[], str]) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def _kept(wanted: Wanted, folder: Path, source: str) -> Viewed:
 
 def _make(wanted: Wanted, folder: Path) -> Viewed:
     from moeprof.answers.document import is_unrecorded
-    from moeprof.reports.pipeline.page import write_page
+    from moeprof.reports.run.page import write_page
 
     trace, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, wanted.names, is_drawn=True

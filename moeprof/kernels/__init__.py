@@ -19,20 +19,20 @@ if uses_primus_turbo():
         setup,
     )
 
-    from moeprof.kernels.primus_turbo_product import (
+    from moeprof.kernels.products.primus_turbo import (
         compute_group_offs,
         grouped_gemm,
         grouped_gemm_variable_k,
     )
 else:
-    from moeprof.kernels.config import Config
-    from moeprof.kernels.grouped_product import (
+    from moeprof.kernels.exchange.moe import moe_combine, moe_dispatch
+    from moeprof.kernels.products.grouped_product import (
         compute_group_offs,
         grouped_gemm,
         grouped_gemm_variable_k,
     )
-    from moeprof.kernels.moe import moe_combine, moe_dispatch
-    from moeprof.kernels.runtime import (
+    from moeprof.kernels.runtime.config import Config
+    from moeprof.kernels.runtime.expert_parallel import (
         get_ep_size,
         is_internode,
         reset_runtime,

@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeprof.kernels import native, native_gpu
+from moeprof.kernels.backends import cpu_library, gpu_library
 
 PRIMUS_TURBO, NATIVE_GPU = "primus_turbo", "native_gpu"
 NATIVE_CPU, REFERENCE = "native_cpu", "reference"
@@ -54,14 +54,14 @@ def describe() -> ProviderChoice:
     """Say which kernels `moeprof.kernels` exports here, and why. Starts no JAX backend."""
     primus_turbo_problem = _primus_turbo_problem()
     gpu_problem = _gpu_problem()
-    native_problem = native.unavailable_reason()
+    native_problem = cpu_library.unavailable_reason()
     name, reason = _choose(primus_turbo_problem, gpu_problem, native_problem)
     return ProviderChoice(
         name=name,
         reason=reason,
-        native_library=native.library_path() if native_problem is None else None,
+        native_library=cpu_library.library_path() if native_problem is None else None,
         native_problem=native_problem,
-        gpu_library=native_gpu.library_path() if gpu_problem is None else None,
+        gpu_library=gpu_library.library_path() if gpu_problem is None else None,
         gpu_problem=gpu_problem,
         primus_turbo_problem=primus_turbo_problem,
     )
@@ -90,7 +90,7 @@ def _gpu_problem() -> str | None:
         return f"JAX_PLATFORMS={platforms} leaves CUDA out"
     if not _has_plugin("cuda"):
         return "no JAX plugin for CUDA is installed: pip install 'jax[cuda13]'"
-    return native_gpu.unavailable_reason()
+    return gpu_library.unavailable_reason()
 
 
 def _primus_turbo_problem() -> str | None:

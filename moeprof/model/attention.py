@@ -10,10 +10,22 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.model.blockwise import BLOCK, blockwise_attention
-from moeprof.model.names import named
-from moeprof.model.norm import rms_norm
-from moeprof.model.rotary import rotate
+from moeprof.model.layers import named, rms_norm
 from moeprof.specs.model import MlaSpec, ModelSpec
+
+
+def rotate(x: jax.Array, theta: float) -> jax.Array:
+    """Turn feature pairs (i, i + D/2) of ``x`` [batch, sequence, heads, D] by their position.
+
+    Pair i turns by ``position · theta^(-2i/D)``: Su et al., "RoFormer", 2021, section 3.2.2.
+    """
+    half = x.shape[-1] // 2
+    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * frequency
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
 def attention(x: jax.Array, weights: dict[str, jax.Array], model: ModelSpec) -> jax.Array:

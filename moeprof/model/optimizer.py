@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from moeprof.model.collectives import psum
-from moeprof.model.layout import Placement, Tree
+from moeprof.model.layout import Placement, Tree, psum
 from moeprof.specs.plan import AXES, ParallelPlan
 
 

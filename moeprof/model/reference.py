@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.model.attention import attention
-from moeprof.model.feedforward import swiglu
+from moeprof.model.layers import cross_entropy_sum, rms_norm, swiglu
 from moeprof.model.layout import Tree
-from moeprof.model.loss import cross_entropy_sum
-from moeprof.model.norm import rms_norm
 from moeprof.model.router import route
 from moeprof.specs.model import ModelSpec
 

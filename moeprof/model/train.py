@@ -3,6 +3,9 @@
 The whole step runs inside one `jax.shard_map`: each device differentiates its own share of the
 loss. Since the transpose of every gather and exchange sums over devices, the gradients are those of
 the loss over the global batch.
+
+The runtime of `moe_dispatch` and `moe_combine` serves one mesh at a time, while one process may
+build several jobs one after the other: making a job sets it up, compiling a step checks that.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from moeprof.model.collectives import psum
+from moeprof.errors import SpecError
+from moeprof.kernels import reset_runtime, setup
+from moeprof.kernels.runtime.ep_groups import is_planning
 from moeprof.model.decoder import LayerLoad, forward
-from moeprof.model.exchange_setup import require_exchange, start_exchange
-from moeprof.model.job import Job
-from moeprof.model.layout import BATCH, Tree, nest, placements
-from moeprof.model.loss import cross_entropy_sum
+from moeprof.model.layers import cross_entropy_sum
+from moeprof.model.layout import BATCH, Job, Tree, check_trainable, nest, placements, psum
 from moeprof.model.optimizer import (
     OptimizerSettings,
     adamw,
@@ -31,7 +34,6 @@ from moeprof.model.optimizer import (
     sum_replicated,
 )
 from moeprof.model.router import balance_bias
-from moeprof.model.support import check_trainable
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.parameters import Parameter, parameters
 from moeprof.specs.plan import AXES, ParallelPlan
@@ -219,3 +221,38 @@ def _random_weight(parameter: Parameter, random: np.random.Generator, dtype: str
 
 def _trained(model: ModelSpec) -> list[Parameter]:
     return [p for p in parameters(model) if p.is_trained]
+
+
+def start_exchange(job: Job, mesh: Mesh) -> None:
+    """Set the runtime up for ``mesh``, in place of any other mesh it was set up for.
+
+    Raises:
+        SpecError: the mesh has no groups that can exchange tokens.
+    """
+    try:
+        _setup(job, mesh)
+    except RuntimeError:  # set up otherwise, here or in Primus-Turbo
+        reset_runtime()
+        _setup(job, mesh)
+
+
+def require_exchange(job: Job, mesh: Mesh) -> None:
+    """Check that the runtime is set up for ``mesh`` when a step is about to be compiled.
+
+    Raises:
+        SpecError: another job was made since this one.
+    """
+    if is_planning():
+        return
+    try:
+        _setup(job, mesh)
+    except RuntimeError as error:
+        raise SpecError(
+            f"train step of {job.strategy.name}: expected the exchange to be set up for its mesh, "
+            "found it set up for that of a job made later. Call make_job again before this step."
+        ) from error
+
+
+def _setup(job: Job, mesh: Mesh) -> None:
+    hidden_bytes = job.model.hidden * max(job.compute_dtype.itemsize, 2)
+    setup(mesh=mesh, ep_axis_name="expert", hidden_bytes=hidden_bytes)

@@ -6,11 +6,11 @@ target_link_libraries(moeprof_gpu_parts PUBLIC CUDA::cudart_static Threads::Thre
 
 # The CPU's kernels and conversions are the oracle.
 add_library(moeprof_gpu_oracle STATIC
-  ${PROJECT_SOURCE_DIR}/cpu/convert.cc
-  ${PROJECT_SOURCE_DIR}/cpu/moe_cached_dispatch_kernel.cc
-  ${PROJECT_SOURCE_DIR}/cpu/moe_combine_kernel.cc
-  ${PROJECT_SOURCE_DIR}/cpu/moe_dispatch_kernel.cc
-  ${PROJECT_SOURCE_DIR}/cpu/poison.cc)
+  ${PROJECT_SOURCE_DIR}/cpu/common/convert.cc
+  ${PROJECT_SOURCE_DIR}/cpu/moe_cached_dispatch/kernel.cc
+  ${PROJECT_SOURCE_DIR}/cpu/moe_combine/kernel.cc
+  ${PROJECT_SOURCE_DIR}/cpu/moe_dispatch/kernel.cc
+  ${PROJECT_SOURCE_DIR}/cpu/common/poison.cc)
 moeprof_gpu_compile_options(moeprof_gpu_oracle)
 
 # add_gpu_check(NAME SOURCE…): moeprof_NAME of stress/SOURCE….
@@ -26,5 +26,5 @@ endfunction()
 add_gpu_check(gpu_grouped_gemm_stress gpu_grouped_gemm_stress.cc gpu_grouped_gemm_case.cc)
 add_gpu_check(gpu_exchange_stress gpu_exchange_stress.cu gpu_exchange_bench.cu gpu_exchange_rank.cu
   gpu_exchange_case.cc gpu_exchange_compare.cc)
-add_gpu_check(gpu_process_exchange_stress gpu_process_exchange_stress.cu)
+add_gpu_check(gpu_process_exchange_stress gpu_process_exchange_stress.cu gpu_process_rank.cu)
 add_gpu_check(gpu_planted_faults gpu_planted_faults.cu)

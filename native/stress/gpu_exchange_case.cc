@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/convert.h"
-#include "cpu/moe_cached_dispatch_kernel.h"
-#include "cpu/moe_combine_kernel.h"
-#include "cpu/moe_dispatch_kernel.h"
+#include "cpu/common/convert.h"
+#include "cpu/moe_cached_dispatch/kernel.h"
+#include "cpu/moe_combine/kernel.h"
+#include "cpu/moe_dispatch/kernel.h"
 
 namespace moeprof::stress {
 namespace {

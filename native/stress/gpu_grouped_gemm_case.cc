@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "cpu/convert.h"
+#include "cpu/common/convert.h"
 
 namespace moeprof::stress {
 namespace {

@@ -3,10 +3,8 @@
 // Forks a process per rank, spread over the visible GPUs, before any of them touches CUDA. Each
 // scenario checks what every rank saw. Usage: PROGRAM SCENARIO [ranks]. Prints "ok NAME", or what
 // went wrong and exits with 1; no scenario lasts longer than a minute.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,14 +13,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "gpu/processes/process_exchange.h"
-#include "gpu/runtime/driver_calls.h"
+#include "stress/gpu_process_rank.h"
 
 namespace moeprof::gpu {
 namespace {
@@ -30,187 +27,11 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kLong{30000};
-constexpr size_t kFlagBytes = 4096;
-
-int g_rank = -1;
-
-void Expect(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "failed in rank %d: %s\n", g_rank, what.c_str());
-  std::fflush(stderr);
-  std::_Exit(1);
-}
-
-void Check(cudaError_t error, const char* what) {
-  Expect(error == cudaSuccess, std::string(what) + ": " + cudaGetErrorName(error));
-}
-
-const DriverCalls& Driver() {
-  std::string missing;
-  const DriverCalls* const driver = LoadDriverCalls(missing);
-  Expect(driver != nullptr, "driver has no " + missing);
-  return *driver;
-}
-
-__host__ __device__ uint32_t Pattern(uint32_t seed, size_t i) {
-  return seed * 2654435761u + static_cast<uint32_t>(i) * 40503u;
-}
-
-__global__ void FillPattern(uint32_t* words, size_t count, uint32_t seed) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    words[i] = Pattern(seed, i);
-  }
-}
-
-// first: the lowest index of a wrong word.
-__global__ void FindWrong(const uint32_t* words, size_t count, uint32_t seed,
-                          unsigned long long* first) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    if (words[i] != Pattern(seed, i)) atomicMin(first, static_cast<unsigned long long>(i));
-  }
-}
-
 __global__ void CopyWords(uint4* to, const uint4* from, size_t count) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
        i += size_t{gridDim.x} * blockDim.x) {
     to[i] = from[i];
   }
-}
-
-void Fill(void* words, size_t bytes, uint32_t seed) {
-  FillPattern<<<64, 256>>>(static_cast<uint32_t*>(words), bytes / 4, seed);
-  Check(cudaGetLastError(), "fill");
-}
-
-void ExpectPattern(const void* words, size_t bytes, uint32_t seed, const std::string& what) {
-  unsigned long long* first = nullptr;
-  Check(cudaMallocManaged(&first, sizeof(*first)), "managed");
-  *first = ~0ull;
-  FindWrong<<<64, 256>>>(static_cast<const uint32_t*>(words), bytes / 4, seed, first);
-  Check(cudaDeviceSynchronize(), what.c_str());
-  Expect(*first == ~0ull, what + ": first wrong word " + std::to_string(*first) + " of " +
-                              std::to_string(bytes / 4));
-  cudaFree(first);
-}
-
-// Memory as XLA takes it: physical memory that can be exported, mapped at an address of its own.
-struct Mapped {
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  CUmemGenericAllocationHandle handle = 0;
-};
-
-Mapped MapNew(size_t bytes, int device) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device;
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  void* create = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  Check(cudaGetDriverEntryPointByVersion("cuMemCreate", &create, 12000, cudaEnableDefault, &found),
-        "cuMemCreate");
-  Mapped mapped;
-  mapped.bytes = (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);
-  const DriverCalls& driver = Driver();
-  const auto mem_create = reinterpret_cast<decltype(&cuMemCreate)>(create);
-  Expect(mem_create(&mapped.handle, mapped.bytes, &properties, 0) == CUDA_SUCCESS, "cuMemCreate");
-  Expect(driver.mem_address_reserve(&mapped.base, mapped.bytes, 0, 0, 0) == CUDA_SUCCESS,
-         "cuMemAddressReserve");
-  Expect(driver.mem_map(mapped.base, mapped.bytes, 0, mapped.handle, 0) == CUDA_SUCCESS,
-         "cuMemMap");
-  CUmemAccessDesc access{};
-  access.location = properties.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  Expect(driver.mem_set_access(mapped.base, mapped.bytes, &access, 1) == CUDA_SUCCESS,
-         "cuMemSetAccess");
-  return mapped;
-}
-
-void Unmap(const Mapped& mapped) {
-  const DriverCalls& driver = Driver();
-  Check(cudaDeviceSynchronize(), "before unmap");
-  Expect(driver.mem_unmap(mapped.base, mapped.bytes) == CUDA_SUCCESS, "cuMemUnmap");
-  Expect(driver.mem_release(mapped.handle) == CUDA_SUCCESS, "cuMemRelease");
-  Expect(driver.mem_address_free(mapped.base, mapped.bytes) == CUDA_SUCCESS, "cuMemAddressFree");
-}
-
-std::unique_ptr<ProcessExchange> Join(const std::string& token, int rank, int ranks, int& device) {
-  int count = 0;
-  Check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  device = rank % count;
-  Check(cudaSetDevice(device), "cudaSetDevice");
-  auto joined = ProcessExchange::Join(token, rank, ranks, device, kFlagBytes, kLong);
-  if (auto* failure = std::get_if<Failure>(&joined)) Expect(false, failure->text);
-  return std::move(std::get<std::unique_ptr<ProcessExchange>>(joined));
-}
-
-ProcessExchange::Pointers MustMeet(ProcessExchange& exchange, const PeerCall& call) {
-  auto met = exchange.Meet(call, kLong);
-  if (auto* failure = std::get_if<Failure>(&met)) Expect(false, failure->text);
-  return std::get<ProcessExchange::Pointers>(met);
-}
-
-// Nobody goes on before all have come.
-void Barrier(ProcessExchange& exchange) { MustMeet(exchange, {"barrier", {}, {}}); }
-
-// Reads every peer's words, then writes others into every peer's second half.
-void ReadAndWrite(ProcessExchange& exchange, void* words, size_t bytes, uint32_t round) {
-  const int rank = exchange.rank(), ranks = exchange.ranks();
-  Fill(words, bytes, round * 100 + static_cast<uint32_t>(rank));
-  Check(cudaDeviceSynchronize(), "fill");
-  const auto pointers =
-      MustMeet(exchange, {"read", {static_cast<int64_t>(bytes)}, {{words, bytes}, {nullptr, 0}}});
-  for (int peer = 0; peer < ranks; ++peer) {
-    Expect(pointers[peer][1] == nullptr, "null stays null");
-    ExpectPattern(pointers[peer][0], bytes, round * 100 + static_cast<uint32_t>(peer),
-                  "round " + std::to_string(round) + ", words of rank " + std::to_string(peer));
-  }
-  Barrier(exchange);
-  // Rank r writes the r-th part of every peer's buffer.
-  const size_t part = bytes / static_cast<size_t>(ranks) / 16 * 16;
-  for (int peer = 0; peer < ranks; ++peer) {
-    Fill(static_cast<char*>(pointers[peer][0]) + part * static_cast<size_t>(rank), part,
-         round * 100 + 50 + static_cast<uint32_t>(rank));
-  }
-  Check(cudaDeviceSynchronize(), "write");
-  Barrier(exchange);
-  for (int peer = 0; peer < ranks; ++peer) {
-    ExpectPattern(
-        static_cast<char*>(words) + part * static_cast<size_t>(peer), part,
-        round * 100 + 50 + static_cast<uint32_t>(peer),
-        "round " + std::to_string(round) + ", what rank " + std::to_string(peer) + " wrote here");
-  }
-  Barrier(exchange);
-}
-
-void InProcesses(int ranks, const std::function<void(const std::string&, int)>& body,
-                 int killed = -1) {
-  const std::string token = "gpu-stress-" + std::to_string(getpid());
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
-      g_rank = rank;
-      body(token, rank);
-      std::_Exit(0);
-    }
-    children.push_back(child);
-  }
-  bool all_good = true;
-  for (int rank = 0; rank < ranks; ++rank) {
-    int status = 0;
-    waitpid(children[static_cast<size_t>(rank)], &status, 0);
-    const bool good = rank == killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
-                                     : WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!good) std::fprintf(stderr, "rank %d ended with status 0x%x\n", rank, status);
-    all_good = all_good && good;
-  }
-  if (!all_good) std::exit(1);
 }
 
 void MappedMemory(int ranks) {

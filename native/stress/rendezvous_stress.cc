@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/rendezvous.h"
+#include "cpu/exchange/rendezvous.h"
 
 namespace moeprof {
 namespace {

@@ -18,7 +18,7 @@ function(add_stress_program name)
   endif()
 endfunction()
 
-add_stress_program(rendezvous_stress cpu/meeting.cc cpu/rendezvous.cc)
+add_stress_program(rendezvous_stress cpu/exchange/meeting.cc cpu/exchange/rendezvous.cc)
 add_stress_program(process_board_stress gpu/processes/process_board.cc
   gpu/processes/process_link.cc)
 

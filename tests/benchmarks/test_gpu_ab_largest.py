@@ -24,12 +24,12 @@ def test_the_line_of_plans_leads_to_the_largest(program, common, guess, compiled
         asked.append(pdbs)
         return 18 + 2 * pdbs
 
-    found = program("gpu_ab_largest").planned_largest(common, guess, 72.5, planned)
+    found = program("gpu.ab_largest").planned_largest(common, guess, 72.5, planned)
     assert (found, asked) == (largest, compiled)
 
 
 def test_plans_that_do_not_grow_end_the_search(program):
-    assert program("gpu_ab_largest").planned_largest((1, 20), 9, 72, lambda pdbs: 20) == 9
+    assert program("gpu.ab_largest").planned_largest((1, 20), 9, 72, lambda pdbs: 20) == 9
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_plans_that_do_not_grow_end_the_search(program):
     ],
 )
 def test_attempts_end_between_one_that_ran_and_one_that_failed(program, first, most, tried):
-    found = program("gpu_ab_largest").attempts(first, 2, lambda pdbs: pdbs <= most)
+    found = program("gpu.ab_largest").attempts(first, 2, lambda pdbs: pdbs <= most)
     assert list(found) == tried
 
 
 def test_the_largest_is_bounded_by_the_next_one_that_failed(program):
-    largest_of = program("gpu_ab_largest").largest_of
+    largest_of = program("gpu.ab_largest").largest_of
     ran, failed = {"pdbs": 5}, {"pdbs": 6, "failed": "RESOURCE_EXHAUSTED"}
     assert largest_of(2, [ran, failed]) == {"pdbs": 5, "is_bounded": True, "tried": [ran, failed]}
     assert not largest_of(2, [ran])["is_bounded"]
@@ -77,7 +77,7 @@ def test_every_attempt_is_a_line_of_json(program, capsys):
     def run(step: Step, pdbs: int) -> str | None:
         return "RESOURCE_EXHAUSTED" if pdbs > 6 else None
 
-    program("gpu_ab_largest").search_here((2, 20), 4, 70, compiled, run)
+    program("gpu.ab_largest").search_here((2, 20), 4, 70, compiled, run)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     # The plan of 7 fits into 70 bytes, and yet it fails; 6 runs.
     assert rows == [

@@ -22,7 +22,7 @@ class Clock:
 
 
 def test_contestants_take_turns_and_medians_are_theirs(program):
-    timing = program("gpu_timing")
+    timing = program("gpu.timing")
     # Two calls to warm up, then the samples: 1, 5 and 3 s have the median 3 and quartiles 2 and 4.
     ours = Clock(9, 1, 1, 5, 3)
     found, failed = timing.take_turns([timing.Contestant("ours", ours)], 3, 1.0, 100.0)
@@ -32,7 +32,7 @@ def test_contestants_take_turns_and_medians_are_theirs(program):
 
 
 def test_a_slow_contestant_has_fewer_samples_and_a_fast_one_more_calls(program):
-    timing = program("gpu_timing")
+    timing = program("gpu.timing")
     slow, fast = Clock(2.0), Clock(0.001)
     pair = [timing.Contestant("slow", slow), timing.Contestant("fast", fast)]
     found, _ = timing.take_turns(pair, 20, 0.01, 1.0)
@@ -42,7 +42,7 @@ def test_a_slow_contestant_has_fewer_samples_and_a_fast_one_more_calls(program):
 
 
 def test_a_contestant_that_fails_is_named_and_the_others_go_on(program):
-    timing = program("gpu_timing")
+    timing = program("gpu.timing")
 
     def no_room(calls: int) -> float:
         raise MemoryError("RESOURCE_EXHAUSTED: 7 GiB\nmore text")
@@ -54,7 +54,7 @@ def test_a_contestant_that_fails_is_named_and_the_others_go_on(program):
 
 
 def test_a_contestant_that_fails_later_has_no_timing(program):
-    timing = program("gpu_timing")
+    timing = program("gpu.timing")
     calls = []
 
     def gone(count: int) -> float:
@@ -71,7 +71,7 @@ def test_a_contestant_that_fails_later_has_no_timing(program):
 
 
 def test_rows_that_cross_the_link(program):
-    exchange = program("gpu_exchange_load")
+    exchange = program("gpu.exchange_load")
     load = exchange.Load(tokens=3, hidden=4, experts=4, top_k=2)
     # Ranks own experts 0 1 and 2 3. Rank 0: a token for itself, one for rank 1, one for both;
     # rank 1: two for rank 0, one for both.
@@ -85,7 +85,7 @@ def test_rows_that_cross_the_link(program):
 
 
 def test_bytes_over_time(program):
-    exchange, timing = program("gpu_exchange_load"), program("gpu_timing")
+    exchange, timing = program("gpu.exchange_load"), program("gpu.timing")
     load = exchange.Load(tokens=4096)
     assert load.row_bytes == 14336
     op = exchange.Op("step", lambda times: lambda: None, 4000, 4096, is_step=True)
@@ -99,7 +99,7 @@ def test_bytes_over_time(program):
 
 
 def test_every_token_has_distinct_experts(program):
-    exchange = program("gpu_exchange_load")
+    exchange = program("gpu.exchange_load")
     load = exchange.Load(tokens=50, experts=16, top_k=8)
     experts = exchange.routing(load, 2)
     assert experts.shape == (100, 8)
@@ -109,7 +109,7 @@ def test_every_token_has_distinct_experts(program):
 
 
 def test_rate_counts_used_rows(program):
-    gemm, timing = program("gpu_grouped_gemm"), program("gpu_timing")
+    gemm, timing = program("gpu.grouped_gemm"), program("gpu.timing")
     shape = gemm.SHAPES["e32_k7168_n2048"]
     assert sum(shape.group_lens) == 32768
     assert shape.flops == 2 * 32768 * 7168 * 2048 == 962_072_674_304
@@ -123,13 +123,13 @@ def test_rate_counts_used_rows(program):
 def test_a_pass_counts_only_where_ours_ran_and_was_right(program, error, timed, right):
     timings = {"moeprof": {}} if timed else {"dense_torch": {}}
     row = {"relative_error": error, "timings": timings}
-    assert program("gpu_grouped_gemm").is_right(row) is right
-    assert not program("gpu_grouped_gemm").is_right({**row, "relative_error": float("nan")})
+    assert program("gpu.grouped_gemm").is_right(row) is right
+    assert not program("gpu.grouped_gemm").is_right({**row, "relative_error": float("nan")})
 
 
 def test_a_wrong_product_has_a_large_error(program):
-    gemm = program("gpu_gemm_jax")
-    shape = program("gpu_gemm_shapes").SMOKE_SHAPES["smoke"]
+    gemm = program("gpu.gemm_jax")
+    shape = program("gpu.gemm_shapes").SMOKE_SHAPES["smoke"]
     operands = gemm.Operands(shape)
     right = gemm.calls_of(jax.lax.ragged_dot, operands)
     assert gemm.worst_error(operands, shape, right) < 4e-3
@@ -140,7 +140,7 @@ def test_a_wrong_product_has_a_large_error(program):
 
 
 def test_the_routed_experts_dominate_the_model_of_the_comparison(program):
-    setting = program("gpu_ab_setting")
+    setting = program("gpu.ab_setting")
     assert setting.MODEL["top_k"] * 3 * 2048 * 1408 == 69_206_016
     assert setting.projected_largest("dense-cf4", 2) < setting.projected_largest("dense-cf1.25", 2)
     # One device holds all experts, so less is left for tokens.
@@ -148,14 +148,14 @@ def test_the_routed_experts_dominate_the_model_of_the_comparison(program):
 
 
 def test_settings_change_by_name(program):
-    convergence = program("gpu_convergence")
+    convergence = program("gpu.convergence")
     found = convergence.changed(convergence.SMOKE, ["steps=7", "learning_rate=0.5"])
     assert (found.steps, found.learning_rate, found.hidden) == (7, 0.5, 32)
 
 
 def test_windows_lie_within_the_text(program):
-    convergence = program("gpu_convergence")
-    batch = next(convergence.windows(np.arange(50), 200, 48, seed=0))
+    setting = program("gpu.convergence_setting")
+    batch = next(setting.windows(np.arange(50), 200, 48, seed=0))
     assert batch.shape == (200, 49)
     assert set(batch[:, 0]) == {0, 1}
     assert (np.diff(batch, axis=1) == 1).all()
@@ -171,7 +171,7 @@ def test_windows_lie_within_the_text(program):
     ],
 )
 def test_what_a_sanitizer_counted(program, text, found):
-    assert program("gpu_sanitize").read_summary(text) == found
+    assert program("gpu.sanitize").read_summary(text) == found
 
 
 CLEAN = "ok: 60 of 60 rounds\n========= ERROR SUMMARY: 0 errors\n"
@@ -199,19 +199,19 @@ UNSAID = "Error: device not supported\n"
     ],
 )
 def test_a_sanitizer_is_believed_only_where_it_counted(program, which, text, status, wrong):
-    sanitize = program("gpu_sanitize")
+    sanitize = program("gpu.sanitize")
     watched = sanitize.planted()[0] if which == "planted" else sanitize.kernels(60)[0]
     assert sanitize.verdict(watched, sanitize.read_summary(text), status, text) == wrong
 
 
 def test_rounds_are_those_that_were_done(program):
-    sanitize = program("gpu_sanitize")
+    sanitize = program("gpu.sanitize")
     assert sanitize.rounds_done("text\nok: 25 of 60 rounds, 225 products, 0 wrong, 9.0 s\n") == 25
     assert sanitize.rounds_done("FAILED: 25 of 60 rounds, 1 wrong\n") is None
 
 
 def test_nothing_is_clean_after_a_tool_that_missed_what_was_planted(program):
-    sanitize = program("gpu_sanitize")
+    sanitize = program("gpu.sanitize")
     missed = {"tool": "racecheck", "is_planted": True, "wrong": "missed", "is_clean": False}
     races = {"tool": "racecheck", "is_planted": False, "wrong": "", "is_clean": True}
     accesses = {**races, "tool": "memcheck"}
@@ -226,7 +226,7 @@ def test_nothing_is_clean_after_a_tool_that_missed_what_was_planted(program):
 def test_a_sanitizer_is_run_to_its_end_or_its_limit(
     program, tmp_path, monkeypatch, end, status, found
 ):
-    sanitize = program("gpu_sanitize")
+    sanitize = program("gpu.sanitize")
     fake = tmp_path / "compute-sanitizer"
     fake.write_text(f"#!/bin/sh\necho '========= ERROR SUMMARY: 2 errors'\n{end}\n")
     fake.chmod(0o755)
@@ -239,7 +239,7 @@ def test_a_sanitizer_is_run_to_its_end_or_its_limit(
     ("which", "target"), [(0, "dispatch"), (1, "cached_dispatch"), (2, "combine")]
 )
 def test_no_call_of_a_chain_is_dropped(program, which, target):
-    exchange = program("gpu_exchange_ops")
+    exchange = program("gpu.exchange_ops")
     calls: list = []
 
     class Recorded(exchange.Exchanges):
@@ -247,7 +247,7 @@ def test_no_call_of_a_chain_is_dropped(program, which, target):
             calls.append((op, rows, others, how))
             return super().chain(op, rows, *others, how=how)
 
-    exchanges = Recorded(program("gpu_exchange_load").SMOKE)
+    exchanges = Recorded(program("gpu.exchange_load").SMOKE)
     try:
         exchanges.ours()
         op, rows, others, how = calls[which]

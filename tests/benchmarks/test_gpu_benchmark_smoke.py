@@ -28,7 +28,7 @@ def run(name: str, *options: str, out) -> dict:
 
 
 def test_grouped_gemm(tmp_path):
-    found = run("gpu_grouped_gemm", "--samples", "3", "--limit-s", "0.1", out=tmp_path / "r.json")
+    found = run("gpu/grouped_gemm", "--samples", "3", "--limit-s", "0.1", out=tmp_path / "r.json")
     assert [(row["case"], row["pass"]) for row in found["rows"]] == [
         (case, which) for case in ("smoke", "smoke_zipf") for which in ("forward", "dA", "dB")
     ]
@@ -40,7 +40,7 @@ def test_grouped_gemm(tmp_path):
 
 def test_exchange(tmp_path):
     options = ("--samples", "3", "--repetitions", "2", "--limit-s", "0.1")
-    found = run("gpu_exchange", *options, out=tmp_path / "r.json")
+    found = run("gpu/exchange", *options, out=tmp_path / "r.json")
     (load,) = found["loads"]
     names = {row["op"] for row in load["ops"]}
     assert {"moe_dispatch", "spread_rows", "moe_combine", "ppermute"} <= names
@@ -49,14 +49,14 @@ def test_exchange(tmp_path):
 
 
 def test_exchange_in_one_process(tmp_path):
-    (row,) = run("gpu_exchange_processes", out=tmp_path / "r.json")["rows"]
+    (row,) = run("gpu/exchange_processes", out=tmp_path / "r.json")["rows"]
     assert (row["mode"], row["tokens"]) == ("INPROC", 32)
 
 
 @pytest.mark.parametrize("strategy", ["sparse-gmm-deepep"])
 def test_strategies(tmp_path, strategy):
     options = ("--strategy", strategy, "--only-common", "--case-limit-s", "450")
-    found = run("gpu_ab", *options, out=tmp_path / "r.json")
+    found = run("gpu/ab", *options, out=tmp_path / "r.json")
     synthetic, text = found["strategies"][strategy]["runs"]
     assert (synthetic["data"], text["data"]) == ("synthetic", "text")
     for row in (synthetic, text):
@@ -68,7 +68,7 @@ def test_strategies(tmp_path, strategy):
 def test_convergence(tmp_path):
     options = ["--strategy", "sparse-gmm", "--strategy", "sparse-gmm-deepep", "--set", "seeds=1"]
     options += ["--router", "balanced"]
-    found = run("gpu_convergence", *options, out=tmp_path / "r.json")
+    found = run("gpu/convergence", *options, out=tmp_path / "r.json")
     by_strategy = {run["strategy"]: run for run in found["runs"]}
     split, exchanged = by_strategy["sparse-gmm"], by_strategy["sparse-gmm-deepep"]
     assert split["first_loss"] == pytest.approx(exchanged["first_loss"], abs=1e-5)

@@ -21,7 +21,7 @@ ROW = {
 
 
 def test_lines_of_json_are_told_from_others(program):
-    native = program("gpu_exchange_native")
+    native = program("gpu.exchange_native")
     meeting = {"operation": "meeting of two host threads", "mean_us": 9.5, "samples": 500}
     rows = native.rows_of(f"a line\n{json.dumps(meeting)}\n{json.dumps(ROW)}\n")
     assert rows == [meeting, ROW]

@@ -9,7 +9,7 @@ import pytest
 
 
 def test_a_token_crosses_once_however_many_experts_it_has(program):
-    processes = program("gpu_exchange_processes")
+    processes = program("gpu.exchange_processes")
     load = processes.Load(tokens=2, hidden=4, slots=2, experts=4)
     # Rank 0 owns experts 0 and 1. Rank 1's first token goes there twice, its second not at all.
     idx = np.array([[[0, 1], [2, 3]], [[0, 1], [2, 3]]])
@@ -18,7 +18,7 @@ def test_a_token_crosses_once_however_many_experts_it_has(program):
 
 
 def test_the_slower_process_counts(program, monkeypatch):
-    processes = program("gpu_exchange_processes")
+    processes = program("gpu.exchange_processes")
     monkeypatch.setattr(processes, "crossing_bytes", lambda *_: 58_505_216)
     first = {"mode": "PER_PROCESS", "tokens": 4096, "dispatch": 180.0, "both": 360.0}
     row = processes.row(processes.Load(4096), 2, [first, {**first, "dispatch": 200.0}])
@@ -36,7 +36,7 @@ def test_the_slower_process_counts(program, monkeypatch):
     ],
 )
 def test_processes_that_fail_are_named(program, monkeypatch, tmp_path, program_text, failed):
-    processes = program("gpu_exchange_processes")
+    processes = program("gpu.exchange_processes")
     script = tmp_path / "stand_in.py"
     script.write_text(program_text)
     monkeypatch.setattr(processes, "__file__", str(script))

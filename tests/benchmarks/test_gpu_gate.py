@@ -68,32 +68,34 @@ def test_no_part_begins_without_its_gpus_and_results_stay():
 @pytest.mark.parametrize(
     ("name", "options", "needed"),
     [
-        ("gpu_ab.py", (), 2),
-        ("gpu_ab.py", ("--devices", "1"), 1),
-        ("gpu_convergence.py", (), 1),
-        ("gpu_exchange.py", (), 2),
-        ("gpu_exchange_native.py", (), 2),
-        ("gpu_exchange_processes.py", (), 2),
-        ("gpu_grouped_gemm.py", (), 1),
-        ("gpu_memory.py", (), 2),
-        ("gpu_products.py", ("build/gpu",), 1),
-        ("gpu_sanitize.py", (), 1),
+        ("gpu/ab.py", (), 2),
+        ("gpu/ab.py", ("--devices", "1"), 1),
+        ("gpu/convergence.py", (), 1),
+        ("gpu/exchange.py", (), 2),
+        ("gpu/exchange_native.py", (), 2),
+        ("gpu/exchange_processes.py", (), 2),
+        ("gpu/grouped_gemm.py", (), 1),
+        ("gpu/memory.py", (), 2),
+        ("gpu/products.py", ("build/gpu",), 1),
+        ("gpu/sanitize.py", (), 1),
     ],
 )
 def test_a_program_refuses_a_machine_without_gpus(name, options, needed):
     before = state(RESULTS)
     noun = "GPU" if needed == 1 else "GPUs"
-    refused(called(name, *options), f"{name}: expected {needed} NVIDIA {noun}, found none")
+    refused(
+        called(name, *options), f"{Path(name).name}: expected {needed} NVIDIA {noun}, found none"
+    )
     assert state(RESULTS) == before
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "who", "needed"),
     [
-        ("gpu_exchange.sh", ("OUT", "rounds"), "gpu_exchange.sh rounds", "1 NVIDIA GPU"),
-        ("gpu_processes.sh", ("OUT",), "gpu_processes.sh", "2 NVIDIA GPUs"),
-        ("gpu_tests.sh", (), "gpu_tests.sh", "1 NVIDIA GPU"),
-        ("gpu_captures.sh", ("OUT/a.tar.gz",), "gpu_captures.sh", "2 NVIDIA GPUs"),
+        ("gpu/exchange.sh", ("OUT", "rounds"), "gpu/exchange.sh rounds", "1 NVIDIA GPU"),
+        ("gpu/processes.sh", ("OUT",), "gpu/processes.sh", "2 NVIDIA GPUs"),
+        ("gpu/tests.sh", (), "gpu/tests.sh", "1 NVIDIA GPU"),
+        ("gpu/captures.sh", ("OUT/a.tar.gz",), "gpu/captures.sh", "2 NVIDIA GPUs"),
     ],
 )
 def test_a_script_refuses_and_leaves_no_folder(tmp_path, name, arguments, who, needed):
@@ -128,7 +130,7 @@ def test_a_limit_and_a_folder_that_cannot_be(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["gpu.sh", "gpu_exchange.sh", "gpu_processes.sh", "gpu_tests.sh", "gpu_captures.sh"],
+    ["gpu.sh", "gpu/exchange.sh", "gpu/processes.sh", "gpu/tests.sh", "gpu/captures.sh"],
 )
 def test_help_says_how_to_call_it_from_any_folder(tmp_path, name):
     done = called(name, "--help", cwd=tmp_path)
@@ -137,7 +139,7 @@ def test_help_says_how_to_call_it_from_any_folder(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["gpu.sh", "gpu_captures.sh"])
+@pytest.mark.parametrize("name", ["gpu.sh", "gpu/captures.sh"])
 def test_without_arguments_the_usage_is_an_error(name):
     done = called(name)
     assert (done.returncode, done.stdout) == (2, "")
@@ -165,7 +167,7 @@ def two_gpus(tmp_path: Path) -> dict[str, str]:
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
     (folder / "python").write_text(
         '#!/bin/sh\ncase "$1" in\n'
-        f'  -c | *gpu_gate.py) exec {sys.executable} "$@" ;;\n'
+        f'  -c | *gpu/gate.py) exec {sys.executable} "$@" ;;\n'
         f"esac\nexec {sys.executable} {tmp_path / 'sleeper.py'}\n"
     )
     for program in folder.iterdir():
@@ -244,7 +246,7 @@ def test_a_failed_capture_leaves_no_archive_and_removes_only_its_own(two_gpus, t
     (sources / "kept").touch()
     (tmp_path / "sleeper.py").write_text("raise SystemExit(3)")
     done = called(
-        "gpu_captures.sh", "a.tar.gz", **two_gpus, MOEPROF_SOURCES=str(sources), cwd=tmp_path
+        "gpu/captures.sh", "a.tar.gz", **two_gpus, MOEPROF_SOURCES=str(sources), cwd=tmp_path
     )
     assert (done.returncode, done.stderr) == (3, "")
     assert not (tmp_path / "a.tar.gz").exists()
@@ -254,7 +256,7 @@ def test_a_failed_capture_leaves_no_archive_and_removes_only_its_own(two_gpus, t
 def test_sources_of_others_are_left_alone(two_gpus, tmp_path):
     (tmp_path / "sources" / "captures").mkdir(parents=True)
     sources = str(tmp_path / "sources")
-    done = called("gpu_captures.sh", "a.tar.gz", **two_gpus, MOEPROF_SOURCES=sources, cwd=tmp_path)
+    done = called("gpu/captures.sh", "a.tar.gz", **two_gpus, MOEPROF_SOURCES=sources, cwd=tmp_path)
     assert done.returncode == 2
     assert "expected neither moeprof nor captures in it" in done.stderr
     assert (tmp_path / "sources" / "captures").is_dir()
@@ -273,17 +275,17 @@ def test_sources_of_others_are_left_alone(two_gpus, tmp_path):
     ],
 )
 def test_gpus_that_a_process_may_use(program, found, visible, left):
-    assert program("gpu_gate").gpus_named(found, visible) == left
+    assert program("gpu.gate").gpus_named(found, visible) == left
 
 
 def test_slices_of_a_gpu_are_no_gpus(program):
     listed = "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\n"
-    assert program("gpu_gate").gpus_listed(listed) == 1
-    assert program("gpu_gate").gpus_listed("No devices found.\n") == 0
+    assert program("gpu.gate").gpus_listed(listed) == 1
+    assert program("gpu.gate").gpus_listed("No devices found.\n") == 0
 
 
 def test_tiny_sizes_never_replace_figures_of_gpus(program, tmp_path):
-    gate, out = program("gpu_gate"), tmp_path / "r.json"
+    gate, out = program("gpu.gate"), tmp_path / "r.json"
     assert gate.wrong_file(out, smoke=True) == ""
     gate.write_result(out, {"machine": {"cards": []}})
     assert gate.wrong_file(out, smoke=True) == ""
@@ -295,7 +297,7 @@ def test_tiny_sizes_never_replace_figures_of_gpus(program, tmp_path):
 
 
 def test_a_result_is_replaced_whole_or_not_at_all(program, tmp_path):
-    gate, out = program("gpu_gate"), tmp_path / "r.json"
+    gate, out = program("gpu.gate"), tmp_path / "r.json"
     gate.write_result(out, {"rows": [1]})
     with pytest.raises(TypeError):
         gate.write_result(out, {"rows": [object()]})
@@ -304,16 +306,16 @@ def test_a_result_is_replaced_whole_or_not_at_all(program, tmp_path):
 
 
 def test_products_need_torch_before_anything_is_built(program, monkeypatch):
-    products = program("gpu_products")
-    monkeypatch.setattr(program("gpu_gate"), "count_gpus", lambda: 1)
+    products = program("gpu.products")
+    monkeypatch.setattr(program("gpu.gate"), "count_gpus", lambda: 1)
     monkeypatch.setattr(products.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["gpu_products.py", "build/gpu"])
-    with pytest.raises(SystemExit, match=r"gpu_products.py: expected torch in .*, found none"):
+    monkeypatch.setattr(sys, "argv", ["products.py", "build/gpu"])
+    with pytest.raises(SystemExit, match=r"products.py: expected torch in .*, found none"):
         products.main()
 
 
 def test_a_sanitizer_or_a_program_that_is_missing_is_named(program, monkeypatch, tmp_path):
-    sanitize = program("gpu_sanitize")
+    sanitize = program("gpu.sanitize")
     monkeypatch.setattr(sanitize.shutil, "which", lambda _: None)
     assert sanitize.missing(sanitize.planted(), tmp_path).startswith("compute-sanitizer: expected")
     monkeypatch.setattr(sanitize.shutil, "which", lambda _: "/bin/compute-sanitizer")

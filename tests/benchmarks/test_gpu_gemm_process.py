@@ -26,11 +26,11 @@ for line in sys.stdin:
 @pytest.fixture
 def start(program, monkeypatch, tmp_path):
     """Start a process that answers as `STAND_IN` does for its kind."""
-    process = program("gpu_gemm_process")
+    process = program("gpu.gemm_process")
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     monkeypatch.setattr(process, "__file__", str(script))
-    shape = program("gpu_gemm_shapes").SMOKE_SHAPES["smoke"]
+    shape = program("gpu.gemm_shapes").SMOKE_SHAPES["smoke"]
     started = []
 
     def start(kind):
@@ -43,7 +43,7 @@ def start(program, monkeypatch, tmp_path):
 
 
 def test_samples_and_notes_cross_the_pipe(program, start):
-    prepared = program("gpu_gemm_process").prepare_all([start("quick")], "forward", 20)
+    prepared = program("gpu.gemm_process").prepare_all([start("quick")], "forward", 20)
     assert prepared.samples["quick"](1) == 0.25
     assert prepared.failed == {"other": "refused"}
     assert prepared.notes == {"tile": 7}
@@ -52,7 +52,7 @@ def test_samples_and_notes_cross_the_pipe(program, start):
 
 
 def test_who_is_late_is_ended_and_the_others_go_on(program, start):
-    prepare_all = program("gpu_gemm_process").prepare_all
+    prepare_all = program("gpu.gemm_process").prepare_all
     late, quick = start("late"), start("quick")
     assert set(prepare_all([late, quick], "forward", 20).samples) == {"late", "quick"}
     began = time.monotonic()
@@ -64,5 +64,5 @@ def test_who_is_late_is_ended_and_the_others_go_on(program, start):
 
 
 def test_a_process_that_ends_is_named_with_its_status(program, start):
-    prepared = program("gpu_gemm_process").prepare_all([start("dies")], "forward", 20)
+    prepared = program("gpu.gemm_process").prepare_all([start("dies")], "forward", 20)
     assert prepared.failed == {"dies": "its process ended with status 3"}

@@ -10,7 +10,7 @@ from .conftest import BENCHMARKS
 
 
 def test_the_committed_row_is_what_the_capture_says(program):
-    imbalance = program("gpu_imbalance")
+    imbalance = program("gpu.imbalance")
     committed = json.loads((BENCHMARKS / "results/gpu_imbalance.json").read_text())
     row = imbalance.row_of("sparse-gmm", imbalance.analysis(imbalance.CAPTURES / "sparse-gmm"))
     assert row in committed["rows"]
@@ -36,7 +36,7 @@ def test_a_tax_that_is_not_known_says_why(program):
             }
         },
     }
-    assert program("gpu_imbalance").row_of("dense-cf2", document) == {
+    assert program("gpu.imbalance").row_of("dense-cf2", document) == {
         "strategy": "dense-cf2",
         "step_us": 3.0,
         "expert_imbalance": 4.0,

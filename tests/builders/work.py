@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -14,6 +15,11 @@ from moeprof.tables.trace import HostClock, Trace, TraceMeta
 _EMPTY = {"int64": -1, "float64": float("nan"), "bool": False, "text": "", "label": ""}
 MODULE = 7
 Row = Mapping[str, object]
+
+# Scopes of a mixture-of-experts layer: forward, its gradient, and what is recomputed for that.
+FORWARD = "jit(step)/jvp()/moe/"
+BACKWARD = "jit(step)/transpose(jvp())/moe/"
+RECOMPUTED = "jit(step)/transpose(jvp())/checkpoint/rematted_computation/moe/"
 
 
 def kernel(
@@ -84,6 +90,22 @@ def traced(
         host_events=_frame(host_side.HOST_EVENTS, host_events),
         allocations=host_side.ALLOCATIONS.frame(),
         host_facts=host_side.HOST_FACTS.frame(),
+    )
+
+
+def on_cpu(trace: Trace) -> Trace:
+    """The same trace, of a CPU."""
+    return dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, platform="cpu"))
+
+
+def exchanged(scope: str, opcode: str = "all-to-all", other: tuple[int, int] = (700, 300)) -> Trace:
+    """700 ns of dispatch, and other work from a start for a time."""
+    return traced(
+        [kernel("x", 0, 700), kernel("y", *other, line="2")],
+        [
+            hlo("x", opcode, "y", 64, shape="bf16[4,8]", op_name=scope + "dispatch/a2a"),
+            hlo("y", "add", shape="bf16[4,8]", op_name=FORWARD + "router/add"),
+        ],
     )
 
 

@@ -1,4 +1,4 @@
-"""`benchmarks/gpu_captures.py`: what fails is named, and what succeeded becomes small files."""
+"""`benchmarks/gpu/captures.py`: what fails is named, and what succeeded becomes small files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_captures.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "captures.py"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Captures of every strategy on two GPUs: our reading beside what their script knew of its steps.
 
-``tests/data/gpu`` has one run folder per capture, made and packed by `benchmarks/gpu_captures.py`:
+``tests/data/gpu`` has one run folder per capture, made and packed by `benchmarks/gpu/captures.py`:
 three layers, of which the last two have 8 experts, 2 per token; 2 sequences of 512 tokens on each
 of 2 devices; expert parallelism over both; two recorded steps.
 """

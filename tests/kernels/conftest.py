@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from moeprof.kernels import moe_ops, reset_runtime
+from moeprof.kernels import reset_runtime
+from moeprof.kernels.exchange import ops
 
 from .devices import on_gpu
 
@@ -34,5 +35,5 @@ def _fresh_runtime() -> Iterator[None]:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run dispatch and combine on the native library, then on the slow twin."""
     implementation = str(request.param)
-    monkeypatch.setattr(moe_ops, "_runs_native", lambda _: implementation == "native")
+    monkeypatch.setattr(ops, "_runs_native", lambda _: implementation == "native")
     return implementation

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.kernels.cases import GroupedGemmCase
+from moeprof.kernels.products.cases import GroupedGemmCase
 
 # Largest error as a share of the largest magnitude, and the signal-to-noise ratio in dB.
 # float32: sums of up to 1,100 products round at 2**-24 each, so 1e-5 leaves a factor of ten.

@@ -25,9 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from moeprof.kernels import moe_combine, moe_dispatch, moe_ops, reset_runtime, runtime, setup
-from moeprof.kernels.ep_groups import EpGroups
+from moeprof.kernels import moe_combine, moe_dispatch, reset_runtime, setup
+from moeprof.kernels.exchange import ops
 from moeprof.kernels.reference import moe_numpy
+from moeprof.kernels.runtime import expert_parallel
+from moeprof.kernels.runtime.ep_groups import EpGroups
 
 from .moe_cases import CHANNELS, Tokens, draw
 
@@ -238,12 +240,12 @@ def die(job: Job, *, in_flight: bool) -> None:
 def start(job: Job) -> None:
     if not TWIN:
         setup(mesh=job.mesh, hidden_bytes=16)
-        report(runtime.frozen_state().mode.name)
+        report(expert_parallel.frozen_state().mode.name)
         return
     groups = EpGroups((tuple(range(job.ranks)),), "expert", of_processes=True)
-    state = runtime._planned(groups)
-    runtime._frozen = (None, state)
-    moe_ops._runs_native = lambda *_: False
+    state = expert_parallel._planned(groups)
+    expert_parallel._frozen = (None, state)
+    ops._runs_native = lambda *_: False
 
 
 SCENARIOS: dict[str, Callable[[Job], None]] = {

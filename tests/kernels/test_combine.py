@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from moeprof.kernels import Config, moe_combine, moe_dispatch, setup
-from moeprof.kernels.poison import poison_mode, poison_rows
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.reference import moe_numpy
+from moeprof.kernels.runtime.poison import poison_mode, poison_rows
 
 from .devices import devices, ranks
 from .moe_cases import (

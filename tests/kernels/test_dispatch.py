@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.kernels import (
-    grouped_gemm,
-    moe_combine,
-    moe_dispatch,
-    moe_ops,
-    reset_runtime,
-    setup,
-)
-from moeprof.kernels.poison import poison_mode
-from moeprof.kernels.runtime import frozen_state
+from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch, reset_runtime, setup
+from moeprof.kernels.exchange import ops
+from moeprof.kernels.runtime.expert_parallel import frozen_state
+from moeprof.kernels.runtime.poison import poison_mode
 
 from .devices import ranks
 from .moe_cases import (
@@ -41,7 +35,7 @@ def assert_equal_arrays(found: tuple[np.ndarray, ...], wanted: tuple[np.ndarray,
 
 def test_the_native_library_is_what_dispatch_runs_on():
     setup()
-    assert moe_ops._runs_native(frozen_state())
+    assert ops._runs_native(frozen_state())
 
 
 @pytest.mark.usefixtures("exchange")
@@ -126,7 +120,7 @@ def test_any_routing_is_that_of_the_definition(tokens: Tokens, runs_native: bool
     reset_runtime()
     setup(mesh=mesh)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moe_ops, "_runs_native", lambda _: runs_native)
+        patch.setattr(ops, "_runs_native", lambda _: runs_native)
         assert_equal_arrays(dispatch_on_ranks(tokens, mesh), expected_dispatch(tokens))
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from builders import processes
 
-from moeprof.kernels import native_gpu
+from moeprof.kernels.backends import gpu_library
 
 ROOT = Path(__file__).parents[2]
 RANKS = 2
@@ -44,7 +44,7 @@ class End(NamedTuple):
 
 def run_ranks(scenario: str, timeout_s: float, **settings: str) -> list[End]:
     """Every rank in a process of its own; none outlives the timeout."""
-    reason = native_gpu.unavailable_reason()
+    reason = gpu_library.unavailable_reason()
     assert reason is None, reason
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels import native, native_gpu
-from moeprof.kernels.cases import GROUPED_GEMM_CASES
-from moeprof.kernels.grouped_product import grouped_gemm
+from moeprof.kernels.backends import cpu_library, gpu_library
+from moeprof.kernels.products.cases import GROUPED_GEMM_CASES
+from moeprof.kernels.products.grouped_product import grouped_gemm
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
 
 from .devices import on_gpu
@@ -46,7 +46,7 @@ def with_gradients(gemm: Gemm, product: Product, **layout: bool) -> tuple[jax.Ar
 
 
 def test_the_native_library_is_what_the_public_function_runs_on():
-    library = native_gpu if on_gpu() else native
+    library = gpu_library if on_gpu() else cpu_library
     assert library.unavailable_reason() is None
 
 

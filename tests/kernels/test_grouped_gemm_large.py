@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels.grouped_product import grouped_gemm
+from moeprof.kernels.products.grouped_product import grouped_gemm
 
 pytestmark = pytest.mark.cpu("memory that the system lends to NumPy")
 

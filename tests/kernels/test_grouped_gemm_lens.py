@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from moeprof.errors import SpecError
-from moeprof.kernels.group_lens import with_64_bits
-from moeprof.kernels.grouped_gemm_primitive import bind_variable_k
-from moeprof.kernels.grouped_product import compute_group_offs, grouped_gemm
+from moeprof.kernels.products.group_lens import with_64_bits
+from moeprof.kernels.products.grouped_product import compute_group_offs, grouped_gemm
+from moeprof.kernels.products.primitive import bind_variable_k
 
 ROWS, K, N = 512, 8, 4
 Lens = list[int] | np.ndarray | jax.Array

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels.grouped_product import grouped_gemm
+from moeprof.kernels.products.grouped_product import grouped_gemm
 
 HALVES = ["bfloat16", "float16"]
 

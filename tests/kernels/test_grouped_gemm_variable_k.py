@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from moeprof.kernels import grouped_gemm, grouped_gemm_variable_k
-from moeprof.kernels.cases import GROUPED_GEMM_CASES
 from moeprof.kernels.preflight import PreflightError
+from moeprof.kernels.products.cases import GROUPED_GEMM_CASES
 from moeprof.kernels.reference.grouped_gemm import grouped_gemm_variable_k as twin
 
 from .grouped_gemm_oracle import build, expected

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cpu("the CPU library")
 
 PROGRAM = """
 import warnings, jax, jax.numpy as jnp
-from moeprof.kernels.grouped_product import grouped_gemm
+from moeprof.kernels.products.grouped_product import grouped_gemm
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for rows in (3, 4):

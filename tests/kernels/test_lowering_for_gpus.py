@@ -10,18 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels import (
-    grouped_gemm,
-    grouped_gemm_variable_k,
-    moe_combine,
-    moe_dispatch,
-    native_gpu,
-    setup,
-)
-from moeprof.kernels.grouped_gemm_lowering import _warn_once
-from moeprof.kernels.moe_primitives import bind_combine
+from moeprof.kernels import grouped_gemm, grouped_gemm_variable_k, moe_combine, moe_dispatch, setup
+from moeprof.kernels.backends import gpu_library
+from moeprof.kernels.exchange.primitives import bind_combine
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.runtime import frozen_state
+from moeprof.kernels.products.lowering import _warn_once
+from moeprof.kernels.runtime.expert_parallel import frozen_state
 from moeprof.projector.compiled import compiler
 
 from .moe_cases import mesh_of, on_ranks
@@ -34,7 +28,7 @@ LENS = jnp.array([30, 20])
 
 @pytest.fixture
 def _library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: None)
 
 
 def calls(run, *args) -> list[str]:
@@ -112,7 +106,7 @@ def test_an_array_without_elements_is_passed_as_a_constant():
 
 
 def test_without_the_library_an_exchange_is_not_compiled_for_a_gpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "no such library")
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: "no such library")
     mesh = mesh_of(2)
     setup(mesh=mesh)
     with pytest.raises(PreflightError, match=r"dispatch_inproc: .*only plans of memory: no such"):
@@ -120,7 +114,7 @@ def test_without_the_library_an_exchange_is_not_compiled_for_a_gpu_and_says_why(
 
 
 def test_without_the_library_the_twin_runs_and_says_why(monkeypatch):
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "no library, as told")
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: "no library, as told")
     with pytest.warns(RuntimeWarning, match="slow twins: no library, as told"):
         assert calls(lambda a, b: grouped_gemm(a, b, LENS), ROWS, MATRICES) == []
 
@@ -150,7 +144,9 @@ def test_a_plan_takes_no_placeholder_for_what_the_library_has(monkeypatch, platf
         devices = ("a device",)
 
     placed: list[str] = []
-    monkeypatch.setattr(native_gpu, "registered_targets", lambda: frozenset(native_gpu.GPU_TARGETS))
+    monkeypatch.setattr(
+        gpu_library, "registered_targets", lambda: frozenset(gpu_library.GPU_TARGETS)
+    )
     monkeypatch.setattr(compiler, "register_placeholders", lambda names, _: placed.extend(names))
     monkeypatch.setattr(compiler.topologies, "get_topology_desc", lambda **_: Topology)
     target = compiler.Target("any", platform, config="", devices=1, topology="1x1x1")

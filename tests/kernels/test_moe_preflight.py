@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from moeprof.kernels import Config, moe_combine, moe_dispatch, setup
-from moeprof.kernels.config import (
+from moeprof.kernels.runtime.config import (
     combine_config,
     dispatch_config,
     nvl_buffer_size_bytes,
@@ -211,9 +211,9 @@ def test_a_call_outside_of_shard_map_is_refused_when_compiled():
 
 
 def test_the_twin_asks_for_an_axis_of_the_right_size(monkeypatch: pytest.MonkeyPatch):
-    from moeprof.kernels import moe_ops
+    from moeprof.kernels.exchange import ops
 
-    monkeypatch.setattr(moe_ops, "_runs_native", lambda _: False)
+    monkeypatch.setattr(ops, "_runs_native", lambda _: False)
     setup(mesh=mesh_of(4))
     run = on_ranks(lambda x, i, w: moe_dispatch(x, i, w, 8)[0], mesh_of(8, "model"))
     x, idx = np.ones((8, 4, 8), np.float32), np.zeros((8, 4, 1), np.int32)

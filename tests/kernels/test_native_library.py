@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moeprof.errors import NativeError
-from moeprof.kernels import native
+from moeprof.kernels.backends import cpu_library
 
 scipy_openblas32 = pytest.importorskip("scipy_openblas32")
 
@@ -16,4 +16,4 @@ def test_an_openblas_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "libscipy_openblas.so").write_text("no library")
     monkeypatch.setattr(scipy_openblas32, "get_lib_dir", lambda: str(tmp_path))
     with pytest.raises(NativeError, match=rf"OpenBLAS {tmp_path}/libscipy_openblas.so does not"):
-        native._preload_openblas()
+        cpu_library._preload_openblas()

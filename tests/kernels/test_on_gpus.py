@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch, provider, setup
-from moeprof.kernels.cases import CASES
+from moeprof.kernels.products.cases import CASES
 from moeprof.kernels.reference import moe_numpy
 
 from .devices import ranks

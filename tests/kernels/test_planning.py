@@ -7,9 +7,9 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch
-from moeprof.kernels.planning import is_planning, planning
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.runtime import frozen_state
+from moeprof.kernels.runtime.ep_groups import is_planning, planning
+from moeprof.kernels.runtime.expert_parallel import frozen_state
 from moeprof.projector.compiled.compiler import register_placeholders
 
 pytestmark = pytest.mark.cpu("programs for GPUs that are not there")

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.kernels import native
-from moeprof.kernels.cases import GROUPED_GEMM_CASES
-from moeprof.kernels.grouped_product import grouped_gemm
-from moeprof.kernels.poison import poison_mode, poison_rows
+from moeprof.kernels.backends import cpu_library
+from moeprof.kernels.products.cases import GROUPED_GEMM_CASES
+from moeprof.kernels.products.grouped_product import grouped_gemm
+from moeprof.kernels.runtime.poison import poison_mode, poison_rows
 
 from .grouped_gemm_oracle import build
 
@@ -50,7 +50,7 @@ def test_batches_that_share_an_operand_keep_the_rows_of_the_longest():
 
 def fail_in_poison_mode() -> None:
     with poison_mode():
-        assert native.load().MoeprofSetPoison(1) == 1
+        assert cpu_library.load().MoeprofSetPoison(1) == 1
         raise RuntimeError("stop")
 
 
@@ -58,12 +58,15 @@ def fail_in_poison_mode() -> None:
 def test_poison_mode_ends_with_its_block_even_after_an_error():
     with pytest.raises(RuntimeError, match="stop"):
         fail_in_poison_mode()
-    assert native.load().MoeprofSetPoison(0) == 0
+    assert cpu_library.load().MoeprofSetPoison(0) == 0
 
 
 @pytest.mark.cpu("the CPU library")
 def test_the_environment_switches_it_on_for_a_whole_process():
-    program = "from moeprof.kernels import native; print(native.load().MoeprofSetPoison(0))"
+    program = (
+        "from moeprof.kernels.backends import cpu_library; "
+        "print(cpu_library.load().MoeprofSetPoison(0))"
+    )
     environment = {**os.environ, "MOEPROF_POISON": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True

@@ -18,7 +18,7 @@ from moeprof.kernels.reference import grouped_gemm as reference
 
 pytestmark = pytest.mark.cpu("a stand-in for another library")
 
-ADAPTER = "moeprof.kernels.primus_turbo_product"
+ADAPTER = "moeprof.kernels.products.primus_turbo"
 
 
 def check(a: jax.Array, lens: jax.Array, offs: jax.Array) -> None:

@@ -13,9 +13,9 @@ import pytest
 from builders import processes
 from jax.experimental import multihost_utils
 
-from moeprof.kernels import process_agreement
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.process_agreement import agree
+from moeprof.kernels.runtime import process_group
+from moeprof.kernels.runtime.process_group import agree
 
 pytestmark = pytest.mark.cpu("processes without a GPU")
 
@@ -34,14 +34,12 @@ class Job:
         groups: Mapping[int, Sequence[int]],
         process: int = 0,
         hosts: Sequence[str] = HOSTS[:1] * 4,
-    ) -> process_agreement.Agreement:
+    ) -> process_group.Agreement:
         words = [
-            process_agreement._to_words(
-                process_agreement._Card(p, tuple(group), hosts[p], TOKENS[p])
-            )
+            process_group._to_words(process_group._Card(p, tuple(group), hosts[p], TOKENS[p]))
             for p, group in groups.items()
         ]
-        self.monkeypatch.setattr(process_agreement.jax, "process_index", lambda: process)
+        self.monkeypatch.setattr(process_group.jax, "process_index", lambda: process)
         self.monkeypatch.setattr(multihost_utils, "process_allgather", lambda own: np.stack(words))
         return agree(groups[process])
 
@@ -96,7 +94,7 @@ import sys
 import jax
 address, process = sys.argv[1], int(sys.argv[2])
 jax.distributed.initialize(address, num_processes=2, process_id=process)
-from moeprof.kernels.process_agreement import agree
+from moeprof.kernels.runtime.process_group import agree
 agreed = agree((1, 0))
 print(agreed.groups, len(agreed.token), agreed.token)
 """

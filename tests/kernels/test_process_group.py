@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from moeprof.kernels import native_gpu, process_group
-from moeprof.kernels.process_agreement import Agreement
+from moeprof.kernels.backends import gpu_library
+from moeprof.kernels.runtime import process_group
+from moeprof.kernels.runtime.process_group import Agreement
 
 AGREEMENT = Agreement(((2, 0), (1, 3)), "a1b2")
 
@@ -23,8 +24,8 @@ class Library:
         self.joined: list[tuple[object, ...]] = []
         self.left = 0
         self.at_exit: list[Callable[[], None]] = []
-        monkeypatch.setattr(native_gpu, "load", lambda: self)
-        monkeypatch.setattr(native_gpu, "is_loaded", lambda: True)
+        monkeypatch.setattr(gpu_library, "load", lambda: self)
+        monkeypatch.setattr(gpu_library, "is_loaded", lambda: True)
         monkeypatch.setattr(jax, "process_index", lambda: 0)
         device = SimpleNamespace(local_hardware_id=5, id=0)
         monkeypatch.setattr(jax, "local_devices", lambda: [device])
@@ -67,6 +68,6 @@ def test_what_the_library_says_is_the_error(monkeypatch):
 
 def test_without_the_library_there_is_nothing_to_leave(monkeypatch):
     library = Library(monkeypatch)
-    monkeypatch.setattr(native_gpu, "is_loaded", lambda: False)
+    monkeypatch.setattr(gpu_library, "is_loaded", lambda: False)
     process_group.leave()
     assert library.left == 0

@@ -11,7 +11,8 @@ import pytest
 
 import moeprof.kernels
 from moeprof.errors import NativeError
-from moeprof.kernels import native, native_gpu, provider
+from moeprof.kernels import provider
+from moeprof.kernels.backends import cpu_library, gpu_library
 
 pytestmark = pytest.mark.cpu("whose kernels run without a GPU")
 
@@ -28,12 +29,12 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_the_native_library_runs_here_and_the_reason_says_why_not_primus_turbo():
     choice = provider.describe()
     assert choice.name == "native_cpu"
-    assert choice.native_library == native.library_path()
+    assert choice.native_library == cpu_library.library_path()
     assert "the package primus_turbo is not installed" in choice.reason
 
 
 def test_without_the_library_the_twins_run_and_the_reason_is_its_own(monkeypatch):
-    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library at /nowhere")
+    monkeypatch.setattr(cpu_library, "unavailable_reason", lambda: "no library at /nowhere")
     choice = provider.describe()
     assert (choice.name, choice.native_library) == ("reference", None)
     assert choice.native_problem == "no library at /nowhere"
@@ -88,7 +89,7 @@ def test_each_thing_that_our_gpu_kernels_lack_is_named(
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(provider, "_has_plugin", lambda platform: platform in plugins)
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: library_problem)
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: library_problem)
     choice = provider.describe()
     assert (choice.name, choice.gpu_library) == ("native_cpu", None)
     assert problem in str(choice.gpu_problem)
@@ -97,17 +98,17 @@ def test_each_thing_that_our_gpu_kernels_lack_is_named(
 def test_our_kernels_on_an_nvidia_gpu_go_before_those_of_the_cpu(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "")
     monkeypatch.setattr(provider, "_has_plugin", lambda platform: platform == "cuda")
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: None)
     choice = provider.describe()
     assert (choice.name, choice.gpu_problem) == ("native_gpu", None)
-    assert choice.gpu_library == native_gpu.library_path()
+    assert choice.gpu_library == gpu_library.library_path()
 
 
 def test_a_gpu_library_that_is_absent_is_named_with_the_way_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("MOEPROF_GPU_LIBRARY", str(tmp_path / "nothing.so"))
-    native_gpu.load.cache_clear()
+    gpu_library.load.cache_clear()
     with pytest.raises(NativeError, match=r"GPU library: expected .*/nothing.so, found nothing"):
-        native_gpu.load()
+        gpu_library.load()
 
 
 def test_the_package_exports_the_names_of_primus_turbo_and_the_gradient_of_matrices():

@@ -10,7 +10,7 @@ import pytest
 
 from moeprof.errors import SpecError
 from moeprof.kernels import get_ep_size, is_internode, reset_runtime, set_ep_group, setup
-from moeprof.kernels.runtime import MODE_VARIABLE, LaunchMode, frozen_state
+from moeprof.kernels.runtime.expert_parallel import MODE_VARIABLE, LaunchMode, frozen_state
 
 from .moe_cases import draw, mesh_of, on_ranks, round_trip
 

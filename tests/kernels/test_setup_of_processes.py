@@ -8,20 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from moeprof.kernels import (
-    get_ep_size,
-    is_internode,
-    native_gpu,
-    process_group,
-    reset_runtime,
-    runtime,
-    set_ep_group,
-    setup,
-)
-from moeprof.kernels.ep_groups import EpGroups, require_groups_of_mesh
+from moeprof.kernels import get_ep_size, is_internode, reset_runtime, set_ep_group, setup
+from moeprof.kernels.backends import gpu_library
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.process_agreement import Agreement
-from moeprof.kernels.runtime import LaunchMode, frozen_state
+from moeprof.kernels.runtime import expert_parallel, process_group
+from moeprof.kernels.runtime.ep_groups import EpGroups, require_groups_of_mesh
+from moeprof.kernels.runtime.expert_parallel import LaunchMode, frozen_state
+from moeprof.kernels.runtime.process_group import Agreement
 
 pytestmark = pytest.mark.cpu("stand-ins for processes")
 
@@ -36,8 +29,8 @@ class Gpus:
         monkeypatch.setattr(jax, "process_index", lambda: here)
         monkeypatch.setattr(jax, "local_device_count", lambda: 1)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: None)
-        monkeypatch.setattr(runtime, "agree", self._agree)
+        monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: None)
+        monkeypatch.setattr(expert_parallel, "agree", self._agree)
         monkeypatch.setattr(process_group, "join", self._join)
         monkeypatch.setattr(process_group, "leave", lambda: self.calls.append(("leave",)))
 
@@ -120,7 +113,7 @@ def test_several_gpus_in_a_process_are_refused(monkeypatch):
 
 def test_a_missing_library_is_the_reason(monkeypatch):
     Gpus(monkeypatch, 2, here=0)
-    monkeypatch.setattr(native_gpu, "unavailable_reason", lambda: "the library is not there")
+    monkeypatch.setattr(gpu_library, "unavailable_reason", lambda: "the library is not there")
     with pytest.raises(RuntimeError, match="between nodes\\): the library is not there"):
         setup(hidden_bytes=4096)
 

@@ -4,9 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.model.attention import attention, causal_attention
-from moeprof.model.norm import rms_norm
-from moeprof.model.rotary import rotate
+from moeprof.model.attention import attention, causal_attention, rotate
+from moeprof.model.layers import rms_norm
 from moeprof.model.train import random_weights
 
 from .builders import GQA, tiny

@@ -3,7 +3,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from moeprof.model.job import Job
+from moeprof.model.layout import Job
 from moeprof.model.router import Routing
 from moeprof.model.strategies.dense import capacity_masks, run_experts
 from moeprof.specs.plan import ParallelPlan

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from moeprof.model.job import Job
-from moeprof.model.layout import BATCH, build_mesh
+from moeprof.model.layout import BATCH, Job, build_mesh
 from moeprof.model.router import Routing
-from moeprof.model.strategies.exchange import announce
-from moeprof.model.strategies.ragged_dot import run_experts
+from moeprof.model.strategies.sorted_experts import announce, run_ragged_dot
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 
@@ -49,7 +47,7 @@ def run(platform, experts):
 
     def device(x, experts, share, weights):
         def loss(x, share, weights):
-            routed = run_experts(x, Routing(experts, share), weights, job)
+            routed = run_ragged_dot(x, Routing(experts, share), weights, job)
             return jnp.sum(jnp.sin(routed.out)), routed
 
         gradients, routed = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(x, share, weights)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moeprof.kernels import grouped_gemm
-from moeprof.model.experts import grouped_swiglu, rows_of_experts
-from moeprof.model.feedforward import swiglu
+from moeprof.model.layers import grouped_swiglu, rows_of_experts, swiglu
 
 
 def test_each_row_gets_its_experts_values():

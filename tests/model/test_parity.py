@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from moeprof.kernels.poison import poison_mode
+from moeprof.kernels.runtime.poison import poison_mode
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.remat import Remat
 

@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from moeprof.model.router import count_tokens
-from moeprof.model.rows import add_rows, invert_permutation, sum_rows, take_rows
-from moeprof.model.strategies.slots import compact_slots, order_by_expert, padded_slots
+from moeprof.model.rows import (
+    add_rows,
+    compact_slots,
+    invert_permutation,
+    order_by_expert,
+    padded_slots,
+    sum_rows,
+    take_rows,
+)
 
 EXPERTS = jnp.array([[3, 1], [0, 3], [1, 2], [0, 1]])  # 4 tokens, 2 experts each
 TOKENS = jnp.arange(12.0).reshape(4, 3) + 1

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from moeprof.kernels.varying import vary_alike
+from moeprof.kernels.arguments import vary_alike
 
 
 def grouped_gemm(

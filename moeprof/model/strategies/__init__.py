@@ -1,4 +1,4 @@
-"""How tokens reach their experts and back: one file per strategy, all with the same signature.
+"""How tokens reach their experts and back: all strategies have the same signature.
 
 Scopes, under every strategy: ``permute`` and ``local_permute`` rearrange rows on one device,
 ``dispatch`` and ``combine`` move them between devices, ``experts`` multiplies, ``unpermute`` undoes
@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import jax
 
-from moeprof.model.job import Job
+from moeprof.model.layout import Job
 from moeprof.model.router import Routing
 
-_MODULES = {
-    "dense": "dense",
-    "sparse-ragged-dot": "ragged_dot",
-    "sparse-gmm": "gmm",
-    "sparse-gmm-deepep": "deepep",
+# Kind -> module and function.
+_FUNCTIONS = {
+    "dense": ("dense", "run_experts"),
+    "sparse-ragged-dot": ("sorted_experts", "run_ragged_dot"),
+    "sparse-gmm": ("sorted_experts", "run_gmm"),
+    "sparse-gmm-deepep": ("deepep", "run_experts"),
 }
 
 
@@ -42,5 +43,6 @@ RunExperts = Callable[[jax.Array, Routing, dict[str, jax.Array], Job], Routed]
 
 def load_strategy(kind: str) -> RunExperts:
     """The function of a strategy; imported when asked for, since some need the native library."""
-    run: RunExperts = importlib.import_module(f"{__name__}.{_MODULES[kind]}").run_experts
+    module, function = _FUNCTIONS[kind]
+    run: RunExperts = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     return run

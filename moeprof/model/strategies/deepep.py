@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch
-from moeprof.model.experts import grouped_swiglu
-from moeprof.model.job import Job
+from moeprof.model.layers import grouped_swiglu
+from moeprof.model.layout import Job
 from moeprof.model.router import Routing
-from moeprof.model.rows import add_rows, take_rows
+from moeprof.model.rows import ExpertOrder, add_rows, order_by_expert, take_rows
 from moeprof.model.strategies import Routed
-from moeprof.model.strategies.slots import ExpertOrder, order_by_expert
 
 
 def run_experts(x: jax.Array, routing: Routing, weights: dict[str, jax.Array], job: Job) -> Routed:

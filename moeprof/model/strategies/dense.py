@@ -10,8 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from moeprof.model.collectives import all_to_all, psum_scatter
-from moeprof.model.job import Job
+from moeprof.model.layout import Job, all_to_all, psum_scatter
 from moeprof.model.router import Routing
 from moeprof.model.strategies import Routed
 from moeprof.specs.strategy import expert_capacity

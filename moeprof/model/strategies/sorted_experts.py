@@ -4,27 +4,50 @@
                                                                                     │ experts
     out [T, M] ◄─unpermute─ send buffer ◄─combine─ receive buffer ◄─unpermute───────┘
 
-Shared by the strategies whose grouped product is `jax.lax.ragged_dot` and `grouped_gemm`.
+Two strategies share this: one multiplies by our `grouped_gemm`, one by XLA's `jax.lax.ragged_dot`,
+which where XLA has no kernel for it is a masked product of every row with every local expert.
+
+Where XLA has ``ragged_all_to_all`` (GPU, TPU) only the rows that exist travel. XLA:CPU has none
+("ragged-all-to-all UNIMPLEMENTED"), so there each rank sends every other a block of the worst-case
+size and `announce` says so once on stderr. Both receive ``ranks · block`` rows, ``block = T ·
+min(experts per rank, K)``: a token can choose no more of a rank's experts than either number
+(MaxText's dropless buffer, layers/moe.py).
 """
 
 from __future__ import annotations
 
-import jax
+import functools
+import sys
+from typing import NamedTuple
 
-from moeprof.model.experts import GroupedProduct, grouped_swiglu
-from moeprof.model.job import Job
+import jax
+import jax.numpy as jnp
+
+from moeprof.kernels import grouped_gemm
+from moeprof.model.layers import GroupedProduct, grouped_swiglu
+from moeprof.model.layout import Job, all_gather, all_to_all
 from moeprof.model.router import Routing, count_tokens
-from moeprof.model.rows import sum_rows, take_rows
-from moeprof.model.strategies import Routed
-from moeprof.model.strategies.exchange import (
-    Exchange,
-    block_rows,
-    plan_exchange,
-    received_experts,
-    send,
-    send_back,
+from moeprof.model.rows import (
+    Slots,
+    compact_slots,
+    order_by_expert,
+    padded_slots,
+    sum_rows,
+    take_rows,
 )
-from moeprof.model.strategies.slots import Slots, compact_slots, order_by_expert
+from moeprof.model.strategies import Routed
+
+
+def run_gmm(x: jax.Array, routing: Routing, weights: dict[str, jax.Array], job: Job) -> Routed:
+    """The routed experts' sum for ``x`` [B, S, M] by `grouped_gemm`; no token is dropped."""
+    return run_sorted(x, routing, weights, job, grouped_gemm)
+
+
+def run_ragged_dot(
+    x: jax.Array, routing: Routing, weights: dict[str, jax.Array], job: Job
+) -> Routed:
+    """The routed experts' sum for ``x`` [B, S, M] by XLA's product; no token is dropped."""
+    return run_sorted(x, routing, weights, job, jax.lax.ragged_dot)
 
 
 def run_sorted(
@@ -93,3 +116,92 @@ def _unpermute(returned: jax.Array, slots: Slots, routing: Routing, x: jax.Array
     with jax.named_scope("unpermute"):
         pairs = take_rows(returned, slots.slot_of_pair, slots.pair_of_slot[:, None])
         return sum_rows(pairs, routing.weights).astype(x.dtype).reshape(x.shape)
+
+
+class Exchange(NamedTuple):
+    """One routing's way out and back.
+
+    ``slots`` says where pairs lie in the send buffer. ``counts`` int32 [ranks, ranks, experts per
+    rank]: pairs from source to destination to its local expert; the same on every rank.
+    """
+
+    slots: Slots
+    counts: jax.Array
+
+
+def plan_exchange(experts: jax.Array, tokens_per_expert: jax.Array, job: Job) -> Exchange:
+    """Tell all ranks how many pairs each sends, and place this rank's pairs ``experts`` [T, K]."""
+    ranks = job.plan.expert
+    counts = all_gather(tokens_per_expert, ("expert",)).reshape(ranks, ranks, -1)
+    if _is_ragged(job):
+        return Exchange(compact_slots(experts), counts)
+    announce()
+    pairs_per_rank = jnp.sum(tokens_per_expert.reshape(ranks, -1), axis=1)
+    return Exchange(padded_slots(experts, pairs_per_rank, block_rows(experts, job)), counts)
+
+
+def block_rows(experts: jax.Array, job: Job) -> int:
+    """Most rows that one rank can send another, for ``experts`` [T, K]."""
+    tokens, top_k = experts.shape
+    return tokens * min(job.model.experts // job.plan.expert, top_k)
+
+
+def send(rows: jax.Array, exchange: Exchange, block: int, job: Job) -> jax.Array:
+    """Send buffer [slots, M] to receive buffer [ranks · block, M], ordered by source rank."""
+    if not _is_ragged(job):
+        return all_to_all(rows, "expert")
+    pairs = jnp.sum(exchange.counts, axis=2)
+    return _ragged(rows, pairs, job.plan.expert * block)
+
+
+def send_back(rows: jax.Array, exchange: Exchange, slots: int, job: Job) -> jax.Array:
+    """Receive buffer back to the send buffer it came from, ``slots`` rows."""
+    if not _is_ragged(job):
+        return all_to_all(rows, "expert")
+    pairs = jnp.sum(exchange.counts, axis=2)
+    return _ragged(rows, pairs.T, slots)
+
+
+def received_experts(exchange: Exchange, block: int, job: Job) -> jax.Array:
+    """Local expert of each received row, int32 [ranks · block]; experts-per-rank if it is empty."""
+    me = jax.lax.axis_index("expert")
+    counts = exchange.counts[:, me, :]
+    ranks, local = counts.shape
+    if _is_ragged(job):
+        ends = jnp.cumsum(counts.reshape(-1))
+        row = jnp.arange(ranks * block)
+        segment = jnp.searchsorted(ends, row, side="right", method="compare_all")
+        return jnp.where(row < ends[-1], segment % local, local).astype(jnp.int32)
+    place = jnp.arange(block)[None, :, None]
+    passed = place >= jnp.cumsum(counts, axis=1)[:, None, :]
+    return jnp.sum(passed, axis=2, dtype=jnp.int32).reshape(-1)
+
+
+@functools.cache
+def announce() -> None:
+    """Say once per process that rows travel padded."""
+    print(
+        "moeprof: sparse rows travel in padded blocks: XLA:CPU has no ragged_all_to_all.",
+        file=sys.stderr,
+    )
+
+
+def _is_ragged(job: Job) -> bool:
+    return job.platform != "cpu"
+
+
+def _ragged(rows: jax.Array, sizes: jax.Array, out_rows: int) -> jax.Array:
+    """``sizes`` int32 [source, destination]: rows that travel; the same on every rank."""
+    me = jax.lax.axis_index("expert")
+    leaving, arriving = sizes[me], sizes[:, me]
+    landing = (jnp.cumsum(sizes, axis=0) - sizes)[me]
+    received: jax.Array = jax.lax.ragged_all_to_all(  # type: ignore[no-untyped-call]
+        rows,
+        jnp.zeros((out_rows, rows.shape[1]), rows.dtype),
+        jnp.cumsum(leaving) - leaving,
+        leaving,
+        landing,
+        arriving,
+        axis_name="expert",
+    )
+    return received

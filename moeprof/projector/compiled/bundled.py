@@ -144,10 +144,8 @@ def build_bundled(
     import numpy as np
     from jax.sharding import Mesh, NamedSharding
 
-    from moeprof.model.job import Job
-    from moeprof.model.layout import BATCH
+    from moeprof.model.layout import BATCH, Job, check_trainable
     from moeprof.model.optimizer import OptimizerSettings, adamw
-    from moeprof.model.support import check_trainable
     from moeprof.model.train import TrainState, make_step, state_specs, weight_shapes
 
     check_trainable(model, plan)

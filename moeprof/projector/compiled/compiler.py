@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from moeprof.kernels import native_gpu
-from moeprof.kernels.planning import TARGETS, planning
+from moeprof.kernels.backends import gpu_library
+from moeprof.kernels.runtime.ep_groups import TARGETS, planning
 from moeprof.projector.compiled import Target
 from moeprof.tables.compiled_memory import CompiledMemory, compiled_memory
 
@@ -47,7 +47,7 @@ def devices_of(target: Target) -> list[jax.Device]:
         RuntimeError: the plugin of the platform is absent or refuses.
     """
     # Where the GPU library is, its handlers answer what XLA asks; a target takes one handler.
-    real = native_gpu.registered_targets() if target.platform == "cuda" else frozenset()
+    real = gpu_library.registered_targets() if target.platform == "cuda" else frozenset()
     register_placeholders((name for name in TARGETS if name not in real), target.platform.upper())
     topology = topologies.get_topology_desc(
         platform=target.platform, target_config=target.config, topology=target.topology

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def load_cases():
-    path = ROOT / "moeprof" / "kernels" / "cases.py"
+    path = ROOT / "moeprof" / "kernels" / "products" / "cases.py"
     spec = importlib.util.spec_from_file_location("grouped_gemm_cases", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -1,7 +1,7 @@
 // Question: what does a cached dispatch on the GPU need to know?
 //
 // The handle says which token of which rank every received row is, so each rank fetches its rows
-// from the others' memory. Results are those of cpu/moe_cached_dispatch_kernel.h bit for bit.
+// from the others' memory. Results are those of cpu/moe_cached_dispatch/kernel.h bit for bit.
 #pragma once
 
 #include <cstdint>

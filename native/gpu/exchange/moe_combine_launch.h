@@ -1,7 +1,7 @@
 // Question: what does a combine on the GPU need to know?
 //
 // Each rank fetches its tokens' rows from the ranks that they were sent to and adds them up in
-// float32 in rank order. Results are those of cpu/moe_combine_kernel.h bit for bit: one row is
+// float32 in rank order. Results are those of cpu/moe_combine/kernel.h bit for bit: one row is
 // copied, not converted.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Question: what does a dispatch on the GPU need to know?
 //
 // T tokens per rank, K slots per token, EP ranks, C channels, Rw = T * EP rows at most, as in
-// cpu/moe_dispatch_kernel.h, whose results these are bit for bit.
+// cpu/moe_dispatch/kernel.h, whose results these are bit for bit.
 //
 //   plan   each rank lists what it sends, and tells every rank how many rows go where
 //   send   each rank writes its tokens' rows straight into the result buffers of the ranks that

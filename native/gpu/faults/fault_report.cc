@@ -51,7 +51,8 @@ std::string Entry(const char* array, const int64_t* v) {
   return (v[4] < 0 ? entry : entry + " of batch element " + Number(v[4])) + " is " + Number(v[1]);
 }
 
-// What the CPU's handlers say of the same faults (cpu/group_offsets.cc, cpu/moe_handle.cc).
+// What the CPU's handlers say of the same faults (cpu/products/group_offsets.cc,
+// cpu/exchange/handle.cc).
 std::string TextOf(const FaultRecord& record) {
   const int64_t* const v = record.values;
   const std::string op = std::string(NameOf(record.op)) + ": ";

@@ -4,40 +4,22 @@ import dataclasses
 
 import pytest
 from builders.programs import call, dims, parameter
-from builders.work import hlo, kernel, traced
+from builders.work import BACKWARD, FORWARD, hlo, kernel, on_cpu, traced
 
-from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns import (
     atomic_scatter,
     dense_ragged_dot,
-    exposed_exchange,
     fp32_logits,
     garbage_pauses,
     gathered_experts,
-    late_rank,
     numa_binding,
-    recomputed_exchange,
-    slow_ragged_exchange,
     small_kernels,
     unattributed_graphs,
-    unbalanced_experts,
-    unfinished_collective,
-    worst_case_buffers,
 )
-from moeprof.analyzers.questions.hints import hints
-from moeprof.analyzers.registry import all_patterns
 from moeprof.tables.host_side import HOST_EVENTS, HOST_FACTS
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.trace import with_names
-
-FORWARD = "jit(step)/jvp()/moe/"
-BACKWARD = "jit(step)/transpose(jvp())/moe/"
-RECOMPUTED = "jit(step)/transpose(jvp())/checkpoint/rematted_computation/moe/"
-
-
-def on_cpu(trace):
-    return dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, platform="cpu"))
 
 
 def scattered(combine="add", shape="bf16[64,8]"):
@@ -213,218 +195,6 @@ def test_other_arrays_of_the_head_are_no_float32_logits(trace):
     assert fp32_logits.find(trace) is None
 
 
-def exchanged(scope, opcode="all-to-all", other=(700, 300)):
-    """700 ns of dispatch, and other work from a start for a time."""
-    return traced(
-        [kernel("x", 0, 700), kernel("y", *other, line="2")],
-        [
-            hlo("x", opcode, "y", 64, shape="bf16[4,8]", op_name=scope + "dispatch/a2a"),
-            hlo("y", "add", shape="bf16[4,8]", op_name=FORWARD + "router/add"),
-        ],
-    )
-
-
-def test_an_exchange_that_runs_as_recompute():
-    assert recomputed_exchange.find(exchanged(RECOMPUTED)).gain_ns == 700
-
-
-@pytest.mark.parametrize(
-    "trace",
-    [exchanged(FORWARD), exchanged(BACKWARD), exchanged(RECOMPUTED, opcode="transpose")],
-)
-def test_an_exchange_once_each_way_is_none(trace):
-    assert recomputed_exchange.find(trace) is None
-
-
-def ragged(updates, name="void stream_executor::gpu::RaggedAllToAllKernelImpl<long>()"):
-    """Two devices exchange rows of 1 MiB at most in 2,000,000 ns."""
-    offsets = f"s64[{updates}]"
-    return traced(
-        [kernel("ragged", 0, 2_000_000, name, device=device) for device in (0, 1)],
-        [
-            hlo("rows", "parameter", shape="bf16[1024,512]", size_bytes=1 << 20, parameter=0),
-            hlo("room", "parameter", shape="bf16[2048,512]", size_bytes=1 << 21, parameter=1),
-            hlo("at", "parameter", shape=offsets, size_bytes=8 * updates, parameter=2),
-            hlo("ragged", "ragged-all-to-all", "rows room at at at at", 1 << 21,
-                shape="bf16[2048,512]", replica_groups="{{0,1}}",
-                op_name=FORWARD + "dispatch/ragged_all_to_all"),
-        ],
-    )  # fmt: skip
-
-
-def test_few_updates_per_peer_starve_the_one_shot_kernel():
-    hint = slow_ragged_exchange.find(ragged(updates=2))
-    assert hint.gain_ns == 2_000_000
-    assert "1 update(s) per peer" in hint.evidence
-    assert "at most 1.000 MiB, so at most 0.5 GB/s" in hint.evidence  # 1,048,576 B in 2 ms
-
-
-@pytest.mark.parametrize(
-    "trace", [ragged(updates=256), ragged(updates=2, name="ncclDevKernel_SendRecv")]
-)
-def test_many_updates_or_nccl_do_not(trace):
-    assert slow_ragged_exchange.find(trace) is None
-
-
-def late(by_ns):
-    """Rank 1 enters every all-to-all `by_ns` after rank 0; both leave together; 4 steps."""
-    events = []
-    for step in range(4):
-        start = 10_000 * step
-        for device, late_ns in ((0, 0), (1, by_ns)):
-            length = 1000 - late_ns
-            at = start + late_ns
-            events += [kernel("a2a", at, length, device=device, step=step)]
-            events += [kernel("k", start + 1000, 1000, device=device, step=step)]
-    ops = [
-        hlo("a2a", "all-to-all", "k", 64, shape="f32[8]", replica_groups="{{0,1}}"),
-        hlo("k", "add", shape="f32[8]", size_bytes=32),
-    ]
-    return traced(events, ops)
-
-
-def test_a_rank_that_all_others_wait_for():
-    hint = late_rank.find(late(400))
-    assert hint.gain_ns == 400
-    assert hint.evidence.startswith("others wait 400 ns a step for rank 1")
-    assert "it is the most waited-for in 4 of 4 step(s)" in hint.evidence
-
-
-def beside(*works):
-    """Each rank works on its own ops (op: ns), then meets the others at 1000; one step, 3 ranks."""
-    events = []
-    for device, mine in enumerate(works):
-        at = 0
-        for op, length in mine.items():
-            at += length if op == "gap" else 0
-            if op != "gap":
-                events.append(kernel(op, at, length, device=device))
-                at += length
-        events.append(kernel("a2a", at, 1100 - at, device=device))
-    ops = [
-        hlo("a2a", "all-to-all", shape="f32[8]", replica_groups="{{0,1,2}}"),
-        *(
-            hlo(
-                op, "multiply", shape="f32[8]", op_name=FORWARD + "gate/mul", frames="/a/b/f.py:7:g"
-            )
-            for op in ("p", "q", "r", "s", "t", "u")
-        ),
-    ]
-    return traced(events, ops, {0: (0, 1100)})
-
-
-def test_a_late_rank_is_told_with_the_op_that_it_runs_longer():
-    """Others wait 1000 − 350 and 1000 − 300, 675 on average; r takes 650 against 50 and 0."""
-    hint = late_rank.find(beside({"p": 300, "r": 50}, {"p": 300}, {"p": 350, "r": 650}))
-    assert hint.gain_ns == 675
-    assert hint.evidence.endswith(
-        "It runs r (router, f.py:7) 625 ns a step longer than the median of the other ranks, "
-        "92.6 % of that waiting"
-    )
-
-
-def test_a_late_rank_whose_ops_all_take_a_little_longer():
-    """Six ops of 100 against 50 each: others wait 300, each op is 50 of it, all are 300."""
-    slow, fast = dict.fromkeys("pqrstu", 100), dict.fromkeys("pqrstu", 50)
-    hint = late_rank.find(beside(fast, fast, slow))
-    assert hint.evidence.endswith(
-        "No single op explains it: all its ops together take 300 ns a step longer than the median "
-        "of the other ranks"
-    )
-    assert "clock" in hint.change
-
-
-def test_a_late_rank_that_idled():
-    hint = late_rank.find(beside({"p": 100}, {"p": 100}, {"gap": 400, "p": 100}))
-    assert hint.evidence.endswith("It idles 400 ns a step longer than the median of the others")
-    assert "host" in hint.change
-
-
-def test_what_shares_of_gains_are_of_is_said():
-    analysis = hints(late(400))
-    gains = analysis.table.set_index("hint")["gain_share"]
-    assert gains["late_rank"] == pytest.approx(400 / 10_000)
-    assert gains["idle_between_steps"] == pytest.approx(8_000 / 10_000)
-    assert "shares are of the mean interval from step to step, 10.00 µs" in analysis.notes
-
-
-def test_ranks_that_arrive_together():
-    assert late_rank.find(late(0)) is None
-
-
-def test_an_exchange_that_runs_alone():
-    hint = exposed_exchange.find(exchanged(FORWARD))
-    assert hint.gain_ns == 700
-    assert "700 ns a step (70.0 % of it)" in hint.evidence
-
-
-@pytest.mark.parametrize("trace", [exchanged(FORWARD, other=(0, 1000)), on_cpu(exchanged(FORWARD))])
-def test_an_exchange_that_hides_or_shares_its_cores(trace):
-    assert exposed_exchange.find(trace) is None
-
-
-def routed(*tokens):
-    """One layer, 4 experts on 2 ranks, 100 ns of grouped products."""
-    trace = traced(
-        [kernel("up", 0, 100)],
-        [hlo("up", "custom-call", shape="bf16[64,8]", custom_call_target="moeprof_grouped_gemm",
-             op_name=FORWARD + "experts/c")],
-    )  # fmt: skip
-    rows = [
-        {"step": 0, "layer": 5, "expert": expert, "rank": expert // 2, "tokens": count}
-        for expert, count in enumerate(tokens)
-    ]
-    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
-    recorded = {"routing": ROUTING.frame(rows), "received": RECEIVED.frame()}
-    return dataclasses.replace(trace, meta=meta, **recorded)
-
-
-def test_a_rank_with_most_of_the_tokens():
-    hint = unbalanced_experts.find(routed(50, 10, 10, 10))
-    assert "in layer 5 rank 0 gets 1.50 × the mean" in hint.evidence  # 60 of a mean of 40
-    assert "expert 0 2.50 × the mean" in hint.evidence  # 50 of a mean of 20
-    assert hint.gain_ns == pytest.approx(100 * (60 - 40) / 40)
-
-
-def test_ranks_that_are_even():
-    assert unbalanced_experts.find(routed(30, 10, 10, 30)) is None
-
-
-def buffered(*rows):
-    """A receive buffer of 64 rows × 8 bf16 = 1024 bytes; `rows` of it hold tokens, by rank."""
-    trace = traced(
-        [kernel("recv", 0, 100)],
-        [
-            hlo("x", "parameter", shape="bf16[16,8]", parameter=0),
-            hlo("recv", "custom-call", "x", shape="bf16[64,8]", op_name=FORWARD + "dispatch/c",
-                custom_call_target="moeprof_moe_dispatch_inproc"),
-        ],
-    )  # fmt: skip
-    received = [
-        {"step": 0, "layer": 0, "group": 0, "rank": r, "rows": count}
-        for r, count in enumerate(rows)
-    ]
-    meta = dataclasses.replace(trace.meta, are_steps_numbered_by_script=True)
-    return dataclasses.replace(
-        trace, meta=meta, received=RECEIVED.frame(received), routing=ROUTING.frame()
-    )
-
-
-def test_buffers_that_are_mostly_empty():
-    """The mean rank uses 16 of 64 rows, the fullest 24: a cap at those drops nothing."""
-    hint = worst_case_buffers.find(buffered(8, 16, 16, 24))
-    assert hint.gain_bytes == 1024 - 24 * 16
-    assert "25.0 % used" in hint.evidence
-    assert hint.evidence.endswith(
-        "a cap at what the fullest rank used (24 rows) would have dropped nothing here, and saves "
-        "640 B of the 1 buffer(s) where that is known if all of them live at once"
-    )
-
-
-def test_buffers_that_are_filled():
-    assert worst_case_buffers.find(buffered(48, 48, 48, 48)) is None
-
-
 def in_graphs(hidden_ns):
     return traced(
         [
@@ -441,39 +211,6 @@ def test_graphs_that_hide_ops():
 
 def test_graphs_that_hide_next_to_nothing():
     assert unattributed_graphs.find(in_graphs(4)) is None
-
-
-def silent(*, opcode="ragged-all-to-all", used=False, recorded_s=60):
-    """Work until 1 us after the start of a capture of a minute, in a step that was cut."""
-    trace = traced(
-        [kernel("add.1", 0, 1000)],
-        [
-            hlo("add.1", "add", shape="f32[8]"),
-            hlo("x", opcode, "add.1 add.1 add.1 add.1 add.1 add.1", shape="f32[8]"),
-        ],
-    )
-    meta = dataclasses.replace(trace.meta, recorded_ns=recorded_s * 1_000_000_000)
-    return dataclasses.replace(
-        trace, meta=meta, steps=trace.steps.assign(used=used, module=7, reason="cut")
-    )
-
-
-def test_devices_that_fall_silent_before_a_ragged_exchange():
-    hint = unfinished_collective.find(silent())
-    assert "do nothing for 60.00 s" in hint.evidence
-    assert "last work to end is add.1" in hint.evidence
-    assert "ragged_all_to_all_decomposer=true" in hint.change
-
-
-@pytest.mark.parametrize(
-    "trace", [silent(opcode="add"), silent(used=True), silent(recorded_s=5), silent(recorded_s=0)]
-)
-def test_devices_that_are_done_have_not_hung(trace):
-    assert unfinished_collective.find(trace) is None
-
-
-def test_a_hang_in_a_plain_exchange_names_no_flag():
-    assert "decomposer" not in unfinished_collective.find(silent(opcode="all-to-all")).change
 
 
 def collected(*pauses):
@@ -542,35 +279,3 @@ def test_many_short_kernels_on_a_device_that_runs_dry():
 )
 def test_short_kernels_that_cost_no_idle_time(trace):
     assert small_kernels.find(trace) is None
-
-
-def test_hints_are_ordered_by_gain_and_say_what_was_looked_for():
-    found = hints(exchanged(RECOMPUTED))
-    assert found.table["hint"].tolist() == ["exposed_exchange", "recomputed_exchange"]
-    assert found.table["gain_share"].tolist() == [0.7, 0.7]
-    assert [(m.metric, m.value) for m in found.headline] == [("hints", 2), ("largest_gain", 700)]
-    assert all(name in found.notes[0] for name in (each.name for each in all_patterns()))
-
-
-def test_gains_of_memory_alone_come_before_gains_that_are_not_known(monkeypatch):
-    gains = {"a": (None, None), "b": (None, 10), "c": (50, None), "d": (None, 20), "e": (60, None)}
-    hinted = {name: Hint("", "", "", *gain) for name, gain in gains.items()}
-    shown = tuple(Pattern(name, "", 1, lambda _, name=name: hinted[name]) for name in gains)
-    monkeypatch.setattr("moeprof.analyzers.questions.hints.all_patterns", lambda: shown)
-    assert hints(exchanged(RECOMPUTED)).table["hint"].tolist() == ["e", "c", "d", "b", "a"]
-
-
-def test_without_a_step_nothing_is_said_of_one():
-    """Sums are then of the whole capture, which is no step."""
-    cut = exchanged(RECOMPUTED)
-    found = hints(dataclasses.replace(cut, steps=cut.steps.assign(used=False))).table
-    assert found["gain_ns"].tolist() == [700, 700]
-    assert found["gain_share"].isna().all()
-    assert found["evidence"].str.contains("700 ns in the capture").all()
-    assert not found["evidence"].str.contains("step").any()
-
-
-def test_nothing_to_say_of_a_trace_without_work():
-    found = hints(traced(()))
-    assert found.table.empty
-    assert found.headline[0].value == 0

@@ -1,0 +1,1 @@
+"""Question: what do the sections of docs/gpu.md say? One function per result file."""

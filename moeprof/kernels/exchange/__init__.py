@@ -1,0 +1,1 @@
+"""Dispatch and combine: operations, their gradients, primitives and lowering."""

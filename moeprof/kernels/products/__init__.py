@@ -1,0 +1,1 @@
+"""Grouped products: operation, primitive, and what each platform runs."""
