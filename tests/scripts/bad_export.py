@@ -7,7 +7,7 @@ import threading
 import jax
 import jax.numpy as jnp
 
-from moeprof.capture import profiler_session
+from moeprof.recording import profiler_session
 
 write_whole = profiler_session.write_whole
 

@@ -13,8 +13,8 @@ from types import ModuleType, TracebackType
 
 import wrapt
 
-from moeprof.capture.channel import Channel
-from moeprof.capture.options import CONFIG_VARIABLE, CaptureOptions
+from moeprof.recording.channel import Channel
+from moeprof.recording.options import CONFIG_VARIABLE, CaptureOptions
 
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -26,7 +26,7 @@ def start() -> None:
     _hide_own_frames()
 
     def on_jax(module: ModuleType) -> None:
-        from moeprof.capture.watcher import Watcher
+        from moeprof.recording.watcher import Watcher
 
         watcher = Watcher(options, channel)
         watcher.install()

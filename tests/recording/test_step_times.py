@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.capture.step_times import AFTER, BEFORE, StepTimes
-from moeprof.capture.steps import Action
+from moeprof.recording.step_times import AFTER, BEFORE, StepTimes
+from moeprof.recording.steps import Action
 
 
 class Clock:

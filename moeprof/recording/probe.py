@@ -1,7 +1,7 @@
 """Question: which JAX, devices and kernels are here? Asked in a process of its own.
 
 A plugin that hangs or crashes while it looks for devices then takes the probe down, not the one
-who asks. `python -m moeprof.capture.probe` prints one JSON object.
+who asks. `python -m moeprof.recording.probe` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def probe_machine(timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
-            module_command("moeprof.capture.probe"),
+            module_command("moeprof.recording.probe"),
             capture_output=True,
             text=True,
             env=environment,

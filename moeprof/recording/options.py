@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from moeprof.capture.profiler_options import ProfilerSettings
+from moeprof.recording.profiler_options import ProfilerSettings
 
 CONFIG_VARIABLE = "MOEPROF_CAPTURE_CONFIG"  # read and removed by the child before the script runs
 RUN_DIR_VARIABLE = "MOEPROF_RUN_DIR"  # stays: the routing log writes there

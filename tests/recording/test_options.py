@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from moeprof.capture.options import CaptureOptions
-from moeprof.capture.profiler_options import ATTRIBUTES, ProfilerSettings, parse_profiler_options
-from moeprof.capture.profiler_session import profile_options
 from moeprof.errors import CaptureError
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.profiler_options import ATTRIBUTES, ProfilerSettings, parse_profiler_options
+from moeprof.recording.profiler_session import profile_options
 
 
 def test_options_reach_the_child_as_they_are(tmp_path):

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from moeprof.capture.channel import Channel, MessageReader
-from moeprof.capture.host_facts import GarbagePauses, parse_core_list, relevant_environment
-from moeprof.capture.launch import child_environment
-from moeprof.capture.options import CaptureOptions
-from moeprof.capture.preflight import preflight
+from moeprof.recording.channel import Channel, MessageReader
+from moeprof.recording.host_facts import GarbagePauses, parse_core_list, relevant_environment
+from moeprof.recording.launch import child_environment
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.preflight import preflight
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from moeprof.capture import jax_private, jit_proxy
-from moeprof.capture.jit_proxy import watch_compiled, watch_jit, watch_lowered_compile
+from moeprof.recording import jax_private, jit_proxy
+from moeprof.recording.jit_proxy import watch_compiled, watch_jit, watch_lowered_compile
 
 jit = watch_jit(jax.jit)
 X = jnp.arange(4.0)

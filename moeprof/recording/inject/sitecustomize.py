@@ -39,7 +39,7 @@ def _start_capture() -> None:
     is_missing = importlib.util.find_spec("moeprof") is None
     if is_missing:
         sys.path.append(root)
-    from moeprof.capture.child import start
+    from moeprof.recording.child import start
 
     start()
 

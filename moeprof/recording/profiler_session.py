@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import jax
 
-from moeprof.capture import jax_private
-from moeprof.capture.profiler_options import ProfilerSettings
 from moeprof.errors import CaptureError
+from moeprof.recording import jax_private
+from moeprof.recording.profiler_options import ProfilerSettings
 
 
 class Session(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from moeprof.capture.host_facts import relevant_environment
-from moeprof.capture.meta import Launch, write_meta
+from moeprof.recording.host_facts import relevant_environment
+from moeprof.recording.meta import Launch, write_meta
 from moeprof.reports.record import read_record, read_whole
 
 SECRETS = ("quux17", "xyzzy42", "love1815")

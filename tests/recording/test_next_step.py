@@ -1,4 +1,4 @@
-from moeprof.capture.next_step import NextStep
+from moeprof.recording.next_step import NextStep
 
 
 def test_the_first_step_of_the_window_s_kind_after_it_is_noted_without_the_time_of_closing():

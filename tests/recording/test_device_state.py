@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from moeprof.capture import device_state
-from moeprof.capture.device_state import DeviceStates, amd, find_source, nvidia, others
+from moeprof.recording import device_state
+from moeprof.recording.device_state import DeviceStates, amd, find_source, nvidia, others
 
 OTHER = 2**22 + 7  # beyond any process id of Linux
 

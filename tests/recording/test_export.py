@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from moeprof.capture.export import Export, GaveUpError, interrupt_waits
+from moeprof.recording.export import Export, GaveUpError, interrupt_waits
 
 
 class Finished:

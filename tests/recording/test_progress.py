@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from moeprof.capture.progress import HEARTBEAT_S, Progress
+from moeprof.recording.progress import HEARTBEAT_S, Progress
 
 RECORDING = {
     "kind": "recording",

@@ -18,16 +18,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from moeprof.capture.channel import MessageReader
-from moeprof.capture.meta import Launch, write_meta
-from moeprof.capture.options import (
+from moeprof.recording.channel import MessageReader
+from moeprof.recording.meta import Launch, write_meta
+from moeprof.recording.options import (
     CONFIG_VARIABLE,
     RECORDING_VARIABLE,
     RUN_DIR_VARIABLE,
     CaptureOptions,
 )
-from moeprof.capture.progress import Progress
-from moeprof.capture.run_folder import launcher_rank
+from moeprof.recording.progress import Progress
+from moeprof.recording.run_folder import launcher_rank
 
 _INJECT = Path(__file__).parent / "inject"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from moeprof.capture.steps import Action
+from moeprof.recording.steps import Action
 
 BEFORE, AFTER = 10, 5
 """Most steps kept on either side of a window."""

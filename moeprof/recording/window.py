@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeprof.capture.channel import Channel
-from moeprof.capture.device_facts import drain, gpu_states, memory_sample
-from moeprof.capture.device_state import DeviceStates
-from moeprof.capture.export import Export, GaveUpError, interrupt_waits
-from moeprof.capture.options import CaptureOptions
-from moeprof.capture.profiler_session import start_session
+from moeprof.recording.channel import Channel
+from moeprof.recording.device_facts import drain, gpu_states, memory_sample
+from moeprof.recording.device_state import DeviceStates
+from moeprof.recording.export import Export, GaveUpError, interrupt_waits
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.profiler_session import start_session
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.capture.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
+from moeprof.recording.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
 
 OPEN, CLOSE, NOTHING = Action.OPEN, Action.CLOSE, Action.NOTHING
 

@@ -14,7 +14,7 @@ import jax.monitoring
 import jax.profiler
 import jax.stages
 
-from moeprof.capture.jit_proxy import watch_compiled, watch_jit, watch_lowered_compile
+from moeprof.recording.jit_proxy import watch_compiled, watch_jit, watch_lowered_compile
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 COMPILE_EVENTS_PREFIX = "/jax/core/compile/"

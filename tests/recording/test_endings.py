@@ -9,9 +9,9 @@ import subprocess
 import pytest
 from builders import processes
 
-from moeprof.capture.process_record import ProcessRecord
 from moeprof.projector.oom.message import POOL
 from moeprof.projector.oom.sources import read_oom
+from moeprof.recording.process_record import ProcessRecord
 
 from .running import SCRIPTS, Captured, command_line, environment
 

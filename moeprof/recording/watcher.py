@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
-from moeprof.capture import jax_private, jit_proxy, next_step, observe, routing
-from moeprof.capture.channel import Channel
-from moeprof.capture.device_facts import describe_process, mesh_axes
-from moeprof.capture.host_facts import LIMIT, GarbagePauses
-from moeprof.capture.options import CaptureOptions
-from moeprof.capture.process_record import ProcessRecord, failure_text, versions
-from moeprof.capture.step_times import StepTimes
-from moeprof.capture.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
-from moeprof.capture.terminate import save_on_terminate
-from moeprof.capture.window import Recorder
+from moeprof.recording import jax_private, jit_proxy, next_step, observe, routing
+from moeprof.recording.channel import Channel
+from moeprof.recording.device_facts import describe_process, mesh_axes
+from moeprof.recording.host_facts import LIMIT, GarbagePauses
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.process_record import ProcessRecord, failure_text, versions
+from moeprof.recording.step_times import StepTimes
+from moeprof.recording.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
+from moeprof.recording.terminate import save_on_terminate
+from moeprof.recording.window import Recorder
 
 P = ParamSpec("P")
 T = TypeVar("T")

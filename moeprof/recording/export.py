@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from moeprof.capture.profiler_session import Session
+from moeprof.recording.profiler_session import Session
 
 _SLICE_S = 0.5
 """Python acts on a signal that comes just before a wait when the wait is over: so none is long."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from moeprof.capture import jax_private
-from moeprof.capture.device_state import DeviceStates, find_source
-from moeprof.capture.host_facts import host_memory
+from moeprof.recording import jax_private
+from moeprof.recording.device_state import DeviceStates, find_source
+from moeprof.recording.host_facts import host_memory
 from moeprof.tables.compiled_memory import compiled_memory
 
 PROGRAMS_TIME_S = 2.0  # spent on memory statistics of programs: each costs reading its HLO

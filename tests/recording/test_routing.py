@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import moeprof.routing
-from moeprof.capture import routing
 from moeprof.errors import CaptureError
+from moeprof.recording import routing
 from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
 
 

@@ -12,11 +12,11 @@ import jax.monitoring
 import jax.numpy as jnp
 import pytest
 
-from moeprof.capture.channel import Channel
-from moeprof.capture.options import CaptureOptions
-from moeprof.capture.process_record import ProcessRecord
-from moeprof.capture.steps import Action
-from moeprof.capture.watcher import Watcher
+from moeprof.recording.channel import Channel
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.process_record import ProcessRecord
+from moeprof.recording.steps import Action
+from moeprof.recording.watcher import Watcher
 
 
 @pytest.fixture

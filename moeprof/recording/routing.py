@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from moeprof.capture.options import RECORDING_VARIABLE, RUN_DIR_VARIABLE
 from moeprof.errors import CaptureError
+from moeprof.recording.options import RECORDING_VARIABLE, RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
     import pyarrow

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from moeprof import __version__
-from moeprof.capture.channel import Channel
-from moeprof.capture.device_facts import program_memory
-from moeprof.capture.host_facts import host_memory, placement, relevant_environment
-from moeprof.capture.options import RECORDING_VARIABLE
-from moeprof.capture.run_folder import launcher_rank
-from moeprof.capture.window import Recorder, Window
+from moeprof.recording.channel import Channel
+from moeprof.recording.device_facts import program_memory
+from moeprof.recording.host_facts import host_memory, placement, relevant_environment
+from moeprof.recording.options import RECORDING_VARIABLE
+from moeprof.recording.run_folder import launcher_rank
+from moeprof.recording.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 # Not every version and library says RESOURCE_EXHAUSTED: some wrap it as INTERNAL, NCCL has none.
