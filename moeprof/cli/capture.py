@@ -16,8 +16,7 @@ from moeprof.cli.name_rules import names_parts
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from moeprof.recording.options import CaptureOptions
-    from moeprof.recording.profiler_options import ProfilerSettings
+    from moeprof.recording.options import CaptureOptions, ProfilerSettings
     from moeprof.tables.name_rule import NameRules
 
 
@@ -38,7 +37,7 @@ def _hosts(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
 def _profiler(
     ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
 ) -> ProfilerSettings:
-    from moeprof.recording.profiler_options import parse_profiler_options
+    from moeprof.recording.options import parse_profiler_options
 
     try:
         return parse_profiler_options(pairs)
@@ -148,9 +147,9 @@ def _run(
     names: NameRules | None,
 ) -> int:
     """Run it, say how it ended and where the results lie; the script's exit code."""
+    from moeprof.recording.host_facts import preflight
     from moeprof.recording.launch import run_script
-    from moeprof.recording.meta import wait_for_siblings
-    from moeprof.recording.preflight import preflight
+    from moeprof.recording.run_folder import wait_for_siblings
 
     for obstacle in preflight(os.environ):
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")

@@ -191,7 +191,7 @@ def optional_checks() -> list[Check]:
 
 def capture_checks(environment: Mapping[str, str]) -> list[Check]:
     """What would keep a capture from seeing the devices."""
-    from moeprof.recording.preflight import preflight
+    from moeprof.recording.host_facts import preflight
 
     obstacles = preflight(environment)
     if not obstacles:

@@ -13,8 +13,8 @@ from types import ModuleType, TracebackType
 
 import wrapt
 
-from moeprof.recording.channel import Channel
 from moeprof.recording.options import CONFIG_VARIABLE, CaptureOptions
+from moeprof.recording.progress import Channel
 
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 

@@ -18,16 +18,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from moeprof.recording.channel import MessageReader
-from moeprof.recording.meta import Launch, write_meta
 from moeprof.recording.options import (
     CONFIG_VARIABLE,
     RECORDING_VARIABLE,
     RUN_DIR_VARIABLE,
     CaptureOptions,
 )
-from moeprof.recording.progress import Progress
-from moeprof.recording.run_folder import launcher_rank
+from moeprof.recording.progress import MessageReader, Progress
+from moeprof.recording.run_folder import Launch, launcher_rank, write_meta
 
 _INJECT = Path(__file__).parent / "inject"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from moeprof import __version__
-from moeprof.recording.channel import Channel
 from moeprof.recording.device_facts import program_memory
 from moeprof.recording.host_facts import host_memory, placement, relevant_environment
 from moeprof.recording.options import RECORDING_VARIABLE
+from moeprof.recording.progress import Channel
 from moeprof.recording.run_folder import launcher_rank
 from moeprof.recording.window import Recorder, Window
 

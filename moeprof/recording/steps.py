@@ -1,4 +1,6 @@
-"""Question: when does the window open and close? A pure count of steps and compilations.
+"""Question: which steps does a window hold, and how long do they take?
+
+`StepCounter`, a pure count of steps and compilations, says when the window opens and closes.
 
 A step is what the script annotates (`jax.profiler.StepTraceAnnotation`) or, where it annotates
 nothing that repeats, one call of its dominant jitted function: the one that took longest to trace
@@ -8,16 +10,28 @@ first repeated call, unlike device time.
 The window opens at the beginning of a step, after ``SETTLED_STEPS`` steps in a row without a
 compilation and then ``skip`` more. A script that compiles in every step would never get there:
 after ``GIVE_UP_STEPS`` the window opens regardless and says so.
+
+`StepTimes` has the time of steps by the host's clock: before a window, in it and behind it. A step
+lasts from its start to the next one's. Work of ours at the window's ends (waiting for the devices,
+starting the profiler, the export) is in none. A step in which something was compiled says nothing,
+and those before it had not settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 SETTLED_STEPS = 2
 GIVE_UP_STEPS = 30
+BEFORE, AFTER = 10, 5
+"""Most steps kept on either side of a window."""
+NEXT_STEP_FACT = "next_step_start_ns"
+"""Key in a window's facts: ns since 1970, on the host's clock."""
 
 
 class Action(Enum):
@@ -194,3 +208,92 @@ class StepCounter:
 
     def _close(self) -> None:
         self.phase = Phase.DONE if self.plan.every_steps is None else Phase.WAITING
+
+
+class NextStep:
+    """Waits for the first step that begins after a window that closed at a step's end.
+
+    It is noted by a stamp of the host, taken as the script reaches the step, less the time for
+    which closing the window held the script up. Device work begins later and, with asynchronous
+    dispatch, while other steps still run: it is never put beside stamps of a device.
+    """
+
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
+        self._facts: dict[str, Any] | None = None
+        self._key: Hashable = None
+        self._held_up_ns = 0
+
+    def expect(self, facts: dict[str, Any], key: Hashable, held_up_ns: int) -> None:
+        """The window of `facts` was closed, which took so long; steps are those of `key`."""
+        self._facts, self._key, self._held_up_ns = facts, key, held_up_ns
+
+    def begins(self, key: Hashable, at_ns: int) -> bool:
+        """Whether the step of `key` that begins is the expected one, which is then noted."""
+        if self._facts is None or key != self._key:
+            return False
+        self._facts[NEXT_STEP_FACT] = at_ns - self._held_up_ns
+        self._facts = None
+        return True
+
+
+@dataclass
+class _Track:
+    """The steps of one candidate: when the running one began, and how long the last ones took."""
+
+    start_ns: int | None = None
+    compilations: int = 0
+    recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=BEFORE))
+
+
+class StepTimes:
+    """Times every candidate for the step; `facts` of a window go into its record."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Time nothing yet; `clock` counts ns."""
+        self._clock = clock
+        self._tracks: dict[Hashable, _Track] = {}
+        self._source: Hashable | None = None
+        self._facts: dict[str, list[int]] | None = None
+        self._kept = "before_ns"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more steps are timed for the window."""
+        return self._facts is None or len(self._facts["after_ns"]) >= AFTER
+
+    def begins(self, key: Hashable, compilations: int) -> None:
+        """A step of `key` begins, after so many compilations: the one before it is over."""
+        track = self._tracks.setdefault(key, _Track())
+        now = self._clock()
+        if track.start_ns is not None:
+            if compilations != track.compilations:
+                track.recent_ns.clear()
+            else:
+                self._keep(key, track, now - track.start_ns)
+        track.start_ns, track.compilations = now, compilations
+
+    def begun(self, key: Hashable, action: Action) -> None:
+        """What was to do before the step is done."""
+        if action is not Action.NOTHING:
+            self._tracks[key].start_ns = self._clock()
+
+    def opened(self, key: Hashable) -> dict[str, list[int]]:
+        """A window opens before a step of `key`: its facts, which steps to come are added to."""
+        self._source, self._kept = key, "in_ns"
+        before = list(self._tracks[key].recent_ns) if key in self._tracks else []
+        self._facts = {"before_ns": before, "in_ns": [], "after_ns": []}
+        return self._facts
+
+    def closed(self) -> None:
+        """The window is closed; a step that runs is partly spent on that."""
+        self._kept = "after_ns"
+        if self._source in self._tracks:
+            self._tracks[self._source].start_ns = None
+
+    def _keep(self, key: Hashable, track: _Track, duration_ns: int) -> None:
+        track.recent_ns.append(duration_ns)
+        if self._facts is None or key != self._source or self._kept == "before_ns":
+            return
+        if self._kept == "in_ns" or not self.is_over:
+            self._facts[self._kept].append(duration_ns)

@@ -10,16 +10,23 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
-from moeprof.recording import jax_private, jit_proxy, next_step, observe, routing
-from moeprof.recording.channel import Channel
+from moeprof.recording import jax_private, jit_proxy, observe, routing
 from moeprof.recording.device_facts import describe_process, mesh_axes
 from moeprof.recording.host_facts import LIMIT, GarbagePauses
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.process_record import ProcessRecord, failure_text, versions
-from moeprof.recording.step_times import StepTimes
-from moeprof.recording.steps import GIVE_UP_STEPS, Action, Phase, StepCounter, WindowPlan
-from moeprof.recording.terminate import save_on_terminate
-from moeprof.recording.window import Recorder
+from moeprof.recording.progress import Channel
+from moeprof.recording.steps import (
+    GIVE_UP_STEPS,
+    NEXT_STEP_FACT,
+    Action,
+    NextStep,
+    Phase,
+    StepCounter,
+    StepTimes,
+    WindowPlan,
+)
+from moeprof.recording.window import Recorder, save_on_terminate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +67,7 @@ class Watcher:
         self.times = StepTimes()
         self.recorder: Recorder | None = None
         self._hooks = observe.Hooks()
-        self._next_step = next_step.NextStep()
+        self._next_step = NextStep()
         self._lock = threading.Lock()
         self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
@@ -149,7 +156,7 @@ class Watcher:
     def _see_next_step(self, key: Hashable, now_ns: int, *, closes: bool) -> None:
         """Write down when the step after a window begins, be the window still open or not."""
         if closes and self.recorder is not None and self.recorder.current is not None:
-            self.recorder.current.facts[next_step.FACT] = now_ns
+            self.recorder.current.facts[NEXT_STEP_FACT] = now_ns
         elif self._next_step.begins(key, now_ns):
             self._save()
 
@@ -239,7 +246,7 @@ class Watcher:
             self._close("complete", wait_for_devices=True)
             self._keep_routing()
             self._save()
-            if window and next_step.FACT not in window.facts:
+            if window and NEXT_STEP_FACT not in window.facts:
                 held_up_ns = time.time_ns() - began_ns
                 self._next_step.expect(window.facts, self.counter.source, held_up_ns)
         elif self.counter.phase is Phase.RECORDING and self.recorder is not None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from moeprof.recording.channel import Channel
-from moeprof.recording.device_facts import drain, gpu_states, memory_sample
-from moeprof.recording.device_state import DeviceStates
-from moeprof.recording.export import Export, GaveUpError, interrupt_waits
+import jax
+
+from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
+from moeprof.recording.export import Export, GaveUpError, interrupt_waits, start_session
 from moeprof.recording.options import CaptureOptions
-from moeprof.recording.profiler_session import start_session
+from moeprof.recording.progress import Channel
 
 
 @dataclass
@@ -115,3 +120,32 @@ class Recorder:
     def _say_interrupted(self) -> None:
         text = "interrupted: finishing the export, press Ctrl-C again to give it up"
         self._channel.send("note", {"text": text})
+
+
+def save_on_terminate(save: Callable[[], None]) -> Callable[[], None]:
+    """Call `save` before the process dies of SIGTERM; returns how to undo that.
+
+    Python's default is to die at once. While a window is open, and only then, a handler saves it
+    and lets the process die by the same signal. A handler of the script's own is left alone, and so
+    is the one that JAX installs in multi-process runs to announce preemption.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_main or not is_default or jax.process_count() > 1:
+        return lambda: None
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            save()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, handle)
+
+    def undo() -> None:
+        is_ours = signal.getsignal(signal.SIGTERM) is handle
+        if is_ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    return undo

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from moeprof.recording import device_state
-from moeprof.recording.device_state import DeviceStates, amd, find_source, nvidia, others
+from moeprof.recording import device_facts
+from moeprof.recording.device_facts import DeviceStates, amd, find_source, nvidia, others
 
 OTHER = 2**22 + 7  # beyond any process id of Linux
 
@@ -138,5 +138,5 @@ def test_without_either_library_nothing_is_known(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(device_state.importlib, "import_module", missing)
+    monkeypatch.setattr(device_facts.importlib, "import_module", missing)
     assert find_source() is None

@@ -8,9 +8,13 @@ import jax
 import pytest
 
 from moeprof.errors import CaptureError
-from moeprof.recording.options import CaptureOptions
-from moeprof.recording.profiler_options import ATTRIBUTES, ProfilerSettings, parse_profiler_options
-from moeprof.recording.profiler_session import profile_options
+from moeprof.recording.export import profile_options
+from moeprof.recording.options import (
+    ATTRIBUTES,
+    CaptureOptions,
+    ProfilerSettings,
+    parse_profiler_options,
+)
 
 
 def test_options_reach_the_child_as_they_are(tmp_path):

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from moeprof.errors import CaptureError
-from moeprof.recording.meta import Launch, run_status, write_meta
-from moeprof.recording.run_folder import claim, default_run_dir, launcher_rank
+from moeprof.recording.run_folder import (
+    Launch,
+    claim,
+    default_run_dir,
+    launcher_rank,
+    run_status,
+    write_meta,
+)
 
 NOON = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from moeprof.recording.host_facts import relevant_environment
-from moeprof.recording.meta import Launch, write_meta
+from moeprof.recording.run_folder import Launch, write_meta
 from moeprof.reports.record import read_record, read_whole
 
 SECRETS = ("quux17", "xyzzy42", "love1815")

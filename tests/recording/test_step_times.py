@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.recording.step_times import AFTER, BEFORE, StepTimes
-from moeprof.recording.steps import Action
+from moeprof.recording.steps import AFTER, BEFORE, Action, NextStep, StepTimes
 
 
 class Clock:
@@ -106,3 +105,16 @@ def test_a_window_that_closes_at_an_annotations_end_has_no_step_of_ours(times, c
 def test_without_a_window_there_is_nothing_left_to_time(times, clock):
     step(times, clock, 1)
     assert times.is_over
+
+
+def test_the_first_step_of_the_window_s_kind_after_it_is_noted_without_the_time_of_closing():
+    """Closed for 400 ns; another function runs at 900, the step at 1,000: it would have at 600."""
+    facts = {}
+    after = NextStep()
+    assert not after.begins("train", 50)
+    after.expect(facts, "train", 400)
+    assert not after.begins("helper", 900)
+    assert after.begins("train", 1_000)
+    assert facts == {"next_step_start_ns": 600}
+    assert not after.begins("train", 2_000)
+    assert facts == {"next_step_start_ns": 600}

@@ -7,11 +7,15 @@ import os
 
 import pytest
 
-from moeprof.recording.channel import Channel, MessageReader
-from moeprof.recording.host_facts import GarbagePauses, parse_core_list, relevant_environment
+from moeprof.recording.host_facts import (
+    GarbagePauses,
+    parse_core_list,
+    preflight,
+    relevant_environment,
+)
 from moeprof.recording.launch import child_environment
 from moeprof.recording.options import CaptureOptions
-from moeprof.recording.preflight import preflight
+from moeprof.recording.progress import Channel, MessageReader
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import jax.monitoring
 import jax.numpy as jnp
 import pytest
 
-from moeprof.recording.channel import Channel
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.process_record import ProcessRecord
+from moeprof.recording.progress import Channel
 from moeprof.recording.steps import Action
 from moeprof.recording.watcher import Watcher
 
