@@ -10,17 +10,24 @@ import atexit
 import os
 import sys
 from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 import wrapt
 
 from moeprof.recording.options import CONFIG_VARIABLE, CaptureOptions
 from moeprof.recording.progress import Channel
 
+if TYPE_CHECKING:
+    from moeprof.recording.watcher import Watcher
+
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_is_started = False
 
 
 def start() -> None:
     """Read and remove the configuration, and wait for the script to import JAX."""
+    global _is_started
+    _is_started = True
     options, descriptor = CaptureOptions.from_json(os.environ.pop(CONFIG_VARIABLE))
     channel = Channel(descriptor)
     _hide_own_frames()
@@ -32,9 +39,18 @@ def start() -> None:
         watcher.install()
         # Registered after JAX's own, so it runs before JAX takes its backends down.
         owner = os.getpid()
-        atexit.register(lambda: watcher.finish() if os.getpid() == owner else None)
+        atexit.register(lambda: _finish(watcher) if os.getpid() == owner else None)
 
     wrapt.register_post_import_hook(on_jax, "jax")
+
+
+def is_started() -> bool:
+    """Whether `moeprof capture` watches this process."""
+    return _is_started
+
+
+def _finish(watcher: Watcher) -> None:
+    watcher.finish(getattr(sys, "last_value", None))  # what an uncaught error leaves
 
 
 def _hide_own_frames() -> None:

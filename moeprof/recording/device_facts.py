@@ -80,6 +80,17 @@ def program_memory() -> list[dict[str, Any]]:
     return sorted(programs, key=lambda program: -(program["temp_bytes"] or 0))
 
 
+def program_sizes() -> dict[str, int]:
+    """Bytes of arguments, results and temporaries of the largest live program of each name."""
+    sizes: dict[str, int] = {}
+    for program in program_memory():
+        parts = ("argument_bytes", "output_bytes", "temp_bytes")
+        size = sum(program[part] or 0 for part in parts)
+        name = str(program["program"]).removeprefix("jit_")
+        sizes[name] = max(size, sizes.get(name, 0))
+    return sizes
+
+
 def mesh_axes() -> dict[str, int] | None:
     """The largest mesh that any live array is laid out on: axis name -> size."""
     largest: dict[str, int] = {}

@@ -6,9 +6,12 @@ says so by its documented fallback value and capture goes on without it.
 
 from __future__ import annotations
 
+import _thread
+import ctypes
 import importlib
 import importlib.metadata
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -32,6 +35,66 @@ def is_tracing() -> bool:
             return True
         trace = getattr(trace, "parent_trace", None)
     return False
+
+
+def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
+    """Tell `listener` of each compiled function that Python has called; returns how to stop.
+
+    JAX calls such a function without any Python in between, but looks for a hook when the call
+    returns. A call that had to trace or compile does not pass there. A hook that JAX has put in
+    itself (for ``jax_debug_nans``) is called too. Fallback: nobody is told.
+    """
+    try:
+        from jax._src.api import _post_hook_state as state
+
+        earlier = state.get_global()
+    except (ImportError, AttributeError):
+        return lambda: None
+
+    def hook(function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        _hook.is_running = True
+        try:
+            listener(function)
+            if earlier is not None:
+                earlier(function, args, kwargs, result)
+        finally:
+            _hook.is_running = False  # nothing is called any more: what is pending waits for C++
+
+    def stop() -> None:
+        if state.get_global() is hook:
+            state.set_global(earlier)
+
+    state.set_global(hook)
+    return stop
+
+
+_hook = threading.local()
+_PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_pending: list[Any] = []  # keeps alive what Python is going to call
+
+
+def after_this_call(do: Callable[[], object]) -> None:
+    """Called by a listener of `watch_fast_calls`: `do` it once JAX's call has returned to Python.
+
+    The profiler keeps the event of a call only if it ends before the recording does. Python makes
+    pending calls on its main thread alone, between two instructions; on another thread it is done
+    at once.
+    """
+
+    def run(_: object) -> int:
+        if getattr(_hook, "is_running", False):  # an instruction of the listener: not yet
+            ctypes.pythonapi.Py_AddPendingCall(_pending[0], None)
+            return 0
+        try:
+            do()
+        except KeyboardInterrupt:  # cannot pass through here
+            _thread.interrupt_main()
+        return 0
+
+    is_main = threading.current_thread() is threading.main_thread()
+    _pending[:] = [_PENDING(run)]
+    if not is_main or ctypes.pythonapi.Py_AddPendingCall(_pending[0], None) != 0:
+        do()
 
 
 def backends_are_initialized() -> bool:

@@ -43,6 +43,25 @@ class CallObserver(Protocol):
         ...
 
 
+class SafeObserver:
+    """An observer made of another, so that no answer raises into the script's call."""
+
+    def __init__(self, observer: CallObserver, safely: Callable[[Any, Any], Any]) -> None:
+        """``safely(hook, otherwise)`` is `hook` that gives `otherwise` where it raises."""
+        self._observer = observer
+        self.is_tracing: Callable[[], bool] = safely(observer.is_tracing, True)
+        self.before_call: Callable[[Hashable, str], None] = safely(observer.before_call, None)
+        self.spent_compiling: Callable[[Hashable, str, float], None] = safely(
+            observer.spent_compiling, None
+        )
+        self.call_failed: Callable[[BaseException], None] = safely(observer.call_failed, None)
+
+    @property
+    def compilations(self) -> int:
+        """Programs compiled so far."""
+        return self._observer.compilations
+
+
 _observer: CallObserver | None = None
 _depth = threading.local()
 
@@ -51,6 +70,11 @@ def set_observer(observer: CallObserver | None) -> None:
     """Tell `observer` of calls from now on; None makes every proxy pass straight through."""
     global _observer
     _observer = observer
+
+
+def is_inside_call() -> bool:
+    """Whether an observed call runs on this thread."""
+    return bool(getattr(_depth, "value", 0))
 
 
 _Proxy: Any = wrapt.CallableObjectProxy  # generic in some versions of wrapt, untyped in others
@@ -96,7 +120,7 @@ def observed_call(
     kwargs: dict[str, Any],
 ) -> Any:
     """Call `function`; if this is a top-level call, tell `observer` before and after."""
-    if getattr(_depth, "value", 0) or observer.is_tracing():
+    if is_inside_call() or observer.is_tracing():
         return function(*args, **kwargs)
     observer.before_call(key, key[1])
     compilations = observer.compilations

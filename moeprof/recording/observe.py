@@ -6,8 +6,10 @@ Everything here uses public names of JAX and is undone by `Hooks.remove`.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import jax
 import jax.monitoring
@@ -18,6 +20,29 @@ from moeprof.recording.jit_proxy import watch_compiled, watch_jit, watch_lowered
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 COMPILE_EVENTS_PREFIX = "/jax/core/compile/"
+
+
+class Watching(Protocol):
+    """Whoever has put hooks in."""
+
+    def remove(self) -> None:
+        """Take them out."""
+
+
+_WATCHING: WeakSet[Watching] = WeakSet()
+
+
+def leave_forked_processes(watching: Watching) -> None:
+    """Take its hooks out of forked processes: a worker is not the script."""
+    _WATCHING.add(watching)
+
+
+def _leave() -> None:
+    for watching in list(_WATCHING):
+        watching.remove()
+
+
+os.register_at_fork(after_in_child=_leave)
 
 
 class Hooks:

@@ -17,9 +17,10 @@ from typing import Any
 from moeprof import __version__
 from moeprof.recording.device_facts import program_memory
 from moeprof.recording.host_facts import host_memory, placement, relevant_environment
-from moeprof.recording.options import RECORDING_VARIABLE
-from moeprof.recording.progress import Channel
+from moeprof.recording.options import RECORDING_VARIABLE, CaptureOptions
+from moeprof.recording.progress import Listener
 from moeprof.recording.run_folder import launcher_rank
+from moeprof.recording.steps import SETTLED_STEPS, StepCounter
 from moeprof.recording.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -62,7 +63,7 @@ class ProcessRecord:
                 )
 
     def save(
-        self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Channel
+        self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Listener
     ) -> None:
         """Write host/ and memory/ and send this process's part of meta.json.
 
@@ -89,7 +90,7 @@ class ProcessRecord:
             self._write("memory", memory)
         channel.send("process", {"record": self._meta(windows)})
 
-    def introduce(self, channel: Channel) -> None:
+    def introduce(self, channel: Listener) -> None:
         """Send what is known before the window: a process that is killed in it says no more."""
         channel.send("process", {"record": self._meta([])})
 
@@ -147,13 +148,30 @@ class ProcessRecord:
         }
 
 
-def failure_text(error: BaseException | None) -> str:
-    """How the script ended, in a few words."""
+def failure_text(error: BaseException | None, what: str) -> str:
+    """How `what` ended (the script, or a block of it), in a few words."""
     if error is None:
-        return "the script ended"
+        return f"{what} ended"
     if isinstance(error, KeyboardInterrupt):
-        return "the script was interrupted"
-    return f"the script raised {type(error).__name__}"
+        return f"{what} was interrupted"
+    return f"{what} raised {type(error).__name__}"
+
+
+def why_nothing(how: str, counter: StepCounter, options: CaptureOptions) -> str:
+    """Why no window was opened by the time it ended as `how` says."""
+    dashes = "" if options.in_process else "--"
+    asked = f"{dashes}skip{'=' if options.in_process else ' '}{options.skip_steps}"
+    needed = (
+        f"recording starts after {SETTLED_STEPS} steps without compilation "
+        f"and {asked} more: train for more steps or lower {dashes}skip"
+    )
+    if not counter.tracks and options.in_process:
+        return f"{how}, and no step was seen: call recording.step() as each one begins; {needed}"
+    key = counter.dominant()
+    if key is None:
+        return f"{how} before any jitted function was called twice; {needed}"
+    track = counter.tracks[key]
+    return f"{how} after {track.begun} steps ({track.name}), before recording began; {needed}"
 
 
 def versions() -> dict[str, str]:

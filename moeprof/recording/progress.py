@@ -14,11 +14,20 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from moeprof.units import format_bytes
 
 HEARTBEAT_S = 5.0
 WAIT_EVERY_S = 10.0
+
+
+class Listener(Protocol):
+    """Whoever the watcher reports to."""
+
+    def send(self, kind: str, values: Mapping[str, object] | None = None) -> None:
+        """Take one message in; never raises."""
+        ...
 
 
 class Channel:

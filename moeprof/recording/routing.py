@@ -8,9 +8,11 @@ exit, waits for them and writes the tables of `moeprof.tables.routing` into the 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -93,8 +95,7 @@ def record(
         return
     _check_shapes(tokens_per_expert, received_rows, expert_ranks)
     ranks = expert_ranks or (received_rows.shape[-1] if received_rows is not None else 1)
-    if not _LOGS:
-        _prepare_exit()
+    _prepare_exit()
     log = _LOGS.setdefault(Path(run_dir), _Log(os.environ.get(RECORDING_VARIABLE, "")))
     log.pending.append(_Entry(int(step), first_layer, ranks, tokens_per_expert, received_rows))
 
@@ -112,6 +113,19 @@ def flush() -> list[Path]:
     return [path for run_dir, log in _LOGS.items() for path in _flush_log(run_dir, log)]
 
 
+def finish(run_dir: Path) -> None:
+    """Write what was computed for one run folder, and forget that folder.
+
+    Raises:
+        CaptureError: it cannot be written.
+    """
+    log = _LOGS.pop(run_dir, None)
+    if log is not None:
+        _say_lost(_drop_unreadable(log))
+        _flush_log(run_dir, log)
+
+
+@functools.cache
 def _prepare_exit() -> None:
     """Flush at exit; what that needs is imported now, while modules may still start threads."""
     import pyarrow.parquet  # noqa: F401
@@ -121,11 +135,14 @@ def _prepare_exit() -> None:
 
 def _flush_at_exit() -> None:
     """Write what the devices computed; the steps of a program that failed have nothing to read."""
-    lost = sorted({step for log in _LOGS.values() for step in _drop_unreadable(log)})
-    if lost:
+    _say_lost([step for log in _LOGS.values() for step in _drop_unreadable(log)])
+    flush()
+
+
+def _say_lost(steps: Iterable[int]) -> None:
+    if lost := sorted(set(steps)):
         numbers = ", ".join(map(str, lost))
         print(f"moeprof: no routing of step(s) {numbers}, which failed", file=sys.stderr)
-    flush()
 
 
 def _drop_unreadable(log: _Log) -> list[int]:

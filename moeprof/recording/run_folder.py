@@ -94,7 +94,8 @@ def _launch_marker(run_dir: Path, environment: Mapping[str, str]) -> Path | None
 class Launch:
     """The command that was run, and how it ended (exit code None while it runs).
 
-    ``recording`` is the id that all of its files bear, empty where they bear none.
+    ``recording`` is the id that all of its files bear, empty where they bear none. ``recorded_by``
+    names the function of the training code that recorded, empty where the command did.
     """
 
     argv: Sequence[str]
@@ -102,6 +103,7 @@ class Launch:
     ended: datetime | None = None
     exit_code: int | None = None
     recording: str = ""
+    recorded_by: str = ""
 
 
 def run_status(process: Mapping[str, Any]) -> str:
@@ -168,6 +170,7 @@ def _launched(launch: Launch) -> dict[str, Any]:
     """What one process of the run adds of its own launch."""
     return {
         "recording": launch.recording,
+        **({"recorded_by": launch.recorded_by} if launch.recorded_by else {}),
         "argv": redacted_argv(launch.argv),
         "exit_code": launch.exit_code,
         "started": launch.started.astimezone(UTC).isoformat(),

@@ -19,9 +19,10 @@ and those before it had not settled.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -30,6 +31,7 @@ SETTLED_STEPS = 2
 GIVE_UP_STEPS = 30
 BEFORE, AFTER = 10, 5
 """Most steps kept on either side of a window."""
+_NO_LETTERS = re.compile(r"\W+")
 NEXT_STEP_FACT = "next_step_start_ns"
 """Key in a window's facts: ns since 1970, on the host's clock."""
 
@@ -61,6 +63,8 @@ class Track:
     compile_s: float = 0.0
     compilations_at_begin: int = 0
     number: int | None = None  # the script's own number of the step that runs
+    follows_call: bool = False  # seen when a call returns: where its next step begins
+    size: int | None = None  # bytes of its program, where that is asked for
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,14 @@ class StepCounter:
         self.tracks.setdefault(key, Track(name)).compile_s += seconds
 
     def begin(
-        self, key: Hashable, name: str, *, is_annotation: bool = False, number: int | None = None
+        self,
+        key: Hashable,
+        name: str,
+        *,
+        is_annotation: bool = False,
+        number: int | None = None,
+        follows_call: bool = False,
+        missed: int = 0,
     ) -> Action:
         """A step of `key` is about to begin; what to do first.
 
@@ -109,12 +120,17 @@ class StepCounter:
             is_annotation: whether `end` will tell where the step ends; the step of a function
                 lasts until its next call.
             number: the script's own number of the step; None counts from 0.
+            follows_call: whether the call of the step before it has just returned; a function that
+                was jitted before anyone watched is seen no earlier.
+            missed: calls of it that were not seen, since they compiled.
         """
-        track = self.tracks.setdefault(key, Track(name, is_annotation))
+        track = self.tracks.setdefault(key, Track(name, is_annotation, follows_call=follows_call))
         if not is_annotation:
             self._finish(key, track)
         is_complete = self._close_if_complete(key)
-        track.number = track.begun if number is None else number
+        track.begun += missed
+        counted = track.begun + 1 if follows_call else track.begun
+        track.number = counted if number is None else number
         track.begun += 1
         track.compilations_at_begin = self.compilations
         if is_complete:
@@ -142,8 +158,9 @@ class StepCounter:
         Returns:
             Whether the window holds all the steps that were asked for.
         """
-        if cleanly and self.source in self.tracks:
-            self._finish(self.source, self.tracks[self.source])
+        track = self.tracks.get(self.source)
+        if cleanly and track is not None and not track.follows_call:
+            self._finish(self.source, track)
         is_complete = self._wanted is not None and self.steps_recorded >= self._wanted
         self.phase = Phase.DONE
         return is_complete
@@ -162,8 +179,41 @@ class StepCounter:
         annotated = [(track.begun, key) for key, track in repeated if track.is_annotation]
         if annotated:
             return max(annotated, key=lambda pair: pair[0])[1]
+        if any(track.size is not None for _, track in repeated):
+            return self._largest()
         compiled = [(track.compile_s, track.begun, key) for key, track in repeated]
         return max(compiled, key=lambda item: item[:2])[2] if compiled else None
+
+    def _largest(self) -> Hashable:
+        """The function of the largest program, where some compiled before anyone watched.
+
+        No compilation then holds up small ones that are called several times a step: so it counts
+        from its first call on, unless it has no second one for long.
+        """
+        functions = [(key, track) for key, track in self.tracks.items() if not track.is_annotation]
+        is_late = any(track.begun > GIVE_UP_STEPS for _, track in functions)
+        seen = [(key, track) for key, track in functions if track.begun >= 1 + is_late]
+        return max(seen, key=lambda pair: (pair[1].size or 0, pair[1].begun))[0]
+
+    @property
+    def lacks_sizes(self) -> bool:
+        """Whether `dominant` cannot choose by the time of compiling: one compiled unseen.
+
+        Asked between calls, when each function that was called has a program.
+        """
+        called = self._called()
+        is_unknown = len(called) > 1 and any(not track.compile_s for track in called)
+        is_waiting = self.phase is Phase.WAITING
+        return is_waiting and is_unknown and any(track.size is None for track in called)
+
+    def _called(self) -> list[Track]:
+        return [one for one in self.tracks.values() if one.begun and not one.is_annotation]
+
+    def sized(self, sizes: Mapping[str, int]) -> None:
+        """The bytes of each program, by the name of its function."""
+        plain = {_plain(name): size for name, size in sizes.items()}
+        for track in self._called():
+            track.size = plain.get(_plain(track.name.rpartition(".")[2]), 0)
 
     def _finish(self, key: Hashable, track: Track) -> None:
         """Close the running step of `track`, if one runs."""
@@ -208,6 +258,11 @@ class StepCounter:
 
     def _close(self) -> None:
         self.phase = Phase.DONE if self.plan.every_steps is None else Phase.WAITING
+
+
+def _plain(name: str) -> str:
+    """A function's name as a program bears it: ``<lambda>`` is ``_lambda``."""
+    return _NO_LETTERS.sub("_", name).strip("_")
 
 
 class NextStep:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
+import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
 from moeprof.recording import jax_private, jit_proxy, observe, routing
-from moeprof.recording.device_facts import describe_process, mesh_axes
+from moeprof.recording.device_facts import describe_process, mesh_axes, program_sizes
 from moeprof.recording.host_facts import LIMIT, GarbagePauses
 from moeprof.recording.options import CaptureOptions
-from moeprof.recording.process_record import ProcessRecord, failure_text, versions
-from moeprof.recording.progress import Channel
+from moeprof.recording.process_record import ProcessRecord, failure_text, versions, why_nothing
+from moeprof.recording.progress import Listener
 from moeprof.recording.steps import (
     GIVE_UP_STEPS,
     NEXT_STEP_FACT,
@@ -30,38 +30,20 @@ from moeprof.recording.window import Recorder, save_on_terminate
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Safely = Callable[[Callable[..., Any], Any], Callable[..., Any]]
-
-
-class SafeObserver:
-    """What `jit_proxy` asks of a watcher, so that no answer raises into the script's call."""
-
-    def __init__(self, watcher: Watcher, safely: Safely) -> None:
-        """Answer for `watcher`."""
-        self._watcher = watcher
-        self.is_tracing: Callable[[], bool] = safely(watcher.is_tracing, True)
-        self.before_call: Callable[[Hashable, str], None] = safely(watcher.before_call, None)
-        self.spent_compiling: Callable[[Hashable, str, float], None] = safely(
-            watcher.spent_compiling, None
-        )
-        self.call_failed: Callable[[BaseException], None] = safely(watcher.call_failed, None)
-
-    @property
-    def compilations(self) -> int:
-        """Programs compiled so far."""
-        return self._watcher.compilations
 
 
 class Watcher:
     """Follows the script and records. Whatever goes wrong here becomes a note, never an error."""
 
-    def __init__(self, options: CaptureOptions, channel: Channel) -> None:
+    def __init__(self, options: CaptureOptions, channel: Listener) -> None:
         """Watch as `options` ask and report to `channel`."""
         self.options = options
         self.channel = channel
         self.compilations = 0
+        self.is_watching = False
         steps = None if options.record_seconds is not None else options.record_steps
         self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
+        self._compiled: Counter[str] = Counter()  # by function: in calls that compile unseen
         self.record = ProcessRecord(options.run_dir)
         self.pauses = GarbagePauses()
         self.times = StepTimes()
@@ -72,7 +54,9 @@ class Watcher:
         self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
         self._opened = 0.0
+        self._interrupted: KeyboardInterrupt | None = None
         self._stop_listening: Callable[[], None] = _nothing
+        self._stop_fast_calls: Callable[[], None] = _nothing
         self._restore_terminate: Callable[[], None] = _nothing
 
     # -- installing
@@ -89,16 +73,22 @@ class Watcher:
         observe.watch_script_profiles(
             self._hooks, safely(self._on_script_profile, None), safely(self._on_server, None)
         )
-        jit_proxy.set_observer(SafeObserver(self, safely))
-        os.register_at_fork(after_in_child=self.remove)  # a forked worker is not the script
+        if self.options.in_process:
+            listener = safely(self._on_fast_call, None)
+            self._stop_fast_calls = jax_private.watch_fast_calls(listener)
+        jit_proxy.set_observer(jit_proxy.SafeObserver(self, safely))
+        observe.leave_forked_processes(self)
         self.pauses.install()
+        self.is_watching = True
 
     def remove(self) -> None:
         """Take everything out again; calls pass straight through from now on."""
+        self.is_watching = False
         jit_proxy.set_observer(None)
         self._hooks.remove()
         self._stop_listening()
-        self._stop_listening = _nothing
+        self._stop_fast_calls()
+        self._stop_listening = self._stop_fast_calls = _nothing
         self.pauses.remove()
 
     def _safely(self, hook: Callable[P, T], otherwise: T) -> Callable[P, T]:
@@ -123,6 +113,20 @@ class Watcher:
         """A jitted function is about to be called from Python."""
         self._step_begins(key, name)
 
+    def _on_fast_call(self, function: Any) -> None:
+        """A function that was jitted before anyone watched has been called from Python."""
+        key = jit_proxy.function_key(function)
+        if jit_proxy.is_inside_call() or not hasattr(function, "__wrapped__"):
+            return  # counted as it began, or a part of JAX's own evaluation
+        if key[0].partition(".")[0] == "jax":
+            return  # an operation that JAX jits, as those of jax.numpy
+        missed = self._compiled.pop(key[1].rpartition(".")[2], 0)
+        begin = functools.partial(self._step_begins, key, key[1], follows_call=True, missed=missed)
+        if self.counter.phase is Phase.RECORDING:
+            jax_private.after_this_call(self._safely(begin, False))
+        else:
+            begin()
+
     def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
         """The program of `key` took so long to compile."""
         self.counter.spent_compiling(key, name, seconds)
@@ -140,6 +144,8 @@ class Watcher:
     def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
         """Count a step; whether a recording was started for it."""
         now_ns = time.time_ns()
+        if self.options.in_process and self.counter.lacks_sizes:
+            self.counter.sized(program_sizes())
         self.times.begins(key, self.compilations)
 
         def count() -> Action:
@@ -200,6 +206,7 @@ class Watcher:
             )
         if event == observe.COMPILE_EVENT:
             self.compilations += 1
+            self._compiled[function.removeprefix("jit(").removesuffix(")")] += 1
             self.counter.compiled()
             self.channel.send("compiled", {"programs": self.compilations})
 
@@ -257,7 +264,8 @@ class Watcher:
         index = self.record.process["process_index"]
         if self.options.hosts is not None and index not in self.options.hosts:
             self.record.process["records"] = False
-            return self._give_up(f"process {index} does not record (--hosts)")
+            option = "hosts" if self.options.in_process else "--hosts"
+            return self._give_up(f"process {index} does not record ({option})")
         if jax_private.script_session_is_active():
             return self._give_up("another profile is active in this process: nothing recorded")
         if self.recorder is None:
@@ -278,7 +286,8 @@ class Watcher:
         except Exception as error:  # the profiler must not harm the script
             return self._give_up(f"the profiler did not start: {error}")
         self._opened = time.monotonic()
-        self._restore_terminate = save_on_terminate(self._on_terminate)
+        if not self.options.in_process:
+            self._restore_terminate = save_on_terminate(self._on_terminate)
         steps = {"steps": self.counter.plan.record_steps, "give_up_steps": GIVE_UP_STEPS}
         self.channel.send("recording", {**facts, **steps})
 
@@ -332,11 +341,15 @@ class Watcher:
 
     # -- the end
 
-    def finish(self) -> None:
-        """The script has ended: save what there is and say why there is no more."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """The script has ended, by `error` or well: save what there is, say why there is no more.
+
+        Raises:
+            KeyboardInterrupt: in process, after all, where Ctrl-C came meanwhile.
+        """
         try:
             for part in (
-                self._end_window,
+                lambda: self._end_window(error),
                 self._save,  # before adopting, which may fail or be interrupted
                 lambda: self.record.adopt_profiles(self._note),
                 self._save,
@@ -345,18 +358,21 @@ class Watcher:
                 self._attempt(part)
         finally:
             self.remove()
+        if self._interrupted is not None and self.options.in_process and error is None:
+            raise self._interrupted
 
     def _attempt(self, part: Callable[[], None]) -> None:
         """Do one part of the end; whatever goes wrong in it, the next one follows."""
         try:
             part()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            self._interrupted = interrupt
             self._note("interrupted while saving")
         except Exception as error:
             self._note(f"saving failed: {type(error).__name__}: {error}")
 
-    def _end_window(self) -> None:
-        error = getattr(sys, "last_value", None)
+    def _end_window(self, error: BaseException | None) -> None:
+        how = failure_text(error, "the block" if self.options.in_process else "the script")
         if error is not None:
             self.record.keep_if_out_of_memory(error)
         if self.record.process is None and jax_private.backends_are_initialized():
@@ -364,25 +380,11 @@ class Watcher:
         if self.recorder is not None and self.recorder.current is not None:
             is_complete = self.counter.end_of_script(cleanly=error is None)
             if not is_complete:
-                self._note(f"{failure_text(error)} inside the window: kept what was recorded")
-            reason = "complete" if is_complete else failure_text(error)
+                self._note(f"{how} inside the window: kept what was recorded")
+            reason = "complete" if is_complete else how
             self._close(reason, wait_for_devices=error is None)
         elif self.recorder is None and self.counter.phase is Phase.WAITING:
-            self._note(self._why_nothing(error))
-
-    def _why_nothing(self, error: BaseException | None) -> str:
-        key = self.counter.dominant()
-        needed = (
-            "recording starts after 2 steps without compilation "
-            f"and --skip {self.options.skip_steps} more: train for more steps or lower --skip"
-        )
-        if key is None:
-            return f"{failure_text(error)} before any jitted function was called twice; {needed}"
-        track = self.counter.tracks[key]
-        return (
-            f"{failure_text(error)} after {track.begun} steps ({track.name}), before recording "
-            f"began; {needed}"
-        )
+            self._note(why_nothing(how, self.counter, self.options))
 
     def _wait_for_exports(self) -> None:
         """Give an export that outlived its limit one more chance before the process goes."""

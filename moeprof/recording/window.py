@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import jax
 from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
 from moeprof.recording.export import Export, GaveUpError, interrupt_waits, start_session
 from moeprof.recording.options import CaptureOptions
-from moeprof.recording.progress import Channel
+from moeprof.recording.progress import Listener
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Window:
 class Recorder:
     """Opens and closes windows; keeps every one it made."""
 
-    def __init__(self, options: CaptureOptions, channel: Channel, process_index: int) -> None:
+    def __init__(self, options: CaptureOptions, channel: Listener, process_index: int) -> None:
         """Record into `options.run_dir`."""
         self._options = options
         self._channel = channel
@@ -89,17 +90,24 @@ class Recorder:
         self.current = None  # only now: a SIGTERM before this line closes the window itself
         limit = self._options.export_timeout_s
         try:
-            with interrupt_waits(self._say_interrupted):
+            with self._interrupts_held():
                 is_done = window.export.wait(limit)
         except GaveUpError:
             is_done = False
+        finally:
+            window.memory["after"] = memory_sample()
         if not is_done:
             window.facts["export_given_up_after_s"] = (
                 time.time() - window.facts["ended_epoch_ns"] / 1e9
             )
             self._channel.send("given_up")
-        window.memory["after"] = memory_sample()
         return window
+
+    def _interrupts_held(self) -> contextlib.AbstractContextManager[None]:
+        """Of a command's script; training that asked itself gets its Ctrl-C at once."""
+        if self._options.in_process:
+            return contextlib.nullcontext()
+        return interrupt_waits(self._say_interrupted)
 
     def _path(self, number: int) -> Path:
         """Every process of a run uses the same session name, so that viewers show them as one."""
