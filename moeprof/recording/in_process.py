@@ -145,7 +145,7 @@ class Recording:
         global _running
         _require_packages()
         with _lock:
-            if _running is not None:
+            if _running is not None and _running._owner == os.getpid():
                 raise CaptureError(
                     f"capture: expected one block at a time, found one that records into "
                     f"{_running.path}. Leave it first, or stop() it."

@@ -7,6 +7,7 @@ says so by its documented fallback value and capture goes on without it.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import importlib
 import importlib.metadata
@@ -44,12 +45,11 @@ def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
     returns. A call that had to trace or compile does not pass there. A hook that JAX has put in
     itself (for ``jax_debug_nans``) is called too. Fallback: nobody is told.
     """
-    try:
-        from jax._src.api import _post_hook_state as state
-
-        earlier = state.get_global()
-    except (ImportError, AttributeError):
+    found = _hook_state()
+    if found is None:
         return lambda: None
+    get, put = found
+    earlier = get()
 
     def hook(function: Any, args: Any, kwargs: Any, result: Any) -> None:
         _hook.is_running = True
@@ -61,11 +61,24 @@ def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
             _hook.is_running = False  # nothing is called any more: what is pending waits for C++
 
     def stop() -> None:
-        if state.get_global() is hook:
-            state.set_global(earlier)
+        if get() is hook:
+            put(earlier)
 
-    state.set_global(hook)
+    put(hook)
     return stop
+
+
+def _hook_state() -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+    """How to read and to set the hook: as newer versions of JAX keep it, else as older ones do."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.api import _post_hook_state as state
+
+        return state.get_global, state.set_global
+    with contextlib.suppress(ImportError, AttributeError):
+        older: Any = importlib.import_module("jax._src.lib").jax_jit.global_state()
+        older.post_hook  # noqa: B018
+        return lambda: older.post_hook, lambda hook: setattr(older, "post_hook", hook)
+    return None
 
 
 _hook = threading.local()
