@@ -128,8 +128,8 @@ class Export:
         self._on_done = on_done
         self._path: Path | None = None
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="moeprof-export", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()  # joining the thread would not survive Ctrl-C: bpo-46726
+        threading.Thread(target=self._run, name="moeprof-export", daemon=True).start()
 
     def begin(self, path: Path) -> None:
         """Stop the session and write it to `path`, in the background."""
@@ -139,11 +139,11 @@ class Export:
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it ended within `timeout_s` (None waits for good)."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._thread.is_alive():
+        while not self._ended.is_set():
             left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
             if left <= 0:
                 break
-            self._thread.join(left)
+            self._ended.wait(left)
         return self.is_done
 
     def _run(self) -> None:
@@ -157,7 +157,10 @@ class Export:
         self.duration_s = time.perf_counter() - start
         self.stop_ns = getattr(self._session, "stop_ns", None)
         self.is_done = True
-        self._on_done(self)
+        try:
+            self._on_done(self)
+        finally:
+            self._ended.set()
 
 
 class GaveUpError(Exception):

@@ -388,9 +388,11 @@ class Watcher:
 
     def _wait_for_exports(self) -> None:
         """Give an export that outlived its limit one more chance before the process goes."""
+        # Of a command Ctrl-C came twice, where there is no limit and an export has not ended.
+        limit = self.options.export_timeout_s or (None if self.options.in_process else 0.0)
         for window in self.recorder.windows if self.recorder else ():
             if not window.export.is_done:
-                window.export.wait(self.options.export_timeout_s or 0.0)
+                window.export.wait(limit)
                 self._save()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import json
 import os
@@ -10,6 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -188,8 +188,8 @@ def test_ctrl_c_while_the_profile_is_written_goes_on_after_it(tmp_path, monkeypa
     write = export.write_whole
 
     def interrupted(path, content):
-        _thread.interrupt_main()
-        time.sleep(0.5)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(1.5)
         return write(path, content)
 
     monkeypatch.setattr(export, "write_whole", interrupted)
