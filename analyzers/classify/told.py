@@ -27,10 +27,10 @@ from moeprof.hlo.program import Frame, Op, Program
 
 _LIBRARY = re.compile(
     r"(site|dist)-packages/(jax|jaxlib|flax|optax|haiku|equinox|chex|numpy|absl|orbax|qwix)/|"
-    r"(^|/)moeprof/capture/|^<"
+    r"(^|/)moeprof/(recording|capture)/|^<"
 )
 """Files that no model is written in: frameworks, what calls it while it is captured, and what
-Python names ``<frozen runpy>``."""
+Python names ``<frozen runpy>``. The recorder stood in `capture` when older runs were made."""
 ENCLOSING = frozenset({"loss", "optimizer"})
 """Functions of these names often wrap everything."""
 _COMPILED = re.compile(r"jit\((\w+)")

@@ -90,8 +90,8 @@ def _start(out: Path, name: str) -> Capture:
     steps = f"--strategy {strategy} --answers {folder}/answers.json".split()
     waits = f"--ready {folder}/ready --go {folder}/go".split()
     code = (
-        "import sys; from pathlib import Path; from moeprof.capture.launch import run_script\n"
-        "from moeprof.capture.options import CaptureOptions\n"
+        "import sys; from pathlib import Path; from moeprof.recording.launch import run_script\n"
+        "from moeprof.recording.options import CaptureOptions\n"
         f"options = CaptureOptions(Path({str(folder / 'run')!r}), skip_steps={SKIPPED}, "
         f"record_steps={RECORDED})\n"
         "options.run_dir.mkdir()\n"

@@ -16,8 +16,7 @@ from moeprof.cli.selection import names_parts
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from moeprof.capture.options import CaptureOptions
-    from moeprof.capture.profiler_options import ProfilerSettings
+    from moeprof.recording.options import CaptureOptions, ProfilerSettings
     from moeprof.tables.name_rule import NameRules
 
 
@@ -38,7 +37,7 @@ def _hosts(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
 def _profiler(
     ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
 ) -> ProfilerSettings:
-    from moeprof.capture.profiler_options import parse_profiler_options
+    from moeprof.recording.options import parse_profiler_options
 
     try:
         return parse_profiler_options(pairs)
@@ -109,7 +108,7 @@ def command(
 
         moeprof capture --steps 5 train.py --config small.yml
     """
-    from moeprof.capture.options import CaptureOptions
+    from moeprof.recording.options import CaptureOptions
 
     if every is not None and seconds is None and every <= steps:
         raise click.BadParameter(
@@ -133,7 +132,7 @@ def command(
 
 def _claim(out: Path | None, script: str) -> Path:
     """The run folder, absolute: the script may change its working directory."""
-    from moeprof.capture.run_folder import claim, default_run_dir
+    from moeprof.recording.run_folder import claim, default_run_dir
 
     run_dir = (out or default_run_dir(script, datetime.now())).absolute()
     claim(run_dir, os.environ)
@@ -148,9 +147,9 @@ def _run(
     names: NameRules | None,
 ) -> int:
     """Run it, say how it ended and where the results lie; the script's exit code."""
-    from moeprof.capture.launch import run_script
-    from moeprof.capture.meta import wait_for_siblings
-    from moeprof.capture.preflight import preflight
+    from moeprof.recording.host_facts import preflight
+    from moeprof.recording.launch import run_script
+    from moeprof.recording.run_folder import wait_for_siblings
 
     for obstacle in preflight(os.environ):
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")

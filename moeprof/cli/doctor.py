@@ -16,7 +16,7 @@ import click
 from moeprof.cli.progress import working
 
 if TYPE_CHECKING:
-    from moeprof.capture.probe import Finding
+    from moeprof.recording.probe import Finding
 
 COLUMNS = 80
 SCHEMA = "moeprof.doctor/1"
@@ -127,7 +127,7 @@ def jax_checks() -> list[Check]:
                 _INSTALL_JAX,
             )
         ]
-    from moeprof.capture.probe import probe_machine
+    from moeprof.recording.probe import probe_machine
 
     findings = probe_machine()
     return [
@@ -191,7 +191,7 @@ def optional_checks() -> list[Check]:
 
 def capture_checks(environment: Mapping[str, str]) -> list[Check]:
     """What would keep a capture from seeing the devices."""
-    from moeprof.capture.preflight import preflight
+    from moeprof.recording.host_facts import preflight
 
     obstacles = preflight(environment)
     if not obstacles:

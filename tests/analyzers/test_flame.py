@@ -94,7 +94,7 @@ def test_what_calls_the_program_while_it_is_captured_is_no_line_of_it():
     """An optimizer in a folder of the same name is the user's."""
     frames = (
         "/home/u/moeprof/examples/optimizer.py:7:update\n/src/train.py:3:step\n"
-        "/lib/site-packages/moeprof/capture/jit_proxy.py:90:JitProxy.__call__\n"
+        "/lib/site-packages/moeprof/recording/jit_proxy.py:90:JitProxy.__call__\n"
         "/home/u/moeprof/capture/observe.py:40:observed_call"
     )
     ops = (hlo("add", "add", shape="f32[8]", op_name="jit(s)/add", frames=frames),)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from moeprof.capture import launch
-from moeprof.capture.launch import Outcome
 from moeprof.cli import findings
 from moeprof.cli.capture import command
 from moeprof.errors import CaptureError
+from moeprof.recording import launch
+from moeprof.recording.launch import Outcome
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from moeprof.capture import probe
-from moeprof.capture.probe import Finding
 from moeprof.cli import doctor
 from moeprof.cli.doctor import (
     ABSENT,
@@ -25,6 +23,8 @@ from moeprof.cli.doctor import (
 )
 from moeprof.errors import NativeError
 from moeprof.ingest.xspace import native_library
+from moeprof.recording import probe
+from moeprof.recording.probe import Finding
 
 
 def test_every_check_states_what_was_found():

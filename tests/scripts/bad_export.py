@@ -7,9 +7,9 @@ import threading
 import jax
 import jax.numpy as jnp
 
-from moeprof.capture import profiler_session
+from moeprof.recording import export
 
-write_whole = profiler_session.write_whole
+write_whole = export.write_whole
 
 never = threading.Event()
 
@@ -29,7 +29,7 @@ def terminated(path, content):
     return write_whole(path, content)
 
 
-profiler_session.write_whole = {"fails": fail, "hangs": hang, "terminated": terminated}[sys.argv[1]]
+export.write_whole = {"fails": fail, "hangs": hang, "terminated": terminated}[sys.argv[1]]
 train_step = jax.jit(lambda w: w * 0.99)
 w = jnp.ones((64, 64))
 for _ in range(10):

@@ -1,0 +1,178 @@
+"""Question: what does capture need that JAX has no public name for? All of it is here, guarded.
+
+Tested with jax 0.7.0, 0.10.2 and 0.12.0. Where a name is absent in another version, the function
+says so by its documented fallback value and capture goes on without it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import importlib
+import importlib.metadata
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+try:
+    from jax._src.core import trace_ctx as _TRACE_CONTEXT
+except ImportError:
+    _TRACE_CONTEXT = None  # type: ignore[assignment]
+
+
+def is_tracing() -> bool:
+    """Whether a call on this thread would be traced into a program rather than run.
+
+    `jax.grad` and `jax.vmap` of a jitted function outside of `jax.jit` do run it; only a trace
+    into a jaxpr, anywhere below the current one, does not. Fallback: False; nested calls are then
+    told apart by call depth alone.
+    """
+    trace = getattr(_TRACE_CONTEXT, "trace", None)
+    while trace is not None:
+        if type(trace).__name__ == "DynamicJaxprTrace":
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
+def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
+    """Tell `listener` of each compiled function that Python has called; returns how to stop.
+
+    JAX calls such a function without any Python in between, but looks for a hook when the call
+    returns. A call that had to trace or compile does not pass there. A hook that JAX has put in
+    itself (for ``jax_debug_nans``) is called too. Fallback: nobody is told.
+    """
+    found = _hook_state()
+    if found is None:
+        return lambda: None
+    get, put = found
+    earlier = get()
+
+    def hook(function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        _hook.is_running = True
+        try:
+            listener(function)
+            if earlier is not None:
+                earlier(function, args, kwargs, result)
+        finally:
+            _hook.is_running = False  # nothing is called any more: what is pending waits for C++
+
+    def stop() -> None:
+        if get() is hook:
+            put(earlier)
+
+    put(hook)
+    return stop
+
+
+def _hook_state() -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+    """How to read and to set the hook: as newer versions of JAX keep it, else as older ones do."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.api import _post_hook_state as state
+
+        return state.get_global, state.set_global
+    with contextlib.suppress(ImportError, AttributeError):
+        older: Any = importlib.import_module("jax._src.lib").jax_jit.global_state()
+        older.post_hook  # noqa: B018
+        return lambda: older.post_hook, lambda hook: setattr(older, "post_hook", hook)
+    return None
+
+
+_hook = threading.local()
+_PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_pending: list[Any] = []  # keeps alive what Python is going to call
+
+
+def after_this_call(do: Callable[[], object]) -> None:
+    """Called by a listener of `watch_fast_calls`: `do` it once JAX's call has returned to Python.
+
+    The profiler keeps the event of a call only if it ends before the recording does. Python makes
+    pending calls on its main thread alone, between two instructions; on another thread it is done
+    at once.
+    """
+
+    def run(_: object) -> int:
+        if getattr(_hook, "is_running", False):  # an instruction of the listener: not yet
+            ctypes.pythonapi.Py_AddPendingCall(_pending[0], None)
+            return 0
+        try:
+            do()
+        except KeyboardInterrupt:  # cannot pass through here
+            _thread.interrupt_main()
+        return 0
+
+    is_main = threading.current_thread() is threading.main_thread()
+    _pending[:] = [_PENDING(run)]
+    if not is_main or ctypes.pythonapi.Py_AddPendingCall(_pending[0], None) != 0:
+        do()
+
+
+def backends_are_initialized() -> bool:
+    """Whether asking for devices is free of side effects. Fallback: False, so nobody asks."""
+    try:
+        from jax._src.xla_bridge import backends_are_initialized as initialized
+
+        return bool(initialized())
+    except (ImportError, AttributeError):
+        return False
+
+
+def script_session_is_active() -> bool:
+    """Whether `jax.profiler` holds a session of the script's own. Fallback: False."""
+    try:
+        from jax._src.profiler import _profile_state as state
+    except ImportError:
+        return False
+    names = ("profile_session", "session")  # up to 0.10, from 0.11
+    return any(getattr(state, name, None) is not None for name in names)
+
+
+def new_profiler_session(options: Any) -> Any | None:
+    """A started session whose ``stop()`` returns the serialised XSpace and writes nothing.
+
+    Fallback: None; the caller then uses `jax.profiler.start_trace`, which also exports JSON.
+    """
+    try:
+        profiler: Any = importlib.import_module("jaxlib._profiler")
+    except ImportError:
+        return None
+    session = getattr(profiler, "ProfilerSession", None)
+    if session is None or not hasattr(session, "stop"):
+        return None
+    _set_metadata(profiler)
+    return session(options)
+
+
+def _set_metadata(profiler: Any) -> None:
+    """Let the trace carry versions, as `jax.profiler.start_trace` does."""
+    set_metadata = getattr(profiler, "set_metadata", None)
+    if set_metadata is None:
+        return
+    set_metadata("jax_version", jax.__version__)
+    set_metadata("jaxlib_version", importlib.metadata.version("jaxlib"))
+    backend = jax.devices()[0].client
+    set_metadata(f"{backend.platform}_version", str(backend.platform_version))
+
+
+def live_programs() -> Iterator[tuple[str, Any]]:
+    """Name and memory statistics of the compiled programs, as the client lists them.
+
+    Statistics are None where the backend has none. Fallback: none.
+    """
+    try:
+        executables = jax.devices()[0].client.live_executables()
+    except (AttributeError, RuntimeError):
+        return
+    for executable in executables:
+        try:
+            name = executable.hlo_modules()[0].name
+        except (AttributeError, IndexError, RuntimeError):
+            continue
+        try:
+            stats = executable.get_compiled_memory_stats()
+        except (AttributeError, NotImplementedError, RuntimeError):
+            stats = None
+        yield name, stats

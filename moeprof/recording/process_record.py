@@ -1,0 +1,185 @@
+"""Question: what does one process leave in the run folder, besides its profile?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from moeprof import __version__
+from moeprof.recording.device_facts import program_memory
+from moeprof.recording.host_facts import host_memory, placement, relevant_environment
+from moeprof.recording.options import RECORDING_VARIABLE, CaptureOptions
+from moeprof.recording.progress import Listener
+from moeprof.recording.run_folder import launcher_rank
+from moeprof.recording.steps import SETTLED_STEPS, StepCounter
+from moeprof.recording.window import Recorder, Window
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+# Not every version and library says RESOURCE_EXHAUSTED: some wrap it as INTERNAL, NCCL has none.
+OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out.?of.?(?:host.?)?memory|out of resource: |exceeds available shared",
+    re.IGNORECASE,
+)
+
+
+class ProcessRecord:
+    """What is known of this process; `save` may be called as often as something was learnt."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Know nothing yet."""
+        self.run_dir = run_dir
+        self.process: dict[str, Any] | None = None
+        self.problems: list[str] = []
+        self.compile_events: list[dict[str, Any]] = []
+        self.own_profiles: list[str] = []
+        self.adopted: list[str] = []
+        self.programs: list[dict[str, Any]] = []
+        self._started = time.time()
+        self._rank = launcher_rank(os.environ)
+        self._recording = os.environ.get(RECORDING_VARIABLE, "")
+
+    @property
+    def index(self) -> int:
+        """The process index; the launcher's rank where no backend was started."""
+        return int(self.process["process_index"]) if self.process else self._rank
+
+    def keep_if_out_of_memory(self, error: BaseException) -> None:
+        """Write oom.txt if `error` says that a device ran out of memory."""
+        with contextlib.suppress(Exception):  # an error on the way to the script is not ours
+            text = f"{type(error).__name__}: {error}"
+            if OUT_OF_MEMORY.search(text) and not (self.run_dir / "oom.txt").exists():
+                (self.run_dir / "oom.txt").write_text(text + "\n")
+                self.problems.append(
+                    "out of memory: `moeprof memory explain-oom RUN` reads oom.txt"
+                )
+
+    def save(
+        self, recorder: Recorder | None, pauses: Sequence[dict[str, int]], channel: Listener
+    ) -> None:
+        """Write host/ and memory/ and send this process's part of meta.json.
+
+        A file that cannot be written becomes a problem of the record.
+        """
+        windows = recorder.windows if recorder else []
+        host = {
+            "schema": "moeprof.host/1",
+            "recording": self._recording,
+            **placement(),
+            "memory": host_memory(),
+            "environment": relevant_environment(os.environ),
+            "gc_pauses": list(pauses),
+            "compile_events": self.compile_events,
+        }
+        self._write("host", host)
+        if self.process is not None:
+            memory = {
+                "schema": "moeprof.memory_samples/1",
+                "recording": self._recording,
+                "windows": [window.memory for window in windows],
+                "programs": self._programs(),
+            }
+            self._write("memory", memory)
+        channel.send("process", {"record": self._meta(windows)})
+
+    def introduce(self, channel: Listener) -> None:
+        """Send what is known before the window: a process that is killed in it says no more."""
+        channel.send("process", {"record": self._meta([])})
+
+    def adopt_profiles(self, note: Callable[[str], None]) -> None:
+        """Copy the profiles that the script took itself into the run folder."""
+        for folder in dict.fromkeys(self.own_profiles):
+            for source in sorted(Path(folder).rglob("*.xplane.pb")):
+                try:
+                    self._adopt(source)
+                except OSError as error:
+                    note(f"the script's own profile {source} was not copied: {error}")
+        if self.own_profiles and not self.adopted:
+            note(f"no xplane.pb of the script's own profile was found in {self.own_profiles[0]}")
+
+    def _adopt(self, source: Path) -> None:
+        if source.stat().st_mtime < self._started:
+            return  # of an earlier run of the script
+        host = source.name.removesuffix(".xplane.pb")
+        session = self.run_dir / "plugins" / "profile" / source.parent.name
+        target = session / f"{host}-p{self.index}.xplane.pb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        self.adopted.append(str(target.relative_to(self.run_dir)))
+
+    def _write(self, folder: str, value: object) -> None:
+        path = self.run_dir / folder / f"p{self.index}.json"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n")
+        except OSError as error:
+            text = f"{path} cannot be written: {error}"
+            if text not in self.problems:
+                self.problems.append(text)
+
+    def _programs(self) -> list[dict[str, Any]]:
+        """Asked once: every program's HLO has to be read for its name."""
+        if not self.programs:
+            self.programs = program_memory()
+        return self.programs
+
+    def _meta(self, windows: Sequence[Window]) -> dict[str, Any]:
+        facts = [window.facts for window in windows]
+        recorded = [str(fact["file"]) for fact in facts if "file" in fact]
+        files = [name for name in recorded if (self.run_dir / name).exists()]
+        return {
+            "host": placement()["host"],
+            "process_index": self.index,
+            **(self.process or {}),
+            "files": [*files, *self.adopted],
+            "window": facts[-1] if facts else None,
+            "windows": facts,
+            "problems": self.problems,
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
+            "mesh": next((fact["mesh"] for fact in facts if fact.get("mesh")), None),
+        }
+
+
+def failure_text(error: BaseException | None, what: str) -> str:
+    """How `what` ended (the script, or a block of it), in a few words."""
+    if error is None:
+        return f"{what} ended"
+    if isinstance(error, KeyboardInterrupt):
+        return f"{what} was interrupted"
+    return f"{what} raised {type(error).__name__}"
+
+
+def why_nothing(how: str, counter: StepCounter, options: CaptureOptions) -> str:
+    """Why no window was opened by the time it ended as `how` says."""
+    dashes = "" if options.in_process else "--"
+    asked = f"{dashes}skip{'=' if options.in_process else ' '}{options.skip_steps}"
+    needed = (
+        f"recording starts after {SETTLED_STEPS} steps without compilation "
+        f"and {asked} more: train for more steps or lower {dashes}skip"
+    )
+    if not counter.tracks and options.in_process:
+        return f"{how}, and no step was seen: call recording.step() as each one begins; {needed}"
+    key = counter.dominant()
+    if key is None:
+        return f"{how} before any jitted function was called twice; {needed}"
+    track = counter.tracks[key]
+    return f"{how} after {track.begun} steps ({track.name}), before recording began; {needed}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape a trace, where installed."""
+    found = {"moeprof": __version__, "python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,244 @@
+"""Question: where does a run go, may it go there, and what does its meta.json say?
+
+meta.json is written by whoever outlives the training, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from moeprof.errors import CaptureError
+from moeprof.redact import redacted, redacted_argv, redacted_record
+
+SCHEMA = "moeprof.run/1"
+SIBLINGS_TIME_S = 30.0  # processes of one run end about together
+_LAUNCHES = (
+    ("MOEPROF_LAUNCH_ID",),
+    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ("PMIX_NAMESPACE",),
+    ("OMPI_MCA_ess_base_jobid",),
+)
+_RANKS = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def default_run_dir(script: str, now: datetime) -> Path:
+    """``runs/<script stem>-<time>``; a module's stem is its last name that says something."""
+    name = Path(script).stem if script.endswith(".py") else script.removesuffix(".__main__")
+    return Path("runs") / f"{Path(name).name.rpartition('.')[2]}-{now:%Y-%m-%dT%H-%M-%S}"
+
+
+def claim(run_dir: Path, environment: Mapping[str, str]) -> None:
+    """Create `run_dir`, or join it where a sibling of the same launch has.
+
+    Raises:
+        CaptureError: something else lies there.
+    """
+    try:
+        is_taken = run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))
+        if is_taken and not _is_of_same_launch(run_dir, environment):
+            raise CaptureError(
+                f"run folder {run_dir}: expected none or an empty one, found files. "
+                "Choose another --out or remove it."
+            )
+        run_dir.mkdir(parents=True, exist_ok=True)
+        marker = _launch_marker(run_dir, environment)
+        if marker is not None:
+            marker.touch()
+    except OSError as error:
+        raise CaptureError(f"run folder {run_dir} cannot be made: {error}") from error
+
+
+def launch_id(environment: Mapping[str, str]) -> str | None:
+    """What all processes of one launch share, None where no launcher says.
+
+    ``MOEPROF_LAUNCH_ID`` serves launchers that moeprof does not know.
+    """
+    for names in _LAUNCHES:
+        if all(environment.get(name) for name in names):
+            return ".".join(environment[name] for name in names)
+    return None
+
+
+def launcher_rank(environment: Mapping[str, str]) -> int:
+    """The rank that a launcher gave this process, 0 without one."""
+    for name in _RANKS:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def _is_of_same_launch(run_dir: Path, environment: Mapping[str, str]) -> bool:
+    marker = _launch_marker(run_dir, environment)
+    return marker is not None and marker.is_file()
+
+
+def _launch_marker(run_dir: Path, environment: Mapping[str, str]) -> Path | None:
+    """An empty file whose name is the launch: it appears at once or not at all."""
+    launch = launch_id(environment)
+    if launch is None:
+        return None
+    return run_dir / f".launch-{''.join(c if c.isalnum() or c in '.-' else '_' for c in launch)}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that was run, and how it ended (exit code None while it runs).
+
+    ``recording`` is the id that all of its files bear, empty where they bear none. ``recorded_by``
+    names the function of the training code that recorded, empty where the command did.
+    """
+
+    argv: Sequence[str]
+    started: datetime
+    ended: datetime | None = None
+    exit_code: int | None = None
+    recording: str = ""
+    recorded_by: str = ""
+
+
+def run_status(process: Mapping[str, Any]) -> str:
+    """``complete``: every window holds what was asked; ``partial``: less; ``empty``: nothing."""
+    windows = process.get("windows") or []
+    if not process.get("files"):
+        return "empty"
+    is_whole = all(
+        window.get("closed_because") == "complete"
+        and not window.get("export_error")
+        and "export_given_up_after_s" not in window
+        for window in windows
+    )
+    return "complete" if is_whole else "partial"
+
+
+def write_meta(
+    run_dir: Path,
+    launch: Launch,
+    process: Mapping[str, Any],
+    *,
+    versions: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """Write meta.json, or add `process` to the one that siblings of the launch share."""
+    path = run_dir / "meta.json"
+    with _locked(run_dir):
+        earlier = _processes(path)
+        index = process.get("process_index", 0)
+        others = [other for other in earlier if other.get("process_index") != index]
+        told = cast("dict[str, Any]", redacted_record(dict(process)))
+        own = {**told, **_launched(launch)}
+        processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
+        meta = _meta(processes, versions, environment)
+        partial = path.with_name("meta.json.partial")
+        partial.write_text(json.dumps(meta, allow_nan=False, indent=1) + "\n")
+        partial.rename(path)
+    return meta
+
+
+def wait_for_siblings(
+    run_dir: Path, meta: dict[str, Any], timeout_s: float = SIBLINGS_TIME_S
+) -> dict[str, Any]:
+    """meta.json once every expected process has added itself, or as it is after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while len(meta["processes"]) < meta["expected_processes"] and time.monotonic() < end:
+        time.sleep(0.1)
+        meta = json.loads((run_dir / "meta.json").read_text())
+    return meta
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` against siblings that write the same meta.json."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _launched(launch: Launch) -> dict[str, Any]:
+    """What one process of the run adds of its own launch."""
+    return {
+        "recording": launch.recording,
+        **({"recorded_by": launch.recorded_by} if launch.recorded_by else {}),
+        "argv": redacted_argv(launch.argv),
+        "exit_code": launch.exit_code,
+        "started": launch.started.astimezone(UTC).isoformat(),
+        "ended": None if launch.ended is None else launch.ended.astimezone(UTC).isoformat(),
+    }
+
+
+def _launch_of_all(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Argv of the first process, first exit code that is not 0, earliest start, latest end.
+
+    The same whichever process was the last to add itself.
+    """
+    argv = processes[0]["argv"]
+    codes = [one["exit_code"] for one in processes]
+    started = min((one["started"] for one in processes), key=datetime.fromisoformat)
+    ends = [one["ended"] for one in processes if one["ended"] is not None]
+    ended = max(ends, key=datetime.fromisoformat, default=None)
+    duration = None
+    if ended is not None:
+        span = datetime.fromisoformat(ended) - datetime.fromisoformat(started)
+        duration = span.total_seconds()
+    return {
+        "command": shlex.join(["python", *argv[1:]]),
+        "argv": argv,
+        "exit_code": next((code for code in codes if code), codes[0]),
+        "started": started,
+        "ended": ended,
+        "duration_s": duration,
+    }
+
+
+def _meta(
+    processes: list[dict[str, Any]],
+    versions: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    # A process that was not asked to record (--hosts) makes no run partial.
+    asked = [process for process in processes if process.get("records", True)]
+    statuses = {run_status(process) for process in asked} or {"empty"}
+    expected = max(int(process.get("process_count", 1)) for process in processes)
+    return {
+        "schema": SCHEMA,
+        **_launch_of_all(processes),
+        "status": statuses.pop() if len(statuses) == 1 else "partial",
+        "versions": dict(versions),
+        "window": _described(processes),
+        "xla_flags": next(
+            (one["xla_flags"] for one in processes if "xla_flags" in one),
+            redacted(environment.get("XLA_FLAGS", "")),
+        ),
+        "mesh": next((one["mesh"] for one in processes if one.get("mesh")), None),
+        "expected_processes": expected,
+        "processes": processes,
+    }
+
+
+def _described(processes: Sequence[Mapping[str, Any]]) -> str | None:
+    """The recorded steps in words: ``steps 9 to 11, counted by calls of train_step``."""
+    for window in (one.get("window") for one in processes):
+        if window and window.get("last_step") is not None:
+            steps = f"steps {window['first_step']} to {window['last_step']}"
+            return f"{steps}, counted by {window['counted_by']}"
+    return None
+
+
+def _processes(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text())["processes"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return list(found)

@@ -1,0 +1,159 @@
+"""Question: what happens between opening and closing one window?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+
+from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
+from moeprof.recording.export import Export, GaveUpError, interrupt_waits, start_session
+from moeprof.recording.options import CaptureOptions
+from moeprof.recording.progress import Listener
+
+
+@dataclass
+class Window:
+    """One recording and what is known about it; `facts` goes into meta.json."""
+
+    facts: dict[str, Any]
+    export: Export
+    memory: dict[str, Any]
+    states: DeviceStates
+
+
+class Recorder:
+    """Opens and closes windows; keeps every one it made."""
+
+    def __init__(self, options: CaptureOptions, channel: Listener, process_index: int) -> None:
+        """Record into `options.run_dir`."""
+        self._options = options
+        self._channel = channel
+        self._process_index = process_index
+        self.windows: list[Window] = []
+        self.current: Window | None = None
+
+    def open(self, facts: dict[str, Any]) -> None:
+        """Wait for the devices, then start the profiler.
+
+        Raises:
+            Exception: whatever the profiler raises when it does not start.
+        """
+        states = gpu_states()
+        states.ask()
+        began = time.perf_counter_ns()
+        drain()
+        drained = time.perf_counter_ns()
+        before = memory_sample()
+        starting = time.perf_counter_ns()
+        session = start_session(self._options.profiler)
+        facts = {
+            **facts,
+            "drain_ns": drained - began,
+            "profiler_start_ns": time.perf_counter_ns() - starting,
+            "started_epoch_ns": time.time_ns(),
+        }
+        export = Export(session, lambda export: self._exported(facts, export))
+        self.current = Window(facts, export, {"before": before, "in": []}, states)
+        self.windows.append(self.current)
+
+    def sample(self) -> None:
+        """Keep the memory in use at a step boundary inside the window."""
+        if self.current is not None:
+            self.current.states.ask()
+            self.current.memory["in"].append(memory_sample())
+
+    def close(self, facts: dict[str, Any], *, wait_for_devices: bool) -> Window | None:
+        """Stop the profiler and export; returns when that is done or given up."""
+        window = self.current
+        if window is None:
+            return None
+        window.memory["states"] = window.states.close()
+        if wait_for_devices:
+            drain()
+        window.memory["in"].append(memory_sample())
+        window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
+        path = self._path(len(self.windows))
+        window.facts["file"] = str(path.relative_to(self._options.run_dir))
+        self._channel.send("exporting")
+        window.export.begin(path)
+        self.current = None  # only now: a SIGTERM before this line closes the window itself
+        limit = self._options.export_timeout_s
+        try:
+            with self._interrupts_held():
+                is_done = window.export.wait(limit)
+        except GaveUpError:
+            is_done = False
+        finally:
+            window.memory["after"] = memory_sample()
+        if not is_done:
+            window.facts["export_given_up_after_s"] = (
+                time.time() - window.facts["ended_epoch_ns"] / 1e9
+            )
+            self._channel.send("given_up")
+        return window
+
+    def _interrupts_held(self) -> contextlib.AbstractContextManager[None]:
+        """Of a command's script; training that asked itself gets its Ctrl-C at once."""
+        if self._options.in_process:
+            return contextlib.nullcontext()
+        return interrupt_waits(self._say_interrupted)
+
+    def _path(self, number: int) -> Path:
+        """Every process of a run uses the same session name, so that viewers show them as one."""
+        run_dir = self._options.run_dir
+        session = run_dir.name if number == 1 else f"{run_dir.name}-w{number}"
+        host = "".join(c if c.isalnum() or c in "-." else "_" for c in socket.gethostname())
+        name = f"{host}-p{self._process_index}.xplane.pb"
+        return run_dir / "plugins" / "profile" / session / name
+
+    def _exported(self, facts: dict[str, Any], export: Export) -> None:
+        facts["export_s"] = export.duration_s
+        facts["profiler_stop_ns"] = export.stop_ns
+        facts["size_bytes"] = export.size_bytes
+        facts["export_error"] = export.error
+        outcome = {"size_bytes": export.size_bytes, "duration_s": export.duration_s}
+        self._channel.send("exported", {**outcome, "error": export.error})
+
+    def _say_interrupted(self) -> None:
+        text = "interrupted: finishing the export, press Ctrl-C again to give it up"
+        self._channel.send("note", {"text": text})
+
+
+def save_on_terminate(save: Callable[[], None]) -> Callable[[], None]:
+    """Call `save` before the process dies of SIGTERM; returns how to undo that.
+
+    Python's default is to die at once. While a window is open, and only then, a handler saves it
+    and lets the process die by the same signal. A handler of the script's own is left alone, and so
+    is the one that JAX installs in multi-process runs to announce preemption.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_main or not is_default or jax.process_count() > 1:
+        return lambda: None
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            save()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, handle)
+
+    def undo() -> None:
+        is_ours = signal.getsignal(signal.SIGTERM) is handle
+        if is_ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    return undo
