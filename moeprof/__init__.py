@@ -4,12 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from moeprof import routing as routing
+    from moeprof.errors import MoeprofError as MoeprofError
     from moeprof.recording.in_process import capture as capture
+    from moeprof.session.answer import Answer as Answer
+    from moeprof.session.comparison import Comparison as Comparison
+    from moeprof.session.comparison import compare as compare
+    from moeprof.session.run import Run as Run
+    from moeprof.session.run import load as load
 
 __version__ = "0.1.0"
 
 _PLACES = {
+    "Answer": "moeprof.session.answer",
+    "Comparison": "moeprof.session.comparison",
+    "MoeprofError": "moeprof.errors",
+    "Run": "moeprof.session.run",
     "capture": "moeprof.recording.in_process",
+    "compare": "moeprof.session.comparison",
+    "load": "moeprof.session.run",
+    "routing": "moeprof.routing",
 }
 """Where each function that users call lies: imported when it is asked for, as that takes time."""
 
@@ -17,7 +31,8 @@ _PLACES = {
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    module = import_module(_PLACES[name])
+    return module if name == "routing" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -49,6 +49,7 @@ class Finding(TypedDict):
 
     `status` is ok, none, not_known or withheld; `why` says why there is none of the kind, and is
     the first of the notes, too. `basis` is what times are per device of: step, or capture.
+    `rows_left_out` counts rows that were cut on request.
     """
 
     question: str
@@ -59,6 +60,7 @@ class Finding(TypedDict):
     status: NotRequired[Status]
     basis: NotRequired[Basis]
     why: NotRequired[str]
+    rows_left_out: NotRequired[int]
 
 
 class Labels(TypedDict):
@@ -255,6 +257,34 @@ def headline(document: Document, name: str) -> dict[str, Value]:
     """The headline figures of one analysis by metric; empty where it was not run."""
     finding = document["analyses"].get(name, NO_FINDING)
     return figures_of(finding)
+
+
+def with_rows(document: Document, most: int) -> Document:
+    """`document` with at most ``most`` rows per answer; `rows_left_out` counts the others."""
+    return {
+        **document,
+        "analyses": {
+            name: {
+                **finding,
+                "rows": finding["rows"][:most],
+                "rows_left_out": max(len(finding["rows"]) - most, 0),
+            }
+            for name, finding in document["analyses"].items()
+        },
+        "drawings": {
+            name: {
+                **drawing,
+                "data": {key: _first(data, most) for key, data in drawing["data"].items()},
+            }
+            for name, drawing in document["drawings"].items()
+        },
+    }
+
+
+def _first(data: list[Value] | Labels, most: int) -> list[Value] | Labels:
+    if isinstance(data, list):
+        return data[:most]
+    return {"names": data["names"], "codes": data["codes"][:most]}
 
 
 def drawn_column(drawing: Drawing, name: str) -> list[Value]:

@@ -175,9 +175,9 @@ def described_parts(document: Document) -> str:
 
 
 def basis(*documents: Document) -> str:
-    """What the breakdown's times are taken over; of several runs every basis that one has."""
-    asked = (document["analyses"].get("breakdown") for document in documents)
-    found = [PER[finding.get("basis", "step")] for finding in asked if finding]
+    """What times are taken over; of several runs every basis that one has."""
+    each = (finding for document in documents for finding in document["analyses"].values())
+    found = [PER[finding.get("basis", "step")] for finding in each]
     return " or ".join(dict.fromkeys(found)) or PER["step"]
 
 

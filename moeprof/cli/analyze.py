@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
+@click.option(
+    "--rows",
+    "most",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most N rows of each table, in JSON as well, which counts those left out.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
 @names_parts
 @names_hardware
@@ -30,6 +37,7 @@ def command(
     ctx: click.Context,
     run: Path,
     only: tuple[str, ...],
+    most: int | None,
     as_json: bool,
     session: str | None,
     hosts: tuple[str, ...],
@@ -50,20 +58,23 @@ def command(
 
         moeprof analyze runs/train-2026-12-01T10-22-07 --only breakdown
     """
+    from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
     document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
+    if most is not None:
+        document = with_rows(document, most)
     if as_json:
         with working("writing JSON"):
             text = to_json(document)
         click.echo(text)
     else:
-        _show(document, only)
+        _show(document, only, most)
     if is_partial(document):
         ctx.exit(EXIT_PARTIAL)
 
 
-def _show(document: Document, only: tuple[str, ...]) -> None:
+def _show(document: Document, only: tuple[str, ...], most: int | None) -> None:
     from rich.console import Console
 
     from moeprof.reports.run import terminal as text
@@ -73,4 +84,4 @@ def _show(document: Document, only: tuple[str, ...]) -> None:
     console.print()
     # rich takes COLUMNS where it is set, the terminal's width, else 80
     width = max(console.width, text.WIDTH)
-    console.print(text.tables(document, only, width), soft_wrap=True)
+    console.print(text.tables(document, only, width, most), soft_wrap=True)

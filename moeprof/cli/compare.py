@@ -87,35 +87,23 @@ def command(
 
         moeprof compare runs/base runs/new --html what-changed.html
     """
-    from moeprof.analyzers.comparison.compare import compare
-    from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN, outcome
-    from moeprof.analyzers.comparison.notes import setting_changes
-    from moeprof.ingest import open_run
-    from moeprof.reports.comparison.document import build_comparison, comparison_json
-    from moeprof.reports.run.document import build
-    from moeprof.reports.run.record import read_whole
-    from moeprof.tables.trace import with_names
+    from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN
+    from moeprof.reports.comparison.document import comparison_json
+    from moeprof.session.comparison import Comparison
+    from moeprof.session.run import open_session
 
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
 
     with working("reading the base run") as work:
-        before = open_run(base, base_session, tell=work.counting("reading the base run"))
-        after = open_run(new, new_session, tell=work.counting("reading the new run"))
-        if names:
-            before, after = with_names(before, names), with_names(after, names)
+        tell = work.counting("reading the base run")
+        before = open_session(base, base_session, names=names, tell=tell)
+        tell = work.counting("reading the new run")
+        after = open_session(new, new_session, names=names, tell=tell)
         work.phase("comparing")
-        comparison = compare(before, after)
-    outcomes = [outcome(gate, comparison) for gate in gates]
-    sides = [build(trace, {}) for trace in (before, after)]
-    document = build_comparison(
-        sides[0],
-        sides[1],
-        comparison,
-        outcomes,
-        settings=setting_changes(*(read_whole(t.meta.run_folder) for t in (before, after))),
-        arguments=_asked((base, new), gates, (base_session, new_session), names),
-    )
+        comparison = Comparison(before, after)
+        asked = _asked((base, new), gates, (base_session, new_session), names)
+        document = comparison.document(gates, asked)
     if html is not None:
         from moeprof.reports.comparison.page import write_page
 
@@ -126,10 +114,12 @@ def command(
         click.echo(comparison_json(document))
     else:
         _show(document)
-    verdicts = {found.verdict for found in outcomes}
+    verdicts = {found["verdict"] for found in document["gates"]}
     if FAILED in verdicts:
         ctx.exit(EXIT_GATE)
-    is_partly = not comparison.is_whole or any(is_partial(side) for side in sides)
+    is_partly = not comparison.is_whole or any(
+        is_partial(document[side]) for side in ("base", "new")
+    )
     if NOT_KNOWN in verdicts or is_partly:
         ctx.exit(EXIT_PARTIAL)
 

@@ -10,8 +10,9 @@ from moeprof.garbage import uncollected
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
+    from moeprof.reports.comparison.document import SideInfo
+    from moeprof.session.run import Run
     from moeprof.tables.name_rule import NameRules
-    from moeprof.tables.trace import Trace
 
 EXIT_PARTIAL = 3
 """Exit code of a command that is done, but withheld figures that the input cannot carry."""
@@ -48,38 +49,21 @@ def read_both(
     names: NameRules | None = None,
     *,
     is_drawn: bool = False,
-) -> tuple[Trace, Document]:
-    """The trace of a run too, beside the document that `read_document` makes of it.
-
-    Of a run that died before its profile was written the document says what its record knows.
-    """
+) -> tuple[Run, Document]:
+    """The run too, beside the document that `read_document` makes of it."""
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
         with uncollected():  # imports make half a million objects
-            from moeprof.analyzers import analyze
-            from moeprof.errors import NoProfileError
-            from moeprof.ingest import open_run
-            from moeprof.ingest.run import is_unrecorded, unrecorded
-            from moeprof.reports.run.document import build
-            from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_hardware, with_names
+            from moeprof.session.run import open_session
 
-        if hardware:
-            load_hardware(hardware)  # a wrong key is told before a long read
-        try:
-            trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
-        except NoProfileError:
-            if not is_unrecorded(run):
-                raise
-            trace = unrecorded(run)
-        trace = with_hardware(trace, hardware) if hardware else trace
-        trace = with_names(trace, names) if names else trace
+        tell = work.counting("reading the run")
+        opened = open_session(run, session, hosts, hardware, names, tell=tell)
         tell = work.counting("answering questions")
-        return trace, build(trace, analyze(trace, only, is_drawn=is_drawn, tell=tell))
+        return opened, opened.document(only, is_drawn=is_drawn, tell=tell)
 
 
-def is_partial(document: Document) -> bool:
+def is_partial(document: Document | SideInfo) -> bool:
     """Whether figures are withheld: a law withholds some, or no step could be measured."""
     from moeprof.reports.parts.phrases import withholds_any
 

@@ -225,7 +225,7 @@ def _make(wanted: Wanted, folder: Path) -> Viewed:
     from moeprof.answers.document import is_unrecorded
     from moeprof.reports.run.page import write_page
 
-    trace, document = read_both(
+    opened, document = read_both(
         wanted.run, (), wanted.session, wanted.hosts, wanted.hardware, wanted.names, is_drawn=True
     )
     with working("writing the page"):
@@ -235,7 +235,8 @@ def _make(wanted: Wanted, folder: Path) -> Viewed:
         from moeprof.reports.perfetto import write_perfetto
 
         with working("writing the Perfetto trace") as work:
-            write_perfetto(trace, folder / _TRACE, work.counting("writing the Perfetto trace"))
+            tell = work.counting("writing the Perfetto trace")
+            write_perfetto(opened.trace, folder / _TRACE, tell)
     return Viewed(folder / _REPORT, folder / _TRACE if is_traced else None, is_partial(document))
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 
 from moeprof.errors import NoProfileError, SelectionError, TraceError
@@ -14,7 +15,7 @@ from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.common_clock import on_one_start
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.beside import Beside, Dated, beside
-from moeprof.ingest.sources.locate import hosts_named, locate
+from moeprof.ingest.sources.locate import Profiles, hosts_named, locate, together
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import routing_notes, routing_of_run
 from moeprof.ingest.sources.run_record import (
@@ -39,7 +40,7 @@ from moeprof.tell import Tell, unheard
 
 
 def open_run(
-    path: str | Path,
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     session: str | None = None,
     hosts: Sequence[str] = (),
     *,
@@ -47,6 +48,7 @@ def open_run(
 ) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
+    Several paths are of one run whose processes wrote to different folders.
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
@@ -58,17 +60,10 @@ def open_run(
             `moeprof.ingest.run` knows more.
         TraceError: there are several runs, or nothing in it can be read.
     """
-    if holds_tables(Path(path)):
-        return open_stored(Path(path), session, hosts)
-    try:
-        found = locate(path, session, hosts)
-    except NoProfileError as error:
-        if not is_unrecorded(Path(path)):
-            raise
-        raise NoProfileError(
-            f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
-            f"none: {told_of(Path(path))}"
-        ) from error
+    paths = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
+    if len(paths) == 1 and holds_tables(paths[0]):
+        return open_stored(paths[0], session, hosts)
+    found = together([_located(each, session, hosts) for each in paths])
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
     around = beside(found.run, _dated(answers, found.files))
     processes = processes_of(around.run, found.files)
@@ -95,8 +90,21 @@ def open_run(
     if hosts:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
     notes = (*found.notes, *placed, *routing_notes(found.run))
-    source = Source(str(path), str(around.run or ""), notes, processes, damage, around)
+    named = ", ".join(map(str, paths))
+    source = Source(named, str(around.run or ""), notes, processes, damage, around)
     return assemble(source, read, routing)
+
+
+def _located(path: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
+    try:
+        return locate(path, session, hosts)
+    except NoProfileError as error:
+        if not is_unrecorded(path):
+            raise
+        raise NoProfileError(
+            f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
+            f"none: {told_of(path)}"
+        ) from error
 
 
 def _named_apart(

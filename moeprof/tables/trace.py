@@ -10,10 +10,11 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
@@ -355,6 +356,25 @@ def with_hardware(trace: Trace, key: str) -> Trace:
 def with_names(trace: Trace, names: NameRules) -> Trace:
     """`trace` whose parts are named by these rules first, in the place of those that it has."""
     return Trace(**{**vars(trace), "meta": replace(trace.meta, names=names)})
+
+
+def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
+    """`trace` whose figures are taken from these steps alone, of those that can be used.
+
+    Raises:
+        SelectionError: a number is of no step; the message lists those there are.
+    """
+    wanted, found = set(steps), trace.steps
+    if missing := sorted(wanted - set(found["step"].tolist())):
+        raise SelectionError(
+            f"{trace.meta.path}: no step has the number {', '.join(map(str, missing))}; there are: "
+            f"{', '.join(map(str, found['step'].tolist())) or 'none'}"
+        )
+    left = found["used"] & ~found["step"].isin(wanted)
+    chosen = found.assign(
+        used=found["used"] & ~left, reason=found["reason"].mask(left, "not asked for")
+    )
+    return Trace(**{**vars(trace), "steps": STEPS.check(chosen)})
 
 
 def without_names(trace: Trace) -> Trace:

@@ -39,6 +39,26 @@ def rendered(template: str, documents: list[str], **values: object) -> str:
 
     ``documents`` are JSON texts that the page carries.
     """
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            documents=[Markup(_escaped(document)) for document in documents],
+            style=Markup("".join(_source(name) for name in _STYLES)),
+            theme=Markup(_source("theme.js")),
+            script=Markup("".join(_source(name) for name in _SCRIPTS)),
+            plotly=_packed_plotly(),
+            **values,
+        )
+    )
+
+
+def fragment(template: str, **values: object) -> str:
+    """A piece of a page, as a notebook shows it: no script, no style but that of its tags."""
+    return _environment().get_template(template).render(**values)
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_source),
         autoescape=True,
@@ -49,14 +69,7 @@ def rendered(template: str, documents: list[str], **values: object) -> str:
     environment.filters["json"] = embedded_json
     environment.filters["short"] = lambda text: shortened(text, NAME_WIDTH)
     environment.filters["cut"] = shortened_markup
-    return environment.get_template(template).render(
-        documents=[Markup(_escaped(document)) for document in documents],
-        style=Markup("".join(_source(name) for name in _STYLES)),
-        theme=Markup(_source("theme.js")),
-        script=Markup("".join(_source(name) for name in _SCRIPTS)),
-        plotly=_packed_plotly(),
-        **values,
-    )
+    return environment
 
 
 def write(page: str, out: Path, option: str) -> None:

@@ -68,14 +68,19 @@ def _nothing(document: Document) -> Text:
     return Text("No known pattern shows in this run; --only hints says which were looked for")
 
 
-def tables(document: Document, only: Sequence[str] = (), width: int = WIDTH) -> Text:
+def tables(
+    document: Document, only: Sequence[str] = (), width: int = WIDTH, most: int | None = None
+) -> Text:
     """Every finding with its table; all rows of those named in `only`, else the first 12.
 
-    Tables take `width` columns, prose 80 at most.
+    Tables take `width` columns, prose 80 at most. ``most`` is how many rows each of them has.
     """
     if is_unrecorded(document):
         return _lead(document)
-    findings = [_finding(document, name, name in only, width) for name in document["analyses"]]
+    findings = [
+        section(document, name, width, most or (None if name in only else _FEW_ROWS))
+        for name in document["analyses"]
+    ]
     pictures = [_picture(drawing) for name, drawing in document["drawings"].items() if name in only]
     return _joined([*findings, *pictures, _next(document, "report")])
 
@@ -208,9 +213,12 @@ def _figures(finding: Finding) -> str:
     return " · ".join(map(described_metric, known))
 
 
-def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
+def section(
+    document: Document, name: str, width: int = WIDTH, most: int | None = _FEW_ROWS
+) -> Text:
+    """One question: what it asks, its answer, at most ``most`` rows (None for all), its notes."""
     finding = document["analyses"][name]
-    rows = finding["rows"] if is_whole else finding["rows"][:_FEW_ROWS]
+    rows = finding["rows"][:most]
     lines = [
         Text(phrases.title(name), style="bold"),
         *map(Text, wrapped(finding["question"], 80)),
@@ -219,13 +227,13 @@ def _finding(document: Document, name: str, is_whole: bool, width: int) -> Text:
     if told_by_figures(document, name) and (figures := _figures(finding)):
         lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
-        lines += [Text(""), advice(document, WIDTH, None if is_whole else _FEW_ROWS)]
+        lines += [Text(""), advice(document, width, most)]
     elif rows:
         lines += [
             Text(""),
             *drawn_grid(finding["columns"], rows, width, phrases.first_columns(name)),
         ]
-    left = len(finding["rows"]) - len(rows)
+    left = len(finding["rows"]) - len(rows) + finding.get("rows_left_out", 0)
     if left and name != "hints":
         lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
     notes = _untold(document, finding)

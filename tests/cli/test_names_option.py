@@ -9,7 +9,7 @@ import pytest
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import host, line, metadata, thunk, xspace
 
-from moeprof.cli.selection import read_names
+from moeprof.session.name_rules import read_names
 from moeprof.tables.name_rule import NameRule
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moeprof.errors import NoProfileError, SelectionError, TraceError
@@ -60,6 +61,23 @@ def locate(path: str | Path, session: str | None = None, hosts: Sequence[str] = 
         return _locate(Path(path), session, hosts)
     except OSError as error:
         raise unreadable(error.filename or path, error) from error
+
+
+def together(found: Sequence[Profiles]) -> Profiles:
+    """Files of one run that lie in several places; the first one's folder is the run's.
+
+    Raises:
+        TraceError: there is no place, or a file was given twice.
+    """
+    if not found:
+        raise TraceError("no path was given: expected a run folder or a profile")
+    files = [file for each in found for file in each.files]
+    if twice := [
+        str(file) for file, times in Counter(map(Path.resolve, files)).items() if times > 1
+    ]:
+        raise TraceError(f"{twice[0]}: expected each profile once, found it in two of the paths")
+    notes = (note for each in found for note in each.notes)
+    return replace(found[0], files=tuple(files), notes=tuple(notes))
 
 
 def _locate(root: Path, session: str | None, hosts: Sequence[str]) -> Profiles:

@@ -1,0 +1,138 @@
+"""Question: what is the answer to one question, to somebody who reads it in Python?"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from moeprof.analyzers import analyze
+from moeprof.analyzers.registry import all_drawings, is_drawing, is_question, question
+from moeprof.answers.document import Drawing, Finding, Value, drawn_rows, figures_of
+from moeprof.errors import SelectionError
+from moeprof.reports.parts.phrases import title
+from moeprof.reports.run.document import build
+from moeprof.reports.run.sentences import sentence
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from moeprof.tables.analysis import Basis, Status
+    from moeprof.tables.trace import Trace
+
+
+class Answer:
+    """What a run answers to one question. A figure that a law withholds is missing everywhere."""
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        """Ask now; figures are drawn when they are asked for."""
+        self._trace = trace
+        found = analyze(trace, [name])
+        self._analysis = found[name]
+        self._document = build(trace, found)
+        self.name = name
+
+    @property
+    def question(self) -> str:
+        """The question, one sentence."""
+        return self._found["question"]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        return sentence(self._document, self.name) if is_question(self.name) else ""
+
+    @property
+    def headline(self) -> dict[str, Value]:
+        """The main figures by name; None where one is not known, or withheld."""
+        return figures_of(self._found)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each figure of the headline and of each column of the table."""
+        metrics = {metric["metric"]: metric["unit"] for metric in self._found["headline"]}
+        return metrics | {column["name"]: column["unit"] for column in self._found["columns"]}
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What each column of the table holds."""
+        return {column["name"]: column["meaning"] for column in self._found["columns"]}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is to be known, and what the answer cannot see."""
+        return tuple(self._found["notes"])
+
+    @property
+    def status(self) -> Status:
+        """``ok``; ``none`` where the run has nothing of the kind; ``not_known``; ``withheld``."""
+        return self._analysis.status
+
+    @property
+    def basis(self) -> Basis:
+        """What times are per device of: ``step``, or ``capture`` where no step was measured."""
+        return self._analysis.basis
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per what the question asks about; ``units`` and ``meanings`` tell the columns.
+
+        A figure that is withheld, or not known, is NaN or None.
+        """
+        found = self._found
+        drawing = self._document["drawings"].get(self.name)
+        rows = drawn_rows(drawing) if drawing else self._document["analyses"][self.name]["rows"]
+        table = pd.DataFrame(rows, columns=[column["name"] for column in found["columns"]])
+        table.attrs["units"] = {column["name"]: column["unit"] for column in found["columns"]}
+        return table
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Captions of the figures that there are to draw; that of the answer itself is empty."""
+        return tuple(caption for caption, _ in self._drawn)
+
+    def figure(self, place: int = 0) -> Figure:
+        """The figure at this place of ``figures``, drawn by plotly.
+
+        Raises:
+            SelectionError: there is none, as the answer has nothing to draw, or fewer figures.
+        """
+        from plotly.graph_objects import Figure
+
+        if not 0 <= place < len(self._drawn):
+            raise SelectionError(
+                f"{self.name}: expected a figure at place {place}, found {len(self._drawn)} "
+                f"figure(s) to draw; the table has {len(self.table)} row(s). Look at .figures"
+            )
+        return Figure(self._drawn[place][1])
+
+    @cached_property
+    def _drawn(self) -> list[tuple[str, object]]:
+        if not is_question(self.name) or self.status == "withheld":
+            return []
+        beside = [each.name for each in all_drawings() if each.beside == self.name]
+        document = build(self._trace, analyze(self._trace, [self.name, *beside]))
+        specs = ((each.caption, each.draw(document)) for each in question(self.name).figures)
+        return [(caption, spec) for caption, spec in specs if spec is not None]
+
+    @property
+    def _found(self) -> Finding | Drawing:
+        if is_drawing(self.name):
+            return self._document["drawings"][self.name]
+        return self._document["analyses"][self.name]
+
+    def __str__(self) -> str:
+        """The section that the command prints."""
+        from moeprof.reports.run.terminal import section
+
+        return section(self._document, self.name).plain
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        return f"<moeprof answer {self.name}: {self.sentence or title(self.name)}>"
+
+    def _repr_html_(self) -> str:
+        from moeprof.reports.run.cell import answer_cell
+
+        return answer_cell(self._document, self.name)

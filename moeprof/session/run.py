@@ -1,0 +1,228 @@
+"""Question: what does a recorded run answer, to somebody who asks it from Python?
+
+A `Run` owns what is computed of its profile: nothing is computed twice, and all of it is freed with
+the `Run`. The command line is a thin user of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from moeprof.analyzers import analyze
+from moeprof.analyzers.registry import all_names, is_question
+from moeprof.errors import NoProfileError
+from moeprof.ingest import open_run
+from moeprof.ingest.run import is_unrecorded, unrecorded
+from moeprof.reports.run.document import build, to_json
+from moeprof.session.answer import Answer
+from moeprof.session.trust import Trust
+from moeprof.specs.hardware import load_hardware
+from moeprof.tables.trace import with_hardware, with_names, with_steps
+from moeprof.tell import Tell, unheard
+
+if TYPE_CHECKING:
+    from moeprof.answers.document import Document
+    from moeprof.tables.name_rule import NameRules
+    from moeprof.tables.trace import Trace
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+def load(
+    path: Paths,
+    *,
+    steps: Iterable[int] | None = None,
+    hosts: Sequence[str] = (),
+    session: str | None = None,
+    hardware: str = "",
+    names: str | PathLike[str] | None = None,
+) -> Run:
+    """Open a recorded run.
+
+    Args:
+        path: a run folder, a TensorBoard log folder, a ``plugins/profile/<session>`` folder, one
+            ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables; several of them
+            where one run lies in several folders.
+        steps: numbers of the only steps that figures are taken from. Default: all whole ones.
+        hosts: names of the only hosts to read. Default: all.
+        session: name of a session folder. Default: the newest.
+        hardware: key of the device it ran on (`moeprof hardware` lists them). Default: what the
+            profile says.
+        names: a file of rules that name parts of the step (docs/questions/breakdown.md).
+
+    Returns:
+        The run. Nothing is analysed before it is asked.
+
+    Raises:
+        SelectionError: there is no such step, host, session or hardware.
+        SpecError: the file of rules cannot be read.
+        TraceError: the run cannot be read.
+    """
+    rules = None
+    if names is not None:
+        from moeprof.session.name_rules import read_names
+
+        rules = read_names(Path(names))
+    return open_session(path, session, hosts, hardware, rules, steps=steps)
+
+
+def open_session(
+    path: Paths,
+    session: str | None = None,
+    hosts: Sequence[str] = (),
+    hardware: str = "",
+    names: NameRules | None = None,
+    *,
+    steps: Iterable[int] | None = None,
+    tell: Tell = unheard,
+) -> Run:
+    """`load` with rules that were read; ``tell`` hears of every file that is read.
+
+    Of a run that ended before its profile was written the answers say what its record knows.
+    """
+    if hardware:
+        load_hardware(hardware)  # a wrong key is told before a long read
+    trace = _opened(path, session, hosts, tell)
+    trace = with_hardware(trace, hardware) if hardware else trace
+    trace = with_names(trace, names) if names else trace
+    return Run(trace if steps is None else with_steps(trace, steps))
+
+
+class Run:
+    """A recorded run, opened. Ask it by name, ``run.ask("breakdown")``, or ``run.breakdown()``."""
+
+    def __init__(self, trace: Trace) -> None:
+        """Of a profile that was read; `load` does that."""
+        self._trace = trace
+        self._answers: dict[str, Answer] = {}
+
+    @property
+    def path(self) -> str:
+        """What was opened."""
+        return self._trace.meta.path
+
+    @property
+    def trace(self) -> Trace:
+        """The profile as tables (docs/tables.md), as `moeprof.ingest` reads them."""
+        return self._trace
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Names of the questions that it can be asked."""
+        return tuple(all_names())
+
+    def ask(self, name: str) -> Answer:
+        """The answer to the question, or the drawing, of this name.
+
+        Raises:
+            SelectionError: there is no such question.
+        """
+        if name not in self._answers:
+            self._answers[name] = Answer(self._trace, name)
+        return self._answers[name]
+
+    def __getattr__(self, name: str) -> Callable[[], Answer]:
+        """Each question as a method: ``run.step_time()``."""
+        if name.startswith("_") or not is_question(name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return _Asking(self._trace, self._answers, name)
+
+    def __dir__(self) -> list[str]:
+        """With the questions, so that completion offers them."""
+        return sorted([*super().__dir__(), *self.questions])
+
+    @cached_property
+    def trust(self) -> Trust:
+        """The trust record: every law that was checked, and what it withholds."""
+        return Trust(self._document)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps found: ``step``, ``start_ns``, ``duration_ns``, ``interval_ns``, ``used``,
+        ``reason`` (why it is not used).
+        """
+        return pd.DataFrame(
+            self._document["steps"],
+            columns=["step", "start_ns", "duration_ns", "interval_ns", "used", "reason"],
+        )
+
+    def document(
+        self, only: Sequence[str] = (), *, is_drawn: bool = False, tell: Tell = unheard
+    ) -> Document:
+        """The answers as plain values, `moeprof.analysis/1`: what text, pages and JSON show.
+
+        Args:
+            only: names of questions and drawings. Default: all questions.
+            is_drawn: with the drawings, too.
+            tell: hears of every question that is answered.
+
+        Raises:
+            SelectionError: `only` names what is no question.
+        """
+        return build(self._trace, analyze(self._trace, only, is_drawn=is_drawn, tell=tell))
+
+    def to_json(self) -> str:
+        """The text that ``moeprof analyze RUN --json`` prints."""
+        return to_json(self.document(is_drawn=True))
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write the page that ``moeprof report`` writes, one file that needs nothing else.
+
+        Raises:
+            MoeprofError: `path` cannot be written.
+        """
+        from moeprof.reports.run.page import write_page
+
+        write_page([self.document(is_drawn=True)], Path(path))
+        return Path(path)
+
+    @cached_property
+    def _document(self) -> Document:
+        return self.document()
+
+    def __str__(self) -> str:
+        """The first screen, as the command prints it: run, trust, step, parts, what to do."""
+        from moeprof.reports.run.terminal import overview
+
+        return overview(self._document).plain
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        meta = self._trace.meta
+        return f"<moeprof run {meta.path!r}: {meta.devices} × {meta.platform}>"
+
+    def _repr_html_(self) -> str:
+        from moeprof.reports.run.cell import run_cell
+
+        return run_cell(self._document)
+
+
+class _Asking:
+    """A question of a run, ready to be asked. It does not keep the run alive."""
+
+    def __init__(self, trace: Trace, answers: dict[str, Answer], name: str) -> None:
+        self._trace, self._answers, self._name = trace, answers, name
+
+    def __call__(self) -> Answer:
+        if self._name not in self._answers:
+            self._answers[self._name] = Answer(self._trace, self._name)
+        return self._answers[self._name]
+
+
+def _opened(path: Paths, session: str | None, hosts: Sequence[str], tell: Tell) -> Trace:
+    try:
+        return open_run(path, session, hosts, tell=tell)
+    except NoProfileError:
+        alone = Path(path) if isinstance(path, str | PathLike) else None
+        if alone is None or not is_unrecorded(alone):
+            raise
+        return unrecorded(alone)
+
+
+__all__ = ["Run", "load", "open_session"]
