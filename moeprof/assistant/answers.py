@@ -12,7 +12,6 @@ from typing import Any
 from moeprof.analyzers.registry import all_patterns, all_questions, is_question, question
 from moeprof.answers import story
 from moeprof.answers.document import NO_FINDING, ColumnInfo, Document, Value
-from moeprof.answers.names import printable
 from moeprof.assistant.fit import Cuttable, Tree, fitted
 from moeprof.assistant.kept import OpenRun
 from moeprof.assistant.trusted import cuttable, trust_of
@@ -198,7 +197,7 @@ def _run(document: Document) -> Tree:
     return {
         "path": run["path"],
         "is": words.described_run(document),
-        **({"command": printable(command)} if command else {}),
-        "problems": [printable(problem) for problem in words.problems(document)],
-        "notes": [*map(printable, run["notes"]), *filter(None, [words.of_cores(document)])],
+        **({"command": command} if command else {}),
+        "problems": words.problems(document),
+        "notes": [*run["notes"], *filter(None, [words.of_cores(document)])],
     }

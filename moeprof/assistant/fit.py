@@ -6,12 +6,13 @@ which also says how to get the rest.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moeprof.answers.names import encodable, shortened
+from moeprof.answers.names import encodable, printable, shortened
 
 LIMIT = 20_000
 """Most bytes of an answer, as JSON in UTF-8."""
@@ -59,8 +60,11 @@ def size_of(answer: object) -> int:
 def fitted(answer: Tree, lists: Sequence[Cuttable], limit: int = LIMIT) -> Tree:
     """`answer` in at most `limit` bytes, with what is missing told under ``cut``.
 
-    Lists are cut in their order: the first goes first. An answer that fits is only added to.
+    Lists are cut in their order: the first goes first. Names come from programs that moeprof does
+    not control: what is invisible in them is spelled out, as nobody would see what it tells a
+    model.
     """
+    answer = _with_texts(answer, printable)
     lists = [each for each in lists if _found(answer, each.at) is not None]
     counts = {each.at: _total(answer, each) for each in lists}
     told = answer | {"cut": _told(answer, lists, counts)}
@@ -82,7 +86,7 @@ def _shrunk(answer: Tree, lists: Sequence[Cuttable], room: int) -> tuple[Tree, i
     """The answer in `room` bytes, and the width of its texts; 0 where they are whole."""
     width = 0
     for keeps_some, next_width in zip((True, True, False, False), _WIDTHS, strict=True):
-        made = _clipped(answer, next_width)
+        made = _with_texts(answer, functools.partial(shortened, width=next_width))
         if size_of(answer) - size_of(made) > 0:
             answer, width = made, next_width
         answer = _without_ends(answer, lists, room, keeps_some=keeps_some)
@@ -105,14 +109,14 @@ def _without_ends(answer: Tree, lists: Sequence[Cuttable], room: int, *, keeps_s
     return answer
 
 
-def _clipped(value: Any, width: int) -> Any:
-    """The same with texts of at most `width` characters."""
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same with every text changed."""
     if isinstance(value, str):
-        return shortened(value, width)
+        return change(value)
     if isinstance(value, list):
-        return [_clipped(item, width) for item in value]
+        return [_with_texts(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: _clipped(item, width) for key, item in value.items()}
+        return {key: _with_texts(item, change) for key, item in value.items()}
     return value
 
 

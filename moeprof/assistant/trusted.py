@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from moeprof.answers.document import Document, Finding, TrustInfo
-from moeprof.answers.names import printable
 from moeprof.assistant.fit import Cuttable, Tree
 from moeprof.reports.comparison.document import SideInfo
 from moeprof.reports.parts.phrases import described_trust, troubles, withheld_by, worst_verdict
@@ -62,7 +61,7 @@ def _by_command(_: int) -> str:
 
 
 def _line(law: TrustInfo) -> str:
-    return printable(f"{law['verdict']} {law['check']}: {law['detail']}")
+    return f"{law['verdict']} {law['check']}: {law['detail']}"
 
 
 def _withheld(document: Document, name: str, finding: Finding) -> Iterator[str]:
@@ -72,23 +71,23 @@ def _withheld(document: Document, name: str, finding: Finding) -> Iterator[str]:
         return
     for metric in finding["headline"]:
         if law := metric.get("withheld"):
-            yield printable(f"{name}: {metric['metric']} (by {law})")
+            yield f"{name}: {metric['metric']} (by {law})"
     for column in finding["columns"]:
         if law := column.get("withheld"):
-            yield printable(f"{name}: column {column['name']} (by {law})")
+            yield f"{name}: column {column['name']} (by {law})"
     for row in finding["rows"]:
         if by := row.get("withheld"):
-            yield printable(f"{name}: row of {_keys(row)} (by {by})")
+            yield f"{name}: row of {_keys(row)} (by {by})"
 
 
 def _by_law(law: TrustInfo) -> Iterator[str]:
     for name in law["withholds"]:
-        yield printable(f"{name}: all figures (by {law['check']})")
+        yield f"{name}: all figures (by {law['check']})"
     for scope in law["scopes"]:
         figures = ", ".join(scope["figures"]) or "all figures"
         where = _keys(scope)
         of = f" of {where}" if where else ""
-        yield printable(f"{scope['question']}: {figures}{of} (by {law['check']})")
+        yield f"{scope['question']}: {figures}{of} (by {law['check']})"
 
 
 def _keys(row: Mapping[str, object]) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from builders.report_cases import document, hostile_document
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeprof.answers.document import Document
+from moeprof.assistant.answers import asked, overview
 from moeprof.assistant.fit import LIMIT, Cuttable, fitted, size_of, text_of
 
 ROWS = Cuttable(("table", "rows"), "rows", lambda end: f"skip={end}", keep=3)
@@ -54,7 +57,13 @@ def test_bytes_are_counted_not_characters():
 
 
 def test_half_a_surrogate_pair_can_be_sent():
-    assert text_of(fitted({"path": "a\udcff"}, [])) == '{"path":"a?","cut":[]}'
+    assert text_of(fitted({"path": "a\udcff"}, [])) == '{"path":"a⟨U+DCFF⟩","cut":[]}'
+
+
+def test_what_is_invisible_in_a_name_is_spelled_out():
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "hi")
+    found = fitted({"rows": [{"op": f"fusion.1{hidden}\u202e"}]}, [])
+    assert found["rows"] == [{"op": "fusion.1⟨U+E0068⟩⟨U+E0069⟩⟨U+202E⟩"}]
 
 
 def test_nan_is_refused():
@@ -79,3 +88,37 @@ def test_it_is_never_larger_than_the_limit_and_all_cuts_are_told(rows, notes):
     told = " ".join(found["cut"])
     assert ("rows: " in told) == (len(found["table"]["rows"]) < len(rows))
     assert ("notes: " in told) == (len(found["notes"]) < len(notes))
+
+
+class Told:
+    """Stands for a run whose document holds more than any real one."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def document(self, *only: str) -> Document:
+        return self._document
+
+
+def swollen(document: Document) -> Document:
+    law = document["trust"][0]
+    document["trust"] = [
+        {**law, "check": f"law{k}", "verdict": "fail", "detail": "d" * 5_000} for k in range(400)
+    ]
+    document["run"] |= {"path": "p" * 9_000, "notes": ["q" * 3_000] * 100}
+    for finding in document["analyses"].values():
+        finding["headline"] *= 200
+        finding["rows"] *= 200
+        finding["notes"] = ["n" * 999] * 300
+    return document
+
+
+@pytest.mark.parametrize("made", [document, hostile_document])
+@pytest.mark.parametrize("question", ["", "breakdown", "receive_buffers", "step_time"])
+def test_answers_about_the_largest_documents_fit(made, question):
+    told = Told(swollen(made()))
+    found = asked(told, question, 1_000, 0, []) if question else overview(told)
+    assert len(text_of(found).encode()) <= LIMIT
+    assert any(line.startswith("trust, laws: ") for line in found["cut"])
+    assert found["trust"]["failed_or_warned"]
+    assert found["trust"]["worst"] == "fail"
