@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders.assistant import serving
+from builders.ended import write_record
 
 import moeprof
 from moeprof.analyzers.registry import all_names, all_patterns
@@ -147,6 +148,16 @@ def test_a_profile_without_device_work_withholds_figures_by_name(server):
     assert (
         "breakdown: all figures (by device_work)" in compared["trust_of_base"]["withheld_figures"]
     )
+
+
+def test_a_run_that_ended_without_a_profile_says_what_its_record_knows(server, root):
+    write_record(root / "ended", problems=[["ended early"]], codes=[1], seconds=3.0)
+    found = server.answer("overview", run="ended")
+    assert "the script ended with exit code 1" in found["run"]["problems"]
+    assert all(figure["value"] is None for figure in found["step"]["figures"])
+    assert "step_time: all figures (by profile)" in found["trust"]["withheld_figures"]
+    gates = server.answer("compare", base="ended", new="ended", gates=["step>+1%"])["gates"]
+    assert [gate["verdict"] for gate in gates] == ["not known"]
 
 
 @pytest.mark.parametrize(
