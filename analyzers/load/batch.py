@@ -200,7 +200,7 @@ def _sources(program: Program, name: str) -> list[Op] | None:
         if op is None:
             return None
         if op.opcode == "parameter" and op.computation not in program.callers:
-            if op.dtype not in _WHOLE:
+            if op.result.is_tuple or op.dtype not in _WHOLE:
                 return None
             found[op.name] = op
             continue
@@ -241,5 +241,5 @@ def _behind_element(program: Program, op: Op) -> tuple[str, ...] | None:
         place = op.attributes.tuple_index
         is_tuple = root is not None and root.opcode == "tuple" and 0 <= place < len(root.operands)
         return (root.operands[place],) if root is not None and is_tuple else None
-    origin = program.origin(op.name)
-    return (origin.name,) if origin is not None else None
+    part = program.tuple_part(op)
+    return (part,) if part is not None and part != op.name else None

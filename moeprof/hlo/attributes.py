@@ -69,7 +69,8 @@ class Attributes:
     kernel that counts the output's features. ``slices`` are (start, limit, stride), ``padding``
     (low, high, interior), ``window`` (size, stride, low, high, window dilation, base dilation,
     reversal) of each dimension; ``precision`` and ``algorithm`` are numbers of PrecisionConfig.
-    ``splits`` are the parts into which each dimension of a program's argument is split over devices.
+    ``splits`` are the parts into which each dimension of a program's argument is split over
+    devices.
     """
 
     fusion_kind: str = ""

@@ -16,7 +16,7 @@ from moeprof.answers import story
 from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document, is_unrecorded
 from moeprof.answers.names import printable
-from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.answers.story import described_interval_parts, described_outside, described_rate
 from moeprof.answers.values import written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
@@ -201,11 +201,8 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         step_detail=_step_detail(document),
         step_notes=tuple(
             text
-            for text in (
-                described_interval_parts(document),
-                described_outside(document),
-            )
-            if text
+            for tell in (described_rate, described_interval_parts, described_outside)
+            if (text := tell(document))
         ),
         read=_read(document),
         parts=story.described_parts(document),

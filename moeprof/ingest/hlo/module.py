@@ -143,7 +143,9 @@ def _split(
     for at in arguments:
         item = instructions[at]
         where = shardings[item.parameter] if 0 <= item.parameter < len(shardings) else None
-        splits = parse_splits(data, *where, len(item.dims)) if where and item.result.is_array else ()
+        splits = (
+            parse_splits(data, *where, len(item.dims)) if where and item.result.is_array else ()
+        )
         if splits:
             found[at] = item._replace(attributes=replace(item.attributes, splits=splits))
     return found
