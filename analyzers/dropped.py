@@ -79,6 +79,9 @@ class Dropped(NamedTuple):
 def dropped_pairs(trace: Trace) -> Dropped:
     """Dropped pairs of the recorded steps that figures are taken from."""
     routing = recorded(trace).routing
+    if routing.empty:
+        nothing = pd.Series(dtype="float64")
+        return Dropped(nothing, nothing, nothing)
     pairs = routing.groupby(_PLACE)["tokens"].sum()
     why, taken = _taken(trace, pairs)
     beyond = _beyond_capacity(trace, routing)
