@@ -155,7 +155,7 @@ def _slots_per_expert(trace: Trace, routing: pd.DataFrame) -> float | None:
     layers. A device that holds copies of another's slots only makes them more.
     """
     sites = expert_products(trace)
-    if routing.empty or trace.meta.missing_processes or _are_batched(sites):
+    if routing.empty or trace.meta.missing_processes or not _are_batched(sites):
         return None
     ahead = sites.merge(costs_of(trace)[["module", "op", "phase", "runs"]], on=["module", "op"])
     ahead = ahead[ahead["phase"] == "forward"]

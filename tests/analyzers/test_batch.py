@@ -7,10 +7,13 @@ import pytest
 from builders.programs import parameter
 from builders.work import FORWARD, MODULE, hlo, kernel, traced
 
+from moeprof.analyzers import analyze
 from moeprof.analyzers.load.batch import Batch, batch_of
 from moeprof.analyzers.questions.step_time import step_time
 from moeprof.ingest import open_run
+from moeprof.reports.run.document import build
 from moeprof.tables import trace as tables
+from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 DATA = Path(__file__).parents[1] / "data"
@@ -101,6 +104,16 @@ def test_tokens_are_rows_looked_up_times_the_parts_of_the_batch():
 def test_without_an_interval_the_step_is_the_time():
     """512 tokens in 0.6 ms."""
     assert figures(ran(steps=1))["tokens_per_second_device"] == pytest.approx(853_333.3, abs=0.1)
+
+
+def test_tokens_fall_with_the_programs_that_tell_them():
+    """A law that withholds what is said of programs leaves no token of them."""
+    law = Law("device_work", "fail", "programs are mixed up", ("receive_buffers", "memory"))
+    trace = dataclasses.replace(ran(), trust=(law,))
+    found = build(trace, analyze(trace, ["step_time"]))["analyses"]["step_time"]["headline"]
+    tokens = [metric for metric in found if metric["metric"].startswith("tokens_per_")]
+    assert [(m["value"], m["withheld"]) for m in tokens] == [(None, "device_work")] * 2
+    assert next(m["value"] for m in found if m["metric"] == "interval_mean") == MS
 
 
 def test_a_batch_of_whole_sequences():
