@@ -104,6 +104,7 @@ class RunView:
     checked: str
     step: str
     step_detail: str
+    rate: str
     step_notes: tuple[str, ...]
     read: tuple[str, ...]
     parts: str
@@ -199,9 +200,10 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         checked=_checked(len(troubles[shown:]), len(passed)),
         step=_step(document),
         step_detail=_step_detail(document),
+        rate=described_rate(document),
         step_notes=tuple(
             text
-            for tell in (described_rate, described_interval_parts, described_outside)
+            for tell in (described_interval_parts, described_outside)
             if (text := tell(document))
         ),
         read=_read(document),

@@ -189,7 +189,7 @@ def test_without_an_interval_the_time_is_said():
 
 def test_what_a_step_does_stands_below_its_time():
     made = told(RATE | EXACT | lost(0.021, 0.021))
-    assert page_view([made]).runs[0].step_notes[0] == story.described_rate(made)
+    assert page_view([made]).runs[0].rate == story.described_rate(made)
     lines = overview(made).plain.splitlines()
     at = next(n for n, line in enumerate(lines) if "tokens/s/device" in line)
     assert lines[at].startswith("       12,420 tokens/s/device · MFU 31.0 % (model FLOPs")
