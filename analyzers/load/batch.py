@@ -81,9 +81,18 @@ def _others_train(trace: Trace, module: int) -> bool:
     used = trace.steps["step"][trace.steps["used"]]
     ran = trace.executions
     others = set(ran["module"][ran["step"].isin(used)]) - {module}
+    others = {other for other in others if _takes_ids(programs_of(trace).get(other))}
+    if not others:
+        return False  # nothing has to be classified to see that
     classes = classes_of(trace)
     training = set(classes["module"][classes["phase"] == "backward"])
     return any(_tokens_read(trace, other) for other in others & training)
+
+
+def _takes_ids(program: Program | None) -> bool:
+    """Whether a program is called with whole numbers that may be ids of several sequences."""
+    arguments = program.arguments if program is not None else ()
+    return any(each.dtype in _WHOLE and len(each.dims) > 1 for each in arguments)
 
 
 def _can_be_routed(trace: Trace, tokens: int) -> bool:
@@ -141,7 +150,7 @@ def _chosen_for(trace: Trace, module: int, program: Program, *, is_alone: bool) 
     members = (inner for name in names for inner in program.interior(program.ops[str(name)]))
     rows = {_rows_chosen_for(program, op) for op in members} - {0}
     for argument in program.arguments:
-        if argument.dtype in _WHOLE and len(argument.dims) > 1:
+        if argument.dtype in _WHOLE:
             found = {_read(argument, number, is_alone=is_alone) for number in rows} - {0}
             yield from found
 
