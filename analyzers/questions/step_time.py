@@ -7,6 +7,8 @@ A step lasts from the first start to the last end of its device work, over all d
 the throughput is the interval, from the start of a step to the start of the next: it holds what
 lies between steps too. The mean interval is that of all devices, each by its host's clock: last
 start less first start, over their number less one, as long as no step between them is left out.
+Tokens per second are those of the global batch, by the devices that share it, over the mean
+interval; over the median step where no interval is known.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from moeprof.analyzers.activity.account import (
     account_of,
     interval_by_step,
     intervals_of,
+    mean_interval_ns,
 )
 from moeprof.analyzers.activity.outside import (
     OUTSIDE,
@@ -31,7 +34,8 @@ from moeprof.analyzers.activity.outside import (
     steps_in_a_row,
 )
 from moeprof.analyzers.gaps.between import idle_between
-from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.analyzers.load.batch import batch_of
+from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.answers.bars import (
     Bars,
@@ -94,6 +98,7 @@ def step_time(trace: Trace) -> Analysis:
         Metric("steps_dropped", len(table) - len(used), "count"),
         *_of_intervals(trace, used),
         *_of_outside(trace, recorded),
+        *_of_tokens(trace, used),
     )
     notes = (*_notes(trace), *_notes_on_intervals(trace, used), *_notes_on_outside(trace, recorded))
     return Analysis("step_time", ASKS, headline, SCHEMA, table, notes)
@@ -165,6 +170,17 @@ def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ..
             ", ".join(programs) or None,
         )
     return tuple(Metric(*metric) for metric in zip(names, values, units, strict=True))
+
+
+def _of_tokens(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
+    """Tokens of a step, and what a device does of them in a second."""
+    batch, interval_ns = batch_of(trace), mean_interval_ns(trace)
+    step_ns = interval_ns or _median(used["duration_ns"])
+    rate = batch.tokens / batch.devices / step_ns * 1e9 if batch and step_ns else None
+    return (
+        Metric("tokens_per_step", batch.tokens if batch else None, "tokens"),
+        Metric("tokens_per_second_device", rate, "tokens/s"),
+    )
 
 
 def _plain(value: float) -> float | None:
@@ -296,4 +312,5 @@ QUESTION = Question(
     figures=(Picture("", figure),),
     good_laws=("profiling_cost", "device_state"),
     on_first_screen=("steps_used", "steps_dropped"),
+    taken=(Taken("receive_buffers", ("tokens_per_step", "tokens_per_second_device")),),
 )

@@ -20,7 +20,7 @@ from moeprof.answers.document import (
     rows,
 )
 from moeprof.answers.names import printable, shortened
-from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.answers.story import described_interval_parts, described_outside, described_rate
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.terminal import drawn_grid, wrapped
 from moeprof.reports.run import words
@@ -124,7 +124,8 @@ def _heading(document: Document) -> Text:
         lines += _entries("", text, colour)
     if not is_unrecorded(document):
         lines += _entries("Step", story.described_step(document))
-        for text in (described_interval_parts(document), described_outside(document)):
+        for tell in (described_rate, described_interval_parts, described_outside):
+            text = tell(document)
             lines += _entries("", text) if text else []
     return Text("\n").join(lines)
 
