@@ -1,4 +1,8 @@
-"""What laws do to answers: they withhold figures, and tell what is worth knowing beside them."""
+"""What is done to answers before they are shown: laws withhold figures, or add what is worth telling.
+
+A plausible total beside an empty table is worse than an error: events were read and then lost, so no
+figure can be trusted.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,35 @@ from dataclasses import replace
 
 from moeprof.analyzers.question import Question
 from moeprof.analyzers.registry import drawing, is_drawing, question
+from moeprof.analyzers.window import busy_ns, window
+from moeprof.errors import TableError
 from moeprof.tables.analysis import Analysis, Withheld
 from moeprof.tables.law import Law, Scope
+from moeprof.tables.trace import Trace
+from moeprof.units import format_ns
+
+
+def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
+    """Fail where devices worked and a table that must hold their work has no row.
+
+    Raises:
+        TableError: it is so.
+    """
+    empty = [name for name, found in findings.items() if found.table.empty and _holds_all(name)]
+    if not empty:
+        return
+    events = window(trace).events
+    busy = int(busy_ns(events).sum())
+    if busy > 0:
+        raise TableError(
+            f"{trace.meta.path}: devices are busy for {format_ns(busy)}, but table "
+            f"{' and '.join(map(repr, empty))} has no row. No figure of this run can be trusted; "
+            "please report it as a fault of moeprof, with the profile if you can"
+        )
+
+
+def _holds_all(name: str) -> bool:
+    return not is_drawing(name) and question(name).holds_all_work
 
 
 def without_withheld(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> dict[str, Analysis]:

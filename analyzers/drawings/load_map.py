@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.expert_load import missing_tokens
+from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -16,11 +16,11 @@ import pandas as pd
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
 from moeprof.analyzers.drawings.parts.merging import Merged, merged, resolution_for
-from moeprof.analyzers.drawings.parts.rows import rows_within
 from moeprof.analyzers.drawings.parts.step_pieces import (
     UNKNOWN,
     on_one_axis,
     pieces_in,
+    rows_within,
     spans_of,
     typical_step,
 )

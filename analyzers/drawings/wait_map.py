@@ -12,9 +12,9 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.stragglers import waited_for_by_step
+from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -24,7 +24,7 @@ from mcp.server.stdio import stdio_server
 from moeprof import __version__
 from moeprof.answers.names import printable, shortened
 from moeprof.assistant.fit import text_of
-from moeprof.assistant.kept import OpenRuns
+from moeprof.assistant.place import OpenRuns
 from moeprof.assistant.tools import INSTRUCTIONS, TOOLS, called
 from moeprof.errors import MoeprofError
 

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from moeprof.assistant.answers import asked, meaning_of, overview, questions
-from moeprof.assistant.compared import compared
+from moeprof.assistant.answers import asked, compared, meaning_of, overview, questions
 from moeprof.assistant.fit import LIMIT, Tree
-from moeprof.assistant.kept import OpenRuns
+from moeprof.assistant.place import OpenRuns
 from moeprof.errors import SelectionError
 
 INSTRUCTIONS = (

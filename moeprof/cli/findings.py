@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeprof.garbage import uncollected
+from moeprof.interpreter import uncollected
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document

@@ -21,7 +21,6 @@ from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer
-from moeprof.session.trust import Trust
 from moeprof.specs.hardware import load_hardware
 from moeprof.tables.trace import with_hardware, with_names, with_steps
 from moeprof.tell import Tell, unheard
@@ -30,6 +29,56 @@ if TYPE_CHECKING:
     from moeprof.answers.document import Document
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
+from typing import TYPE_CHECKING
+
+from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdict
+
+if TYPE_CHECKING:
+    from moeprof.answers.document import Document, TrustInfo
+
+_COLUMNS = ["check", "verdict", "detail", "expected", "found", "unit", "withholds"]
+
+
+class Trust:
+    """The trust record of a run: what was checked, and which figures fall with what failed."""
+
+    def __init__(self, document: Document) -> None:
+        """Of a document with all answers."""
+        self._document = document
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict: ``ok``, ``warn``, ``fail``, or ``unchecked``."""
+        return worst_verdict(self._document)
+
+    @property
+    def laws(self) -> tuple[TrustInfo, ...]:
+        """Every law, as in JSON."""
+        return tuple(self._document["trust"])
+
+    @property
+    def troubles(self) -> tuple[TrustInfo, ...]:
+        """Laws that failed or warn, the worst first."""
+        return tuple(troubles(self._document))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per law."""
+        return pd.DataFrame(self._document["trust"], columns=_COLUMNS)
+
+    def __str__(self) -> str:
+        """The record in words."""
+        return described_trust(self._document)
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        return f"<moeprof trust {self}>"
+
+    def _repr_html_(self) -> str:
+        from moeprof.reports.run.cell import trust_cell
+
+        return trust_cell(self._document)
+
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 

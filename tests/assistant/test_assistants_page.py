@@ -8,7 +8,7 @@ from pathlib import Path
 
 from moeprof.assistant.answers import asked
 from moeprof.assistant.fit import LIMIT
-from moeprof.assistant.kept import OpenRuns
+from moeprof.assistant.place import OpenRuns
 from moeprof.assistant.tools import TOOLS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from builders.sessions import profile, write
 
-from moeprof.assistant.kept import MOST_OPEN, OpenRuns
+from moeprof.assistant.place import MOST_OPEN, OpenRuns
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 from builders.ended import write_record
 from builders.sessions import profile, two_hosts, write
 
-from moeprof.assistant.kept import OpenRuns
-from moeprof.assistant.place import place_of, runs_below
+from moeprof.assistant.place import OpenRuns, place_of, runs_below
 from moeprof.errors import SelectionError
 
 
