@@ -67,7 +67,8 @@ class Question:
         schema: the table of its answer. Its name is the question's: that of its file, of
             ``--only`` and of the key in JSON.
         run: answers it.
-        sentence: says the answer in one sentence, from a document that has it.
+        sentence: says the answer in one sentence, from a document that has it; empty where its
+            figures are not there.
         figures: what its section of a page shows, the first as the answer itself.
         first: columns of the table that are read first.
         on_first_screen: headline figures that stand on the first screen already.

@@ -1,7 +1,7 @@
-"""What is done to answers before they are shown: laws withhold figures, or add what is worth telling.
+"""What is done to answers before they are shown: laws withhold figures, or add a good verdict.
 
-A plausible total beside an empty table is worse than an error: events were read and then lost, so no
-figure can be trusted.
+A plausible total beside an empty table is worse than an error: events were read and then lost, so
+no figure can be trusted.
 """
 
 from __future__ import annotations

@@ -209,6 +209,8 @@ _PHASE_KEY = "#7d858d"
 def sentence(document: Document) -> str:
     """The largest component."""
     found = parts(document)
+    if not found:
+        return ""
     name = shortened(label(found[0].component), NAME_WIDTH)
     return (
         f"Largest part: {name}, {format_percent(found[0].share)} "

@@ -183,6 +183,8 @@ _UNTOLD = Fill("#a3a9af", "x")
 def sentence(document: Document) -> str:
     """Time in collectives, the waiting in it, and how many sites are conspicuous."""
     found = headline(document, "collectives")
+    if not found.get("call_sites"):
+        return ""
     waiting = written(found["collective_wait_share"], "share")
     return (
         f"Collectives take {written(found['collective_time'], 'ns')} {basis(document)}, waiting "

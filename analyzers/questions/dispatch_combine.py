@@ -305,6 +305,8 @@ def _platform(trace: Trace) -> tuple[str, ...]:
 def sentence(document: Document) -> str:
     """Time of both, how much of it is exposed, how much is waiting for others."""
     found = headline(document, "dispatch_combine")
+    if found.get("exchange_time") is None:
+        return ""
     time = {name: written(value, "ns") for name, value in found.items() if name.endswith("_time")}
     told = (
         f"Dispatch and combine take {time['exchange_time']} {basis(document)}, "

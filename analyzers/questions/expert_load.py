@@ -353,6 +353,8 @@ def _platform(trace: Trace) -> tuple[str, ...]:
 def sentence(document: Document) -> str:
     """The busiest expert and rank against the mean, and experts without a token."""
     found = headline(document, "expert_load")
+    if found.get("worst_expert_imbalance") is None:
+        return ""
     told = (
         f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
         "of the mean one"

@@ -108,6 +108,8 @@ _MOST = 64
 def sentence(document: Document) -> str:
     """The bubble that stages have, and the one that the schedule demands."""
     found = headline(document, "pipeline")
+    if not found:
+        return ""
     return (
         f"Stages wait {written(found['bubble_share'], 'share')} of the time; the schedule "
         f"({written(found['schedule'], '')}, {found['stages']} stages) demands "

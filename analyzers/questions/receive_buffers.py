@@ -243,7 +243,10 @@ _USED = Fill("#dd6a1f", "/")
 
 def sentence(document: Document) -> str:
     """The largest buffer, and how much of it tokens used."""
-    first = rows(document, "receive_buffers")[0]
+    found = rows(document, "receive_buffers")
+    if not found:
+        return ""
+    first = found[0]
     worst, used = first["worst_bytes"], first["used_bytes"]
     share = "use not known"
     if isinstance(used, int | float) and isinstance(worst, int | float) and worst:

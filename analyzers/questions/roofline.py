@@ -265,6 +265,8 @@ def _notes(
 def sentence(document: Document) -> str:
     """MFU and HFU where the device is known, else the FLOPs that ran."""
     found = headline(document, "roofline")
+    if found.get("hardware_flops") is None:
+        return ""
     ran = f"{written(found['hardware_flops'], 'FLOP')} {basis(document)}"
     if found["hfu"] is None:
         return f"{ran} ran; their share of a peak is not known, as the notes say."

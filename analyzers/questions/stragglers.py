@@ -206,8 +206,10 @@ _WAIT = Fill("#dd6a1f", "/")
 def sentence(document: Document) -> str:
     """The rank that is waited for, and what that costs."""
     found = headline(document, "stragglers")
+    if not found:
+        return ""
     who = written(found["straggler"], "")
-    if found["straggler_rank"] is None:
+    if found.get("straggler_rank") is None:
         return f"{who.capitalize()}."
     share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
     return (

@@ -21,7 +21,7 @@ from moeprof.reports.comparison.document import (
 )
 from moeprof.reports.run.document import build
 from moeprof.reports.run.record import read_whole
-from moeprof.session.run import Run, load
+from moeprof.session.run import Run, open_session
 
 if TYPE_CHECKING:
     from moeprof.reports.comparison.document import Changes
@@ -40,7 +40,11 @@ def compare(base: Run | str | PathLike[str], new: Run | str | PathLike[str]) -> 
     Raises:
         TraceError: a path cannot be read.
     """
-    return Comparison(*(each if isinstance(each, Run) else load(each) for each in (base, new)))
+    runs = (
+        each if isinstance(each, Run) else open_session(each, is_recorded=True)
+        for each in (base, new)
+    )
+    return Comparison(*runs)
 
 
 class Comparison:

@@ -129,15 +129,18 @@ def open_session(
     names: NameRules | None = None,
     *,
     steps: Iterable[int] | None = None,
+    is_recorded: bool = False,
     tell: Tell = unheard,
 ) -> Run:
     """`load` with rules that were read; ``tell`` hears of every file that is read.
 
-    Of a run that ended before its profile was written the answers say what its record knows.
+    Of a run that ended before its profile was written the answers say what its record knows, unless
+    ``is_recorded`` asks for a profile.
     """
     if hardware:
         load_hardware(hardware)  # a wrong key is told before a long read
-    trace = _opened(path, session, hosts, tell)
+    read = open_run if is_recorded else _opened
+    trace = read(path, session, hosts, tell=tell)
     trace = with_hardware(trace, hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
@@ -264,7 +267,7 @@ class _Asking:
         return self._answers[self._name]
 
 
-def _opened(path: Paths, session: str | None, hosts: Sequence[str], tell: Tell) -> Trace:
+def _opened(path: Paths, session: str | None, hosts: Sequence[str], *, tell: Tell) -> Trace:
     try:
         return open_run(path, session, hosts, tell=tell)
     except NoProfileError:
