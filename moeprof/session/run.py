@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import pandas as pd
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.registry import all_names, is_question
-from moeprof.errors import NoProfileError
+from moeprof.errors import NoProfileError, SelectionError
 from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
 from moeprof.reports.run.document import build, to_json
@@ -37,8 +38,8 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 def load(
     path: Paths,
     *,
-    steps: Iterable[int] | None = None,
-    hosts: Sequence[str] = (),
+    steps: int | Iterable[int] | None = None,
+    hosts: str | Sequence[str] = (),
     session: str | None = None,
     hardware: str = "",
     names: str | PathLike[str] | None = None,
@@ -49,8 +50,9 @@ def load(
         path: a run folder, a TensorBoard log folder, a ``plugins/profile/<session>`` folder, one
             ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables; several of them
             where one run lies in several folders.
-        steps: numbers of the only steps that figures are taken from. Default: all whole ones.
-        hosts: names of the only hosts to read. Default: all.
+        steps: number of the only step that figures are taken from, or several, as ``range(3, 6)``.
+            Default: all whole ones.
+        hosts: name of the only host to read, or several. Default: all.
         session: name of a session folder. Default: the newest.
         hardware: key of the device it ran on (`moeprof hardware` lists them). Default: what the
             profile says.
@@ -69,7 +71,26 @@ def load(
         from moeprof.session.name_rules import read_names
 
         rules = read_names(Path(names))
-    return open_session(path, session, hosts, hardware, rules, steps=steps)
+    chosen = (hosts,) if isinstance(hosts, str) else hosts
+    return open_session(path, session, chosen, hardware, rules, steps=_numbers(steps))
+
+
+def _numbers(steps: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Steps as they were asked for, each a number.
+
+    Raises:
+        SelectionError: there is none, or something else stands among them.
+    """
+    if steps is None:
+        return None
+    asked = (steps,) if isinstance(steps, str) or not isinstance(steps, Iterable) else tuple(steps)
+    wrong = [step for step in asked if not isinstance(step, Integral) or isinstance(step, bool)]
+    if wrong or not asked:
+        found = ", ".join(map(repr, wrong)) or "none"
+        raise SelectionError(
+            f"steps: expected numbers of steps, found {found}; the steps of a run are in .steps"
+        )
+    return tuple(map(int, asked))
 
 
 def open_session(
@@ -130,7 +151,9 @@ class Run:
     def __getattr__(self, name: str) -> Callable[[], Answer]:
         """Each question as a method: ``run.step_time()``."""
         if name.startswith("_") or not is_question(name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
         return _Asking(self._trace, self._answers, name)
 
     def __dir__(self) -> list[str]:
@@ -144,13 +167,16 @@ class Run:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The steps found: ``step``, ``start_ns``, ``duration_ns``, ``interval_ns``, ``used``,
-        ``reason`` (why it is not used).
+        """The steps found, those that are not used included.
+
+        Columns: ``step``; ``start_ns``; ``duration_ns``; ``interval_ns`` from its start to that of
+        the next used one, NaN where none follows; ``used``; ``reason``, empty where it is used.
         """
-        return pd.DataFrame(
+        table = pd.DataFrame(
             self._document["steps"],
             columns=["step", "start_ns", "duration_ns", "interval_ns", "used", "reason"],
         )
+        return table.astype({"interval_ns": "float64"}).fillna({"reason": ""})
 
     def document(
         self, only: Sequence[str] = (), *, is_drawn: bool = False, tell: Tell = unheard
@@ -179,7 +205,7 @@ class Run:
         """
         from moeprof.reports.run.page import write_page
 
-        write_page([self.document(is_drawn=True)], Path(path))
+        write_page([self.document(is_drawn=True)], Path(path), "path=")
         return Path(path)
 
     @cached_property
@@ -187,10 +213,10 @@ class Run:
         return self.document()
 
     def __str__(self) -> str:
-        """The first screen, as the command prints it: run, trust, step, parts, what to do."""
-        from moeprof.reports.run.terminal import overview
+        """The first screen that the command prints: run, trust, step, parts, what to do."""
+        from moeprof.reports.run.terminal import IN_PYTHON, overview
 
-        return overview(self._document).plain
+        return overview(self._document, IN_PYTHON).plain
 
     def __repr__(self) -> str:
         """What it is, in one line."""
