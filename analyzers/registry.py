@@ -1,6 +1,7 @@
 """Question: which questions, drawings and patterns are there?
 
 The files of the three folders are the lists; a module is imported when its question is looked at.
+So laws, patterns and hints, which those files need, may ask here what there is.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Sequence
 
-from moeprof.analyzers import drawings, patterns, questions
 from moeprof.analyzers.pattern import Pattern
 from moeprof.analyzers.question import Drawing, Question
 from moeprof.errors import SelectionError
 from moeprof.tables.law import Need
+
+_QUESTIONS = "moeprof.analyzers.questions"
+_DRAWINGS = "moeprof.analyzers.drawings"
+_PATTERNS = "moeprof.analyzers.patterns"
 
 
 def question(name: str) -> Question:
@@ -23,9 +27,9 @@ def question(name: str) -> Question:
     Raises:
         SelectionError: there is none.
     """
-    if name not in _files(questions.__path__):
+    if name not in _files(_QUESTIONS):
         raise _unknown([name])
-    found: Question = importlib.import_module(f"{questions.__name__}.{name}").QUESTION
+    found: Question = importlib.import_module(f"{_QUESTIONS}.{name}").QUESTION
     return found
 
 
@@ -35,38 +39,38 @@ def drawing(name: str) -> Drawing:
     Raises:
         SelectionError: there is none.
     """
-    if name not in _files(drawings.__path__):
+    if name not in _files(_DRAWINGS):
         raise _unknown([name])
-    found: Drawing = importlib.import_module(f"{drawings.__name__}.{name}").DRAWING
+    found: Drawing = importlib.import_module(f"{_DRAWINGS}.{name}").DRAWING
     return found
 
 
 def is_drawing(name: str) -> bool:
     """Whether a drawing has this name."""
-    return name in _files(drawings.__path__)
+    return name in _files(_DRAWINGS)
 
 
 def is_question(name: str) -> bool:
     """Whether a question has this name."""
-    return name in _files(questions.__path__)
+    return name in _files(_QUESTIONS)
 
 
 def all_questions() -> tuple[Question, ...]:
     """Every question, by group and place: the order in which they are answered and listed."""
-    return _questions(_files(questions.__path__))
+    return _questions(_files(_QUESTIONS))
 
 
 def all_drawings() -> tuple[Drawing, ...]:
     """Every drawing, in the order of the questions that they stand beside."""
     at = {each.name: place for place, each in enumerate(all_questions())}
-    found = map(drawing, _files(drawings.__path__))
+    found = map(drawing, _files(_DRAWINGS))
     return tuple(sorted(found, key=lambda each: (at[each.beside], each.place)))
 
 
 def all_patterns() -> tuple[Pattern, ...]:
     """Every known pattern, in the order in which hints of equal gain are shown."""
-    names = _files(patterns.__path__)
-    modules = (importlib.import_module(f"{patterns.__name__}.{name}") for name in names)
+    names = _files(_PATTERNS)
+    modules = (importlib.import_module(f"{_PATTERNS}.{name}") for name in names)
     return tuple(sorted((module.PATTERN for module in modules), key=lambda each: each.place))
 
 
@@ -101,9 +105,9 @@ def _questions(names: tuple[str, ...]) -> tuple[Question, ...]:
     return tuple(sorted(found, key=lambda each: (each.group.place, each.place)))
 
 
-def _files(path: Iterable[str]) -> tuple[str, ...]:
+def _files(package: str) -> tuple[str, ...]:
     """Names of the modules in a folder; packages hold what several of them share."""
-    return _listed(tuple(path))
+    return _listed(tuple(importlib.import_module(package).__path__))
 
 
 @functools.lru_cache

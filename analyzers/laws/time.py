@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.ends import EarlyEnd, early_end
-from moeprof.tables.law import Law, Scope
+from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 from moeprof.units import format_count, format_ns, format_percent
@@ -41,9 +41,8 @@ def outside_steps(trace: Trace) -> Law:
             f"{format_ns(abs(all_ns - told_ns))} of {format_ns(all_ns)} device time are in two "
             "steps, or in a step that is not there"
         )
-        return Law(
-            check, "fail", detail, ("step_time", "breakdown"), all_ns, told_ns, "ns of device time"
-        )
+        figures = (all_ns, told_ns, "ns of device time")
+        return Law(check, "fail", detail, (Need.WHOLE_STEPS,), *figures)
     parts = []
     if recorded.dropped_ns:
         share = format_percent(recorded.dropped_ns / all_ns)
@@ -87,7 +86,7 @@ def intervals(trace: Trace) -> Law:
         told = ", ".join(map(str, steps[:_FEW])) + (" …" if len(steps) > _FEW else "")
         detail = f"work, other work and gaps do not add up to the interval after step {told}"
         scopes = tuple(Scope("timeline", step=step) for step in steps)
-        return Law(check, "fail", detail, ("step_time",), expected, found, unit, scopes)
+        return Law(check, "fail", detail, (Need.INTERVALS,), expected, found, unit, scopes)
     detail = (
         f"compute, exposed communication and copies, idle and work between steps add up to each of "
         f"{format_count(len(table))} intervals, one per device and step"
@@ -121,8 +120,8 @@ def components(trace: Trace) -> Law:
             f"components are {format_ns(found_ns)} of op time, but {format_ns(recorded_ns)} were "
             "recorded in the steps"
         )
-        withholds = ("breakdown", "ops")
-        return Law(check, "fail", detail, withholds, recorded_ns, round(found_ns), unit)
+        figures = (recorded_ns, round(found_ns), unit)
+        return Law(check, "fail", detail, (Need.COMPONENTS,), *figures)
     detail = f"components add up to the {format_ns(recorded_ns)} of op time recorded in the steps"
     return Law(check, "ok", detail, expected=recorded_ns, found=round(found_ns), unit=unit)
 

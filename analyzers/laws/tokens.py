@@ -9,13 +9,11 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.load.recorded import is_left_out, named_steps, recorded
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 from moeprof.tables.trace import Trace
 
 CHECK = "tokens"
 _NONE = "the run recorded no routing"
-_LOADS = ("expert_load", "load_map", "rank_map")
-_USED = ("receive_buffers", "grouped_gemm", "dispatch_combine")
 _ROW = ["step", "layer", "expert", "rank"]
 _LAYER = ["step", "layer"]
 
@@ -45,7 +43,7 @@ def _counted_twice(routing: pd.DataFrame) -> Law | None:
         f"{len(again):,} of {len(routing):,} rows of the recorded routing count an expert of a "
         f"layer and step again ({named_steps(again['step'].unique())}): more than one process "
         "wrote counts of the global batch, of which process 0 alone should",
-        _LOADS,
+        (Need.ROUTING,),
         expected=len(routing) - len(again),
         found=len(routing),
         unit="rows",
@@ -66,7 +64,7 @@ def _not_counted(routing: pd.DataFrame) -> Law | None:
         "fail",
         f"{expected - found:,} of {expected:,} counts of an expert in a layer and step are missing "
         "in the recorded routing, where one that no token chose counts 0",
-        _LOADS,
+        (Need.ROUTING,),
         expected=expected,
         found=found,
         unit="counts",
@@ -91,7 +89,7 @@ def _received_more(routing: pd.DataFrame, received: pd.DataFrame) -> Law | None:
         f"rank {rank} received {worst['rows']:,} rows in layer {layer} of step {step}, its experts "
         f"were chosen {worst['tokens']:,} times; so in {len(more):,} of {len(both):,} places: the "
         "two were not counted over the same batch",
-        (*_LOADS, *_USED),
+        (Need.ROUTING, Need.RECEIVED),
         expected=int(worst["tokens"]),
         found=int(worst["rows"]),
         unit="rows",

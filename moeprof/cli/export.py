@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,7 @@ def command(
     if perfetto is not None:
         refuse_an_input(perfetto, "--perfetto", [run])
         refuse_no_place(perfetto, "--perfetto")
+    from moeprof.analyzers.laws import with_questions
     from moeprof.ingest import open_run
     from moeprof.reports.perfetto import write_perfetto
     from moeprof.reports.run.document import build
@@ -90,7 +91,9 @@ def command(
     note: dict[str, Any] = {"schema": SCHEMA}
     if folder is not None:
         with working("writing the tables"):
-            tables = write_tables(trace, folder)
+            # By name, too, as others read the tables, who know no needs.
+            laws = tuple(map(with_questions, trace.trust))
+            tables = write_tables(replace(trace, trust=laws), folder)
         note |= _note(folder, tables)
         click.echo(folder)
     if perfetto is not None:

@@ -35,12 +35,11 @@ from moeprof.ingest.planes.record import A_DATE_NS, Host, Labels, Record
 from moeprof.ingest.planes.tpu_plane import read_tpu_work
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.sessions import ENVIRONMENT_PLANE, STARTED, STOPPED, host_name
-from moeprof.ingest.trust.evidence import TIMED
 from moeprof.ingest.trust.whole_input import merged
 from moeprof.ingest.xspace.open_space import open_space
 from moeprof.ingest.xspace.space import PlaneHead, Space, SpaceHead
 from moeprof.specs.hardware import amd_device
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 
 
 def read_file(file: Path, counting: Counting | None) -> list[Host]:
@@ -110,7 +109,8 @@ def _captures_in_one(head: SpaceHead) -> Iterator[Law]:
             f"'{twice[0]}' has {planes[twice[0]]} planes with work: several captures are in one "
             "file, whose times mean nothing together; give each in a file of its own"
         )
-        yield Law("one_run", "fail", detail, TIMED, 1, planes[twice[0]], "captures in a file")
+        figures = (1, planes[twice[0]], "captures in a file")
+        yield Law("one_run", "fail", detail, (Need.DEVICE_TIMES,), *figures)
 
 
 def _date_ns(environment: PlaneHead | None, name: str) -> int:

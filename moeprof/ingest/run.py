@@ -31,9 +31,8 @@ from moeprof.ingest.sources.run_record import (
 )
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.window_record import read_window
-from moeprof.ingest.trust.evidence import TIMED
 from moeprof.ingest.trust.surroundings import laws_of_window
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 from moeprof.tables.store import holds_tables, read_tables
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
@@ -196,7 +195,6 @@ def open_stored(folder: Path, session: str | None, hosts: Sequence[str]) -> Trac
 OOM_TEXT = "oom.txt"
 _LAW = "profile"
 """The law that fails where nothing was recorded."""
-_EVERY_FIGURE = (*TIMED, "receive_buffers", "memory", "expert_load")
 
 
 def is_unrecorded(path: Path) -> bool:
@@ -267,7 +265,7 @@ def _law(meta: Mapping[str, object], endings: tuple[Ending, ...]) -> Law:
         _LAW,
         "fail",
         f"no profile of {whose} was recorded, so no figure can be known",
-        _EVERY_FIGURE,
+        tuple(Need),
         expected=processes,
         found=0,
         unit="profiles",

@@ -33,6 +33,7 @@ class Need(StrEnum):
     PROGRAMS = "compiled programs, with their buffers"
     PROGRAMS_THAT_RAN = "which of the programs ran"
     ROUTING = "recorded routing"
+    RECEIVED = "recorded counts of rows that ranks received"
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,18 @@ class Scope:
 
     ``figures`` are metrics of the headline and columns of the table; empty for all of them. Rows
     are chosen by their columns ``host``, ``device``, ``step`` and ``op``; "" and -1 stand for any.
-    Metrics of the headline fall only where no row is chosen: they are then about the whole.
+    Metrics of the headline fall only where no row is chosen: they are then about the whole. With
+    ``need`` in the place of a question it is about every question that has this need; the trust
+    record names each of them.
     """
 
-    question: str
+    question: str = ""
     figures: tuple[str, ...] = ()
     host: str = ""
     device: int = -1
     step: int = -1
     op: str = ""
+    need: Need | None = None
 
     @property
     def chooses_rows(self) -> bool:
@@ -62,26 +66,32 @@ class Law:
     """One comparison that was made before any figure was taken from a profile.
 
     ``expected`` and ``found`` are what was compared, in ``unit``; None where the law compares no
-    figures. ``withholds`` names questions none of whose figures are shown, as the fault would
-    falsify them; ``scopes`` are the parts of others. Only a law that failed or warns has any.
+    figures. ``breaks`` is what the fault takes away: no figure is shown of a question that needs
+    any of it. ``scopes`` are the parts of others that it falsifies. Only a law that failed or warns
+    has any. ``withholds`` names the questions that fall: those who judge do not know them, the
+    trust record adds them (`moeprof.analyzers.laws`).
     """
 
     check: str
     verdict: Verdict
     detail: str
-    withholds: tuple[str, ...] = ()
+    breaks: tuple[Need, ...] = ()
     expected: Figure = None
     found: Figure = None
     unit: str = ""
     scopes: tuple[Scope, ...] = ()
+    withholds: tuple[str, ...] = ()
 
     def withholds_figures(self, question: str, figures: tuple[str, ...] = ()) -> bool:
         """Whether it withholds one of these figures of a question whole, without `figures` any.
 
-        A figure of which some rows alone are withheld is not.
+        A figure of which some rows alone are withheld is not. As long as no question is named, what
+        breaks a need may withhold each of them.
         """
+        if self.breaks and not self.withholds:
+            return True
         return question in self.withholds or any(
-            scope.question == question
+            (scope.need is not None or scope.question == question)
             and not scope.chooses_rows
             and not (figures and scope.figures and set(figures).isdisjoint(scope.figures))
             for scope in self.scopes
@@ -90,4 +100,4 @@ class Law:
     @property
     def withholds_any(self) -> bool:
         """Whether any figure is not shown because of it."""
-        return bool(self.withholds or self.scopes)
+        return bool(self.breaks or self.withholds or self.scopes)

@@ -1,4 +1,4 @@
-"""The registry of laws: what each one compares, and what it withholds where it does not hold.
+"""The registry of laws: what each one compares, and what it breaks where it does not hold.
 
 A law is judged where its data is: of the input in `moeprof.ingest`, of the answer in
 `moeprof.analyzers.laws`. Here stands each name once, in the order of the record and docs/trust.md;
@@ -9,30 +9,54 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from moeprof.tables.law import Need
+
 
 class LawInfo(NamedTuple):
-    """A law by name: what it compares, and which figures fall with it ("" for none)."""
+    """A law by name: what it compares, and what falls with it.
+
+    ``breaks`` are the needs that it can break, each of which withholds every question that has it,
+    and ``when`` says where not all of them do. ``figures`` are what falls of other questions.
+    """
 
     name: str
     compares: str
-    withholds: str = ""
+    breaks: tuple[Need, ...] = ()
+    when: str = ""
+    figures: str = ""
 
 
-_TIMES = "all times of device work"
+_TIMES = (Need.DEVICE_TIMES,)
+_BY_LAUNCH = "launch latency, queue, causes of gaps"
 
 OF_THE_INPUT = (
-    LawInfo(
-        "profile", "profiles of a run folder with the processes of its record", "every question"
-    ),
+    LawInfo("profile", "profiles of a run folder with the processes of its record", tuple(Need)),
     LawInfo(
         "truncated",
         "the bytes of a file with what could be read",
-        "launch, sync_gaps of the hosts whose file is damaged",
+        (Need.HOST_RECORD,),
+        "of the hosts whose file is damaged",
     ),
-    LawInfo("device_work", "devices with work, with one at least", f"{_TIMES}, receive_buffers"),
-    LawInfo("programs", "programs that ran with those of the profile", "receive_buffers, memory"),
+    LawInfo(
+        "device_work",
+        "devices with work, with one at least",
+        (Need.DEVICE_TIMES, Need.PROGRAMS_THAT_RAN, Need.PROGRAMS),
+        "the last of a cut file alone",
+    ),
+    LawInfo(
+        "programs",
+        "programs that ran with those of the profile",
+        (Need.PROGRAMS, Need.NESTING),
+        "the last on CPU devices alone",
+        "on GPUs the shares of MoE and of other parts",
+    ),
     LawInfo("resolved", "device time with the part that has an HLO instruction"),
-    LawInfo("durations", "lengths of pieces with what their stream allows"),
+    LawInfo(
+        "durations",
+        "lengths of pieces with what their stream allows",
+        (Need.PIECE_TIMES,),
+        "where kernels have no length",
+    ),
     LawInfo("time_stamps", "stamps with those that can be"),
     LawInfo("recorded_once", "pieces of device work with those that repeat another one exactly"),
     LawInfo("steps", "steps found with steps used"),
@@ -40,9 +64,13 @@ OF_THE_INPUT = (
     LawInfo("strays", "device time during steps with the part of executions in no step"),
     LawInfo("dropped", "events that the profiler says it dropped, with none", _TIMES),
     LawInfo(
-        "processes", "devices that programs and the run record name with those there", "stragglers"
+        "processes",
+        "devices that programs and the run record name with those there",
+        (Need.EVERY_DEVICE,),
     ),
-    LawInfo("ranks", "ids of devices with the run record and the files' names", "stragglers"),
+    LawInfo(
+        "ranks", "ids of devices with the run record and the files' names", (Need.EVERY_DEVICE,)
+    ),
     LawInfo("one_run", "when and what the files recorded: of one run or of several", _TIMES),
     LawInfo(
         "run_record",
@@ -56,8 +84,8 @@ OF_THE_INPUT = (
     LawInfo(
         "device_clocks",
         "ends of the same collectives on the devices of a host",
-        "what compares devices: step_time, timeline, stragglers, waits; of the host's clock alone "
-        "launch latency, queue, causes of gaps",
+        (Need.DEVICE_CLOCKS,),
+        figures=f"waits; {_BY_LAUNCH}",
     ),
     LawInfo("profiler", "errors that the profiler reported, with none"),
     LawInfo("program_ids", "names of programs that events give with those of the profile"),
@@ -65,27 +93,40 @@ OF_THE_INPUT = (
     LawInfo(
         "causality",
         "starts of device work with those of its launches",
-        "launch latency, queue, causes of gaps",
+        figures=_BY_LAUNCH,
     ),
     LawInfo(
         "launches",
         "launches on the host with work on the device, per device and step",
-        "steps or devices that lack work; all times where none is left",
+        (Need.DEVICE_TIMES, Need.EVERY_DEVICE),
+        "the first where no step is left, else the last where a device is left out",
+        "steps and devices that lack work",
     ),
-    LawInfo("devices", "devices that ran programs with those that have a record", "stragglers"),
     LawInfo(
-        "last_kernels", "the last piece of each stream with its like", "the step that holds it"
+        "devices",
+        "devices that ran programs with those that have a record",
+        (Need.EVERY_DEVICE,),
+        figures="rows of the devices without one",
+    ),
+    LawInfo(
+        "last_kernels",
+        "the last piece of each stream with its like",
+        figures="the step that holds it",
     ),
     LawInfo("stream_time", "work on one stream with the time that passed", _TIMES),
     LawInfo(
         "host_launches",
         "launches that device work names with those on the host",
-        "launch, causes of gaps; all times where such work lies beside the steps",
+        _TIMES,
+        "where such work lies beside the steps",
+        f"number of launches, {_BY_LAUNCH}",
     ),
     LawInfo(
         "pieces",
         "pieces of each execution with those of the others of its program, and with its first ones",
-        "steps that lack some; all times where every step does",
+        _TIMES,
+        "where every step lacks some",
+        "steps that lack some",
     ),
     LawInfo("profiling_cost", "recorded steps with those before and after the window"),
     LawInfo("device_state", "clocks, throttling and processes of GPUs in the window"),
@@ -97,21 +138,29 @@ OF_THE_ANSWER = (
     LawInfo(
         "outside_steps",
         "recorded device time with that in steps and named outside of them",
-        "step_time, breakdown",
+        (Need.WHOLE_STEPS,),
     ),
     LawInfo(
-        "intervals", "the parts of each interval with its length", "step_time, rows of timeline"
+        "intervals",
+        "the parts of each interval with its length",
+        (Need.INTERVALS,),
+        figures="rows of steps where they do not add up",
     ),
-    LawInfo("components", "op time of steps with the sum of components", "breakdown, ops"),
+    LawInfo("components", "op time of steps with the sum of components", (Need.COMPONENTS,)),
     LawInfo("names", "op time whose component is a guess or not known with a twentieth of all"),
     LawInfo("hosts_end_together", "the last device work of a host with that of the others"),
     LawInfo(
         "tokens",
         "tokens sent with rows received, and layers of a step with each other",
-        "expert_load; of rows that nobody sent also what counts rows",
+        (Need.ROUTING, Need.RECEIVED),
+        "the last of rows that nobody sent alone",
     ),
-    LawInfo("shares", "shares of a whole with the bounds of a share", "those outside of them"),
-    LawInfo("bytes", "element types of operands with those of known size", "bytes of the ops"),
+    LawInfo(
+        "shares", "shares of a whole with the bounds of a share", figures="those outside of them"
+    ),
+    LawInfo(
+        "bytes", "element types of operands with those of known size", figures="bytes of the ops"
+    ),
 )
 REGISTRY = (*OF_THE_INPUT, *OF_THE_ANSWER)
 """All laws."""

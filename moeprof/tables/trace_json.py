@@ -2,6 +2,7 @@
 
 Strict JSON: a figure that is not finite is null. Text keeps even what UTF-8 cannot hold (file names
 of any bytes), as JSON escapes. Keys that are not known are passed over, so the format may grow.
+Needs stand by their name, which stays, where their words may change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from reprlib import repr as shown
 from typing import TypeVar, get_args
 
 from moeprof.errors import TraceError
-from moeprof.tables.law import Figure, Law, Scope, Verdict
+from moeprof.tables.law import Figure, Law, Need, Scope, Verdict
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.trace import HostClock, TraceMeta
 
@@ -91,7 +92,9 @@ def _require_schema(document: object) -> None:
 
 
 def _strict(value: object) -> object:
-    """The same with null for every figure that JSON has no number for."""
+    """The same with null for every figure that JSON has no number for, and needs by name."""
+    if isinstance(value, Need):
+        return value.name
     if isinstance(value, dict):
         return {key: _strict(inside) for key, inside in value.items()}
     if isinstance(value, (list, tuple)):
@@ -116,6 +119,13 @@ def _verdict(value: object) -> str:
     if value not in get_args(Verdict):
         raise TypeError(f"verdict {shown(value)}")
     return str(value)
+
+
+def _need(value: object) -> Need:
+    name = _text(value)
+    if name not in Need.__members__:
+        raise TypeError(f"need {shown(name)}")
+    return Need[name]
 
 
 def _figure(value: object) -> float:
@@ -170,6 +180,8 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "Verdict": _verdict,
     "tuple[str, ...]": lambda value: tuple(map(_text, _items(value))),
     "Figure": _compared,
+    "Need | None": lambda value: None if value is None else _need(value),
+    "tuple[Need, ...]": lambda value: tuple(map(_need, _items(value))),
     "tuple[Scope, ...]": lambda value: tuple(_value(Scope, v) for v in _items(value)),
     "tuple[HostClock, ...]": lambda value: tuple(_value(HostClock, v) for v in _items(value)),
     "NameRules": lambda value: _value(NameRules, value),

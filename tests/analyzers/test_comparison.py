@@ -126,7 +126,7 @@ def test_waiting_for_the_last_device_stands_apart_from_the_transfer():
 
 
 def test_waits_count_to_the_calls_where_a_check_withholds_them():
-    check = Law("clocks", "fail", "two clocks", ("collectives",))
+    check = Law("clocks", "fail", "two clocks", withholds=("collectives",))
     found = compare(replace(exchange(400, 60), trust=(check,)), exchange(100, 80))
     assert parts(row(found, COMPONENT, "weight_gather")) == [0.0, -130.0, 0.0, 0.0, 0.0]
     assert any("waits withheld: base: clocks: two clocks" in note for note in found.notes)
@@ -134,7 +134,7 @@ def test_waits_count_to_the_calls_where_a_check_withholds_them():
 
 @pytest.mark.parametrize("is_base", [True, False])
 def test_what_a_check_withholds_is_not_compared(is_base):
-    check = Law("stamps", "fail", "no clock", ("step_time", "breakdown"))
+    check = Law("stamps", "fail", "no clock", withholds=("step_time", "breakdown"))
     broken = replace(run(), trust=(check,))
     found = compare(broken, run()) if is_base else compare(run(), broken)
     assert found.step.empty

@@ -228,7 +228,7 @@ def test_without_times_of_the_same_rows_there_is_no_tax(change, why):
 
 
 def test_doubted_times_leave_the_loads_and_take_the_tax():
-    check = Law("durations", "fail", "stamps cannot be", ("breakdown",))
+    check = Law("durations", "fail", "stamps cannot be", withholds=("breakdown",))
     trace = dataclasses.replace(routed([[10, 30]], ranks=2), trust=(check,))
     found = build(trace, analyze(trace, ["expert_load"]))["analyses"]["expert_load"]
     assert [row["rank_imbalance"] for row in found["rows"]] == [1.5]
@@ -243,7 +243,7 @@ def test_components_that_do_not_add_up_take_the_tax_and_its_gain(monkeypatch):
     """A law of the answer, which is not in the trace's own record."""
     trace = routed([[10, 30]], ranks=2)
     assert unbalanced_experts.find(trace).gain_ns > 0
-    broken = Law("components", "fail", "they do not add up", ("breakdown", "ops"))
+    broken = Law("components", "fail", "they do not add up", withholds=("breakdown", "ops"))
     trace = routed([[10, 30]], ranks=2)
     monkeypatch.setattr("moeprof.analyzers.laws.LAWS", (lambda _: broken,))
     found = build(trace, analyze(trace, ["expert_load"]))["analyses"]["expert_load"]

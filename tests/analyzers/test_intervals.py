@@ -18,7 +18,7 @@ from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.questions.hints import hints
 from moeprof.analyzers.questions.step_time import step_time
 from moeprof.analyzers.questions.timeline import timeline
-from moeprof.tables.law import Law, Scope
+from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.trace import Trace
 
 OPS = (hlo("dot", "dot"), hlo("sum", "all-reduce"))
@@ -323,7 +323,7 @@ def test_a_step_that_is_used_and_not_used_at_once_breaks_the_law():
     twice = trace.steps.iloc[[0, 1, 2, 3, 3]].assign(used=[True, True, True, True, False])
     law = laws.outside_steps(Trace(**{**vars(trace), "steps": twice}))
     assert (law.verdict, law.expected, law.found) == ("fail", 240_000, 300_000)
-    assert law.withholds == ("step_time", "breakdown")
+    assert law.breaks == (Need.WHOLE_STEPS,)
 
 
 def test_work_of_a_step_that_is_not_there_breaks_the_law():
@@ -348,7 +348,7 @@ def test_work_that_the_account_misses_breaks_the_law_of_intervals(monkeypatch, i
     law = laws.intervals(trace)
     assert law.verdict == "fail"
     assert law.expected - law.found == (12_000 if is_between else 3 * 20_000)
-    assert law.withholds == ("step_time",)
+    assert law.breaks == (Need.INTERVALS,)
 
 
 def _without_exposed(shares):

@@ -125,6 +125,6 @@ def test_what_is_missing_is_said():
 
 def test_it_is_withheld_with_the_question_that_it_illustrates():
     trace = routed([[[1, 3]]], ranks=2)
-    failed = Law("routing", "fail", "the record is cut", ("expert_load",))
+    failed = Law("routing", "fail", "the record is cut", withholds=("expert_load",))
     found = analyze(dataclasses.replace(trace, trust=(failed,)), ["load_map", "rank_map"])
     assert [f.table.empty for f in found.values()] == [True, True]

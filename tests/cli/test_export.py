@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 from builders.sessions import profile, two_hosts, write
+from builders.xspace import host, line, xspace
 from click.testing import CliRunner, Result
 
+from moeprof.analyzers.registry import all_names
 from moeprof.cli.main import group
 from moeprof.errors import TraceError
 from moeprof.ingest import open_run
@@ -68,6 +70,26 @@ def test_damaged_input_is_exported_and_ends_with_3(tmp_path):
     file = write(tmp_path / "cut.xplane.pb", profile()[:-9])
     assert run("export", file, "--tables", tmp_path / "t").exit_code == 3
     assert run("analyze", tmp_path / "t").exit_code == 3
+
+
+def test_tables_name_the_questions_that_fall_for_whoever_knows_no_needs(tmp_path):
+    idle = write(tmp_path / "idle.xplane.pb", xspace(host(line("python"))))
+    law = _stored_law(idle, "device_work", tmp_path / "a")
+    assert law["breaks"] == ["DEVICE_TIMES", "PROGRAMS_THAT_RAN"]
+    timed = {*all_names()} - {"memory", "expert_load"}
+    assert law["withholds"] == [name for name in all_names() if name in timed]
+    cut = write(tmp_path / "cut.xplane.pb", profile()[:-9])
+    law = _stored_law(cut, "truncated", tmp_path / "b")
+    assert [scope["question"] for scope in law["scopes"]] == ["sync_gaps", "launch"]
+
+
+def _stored_law(profile: Path, name: str, folder: Path) -> dict:
+    """A law in the tables of a profile, whose whole record is that of the profile."""
+    assert run("export", profile, "--tables", folder).exit_code == 3
+    found = [json.loads(run("analyze", p, "--json").stdout)["trust"] for p in (profile, folder)]
+    assert found[0] == found[1]
+    laws = json.loads((folder / "trace.json").read_text())["trust"]
+    return next(law for law in laws if law["check"] == name)
 
 
 def test_nothing_is_overwritten(tmp_path):

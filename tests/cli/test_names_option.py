@@ -80,6 +80,7 @@ def test_json_has_the_rules_and_the_note(ran, run, rules):
             {"component": "router", "scope": "attention/neg"},
             {"component": "permute", "op": r"sort\.\d+"},
         ],
+        "told": NOTE,
     }
     breakdown = document["analyses"]["breakdown"]
     assert NOTE in breakdown["notes"]

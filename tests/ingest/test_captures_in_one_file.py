@@ -6,6 +6,7 @@ from builders.xspace import Plane, event, host, line, xspace
 
 from moeprof.analyzers.questions.expert_load import expert_load
 from moeprof.ingest import open_run
+from moeprof.tables.law import Need
 
 
 def captured(at):
@@ -19,7 +20,7 @@ def test_two_captures_in_one_file_have_no_times(tmp_path):
     law = next(law for law in open_run(file).trust if law.check == "one_run")
     assert (law.verdict, law.expected, law.found) == ("fail", 1, 2)
     assert "several captures are in one file" in law.detail
-    assert "step_time" in law.withholds
+    assert law.breaks == (Need.DEVICE_TIMES,)
 
 
 def test_a_plane_that_is_written_in_pieces_is_one_capture(tmp_path):

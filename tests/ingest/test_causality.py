@@ -138,7 +138,7 @@ def test_a_drift_is_no_constant_and_no_latency_is_told(tmp_path, offsets):
     assert found.verdict == "warn"
     assert {scope.question for scope in found.scopes} == {"launch", "sync_gaps"}
     assert trace.events["start_ns"].min() == 1_006_000 + offsets[0]  # stamps stay
-    document = build(trace, without_withheld({"launch": launch(trace)}, trace.trust, {}))
+    document = build(trace, without_withheld({"launch": launch(trace)}, trace.trust))
     told = document["analyses"]["launch"]["headline"]
     withheld = {metric["metric"] for metric in told if metric.get("withheld") == "causality"}
     assert withheld == {

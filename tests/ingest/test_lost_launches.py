@@ -12,7 +12,7 @@ from builders.xspace import Plane, Ref, event, host, line, metadata, xspace
 from moeprof.analyzers.questions.breakdown import breakdown
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.ingest import open_run
-from moeprof.ingest.trust.evidence import TIMED
+from moeprof.tables.law import Need
 
 OPS = ("norm", "gemm", "gate", "up", "down")
 
@@ -50,7 +50,7 @@ def test_a_device_that_lost_kernels_in_every_step_is_left_out(tmp_path):
     assert "16 of GPU 2's 20 launches have no kernel (80.0 %; 26.7 % of all 60)" in found.detail
     assert "figures are those of 2 GPU(s)" in found.detail
     assert [scope.device for scope in found.scopes] == [2]
-    assert found.withholds == ("stragglers",)
+    assert found.breaks == (Need.EVERY_DEVICE,)
     assert trace.steps["used"].tolist() == [True] * 4
     assert headline(breakdown(trace), "op_time") == 400
     assert timeline(trace).table["device"].unique().tolist() == [0, 1]
@@ -80,7 +80,7 @@ def test_where_every_step_of_the_only_device_lacks_work_no_time_is_told(tmp_path
     data = gpu.gpu_file(OPS, 4, 1, lambda device, step, place: place != step % 5)
     trace = opened(tmp_path, data)
     found = law(trace, "launches")
-    assert (found.verdict, found.withholds) == ("fail", TIMED)
+    assert (found.verdict, found.breaks) == ("fail", (Need.DEVICE_TIMES,))
     assert (found.expected, found.found) == (20, 16)
     assert not trace.steps["used"].any()
 

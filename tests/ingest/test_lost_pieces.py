@@ -8,7 +8,7 @@ from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, host, line, metadata, thunk, xspace
 
 from moeprof.ingest import open_run
-from moeprof.ingest.trust.evidence import TIMED
+from moeprof.tables.law import Need
 
 OPS = [f"fusion.{n}" for n in range(10)]
 PROGRAM = hlo_proto(
@@ -60,7 +60,7 @@ def test_a_step_in_which_a_device_lacks_pieces_is_not_used(tmp_path):
     trace = cpu_run(tmp_path, lambda d, step, place: (d, step) != (1, 2) or place not in (4, 5))
     found = law(trace, "pieces")
     assert (found.verdict, found.expected, found.found) == ("warn", 120, 118)
-    assert found.withholds == ()
+    assert found.breaks == ()
     assert trace.steps["used"].tolist() == [True, True, False, True]
     assert trace.steps["reason"].iloc[2] == "lacks 2 of 30 pieces of its programs"
 
@@ -70,7 +70,7 @@ def test_where_every_step_lacks_pieces_no_time_of_devices_is_told(tmp_path):
     trace = cpu_run(tmp_path, lambda device, step, place: place != 3 * step % 10 or device)
     found = law(trace, "pieces")
     assert (found.verdict, found.expected, found.found) == ("fail", 120, 116)
-    assert found.withholds == TIMED
+    assert found.breaks == (Need.DEVICE_TIMES,)
     assert trace.steps["used"].all()
 
 
@@ -113,7 +113,7 @@ def test_launches_that_the_host_lacks_take_the_figures_of_launches(tmp_path):
     found = law(open_run(file), "host_launches")
     assert (found.verdict, found.expected, found.found) == ("fail", 24, 21)
     assert {scope.question for scope in found.scopes} == {"launch", "sync_gaps"}
-    assert found.withholds == ()  # the pieces lie within their steps
+    assert found.breaks == ()  # the pieces lie within their steps
 
 
 def _id(item):

@@ -6,6 +6,7 @@ from builders.xspace import Plane, event, line, xspace
 
 from moeprof.ingest import open_run
 from moeprof.ingest.sources.processes import processes_of
+from moeprof.tables.law import Need
 
 
 def capture(root, processes, expected, recorded):
@@ -49,7 +50,7 @@ def test_a_process_without_a_profile_is_named(tmp_path):
     run, _ = capture(tmp_path, [process(0), process(1)], 3, [0])
     found = check(open_run(run))
     assert found.verdict == "fail"
-    assert found.withholds == ("stragglers",)
+    assert found.breaks == (Need.EVERY_DEVICE,)
     assert "no profile of process 1 (node1), process 2" in found.detail
 
 

@@ -8,7 +8,7 @@ from builders.xspace import Plane, event, host, line, metadata, thunk, xspace
 from moeprof.analyzers import analyze
 from moeprof.analyzers.registry import all_names
 from moeprof.ingest import open_run
-from moeprof.ingest.trust.evidence import TIMED
+from moeprof.tables.law import Need
 
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
 
@@ -65,11 +65,7 @@ def test_the_record_lists_every_check_of_a_good_profile(tmp_path):
         "host_launches",
         "pieces",
     ]
-    assert all(c.withholds == () for c in trace.trust)
-
-
-def test_only_known_analyses_are_withheld():
-    assert set(all_names()) - {"receive_buffers", "memory", "expert_load"} <= set(TIMED)
+    assert all(c.breaks == () for c in trace.trust)
 
 
 def test_no_device_work_names_the_likely_causes_and_withholds_every_time(tmp_path):
@@ -97,7 +93,7 @@ def test_the_causes_are_those_of_the_vendor(tmp_path):
 
 def test_work_of_no_program_withholds_what_needs_one(tmp_path):
     trace = opened(tmp_path, xspace(gpu(event("k", 10, 50))))
-    assert check(trace, "programs").withholds == ("receive_buffers", "memory")
+    assert check(trace, "programs").breaks == (Need.PROGRAMS,)
     findings = analyze(trace)
     assert findings["receive_buffers"].table.empty
     assert findings["receive_buffers"].notes[0].startswith("withheld: programs: no compiled")
@@ -135,7 +131,7 @@ def test_dropped_kernels_withhold_times_unless_they_are_few(tmp_path, warning, v
     found = check(opened(tmp_path, data), "dropped")
     assert found.verdict == verdict
     assert warning in found.detail
-    assert bool(found.withholds) == (verdict == "fail")
+    assert found.breaks == ((Need.DEVICE_TIMES,) if verdict == "fail" else ())
 
 
 def test_what_else_the_profiler_reports_is_a_warning(tmp_path):
@@ -160,7 +156,7 @@ def test_no_device_work_of_a_cut_file_is_laid_to_the_cut(tmp_path):
     data = cpu()
     found = check(opened(tmp_path, data[: int(0.7 * len(data))]), "device_work")
     assert "(1) the file is cut" in found.detail
-    assert {"receive_buffers", "memory"} <= set(found.withholds)  # they may be in the lost part
+    assert Need.PROGRAMS in found.breaks  # they may be in the lost part
     assert "permission" not in found.detail
 
 

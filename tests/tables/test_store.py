@@ -15,7 +15,7 @@ from builders.xspace import thunk
 
 from moeprof.errors import TraceError
 from moeprof.tables import store
-from moeprof.tables.law import Law, Scope
+from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.store import holds_tables, read_tables, write_tables
 from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
@@ -75,11 +75,28 @@ def moved(meta: TraceMeta, folder: Path) -> TraceMeta:
 def test_every_part_of_a_check_comes_back(tmp_path):
     sample = {
         **{"str": "x", "Verdict": "warn", "tuple[str, ...]": ("y", "z"), "Figure": 0.75},
-        "tuple[Scope, ...]": (Scope("ops", ("bytes",), "node0", 1, 3, "fusion.1"),),
+        "tuple[Scope, ...]": (Scope("ops", ("bytes",), "node0", 1, 3, "fusion.1", Need.ROUTING),),
+        "tuple[Need, ...]": (Need.DEVICE_TIMES, Need.PROGRAMS),
     }
     check = Law(**{f.name: sample[f.type] for f in dataclasses.fields(Law)})
     write_tables(dataclasses.replace(trace_with(), trust=(check,)), tmp_path / "t")
     assert read_tables(tmp_path / "t").trust == (check,)
+    stored = json.loads((tmp_path / "t" / "trace.json").read_text())["trust"][0]
+    assert stored["breaks"] == ["DEVICE_TIMES", "PROGRAMS"]  # words may change, names do not
+
+
+def test_a_record_of_an_earlier_release_keeps_the_questions_that_it_names(tmp_path):
+    """It has names of questions in `withholds`, and no needs; drawings were named, too."""
+    write_tables(trace_with(), tmp_path / "t")
+    law = {"check": "tokens", "verdict": "fail", "detail": "twice"}
+    scope = {"question": "launch", "figures": [], "host": "a", "device": -1, "step": -1, "op": ""}
+    named = {"withholds": ["expert_load", "load_map"], "scopes": [scope]}
+    broken(tmp_path / "t", trust=[law | named])
+    (found,) = read_tables(tmp_path / "t").trust
+    assert (found.breaks, found.withholds) == ((), ("expert_load", "load_map"))
+    assert found.scopes == (Scope("launch", host="a"),)
+    assert found.withholds_figures("expert_load")
+    assert not found.withholds_figures("memory")
 
 
 def test_what_an_earlier_release_did_not_write_has_its_default(tmp_path):
@@ -196,6 +213,10 @@ CASES = {
     "no meta": (lambda f: broken(f, meta={}), "found no value for 'path'"),
     "odd meta": (lambda f: broken(f, meta=7), "found 7 where an object is expected"),
     "odd trust": (lambda f: broken(f, trust=["x"]), "found 'x' where an object is expected"),
+    "a need of another version": (
+        lambda f: broken(f, trust=[{"check": "a", "verdict": "ok", "detail": "", "breaks": ["X"]}]),
+        "found need 'X'",
+    ),
     "odd verdict": (
         lambda f: broken(f, trust=[{"check": "a", "verdict": "?", "detail": ""}]),
         r"found verdict '\?'",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from moeprof.ingest.planes.record import NO_DEVICE_CLOCKS, DeviceClock
 from moeprof.ingest.sources.processes import Ranked
 from moeprof.ingest.trust.evidence import Evidence
-from moeprof.tables.law import Law, Scope, Verdict
+from moeprof.tables.law import Law, Need, Scope, Verdict
 from moeprof.units import format_ns
 
 _MOST_NAMED = 4
@@ -22,7 +22,7 @@ def ranks(evidence: Evidence) -> Law:
     known = int(found.devices["rank"].ge(0).sum())
     if found.conflict:
         told = f"{found.conflict}: no rank is known; devices are told apart by host and ordinal"
-        return Law("ranks", "fail", told, ("stragglers",), devices, 0, "devices")
+        return Law("ranks", "fail", told, (Need.EVERY_DEVICE,), devices, 0, "devices")
     told = f"{known} of {devices} device(s) by {found.told_by}" if found.told_by else ""
     if known < devices:
         told = (
@@ -34,7 +34,7 @@ def ranks(evidence: Evidence) -> Law:
         worked = {str(host) for host in evidence.events["host"].unique()} & set(found.unknown)
         if not worked:
             return Law("ranks", "ok", told, (), devices, known, "devices")
-        lost = ("stragglers",) if _are_grouped(evidence, devices) else ()
+        lost = (Need.EVERY_DEVICE,) if _are_grouped(evidence, devices) else ()
         return Law("ranks", "warn", told, lost, devices, known, "devices")
     if not found.is_assigned and devices > 1:
         told += (
@@ -62,7 +62,7 @@ def processes(evidence: Evidence) -> Law:
         which = ", ".join(told.missing)
         detail = f"{read} of {told.expected}; no profile of {which}: ranks there are not known"
         figures = (told.expected, len(evidence.hosts), "processes")
-        return Law("processes", "fail", detail, ("stragglers",), *figures)
+        return Law("processes", "fail", detail, (Need.EVERY_DEVICE,), *figures)
     if told.not_asked:
         which = ", ".join(told.not_asked)
         return Law("processes", "ok", f"{read}; capture was not asked to record {which}")
@@ -162,8 +162,6 @@ def clocks(evidence: Evidence) -> Law:
 # Do the devices of a host stamp by one clock? Judged by ends of collectives.
 
 _LISTED = 4
-_BETWEEN_DEVICES = ("step_time", "timeline", "stragglers", "pipeline", "hints")
-"""Questions whose figures are unions over devices, or what one did while another waited."""
 _WAITS = (
     Scope("collectives", ("collective_wait_share", "wait_ns", "wait_share")),
     Scope("dispatch_combine", ("exchange_wait_share", "wait_ns", "wait_share", "skew_ns")),
@@ -226,8 +224,8 @@ def device_clocks(evidence: Evidence) -> Law:
         scopes += _BY_LAUNCH
     worst_ns = max((abs(clock.ahead_ns) for clock in compared), default=0)
     if told:
-        withheld = _BETWEEN_DEVICES if unsure else ()
-        return Law("device_clocks", "warn", "; ".join(told), withheld, 0, worst_ns, "ns", scopes)
+        lost = (Need.DEVICE_CLOCKS,) if unsure else ()
+        return Law("device_clocks", "warn", "; ".join(told), lost, 0, worst_ns, "ns", scopes)
     return _agree(compared)
 
 

@@ -22,16 +22,6 @@ from moeprof.tables.law import Law
 from moeprof.tables.trace import HostClock
 from moeprof.tables.waits import work_of
 
-TIMED = (
-    *("step_time", "breakdown", "ops", "timeline", "collectives", "stragglers", "pipeline"),
-    *("grouped_gemm", "dispatch_combine", "sync_gaps", "roofline", "launch", "hints"),
-)
-"""Analyses whose figures are times of device work."""
-
-
-HOST_TOLD = ("launch", "sync_gaps")
-"""Analyses that need the whole record of the host, as launches and causes of gaps are in it."""
-
 
 @dataclass(frozen=True)
 class HostLosses:

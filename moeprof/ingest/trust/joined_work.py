@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from moeprof.ingest.planes.record import Lead
-from moeprof.ingest.trust.evidence import TIMED, Evidence
-from moeprof.tables.law import Law, Scope
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.tables.law import Law, Need, Scope
 from moeprof.units import format_count, format_ns, format_percent
 
 _BY_LAUNCH = (
@@ -164,4 +164,5 @@ def host_launches(evidence: Evidence) -> Law:
             "alone tells it"
         )
     scopes = (Scope("launch", _OF_LAUNCHES), Scope("sync_gaps", _OF_GAPS))
-    return Law(check, "fail", detail, TIMED if loose else (), *figures, scopes)
+    lost = (Need.DEVICE_TIMES,) if loose else ()
+    return Law(check, "fail", detail, lost, *figures, scopes)

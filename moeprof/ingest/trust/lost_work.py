@@ -10,8 +10,8 @@ import pandas as pd
 from moeprof.ingest.placing.lost_launches import UNKNOWN, DeviceCalls
 from moeprof.ingest.placing.lost_pieces import FEW
 from moeprof.ingest.placing.too_long import SERIAL_KINDS
-from moeprof.ingest.trust.evidence import TIMED, Evidence, HostLosses
-from moeprof.tables.law import Law, Scope, Verdict
+from moeprof.ingest.trust.evidence import Evidence, HostLosses
+from moeprof.tables.law import Law, Need, Scope, Verdict
 from moeprof.units import format_count, format_ns, format_percent
 
 _LISTED = 3
@@ -47,7 +47,7 @@ def launches(evidence: Evidence) -> Law:
         "launches",
         "fail" if partly or no_step else "warn",
         "; ".join(filter(None, [*told, *_consequences(evidence), _not_compared(evidence)])),
-        withholds=TIMED if no_step else ("stragglers",) if partly else (),
+        breaks=(Need.DEVICE_TIMES,) if no_step else (Need.EVERY_DEVICE,) if partly else (),
         expected=total,
         found=total - lost,
         unit="launches",
@@ -149,7 +149,8 @@ def devices(evidence: Evidence) -> Law:
         f"{f' ({names})' if names else ''}: figures are those of {told - excluded} GPU(s)"
     )
     scopes = tuple(Scope("timeline", host=host, device=device) for host, device in known)
-    return replace(figures, verdict="fail", detail=detail, withholds=("stragglers",), scopes=scopes)
+    breaks = (Need.EVERY_DEVICE,)
+    return replace(figures, verdict="fail", detail=detail, breaks=breaks, scopes=scopes)
 
 
 def last_kernels(evidence: Evidence) -> Law:
@@ -212,7 +213,7 @@ def stream_time(evidence: Evidence) -> Law:
         "stream_time",
         "fail",
         detail,
-        TIMED,
+        (Need.DEVICE_TIMES,),
         expected=int(covered[worst]),
         found=found,
         unit="ns",
@@ -338,9 +339,9 @@ def pieces(evidence: Evidence) -> Law:
     )
     is_lost = any(losses.pieces.in_all for losses in lacking)
     detail += ", in every step" if is_lost else ": steps that lack some are not used"
-    withholds = TIMED if is_lost else ()
+    breaks = (Need.DEVICE_TIMES,) if is_lost else ()
     verdict: Verdict = "fail" if is_lost else "warn"
-    return Law(check, verdict, detail, withholds, expected, found, "pieces")
+    return Law(check, verdict, detail, breaks, expected, found, "pieces")
 
 
 def _devices(evidence: Evidence, lacking: list[HostLosses]) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
-from moeprof.ingest.trust.evidence import TIMED, Evidence
+from moeprof.ingest.trust.evidence import Evidence
 from moeprof.ingest.xspace.space import Flags
-from moeprof.tables.law import Law, Verdict
+from moeprof.tables.law import Law, Need, Verdict
 from moeprof.tables.trace import LOW_CONFIDENCE
 from moeprof.units import format_ns, format_percent
 
@@ -104,8 +104,8 @@ def _without_length(events: pd.DataFrame) -> Law | None:
     if not instant:
         return None
     detail = f"{instant:,} of {kernels:,} kernels have no length: what they took is not recorded"
-    lost = tuple(name for name in TIMED if name != "step_time")
-    return Law("durations", "fail", detail, lost, kernels, kernels - instant, "kernels")
+    figures = (kernels, kernels - instant, "kernels")
+    return Law("durations", "fail", detail, (Need.PIECE_TIMES,), *figures)
 
 
 def time_stamps(evidence: Evidence) -> Law:
@@ -184,7 +184,7 @@ def step_order(evidence: Evidence) -> Law:
         f"{int(is_wrong.sum())} of {len(used)} measured steps cannot be: {lasts}; "
         "stamps or ids in the profile are damaged"
     )
-    return Law("step_order", "fail", detail, TIMED)
+    return Law("step_order", "fail", detail, (Need.DEVICE_TIMES,))
 
 
 def strays(evidence: Evidence) -> Law:

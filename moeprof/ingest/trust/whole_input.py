@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from moeprof.ingest.planes.record import MergedProcesses
 from moeprof.ingest.sources.beside import RECORD
 from moeprof.ingest.sources.sessions import NEAR_S
-from moeprof.ingest.trust.evidence import HOST_TOLD, TIMED, Evidence
-from moeprof.tables.law import Law, Scope, Verdict
+from moeprof.ingest.trust.evidence import Evidence
+from moeprof.tables.law import Law, Need, Scope, Verdict
 from moeprof.units import format_count, format_ns, format_percent
 
 _DROPPED = re.compile(r"\b(dropped|lost|discarded|overflow\w*)\b", re.IGNORECASE)
@@ -44,9 +44,8 @@ def truncated(evidence: Evidence) -> Law:
         return Law("truncated", "ok", f"{read} events read to the end")
     places = len(evidence.damage)
     lost = tuple(
-        Scope(question, host=host if len(evidence.hosts) > 1 else "")
+        Scope(need=Need.HOST_RECORD, host=host if len(evidence.hosts) > 1 else "")
         for host in evidence.damaged
-        for question in HOST_TOLD
     )
     rest = "the rest"
     if evidence.damaged and len(evidence.hosts) > 1:
@@ -73,8 +72,9 @@ def device_work(evidence: Evidence) -> Law:
     causes = _of_no_device(evidence.strange) or f"Likely causes: {causes}"
     detail = f"no device events: nothing can be measured. {causes}"
     # Which programs ran is told by their work; what a cut file held of memory is not known either.
-    unknown = ("receive_buffers", "memory") if is_cut else ("receive_buffers",)
-    return Law("device_work", "fail", detail, (*TIMED, *unknown))
+    lost = (Need.PROGRAMS,) if is_cut else ()
+    breaks = (Need.DEVICE_TIMES, Need.PROGRAMS_THAT_RAN, *lost)
+    return Law("device_work", "fail", detail, breaks)
 
 
 _MOST_NAMED = 4
@@ -136,22 +136,18 @@ def programs(evidence: Evidence) -> Law:
     if evidence.events.empty:
         return Law("programs", "warn", detail)
     detail += ": work is known by its kernels' names alone"
-    return _without_programs(evidence, "fail", detail, ("receive_buffers", "memory"))
-
-
-_ON_HOST = ("breakdown", "ops", "timeline", "collectives", "sync_gaps", "roofline")
-"""Analyses to which it matters which ops run inside of others, and which wait."""
+    return _without_programs(evidence, "fail", detail, (Need.PROGRAMS,))
 
 
 def _without_programs(
-    evidence: Evidence, verdict: Verdict, detail: str, lost: tuple[str, ...] = ()
+    evidence: Evidence, verdict: Verdict, detail: str, lost: tuple[Need, ...] = ()
 ) -> Law:
     """Work of no known part may be of any, so the share of none is known.
 
     On CPU devices ops run inside of others on one thread, which programs alone tell.
     """
     if not evidence.models:
-        return Law("programs", verdict, detail, (*lost, *_ON_HOST))
+        return Law("programs", verdict, detail, (*lost, Need.NESTING))
     scopes = (Scope("breakdown", ("moe_share", "other_share")),)
     return Law("programs", verdict, detail, lost, scopes=scopes)
 
@@ -175,7 +171,7 @@ def dropped_events(evidence: Evidence) -> Law:
     if numbers and share < _FEW_DROPPED:
         told = f"{detail} ({format_percent(share)} of device events at most)"
         return Law("dropped", "warn", told)
-    return Law("dropped", "fail", f"{detail}; capture fewer steps", TIMED)
+    return Law("dropped", "fail", f"{detail}; capture fewer steps", (Need.DEVICE_TIMES,))
 
 
 def profiler(evidence: Evidence) -> Law:
@@ -190,7 +186,7 @@ def one_run(evidence: Evidence) -> Law:
     """Whether the files are of one run: recorded at one time, with programs in common."""
     if apart := _recorded_apart(evidence):
         detail = f"{apart}: they are no hosts of one run; give one of them, or --host"
-        return Law("one_run", "fail", detail, TIMED)
+        return Law("one_run", "fail", detail, (Need.DEVICE_TIMES,))
     pairs = evidence.events[["host", "module"]].drop_duplicates()
     ran = {
         str(host): set(mine["module"].tolist())
@@ -231,7 +227,7 @@ def merged(told: MergedProcesses) -> Law:
             "fail",
             f"{told.mixed}; give the files of the ranks themselves, or merge them with numbers of "
             "processes of their own",
-            TIMED,
+            (Need.DEVICE_TIMES,),
         )
     if told.unpaired:
         return Law("merged", "warn", "; ".join(told.unpaired))

@@ -35,7 +35,7 @@ def test_an_unknown_type_is_named_and_only_its_op_is_withheld():
     assert (found.verdict, found.expected, found.found) == ("fail", 3, 2)
     assert "type77" in found.detail
     assert "odd" in found.detail
-    assert not found.withholds
+    assert not found.breaks
     assert {scope.op for scope in found.scopes if scope.chooses_rows} == {"odd"}
     assert all("flops" not in scope.figures for scope in found.scopes)
 

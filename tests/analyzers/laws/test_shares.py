@@ -29,7 +29,7 @@ def test_a_share_above_all_is_named_and_withheld_alone():
     assert (law.verdict, law.expected, law.found) == ("fail", 2, 1)
     assert "wait_share of collectives is 1701.1%" in law.detail
     assert law.scopes == (Scope("collectives", ("wait_share",)),)
-    shown = finding_of(without_withheld(findings, (law,), {})["collectives"])
+    shown = finding_of(without_withheld(findings, (law,))["collectives"])
     assert shown["headline"][0] == {
         "metric": "wait_share", "value": None, "unit": "share", "withheld": "shares",
     }  # fmt: skip
@@ -52,5 +52,5 @@ def test_a_gain_above_the_step_is_withheld_with_what_is_taken_from_it():
     law = shares(findings)
     assert (law.verdict, law.expected, law.found) == ("fail", 1, 0)
     assert "gain_share of hints is 146.0%" in law.detail
-    row = finding_of(without_withheld(findings, (law,), {})["hints"])["rows"][0]
+    row = finding_of(without_withheld(findings, (law,))["hints"])["rows"][0]
     assert (row["gain_ns"], row["gain_share"], row["gain_bytes"]) == (None, None, 8)

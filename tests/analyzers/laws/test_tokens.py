@@ -7,6 +7,7 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.laws.tokens import tokens
+from moeprof.tables.law import Need
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 COUNTS = np.array([[[20, 10, 0], [5, 5, 20]], [[10, 10, 10], [30, 0, 0]]])
@@ -46,7 +47,7 @@ def test_without_routing_nothing_was_checked():
 def test_counts_of_two_processes_are_no_load(again):
     found = law([*ROWS, *again])
     assert (found.verdict, found.expected, found.found) == ("fail", 12, 12 + len(again))
-    assert "expert_load" in found.withholds
+    assert found.breaks == (Need.ROUTING,)
 
 
 def test_counts_that_are_missing_are_named():
@@ -63,7 +64,7 @@ def test_nobody_receives_more_than_was_sent_there():
     found = law(received=rows_of(20, 11, 0))
     assert (found.verdict, found.expected, found.found, found.unit) == ("fail", 10, 11, "rows")
     assert "rank 1 received 11 rows in layer 1 of step 6" in found.detail
-    assert {"receive_buffers", "expert_load"} <= set(found.withholds)
+    assert found.breaks == (Need.ROUTING, Need.RECEIVED)
 
 
 def test_layers_that_differ_are_told_and_nothing_is_withheld():

@@ -275,7 +275,7 @@ def test_imbalance_is_the_busiest_expert_over_the_mean(engine, written):
 
 
 def test_what_a_failed_check_would_falsify_is_left_out_and_said(engine, written):
-    check = Law("dropped", "fail", "9 events lost", ("breakdown", "sync_gaps"))
+    check = Law("dropped", "fail", "9 events lost", withholds=("breakdown", "sync_gaps"))
     trace = replace(traced([kernel("a", 0, 5), kernel("b", 50_000, 5)]), trust=(check,))
     found = written(trace)
     assert [name for _, name, *_ in slices(engine)] == ["step 0", "a", "b"]
@@ -285,7 +285,7 @@ def test_what_a_failed_check_would_falsify_is_left_out_and_said(engine, written)
 
 
 def test_a_law_of_the_answer_and_scopes_of_whole_figures_count_too(engine, written, monkeypatch):
-    broken = Law("components", "fail", "do not add up", ("breakdown",))
+    broken = Law("components", "fail", "do not add up", withholds=("breakdown",))
     monkeypatch.setattr("moeprof.analyzers.laws.LAWS", (lambda _: broken,))
     late = Law("causality", "warn", "apart", scopes=(Scope("sync_gaps", ("late_ns",)),))
     trace = traced([kernel("a", 0, 5), kernel("b", 50_000, 5)])

@@ -16,7 +16,7 @@ def finding(folder, kept):
     file = folder / "node0.xplane.pb"
     file.write_bytes(gpu.gpu_file(OPS, 5, 3, kept))
     trace = open_run(file)
-    shown = without_withheld({"timeline": timeline(trace)}, laws_of(trace), {})
+    shown = without_withheld({"timeline": timeline(trace)}, laws_of(trace))
     return finding_of(shown["timeline"])
 
 

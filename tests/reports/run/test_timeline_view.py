@@ -68,7 +68,7 @@ def test_without_steps_it_is_of_the_whole_capture():
 
 def test_a_check_that_withholds_the_timeline_withholds_its_picture():
     made = traced(WORK, OPS)
-    failed = Law("dropped_events", "fail", "70 % dropped", ("timeline",))
+    failed = Law("dropped_events", "fail", "70 % dropped", withholds=("timeline",))
     trace = Trace(**{**vars(made), "trust": (failed,)})
     assert timeline_view(document(trace)) is None
 
