@@ -85,6 +85,9 @@ class Answer:
         """One row per what the question asks about; ``units`` and ``meanings`` tell the columns.
 
         A figure that is withheld, or not known, is NaN or None.
+
+        Example:
+            >>> answer.table.groupby("component")["per_step_ns"].sum()
         """
         found = self._found
         drawn = self._document["drawings"].get(self.name)
@@ -120,9 +123,12 @@ class Answer:
         if self._drawn:
             most = len(self._drawn) - 1
             return f"{self.name}: no figure has the place {place}; there are: 0 to {most}"
-        reasons = {"withheld": "its figures are withheld", "none": "this run has none of the kind"}
-        why = reasons.get(self.status, "nothing is drawn of it")
-        return f"{self.name}: expected a figure, found none, as {why}; .table and .notes have all"
+        reasons = {
+            "withheld": "its figures are withheld; .notes says why",
+            "none": "this run has none of the kind; .notes says why",
+        }
+        why = reasons.get(self.status, "nothing is drawn of it; .table has its rows")
+        return f"{self.name}: expected a figure, found none, as {why}"
 
     @cached_property
     def _drawn(self) -> list[tuple[str, object]]:

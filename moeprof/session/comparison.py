@@ -41,6 +41,10 @@ def compare(base: Run | str | PathLike[str], new: Run | str | PathLike[str]) -> 
 
     Raises:
         TraceError: a path cannot be read, or a run recorded no profile.
+
+    Example:
+        >>> moeprof.compare("runs/base", "runs/new").check("step>+2%")["verdict"]
+        'passed'
     """
     return Comparison(*(each if isinstance(each, Run) else load(each) for each in (base, new)))
 

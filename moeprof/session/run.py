@@ -65,6 +65,10 @@ def load(
         SelectionError: there is no such step, host, session or hardware.
         SpecError: the file of rules cannot be read.
         TraceError: the run cannot be read.
+
+    Example:
+        >>> run = moeprof.load("runs/base", steps=range(3, 6))
+        >>> run.breakdown().table.head()
     """
     rules = None
     if names is not None:
@@ -143,6 +147,10 @@ class Run:
 
         Raises:
             SelectionError: there is no such question.
+
+        Example:
+            >>> run.ask("step_time").headline["interval_median"]
+            16780697.0
         """
         if name not in self._answers:
             self._answers[name] = Answer(self._trace, name)
@@ -202,6 +210,10 @@ class Run:
 
         Raises:
             MoeprofError: `path` cannot be written.
+
+        Example:
+            >>> run.report("report.html")
+            PosixPath('report.html')
         """
         from moeprof.reports.run.page import write_page
 

@@ -12,7 +12,7 @@ from moeprof.reports.parts.phrases import described_trust, title, troubles
 from moeprof.reports.parts.templating import fragment
 from moeprof.reports.parts.views import Cell, Column, TableView, finding_table, read_first
 from moeprof.reports.run.sentences import sentence
-from moeprof.reports.run.terminal import IN_PYTHON, overview
+from moeprof.reports.run.terminal import IN_PYTHON, WIDTH, advice, overview
 
 _FEW_ROWS = 12
 _WIDTH = 130
@@ -61,18 +61,25 @@ def answer_cell(document: Document, name: str) -> str:
     finding = document["analyses"][name]
     few: Finding = {**read_first(name, finding), "rows": finding["rows"][:_FEW_ROWS]}
     table = finding_table(few, name, title(name))
+    is_table = bool(table.rows) and name != "hints"  # each hint is a paragraph
     fitting = _fitting(table)
+    left = len(finding["rows"]) - len(few["rows"])
     return fragment(
         "cell.html",
         heading=title(name),
         said=_NOTHING if is_unrecorded(document) else sentence(document, name),
-        text="",
+        text="" if is_table else _advice(document, name),
         facts=_facts(finding),
-        columns=fitting.columns if table.rows else (),
+        columns=fitting.columns if is_table else (),
         rows=fitting.rows,
-        left_out=_left_out(len(finding["rows"]) - len(few["rows"]), fitting),
+        left_out=_left_out(left, fitting) if is_table else "",
         notes=[printable(note) for note in finding["notes"]],
     )
+
+
+def _advice(document: Document, name: str) -> str:
+    """Hints as a numbered list; nothing of another answer."""
+    return advice(document, WIDTH, ways=IN_PYTHON).plain if name == "hints" else ""
 
 
 _NOTHING = "No profile was recorded, so there is no figure."
