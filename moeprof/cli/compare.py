@@ -97,9 +97,9 @@ def command(
 
     with working("reading the base run") as work:
         tell = work.counting("reading the base run")
-        before = open_session(base, base_session, names=names, is_recorded=True, tell=tell)
+        before = open_session(base, base_session, names=names, tell=tell)
         tell = work.counting("reading the new run")
-        after = open_session(new, new_session, names=names, is_recorded=True, tell=tell)
+        after = open_session(new, new_session, names=names, tell=tell)
         work.phase("comparing")
         comparison = Comparison(before, after)
         asked = _asked((base, new), gates, (base_session, new_session), names)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from moeprof.analyzers import analyze
-from moeprof.analyzers.registry import all_drawings, is_drawing, is_question, question
+from moeprof.analyzers.registry import (
+    all_drawings,
+    drawing,
+    is_drawing,
+    is_question,
+    question,
+)
 from moeprof.answers.document import Drawing, Finding, Value, drawn_rows, figures_of
 from moeprof.errors import SelectionError
 from moeprof.reports.parts.phrases import title
 from moeprof.reports.run.document import build
 from moeprof.reports.run.sentences import sentence
+from moeprof.session.table import framed
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
     from moeprof.tables.analysis import Basis, Status
@@ -79,13 +85,14 @@ class Answer:
         """One row per what the question asks about; ``units`` and ``meanings`` tell the columns.
 
         A figure that is withheld, or not known, is NaN or None.
+
+        Example:
+            >>> answer.table.groupby("component")["per_step_ns"].sum()
         """
         found = self._found
-        drawing = self._document["drawings"].get(self.name)
-        rows = drawn_rows(drawing) if drawing else self._document["analyses"][self.name]["rows"]
-        table = pd.DataFrame(rows, columns=[column["name"] for column in found["columns"]])
-        table.attrs["units"] = {column["name"]: column["unit"] for column in found["columns"]}
-        return table
+        drawn = self._document["drawings"].get(self.name)
+        rows = drawn_rows(drawn) if drawn else self._document["analyses"][self.name]["rows"]
+        return framed(rows, found["columns"])
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -95,17 +102,33 @@ class Answer:
     def figure(self, place: int = 0) -> Figure:
         """The figure at this place of ``figures``, drawn by plotly.
 
+        It stands on light and on dark; ``figure.update_layout(template=…)`` gives it another look.
+
         Raises:
             SelectionError: there is none, as the answer has nothing to draw, or fewer figures.
         """
         from plotly.graph_objects import Figure
 
+        from moeprof.reports.run.cell import LOOK
+
         if not 0 <= place < len(self._drawn):
-            raise SelectionError(
-                f"{self.name}: expected a figure at place {place}, found {len(self._drawn)} "
-                f"figure(s) to draw; the table has {len(self.table)} row(s). Look at .figures"
-            )
-        return Figure(self._drawn[place][1])
+            raise SelectionError(self._undrawn(place))
+        return Figure(self._drawn[place][1]).update_layout(template=LOOK)
+
+    def _undrawn(self, place: int) -> str:
+        """Why there is no figure at this place, and where to look."""
+        if is_drawing(self.name):
+            beside = drawing(self.name).beside
+            return f"{self.name}: its figures are those of {beside}: .ask({beside!r}).figure()"
+        if self._drawn:
+            most = len(self._drawn) - 1
+            return f"{self.name}: no figure has the place {place}; there are: 0 to {most}"
+        reasons = {
+            "withheld": "its figures are withheld; .notes says why",
+            "none": "this run has none of the kind; .notes says why",
+        }
+        why = reasons.get(self.status, "nothing is drawn of it; .table has its rows")
+        return f"{self.name}: expected a figure, found none, as {why}"
 
     @cached_property
     def _drawn(self) -> list[tuple[str, object]]:
@@ -123,10 +146,12 @@ class Answer:
         return self._document["analyses"][self.name]
 
     def __str__(self) -> str:
-        """The section that the command prints."""
-        from moeprof.reports.run.terminal import section
+        """The section that the command prints: the answer, its first rows, its notes."""
+        from moeprof.reports.run.terminal import IN_PYTHON, picture, section
 
-        return section(self._document, self.name).plain
+        if self.name in self._document["drawings"]:
+            return picture(self._document["drawings"][self.name], IN_PYTHON).plain
+        return section(self._document, self.name, ways=IN_PYTHON).plain
 
     def __repr__(self) -> str:
         """What it is, in one line."""

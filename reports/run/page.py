@@ -139,13 +139,13 @@ class PageView:
     command: str
 
 
-def write_page(documents: Sequence[Document], out: Path) -> None:
-    """Write the report of one run, or of several side by side, to `out`.
+def write_page(documents: Sequence[Document], out: Path, option: str = "-o") -> None:
+    """Write the report of one run, or of several side by side, to `out`, which ``option`` named.
 
     Raises:
         MoeprofError: `out` cannot be written.
     """
-    write(render(documents), out, "-o")
+    write(render(documents), out, option)
 
 
 def render(documents: Sequence[Document]) -> str:
