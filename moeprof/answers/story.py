@@ -183,10 +183,10 @@ def _dropped(document: Document) -> str:
     found = headline(document, "expert_load")
     exact, least = (found.get(name) for name in ("dropped_share", "dropped_share_at_least"))
     if is_number(exact):
-        told = f"{format_percent(exact)} of the" if exact else "none of the"
-        return f"{told} (token, expert) pairs dropped"
+        share = f"{format_percent(exact)} of (token, expert) pairs"
+        return f"{share if exact else 'no (token, expert) pair'} dropped"
     if is_number(least) and least > 0:
-        return f"at least {format_percent(least)} of the (token, expert) pairs dropped"
+        return f"at least {format_percent(least)} of (token, expert) pairs dropped"
     return ""
 
 

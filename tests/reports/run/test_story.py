@@ -168,10 +168,10 @@ def lost(exact, least):
         (EXACT, f"MFU 31.0 % {MFU}"),
         (AT_MOST, f"MFU at most 31.0 % {MFU}"),
         (RATE | EXACT, f"12,420 tokens/s/device · MFU 31.0 % {MFU}"),
-        (RATE | lost(0.021, 0.021), "12,420 tokens/s/device · 2.1 % of the (token, expert) pairs "
+        (RATE | lost(0.021, 0.021), "12,420 tokens/s/device · 2.1 % of (token, expert) pairs "
          "dropped"),
-        (lost(None, 0.01), "at least 1.0 % of the (token, expert) pairs dropped"),
-        (lost(0.0, 0.0), "none of the (token, expert) pairs dropped"),
+        (lost(None, 0.01), "at least 1.0 % of (token, expert) pairs dropped"),
+        (lost(0.0, 0.0), "no (token, expert) pair dropped"),
         (lost(None, 0.0), ""),  # that some may be dropped says nothing
         (lost(None, None), ""),
         ({"step_time": {"tokens_per_second_device": None}}, ""),
