@@ -138,10 +138,21 @@ def write_meta(
         own = {**told, **_launched(launch)}
         processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
         meta = _meta(processes, versions, environment)
-        partial = path.with_name("meta.json.partial")
-        partial.write_text(json.dumps(meta, allow_nan=False, indent=1) + "\n")
-        partial.rename(path)
+        write_whole(path, (json.dumps(meta, allow_nan=False, indent=1) + "\n").encode())
     return meta
+
+
+def write_whole(path: Path, content: bytes) -> int:
+    """Write `content` so that a reader sees all of it or no file; its size in bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.rename(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # a full disk gets its room back
+        raise
+    return len(content)
 
 
 def wait_for_siblings(
