@@ -2,7 +2,8 @@
 
 All that moeprof does about signals is here. It never takes one away: a signal that someone handles,
 be it in Python or in C as JAX's preemption notice, is left as it is. What counts is therefore the
-handler that the kernel knows, which `signal.getsignal` cannot tell.
+handler that the kernel knows, which `signal.getsignal` cannot tell. Why so:
+docs/why/capture-signals-belong-to-the-script.md.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
+_Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 _BUFFER = 1024  # no libc has a longer struct sigaction
 _REPEAT_S = 2.0  # a scheduler that signals a whole process group does so once, we relay it again
 _TAKES_EFFECT_S = 1.0
@@ -242,7 +244,7 @@ class GaveUpError(Exception):
 def interrupt_waits(on_interrupt: Callable[[], None]) -> Iterator[None]:
     """Hold the first Ctrl-C back until the block is left; the second leaves it at once.
 
-    Where the script ignores Ctrl-C there is nothing to hold back.
+    Where the script ignores Ctrl-C, or handles it in C, there is nothing to hold back.
 
     Raises:
         GaveUpError: inside the block, on the second Ctrl-C.
@@ -263,17 +265,24 @@ def interrupt_waits(on_interrupt: Callable[[], None]) -> Iterator[None]:
     action = kernel_action(signal.SIGINT)
     previous = signal.signal(signal.SIGINT, hold)
     ours = handler_of(kernel_action(signal.SIGINT))
+    is_pythons = handler_of(action) == ours
+    if not is_pythons:
+        _take_back(previous, action)
     try:
         yield
     finally:
-        is_ours = handler_of(kernel_action(signal.SIGINT)) == ours
-        if signal.getsignal(signal.SIGINT) is hold:
-            if previous is not None and is_ours:
-                signal.signal(signal.SIGINT, previous)
-            if is_ours:
-                _put_back(signal.SIGINT, action)  # of a handler that Python did not install
+        is_in_force = handler_of(kernel_action(signal.SIGINT)) == ours
+        if is_pythons and is_in_force and signal.getsignal(signal.SIGINT) is hold:
+            _take_back(previous, action)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def _take_back(previous: _Handler, action: bytes) -> None:
+    """Ctrl-C as it was, in Python's table and in the kernel."""
+    if previous is not None:
+        signal.signal(signal.SIGINT, previous)
+    _put_back(signal.SIGINT, action)
 
 
 # The parent of a captured script
