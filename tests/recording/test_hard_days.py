@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import subprocess
 import sys
 
@@ -72,15 +71,18 @@ def test_an_end_because_of_nan(capture, what, step):
 
 def test_a_full_disk(tmp_path):
     """No file may grow beyond a kilobyte: neither profile nor meta.json."""
-    kilobyte = (1024, 1024)
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = command_line("--out", tmp_path / "run", "hard_day.py", "nothing", "0")
     done = subprocess.run(
-        command_line("--out", tmp_path / "run", "hard_day.py", "nothing", "0"),
+        [sys.executable, "-c", limited, *command],
         capture_output=True,
         text=True,
         cwd=SCRIPTS,
         env=environment(PYTHONDONTWRITEBYTECODE="1"),
         timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, kilobyte),
     )
     run = Captured(done.returncode, done.stdout, done.stderr, tmp_path / "run", "hard_day.py")
     assert is_as_alone(run, "hard_day.py", "nothing", "0")

@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,7 @@ for step in range(14):
         libc.signal(number, in_c)
     if step == sent_in:
         os.kill(os.getpid(), number)
+        time.sleep(0.5)  # as long as a thread may take to see it
 if who in ("c", "late"):
     print("still handled in C:", libc.signal(number, None) == in_c.value)
 print("trained to the end")
