@@ -239,7 +239,7 @@ class TraceMeta:
 
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
-    ``clocks`` has one entry per host where their clocks could be aligned, else none.
+    ``clocks`` has one entry per host where clocks could be aligned, else none.
     ``clocks_apart`` names hosts whose stamps and those of their devices cannot be compared.
     ``expected_devices`` is how many devices the programs of the run name, 0 where that is not
     known; ``missing_processes`` names those that were to record and of which no profile is there.
@@ -270,10 +270,7 @@ class TraceMeta:
 
 
 class _Computed:
-    """What is computed of a `Trace`, once: it belongs to the trace and is freed with it.
-
-    Slots, so that it is no part of what a changed copy of the trace is made of.
-    """
+    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it."""
 
     __slots__ = ("_answers", "_programs")
     _programs: Programs
@@ -284,8 +281,8 @@ class _Computed:
 class Trace(_Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
-    A frame may be given as what reads it; then it is read at the first look at it. Two traces are
-    equal only if they are the same object: frames have no single truth of equality.
+    A frame may be given as what reads it: it is read at the first look at it. Two traces are equal
+    only if they are the same object.
     """
 
     meta: TraceMeta
@@ -331,8 +328,7 @@ _R = TypeVar("_R")
 def once(compute: Callable[Concatenate[Trace, _P], _R]) -> Callable[Concatenate[Trace, _P], _R]:
     """`compute`, run once per trace and further arguments: the answer is kept with the trace.
 
-    Several questions ask for the same intermediate tables. What is kept must not hold the trace
-    itself, as both would then live until the garbage collector finds them.
+    What is kept must not hold the trace itself, as both would live until a collection of garbage.
     """
 
     @functools.wraps(compute)

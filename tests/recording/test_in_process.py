@@ -211,11 +211,15 @@ def test_two_blocks_in_a_row_have_a_folder_each(tmp_path, monkeypatch):
     assert {path.parent for path in paths} == {tmp_path / "runs"}
 
 
-def test_a_block_inside_a_block_is_refused(tmp_path):
+def test_a_block_inside_a_block_runs_unrecorded(tmp_path):
+    lines: list[str] = []
     with moeprof.capture(tmp_path / "run", steps=2, **QUIET) as recording:
-        with pytest.raises(CaptureError, match="one block at a time"):
-            moeprof.capture(tmp_path / "other", **QUIET).__enter__()
-        train(made())
+        with moeprof.capture(tmp_path / "other", say=lines.append) as inner:
+            train(made())
+        assert inner.path is None
+    assert lines == [
+        f"moeprof: warning: another block records into {tmp_path / 'run'}: nothing is recorded here"
+    ]
     assert window(recording)["steps"] == 2
     assert not (tmp_path / "other").exists()
 
@@ -316,14 +320,30 @@ def test_routing_recorded_in_the_block_is_of_its_run(tmp_path):
     assert {first, last} <= set(trace.routing["step"]) <= set(range(10))
 
 
-def test_a_folder_that_has_files_is_refused_before_anything_runs(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(CaptureError, match="expected none or an empty one, found files"):
-        moeprof.capture(tmp_path).__enter__()
-    with moeprof.capture(tmp_path / "run", **QUIET) as recording:
-        pass
-    with pytest.raises(CaptureError, match="an earlier recording of this process"), recording:
-        pass
+def test_a_folder_that_has_files_is_left_alone_and_the_run_goes_beside_it(tmp_path):
+    lines: list[str] = []
+    wanted = tmp_path / "run"
+    wanted.mkdir()
+    (wanted / "notes.txt").write_text("mine")
+    step, recording = made(), moeprof.capture(wanted, steps=2, say=lines.append)
+    for number in (2, 3):
+        with recording:
+            train(step)
+        assert recording.path == tmp_path / f"run-{number}"
+        assert f"moeprof: {wanted} has files in it: this run goes to {recording.path}" in lines
+        assert window(recording)["steps"] == 2
+    assert [path.name for path in wanted.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_cannot_be_made_stops_no_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    lines: list[str] = []
+    with moeprof.capture(tmp_path / "file" / "run", say=lines.append) as recording:
+        train(made())
+    assert recording.path is None
+    (line,) = lines
+    assert "cannot be made" in line
+    assert line.endswith("nothing is recorded here")
 
 
 @pytest.mark.parametrize("package", ["jax", "wrapt"])
