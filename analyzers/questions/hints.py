@@ -12,8 +12,7 @@ time in which one of the ops runs (`patterns.parts.gain`), and none is more than
 from __future__ import annotations
 
 from moeprof.analyzers.activity.account import mean_interval_ns
-from moeprof.analyzers.pattern import Hint, Pattern
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Hint, Pattern, Question
 from moeprof.analyzers.registry import all_patterns
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.answers.document import Document, headline

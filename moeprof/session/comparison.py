@@ -20,8 +20,8 @@ from moeprof.reports.comparison.document import (
 )
 from moeprof.reports.run.document import build
 from moeprof.reports.run.record import read_whole
+from moeprof.session.answer import framed
 from moeprof.session.run import Run, load
-from moeprof.session.table import framed
 
 if TYPE_CHECKING:
     import pandas as pd

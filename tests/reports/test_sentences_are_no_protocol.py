@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.pattern import Hint
+from moeprof.analyzers.question import Hint
 from moeprof.analyzers.registry import all_questions
 from moeprof.answers.document import Document
 from moeprof.cli.findings import is_partial
