@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -94,6 +95,7 @@ class Termination:
         self._handler = 0
         self._pipe: Callable[[], _Pipe | None] = lambda: None
         self._is_saved = threading.Event()
+        self._reading: int | None = None
         self._saver: threading.Thread | None = None
         self._listener: threading.Thread | None = None
 
@@ -108,6 +110,7 @@ class Termination:
         if threading.current_thread() is self._saver:
             return  # the end of the process undoes it
         is_gone = self._release()
+        self._reading = None
         self._is_saved.set()
         listener, self._listener = self._listener, None
         if listener is not None and is_gone:
@@ -115,7 +118,7 @@ class Termination:
 
     def hold(self) -> None:
         """Wait for the end if it is coming: the process would train no more without us."""
-        while self.is_dying:
+        while self.is_dying or _has_bytes(self._reading):  # the thread may not have run yet
             time.sleep(0.02)
 
     def _install(self) -> None:
@@ -126,6 +129,7 @@ class Termination:
         faulthandler.register(signal.SIGTERM, file=pipe, all_threads=False)
         self._handler = handler_of(kernel_action(signal.SIGTERM))
         self._pipe = weakref.ref(pipe)  # faulthandler alone holds it, until it is told another
+        self._reading = reading
         self._listener = threading.Thread(
             target=self._listen, args=(reading,), name="moeprof-terminate", daemon=True
         )
@@ -150,19 +154,21 @@ class Termination:
         pipe = self._pipe()
         if not self._release() and pipe is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())
-        self.is_dying = False
+        self.is_dying, self._reading = False, None
 
     def _listen(self, reading: int) -> None:
         try:
-            if not os.read(reading, 65536):
+            if not _has_bytes(reading, wait_ms=None):
                 return  # undone
             self.is_dying = True
+            os.read(reading, 65536)  # only now: what is in the pipe holds the training too
             saver = threading.Thread(target=self._try_to_save, name="moeprof-save", daemon=True)
             self._saver = saver
             with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread
                 saver.start()
             self._await_saved(saver, reading)
         finally:
+            self._reading = None if self._reading == reading else self._reading
             os.close(reading)
         self._die()
 
@@ -185,6 +191,15 @@ class Termination:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_TAKES_EFFECT_S)
         self.is_dying = False  # somebody handles it by now: the script goes on
+
+
+def _has_bytes(reading: int | None, wait_ms: int | None = 0) -> bool:
+    """Whether the handler has written; False at the end of the pipe too."""
+    if reading is None:
+        return False
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(wait_ms))
 
 
 class _Pipe:
