@@ -92,7 +92,7 @@ def cut(tmp_path: Path) -> Path:
     return damaged
 
 
-@pytest.fixture(params=["sparse-gmm", "sparse-ragged-dot", "cut"])
+@pytest.fixture(params=["sparse-gmm", "cut"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return cut(tmp_path) if request.param == "cut" else GPU / request.param
 
