@@ -110,7 +110,17 @@ def capture(
             f"{name}={value}" for name, value in (options or {}).items()
         ),
     }
-    return Recording(None if out is None else Path(out), asked, say or _print)
+    return Recording(None if out is None else Path(out), asked, _unfailing(say or _print))
+
+
+def _unfailing(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say` that never raises: what becomes of a line is no matter of the training."""
+
+    def said(line: str) -> None:
+        with contextlib.suppress(Exception):
+            say(line)
+
+    return said
 
 
 class Recording:
@@ -212,8 +222,13 @@ class Recording:
             {RUN_DIR_VARIABLE: str(self._path), RECORDING_VARIABLE: options.recording}
         )
         self._meta = _Meta(options, self._say)
-        self._watcher = Watcher(options, self._meta)
-        self._watcher.install()
+        watcher = Watcher(options, self._meta)
+        try:
+            watcher.install()
+        except BaseException:
+            watcher.remove()  # what was put in before it failed
+            raise
+        self._watcher = watcher
         atexit.register(self._end, None)  # a block that is never left, as one of a notebook
 
     def _end(self, error: BaseException | None) -> None:
@@ -230,11 +245,13 @@ class Recording:
                 self._end_step()
             watcher.finish(error)
         finally:
-            self._finish_routing()
-            self._meta.end()
-            self._restore_environment()
-            with _lock:
-                _running = None
+            try:
+                self._finish_routing()
+                self._meta.end()
+            finally:
+                self._restore_environment()
+                with _lock:
+                    _running = None
 
     def _finish_routing(self) -> None:
         assert self._path is not None
