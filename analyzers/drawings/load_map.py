@@ -1,6 +1,5 @@
 """Question: which expert of which layer gets how many tokens?
 
-Reads:   routing.
 Returns: one row per cell, layer by layer: an expert, or the busiest of some neighbours.
 
 Loads are (token, expert) pairs of the global batch, mean over the used steps. A hot spot that moves

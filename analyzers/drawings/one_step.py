@@ -1,6 +1,5 @@
 """Question: what does each device do in one step, piece by piece?
 
-Reads:   events, hlo_ops, steps, executions, devices, launches, host_events.
 Returns: one row per piece that is drawn, by device, lane and start.
 
 The step is the used one nearest to the median. A picture holds some tens of thousands of pieces;

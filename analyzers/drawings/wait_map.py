@@ -1,6 +1,5 @@
 """Question: which rank waits in which step, and for whom?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per rank and step, or per rank and some steps in a row.
 
 The sums are those of `stragglers`: in each call of a collective a device waits until the last of

@@ -1,6 +1,5 @@
 """Question: where does a training step go?
 
-Reads:   events, hlo_ops, steps, rendezvous.
 Returns: one row per kind of layer, component and phase.
 
 Times are self times: a loop gives up the time of its body. Ops of one device may run at once

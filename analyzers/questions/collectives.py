@@ -1,6 +1,5 @@
 """Question: what do collectives send, how fast, and how much of their time is waiting?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per call site, the most expensive first.
 
 The transfer of a call is what its group's last device to come needs: its peers wait for it

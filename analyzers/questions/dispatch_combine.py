@@ -1,6 +1,5 @@
 """Question: what do the token exchanges of the MoE layers cost, and how fast are they?
 
-Reads:   events, hlo_ops, devices, steps, routing, received.
 Returns: one row per call site of the dispatch or the way back, the most expensive first.
 
 Work on the device around an exchange (sorting, scatter, conversion) is not counted here.

@@ -1,6 +1,5 @@
 """Question: how unevenly are tokens spread over experts, ranks and nodes, and what does it cost?
 
-Reads:   routing, received, events, hlo_ops, devices, steps.
 Returns: one row per MoE layer, in order.
 
 Loads are (token, expert) pairs. Imbalance is the largest load over the mean, of each step and

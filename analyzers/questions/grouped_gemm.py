@@ -1,6 +1,5 @@
 """Question: how fast are the experts' matrix products, and how much of them is waste?
 
-Reads:   events, hlo_ops, steps, devices, routing, received.
 Returns: one row per call site of the experts' products, the most expensive first.
 
 ``rows`` is what the program makes room for, which for dropless routing is the worst case; rows

@@ -1,6 +1,5 @@
 """Question: which known patterns make this run slow or large, and what would changing them gain?
 
-Reads:   what the findings named in ``look`` read.
 Returns: one row per pattern that the trace shows, the largest gain of time first; then those that
          save memory alone, the most first; then those whose gain is not known.
 

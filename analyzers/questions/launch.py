@@ -1,6 +1,5 @@
 """Question: does launching keep up with the device, and how many kernels are too short for it?
 
-Reads:   events, steps, executions, launches.
 Returns: one row per class of kernel duration that occurs, the shortest first.
 
 A kernel below 10 us is short: the host needs some 5 us to launch one, so a stream of shorter ones

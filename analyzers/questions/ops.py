@@ -1,6 +1,5 @@
 """Question: which single operations cost most, and which line of the program are they?
 
-Reads:   events, hlo_ops, steps.
 Returns: one row per HLO instruction that ran, the most expensive first.
 """
 

@@ -1,6 +1,5 @@
 """Question: how long do pipeline stages wait, and how much of it must be?
 
-Reads:   events, hlo_ops, devices, steps; or the record that a pipeline's ranks wrote.
 Returns: one row per pipeline stage.
 """
 

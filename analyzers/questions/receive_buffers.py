@@ -1,6 +1,5 @@
 """Question: how large is each buffer that tokens are received into, and how much of it is used?
 
-Reads:   events, hlo_ops, buffers, routing, received.
 Returns: one row per op that makes or fills such a buffer.
 
 Dropless dispatch sizes its buffers for the worst case: every token of every rank may come here.

@@ -1,6 +1,5 @@
 """Question: how close does each op come to what the device can do, and what bounds it?
 
-Reads:   events, hlo_ops, steps, devices.
 Returns: one row per component, then one per op of the largest, the most expensive first.
 
 An op's FLOPs are those of its matrix products, convolutions and attention, once per execution

@@ -1,6 +1,5 @@
 """Question: how long does a training step take?
 
-Reads:   steps, executions, events, devices, modules, launches, host_events.
 Returns: one row per step found, the dropped ones with the reason.
 
 A step lasts from the first start to the last end of its device work, over all devices. What sets

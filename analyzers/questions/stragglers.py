@@ -1,6 +1,5 @@
 """Question: which rank do the others wait for, how much of the step, and is it always the same?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per rank, the most waited-for first.
 
 In each call of a collective the rank that starts last is charged with the mean time that the

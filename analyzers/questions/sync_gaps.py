@@ -1,6 +1,5 @@
 """Question: why do devices stand still within a step, and what waits for the host?
 
-Reads:   events, hlo_ops, steps, executions, devices, launches, host_events.
 Returns: one row per cause and component that ran next, the most idle time first.
 
 A gap is a time in which no stream of a device works; `timeline` gives the same time as idle. Gaps

@@ -1,6 +1,5 @@
 """Question: when does each device compute, communicate, copy, and when does it do nothing?
 
-Reads:   events, hlo_ops, steps, executions, devices.
 Returns: one row per host, device and used step.
 
 Intervals of all streams of a device are united, so nothing counts twice and
