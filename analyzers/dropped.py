@@ -20,7 +20,8 @@ from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Metric
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 
 _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})

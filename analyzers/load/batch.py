@@ -17,7 +17,8 @@ from moeprof.analyzers.attribution import classes_of, programs_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import FLOATS, Op, Program
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 
 _WHOLE = frozenset({"s32", "u32", "s64", "u64", "s16", "u16"})
 _ELEMENTWISE = frozenset(

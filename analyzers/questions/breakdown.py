@@ -38,8 +38,9 @@ from moeprof.answers.story import (
 )
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(

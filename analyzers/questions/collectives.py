@@ -37,8 +37,9 @@ from moeprof.answers.story import basis
 from moeprof.answers.values import number, written
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SCHEMA = Schema(
     "collectives",

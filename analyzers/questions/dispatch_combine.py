@@ -33,8 +33,9 @@ from moeprof.answers.values import written
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 from moeprof.vocabulary import direction_of
 

@@ -49,8 +49,9 @@ from moeprof.answers.document import Document, headline
 from moeprof.answers.values import is_number, written
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 SCHEMA = Schema(

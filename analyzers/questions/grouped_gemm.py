@@ -33,8 +33,9 @@ from moeprof.answers.values import is_number, written
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SCHEMA = Schema(
     "grouped_gemm",

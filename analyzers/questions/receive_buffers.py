@@ -42,8 +42,9 @@ from moeprof.answers.story import NAME_WIDTH
 from moeprof.answers.values import written
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
 
 SCHEMA = Schema(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PROFILES = (".xplane.pb", ".xplane.pb.gz", ".trace.json", ".trace.json.gz")
 _RECORD = "meta.json"
+_READ = (".pb", ".gz", ".json", ".parquet", ".txt")
 _MOST_LISTED = 20
 _MOST_FOLDERS = 5_000
 """Folders that are looked at for runs to list."""
@@ -106,7 +107,12 @@ def _changes(root: Path, path: Path) -> Iterator[int]:
         if above := run_folder(place / _RECORD if is_folder else place):
             waiting.append(above)  # its record is read too
         if is_folder:
-            waiting += _inside(place)
+            waiting += [each for each in _inside(place) if _may_be_read(each)]
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether it can be a part of a run: not the programs of an environment that lies beside."""
+    return path.suffix in _READ or path.is_dir()
 
 
 def _inside(folder: Path) -> list[Path]:

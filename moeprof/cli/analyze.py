@@ -63,11 +63,9 @@ def command(
 
     run = newest(run, session)
     document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
-    if most is not None:
-        document = with_rows(document, most)
     if as_json:
         with working("writing JSON"):
-            text = to_json(document)
+            text = to_json(document if most is None else with_rows(document, most))
         click.echo(text)
     else:
         _show(document, only, most)

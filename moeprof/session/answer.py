@@ -98,15 +98,20 @@ class Answer:
         """What times are per device of: ``step``, or ``capture`` where no step was measured."""
         return self._analysis.basis
 
-    @cached_property
+    @property
     def table(self) -> pd.DataFrame:
         """One row per what the question asks about; ``units`` and ``meanings`` tell the columns.
 
-        A figure that is withheld, or not known, is NaN or None.
+        A figure that is withheld, or not known, is NaN or None. The table is the caller's own: what
+        is changed in it stays there.
 
         Example:
             >>> answer.table.groupby("component")["per_step_ns"].sum()
         """
+        return self._table.copy()
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
         found = self._found
         drawn = self._document["drawings"].get(self.name)
         rows = drawn_rows(drawn) if drawn else self._document["analyses"][self.name]["rows"]
@@ -129,7 +134,7 @@ class Answer:
 
         from moeprof.reports.run.cell import LOOK
 
-        if not 0 <= place < len(self._drawn):
+        if not isinstance(place, int) or not 0 <= place < len(self._drawn):
             raise SelectionError(self._undrawn(place))
         return Figure(self._drawn[place][1]).update_layout(template=LOOK)
 
@@ -140,7 +145,7 @@ class Answer:
             return f"{self.name}: its figures are those of {beside}: .ask({beside!r}).figure()"
         if self._drawn:
             most = len(self._drawn) - 1
-            return f"{self.name}: no figure has the place {place}; there are: 0 to {most}"
+            return f"{self.name}: no figure has the place {place!r}; there are: 0 to {most}"
         reasons = {
             "withheld": "its figures are withheld; .notes says why",
             "none": "this run has none of the kind; .notes says why",

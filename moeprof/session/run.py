@@ -7,7 +7,7 @@ the `Run`. The command line is a thin user of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.registry import all_names, is_question
+from moeprof.analyzers.registry import all_names, is_question, question
 from moeprof.errors import NoProfileError, SelectionError
 from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
@@ -114,6 +114,7 @@ def load(
         >>> run = moeprof.load("runs/base", steps=range(3, 6))
         >>> run.breakdown().table.head()
     """
+    _check_paths(path)
     rules = None
     if names is not None:
         from moeprof.session.name_rules import read_names
@@ -121,6 +122,19 @@ def load(
         rules = read_names(Path(names))
     chosen = (hosts,) if isinstance(hosts, str) else hosts
     return open_session(path, session, chosen, hardware, rules, steps=_numbers(steps))
+
+
+def _check_paths(path: object) -> None:
+    """A path, or several, each of which says something.
+
+    Raises:
+        SelectionError: it is something else.
+    """
+    several = list(path) if isinstance(path, list | tuple) else [path]
+    wrong = [each for each in several if not isinstance(each, str | PathLike) or not str(each)]
+    if wrong or not several:
+        found = repr(wrong[0]) if wrong else "none"
+        raise SelectionError(f"path: expected the path of a run, or several, found {found}")
 
 
 def _numbers(steps: int | Iterable[int] | None) -> tuple[int, ...] | None:
@@ -204,8 +218,7 @@ class Run:
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
             )
-        # bound to what it needs, not to the run, which it would keep alive
-        return partial(_answered, self._trace, self._answers, name)
+        return _Asking(self._trace, self._answers, name)
 
     def __dir__(self) -> list[str]:
         """With the questions, so that completion offers them."""
@@ -216,7 +229,7 @@ class Run:
         """The trust record: every law that was checked, and what it withholds."""
         return Trust(self._document)
 
-    @cached_property
+    @property
     def steps(self) -> pd.DataFrame:
         """The steps found, those that are not used included.
 
@@ -282,6 +295,20 @@ class Run:
         from moeprof.reports.run.cell import run_cell
 
         return run_cell(self._document)
+
+
+class _Asking:
+    """A question of a run, to be asked by calling it; it does not keep the run alive."""
+
+    def __init__(self, trace: Trace, answers: dict[str, Answer], name: str) -> None:
+        self._trace, self._answers, self._name = trace, answers, name
+        self.__doc__ = question(name).asks
+
+    def __call__(self) -> Answer:
+        return _answered(self._trace, self._answers, self._name)
+
+    def __repr__(self) -> str:
+        return f"<moeprof question {self._name}: ask it by .{self._name}()>"
 
 
 def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:

@@ -9,10 +9,9 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any
 
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
@@ -276,6 +275,10 @@ class _Computed:
     _programs: Programs
     _answers: dict[Hashable, Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle has: the frames."""
+        return dict(vars(self))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(_Computed):
@@ -319,29 +322,6 @@ class Trace(_Computed):
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def once(compute: Callable[Concatenate[Trace, _P], _R]) -> Callable[Concatenate[Trace, _P], _R]:
-    """`compute`, run once per trace and further arguments: the answer is kept with the trace.
-
-    What is kept must not hold the trace itself, as both would live until a collection of garbage.
-    """
-
-    @functools.wraps(compute)
-    def kept(trace: Trace, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        key = (compute, args, tuple(kwargs.items()))
-        if not hasattr(trace, "_answers"):
-            object.__setattr__(trace, "_answers", {})
-        answers = trace._answers
-        if key not in answers:
-            answers[key] = compute(trace, *args, **kwargs)
-        return cast(_R, answers[key])
-
-    return kept
 
 
 def with_hardware(trace: Trace, key: str) -> Trace:
