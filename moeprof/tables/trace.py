@@ -276,8 +276,8 @@ class _Computed:
     _answers: dict[Hashable, Any]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle has: the frames."""
-        return dict(vars(self))
+        """What a copy or a pickle has: the frames, read."""
+        return {name: getattr(self, name) for name in vars(self)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -45,11 +45,18 @@ def test_a_link_out_of_the_root_is_refused(root):
         place_of(root, "link")
 
 
-@pytest.mark.parametrize("target", ["outside", "outside/secret.xplane.pb", "outside/none"])
-def test_a_link_inside_of_a_run_is_refused_too(root, target):
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("link", "outside"),
+        ("link.xplane.pb", "outside/secret.xplane.pb"),
+        ("link.json", "outside/none"),
+    ],
+)
+def test_a_link_inside_of_a_run_is_refused_too(root, name, target):
     (root / "run" / "inner").mkdir()
-    (root / "run" / "inner" / "link").symlink_to(root.parent / target)
-    with pytest.raises(SelectionError, match="inner/link: expected a path below"):
+    (root / "run" / "inner" / name).symlink_to(root.parent / target)
+    with pytest.raises(SelectionError, match=f"inner/{name}: expected a path below"):
         place_of(root, "run")
 
 
@@ -113,3 +120,10 @@ def test_an_empty_root_says_so(tmp_path):
 def test_a_run_that_ended_without_a_profile_is_open_too(root):
     write_record(root / "ended", problems=[["ended early"]], codes=[1], seconds=3.0)
     assert OpenRuns(root).run("ended").run.path == str(root / "ended")
+
+
+def test_links_to_what_is_never_read_are_left_alone(root):
+    """A virtual environment beside a run leads to its interpreter."""
+    (root / "run" / "bin").mkdir()
+    (root / "run" / "bin" / "python3.12").symlink_to(root.parent / "outside" / "secret.xplane.pb")
+    assert place_of(root, "run").path == root / "run"
