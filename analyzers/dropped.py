@@ -20,12 +20,16 @@ from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Metric
+from moeprof.tables.law import Need
 from moeprof.tables.trace import Trace, once
 
 _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})
 DROPPED = ("dropped_share", "dropped_share_at_least", "peak_dropped_share", "peak_dropped_step")
 """Columns of `expert_load`; the first two are metrics of it, too."""
+COUNTED_FROM = frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN, Need.RECEIVED, Need.EVERY_DEVICE})
+"""What they need beside the routing; the bound, too, which is the exact share where that is known.
+"""
 NO_ROWS = "the rows that each rank received were not recorded (received_rows of moeprof.routing)"
 DISAGREE = "rows received and the slots of the program contradict each other"
 

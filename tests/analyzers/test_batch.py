@@ -13,7 +13,7 @@ from moeprof.analyzers.questions.step_time import step_time
 from moeprof.ingest import open_run
 from moeprof.reports.run.document import build
 from moeprof.tables import trace as tables
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 DATA = Path(__file__).parents[1] / "data"
@@ -106,9 +106,10 @@ def test_without_an_interval_the_step_is_the_time():
     assert figures(ran(steps=1))["tokens_per_second_device"] == pytest.approx(853_333.3, abs=0.1)
 
 
-def test_tokens_fall_with_the_programs_that_tell_them():
-    """A law that withholds what is said of programs leaves no token of them."""
-    law = Law("device_work", "fail", "programs are mixed up", ("receive_buffers", "memory"))
+@pytest.mark.parametrize("need", [Need.PROGRAMS, Need.PROGRAMS_THAT_RAN])
+def test_tokens_fall_with_the_programs_that_tell_them(need):
+    """A law that breaks what is said of programs leaves no token of them."""
+    law = Law("device_work", "fail", "programs are mixed up", (need,))
     trace = dataclasses.replace(ran(), trust=(law,))
     found = build(trace, analyze(trace, ["step_time"]))["analyses"]["step_time"]["headline"]
     tokens = [metric for metric in found if metric["metric"].startswith("tokens_per_")]
