@@ -138,6 +138,35 @@ def test_tokens_may_be_gathered_from_other_devices_first():
     assert batch_of(ran(ops)) == Batch(4096, 8)
 
 
+def test_two_arguments_joined_before_the_lookup_are_no_gathered_one():
+    """2 · 512 chosen and 2 · 512 rejected ids on each of 4 parts are 8192 tokens, not 4096."""
+    pair = (ids("s32[2,512]", name="chosen"), ids("s32[2,512]", name="rejected", parameter=2))
+    both = hlo("both", "concatenate", "chosen rejected", shape="s32[4,512]")
+    assert batch_of(ran((*pair, TABLE, both, flat("both", 2048), gather(rows=2048)))) is None
+    far = hlo("far", "all-gather", "both", shape="s32[16,512]")
+    assert batch_of(ran((*pair, TABLE, both, far, flat("far", 8192), gather(rows=8192)))) is None
+
+
+@pytest.mark.parametrize("opcode", ["broadcast", "concatenate"])
+def test_an_argument_that_is_repeated_is_no_gathered_one(opcode):
+    """Looked up 4 times over these are 16,384 tokens, not 4096."""
+    given = "ids" if opcode == "broadcast" else "ids ids ids ids"
+    more = hlo("more", opcode, given, shape="s32[4,2,512]")
+    assert (
+        batch_of(ran((ids("s32[2,512]"), TABLE, more, flat("more", 4096), gather(rows=4096))))
+        is None
+    )
+
+
+def test_an_argument_that_is_repeated_and_gathered_is_no_more_than_gathered():
+    """Of 2 devices gathered, and twice over."""
+    far = hlo("far", "all-gather", "ids", shape="s32[4,512]")
+    more = hlo("more", "broadcast", "far", shape="s32[2,4,512]")
+    ops = (ids("s32[2,512]"), TABLE, far, more, flat("more", 4096), gather(rows=4096))
+    assert batch_of(ran(ops)) is None
+    assert batch_of(ran((*ops[:3], flat("far", 2048), gather(rows=2048)))) == Batch(4096, 8)
+
+
 def test_a_step_of_several_runs_reads_as_many_batches():
     assert batch_of(ran(runs=3)) == Batch(3 * 4096, 8)
 
