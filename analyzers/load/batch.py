@@ -89,22 +89,37 @@ def _runs(trace: Trace, module: int) -> int:
 
 
 def _others_train(trace: Trace, module: int) -> bool:
-    """Whether the steps hold another program with a way back, which may read tokens as well."""
+    """Whether the steps hold another program whose ids may be tokens of the training.
+
+    One that takes ids and has a way back, or takes weights, too, in every step; one that makes the
+    batch does not. How many it reads may not be told: its time is in the interval all the same.
+    """
     used = trace.steps["step"][trace.steps["used"]]
     ran = trace.executions
-    others = set(ran["module"][ran["step"].isin(used)]) - {module}
-    others = {other for other in others if _takes_ids(programs_of(trace).get(other))}
+    in_steps = ran[ran["step"].isin(used)].groupby("module")["step"].nunique()
+    others = {
+        other
+        for other in set(in_steps.index) - {module}
+        if _takes_ids(programs_of(trace).get(other))
+    }
     if not others:
         return False  # nothing has to be classified to see that
+    always = {other for other in others if in_steps[other] == len(used)}
+    if any(_takes_weights(programs_of(trace)[other]) for other in always):
+        return True
     classes = classes_of(trace)
     training = set(classes["module"][classes["phase"] == "backward"])
-    return any(_tokens_read(trace, other) for other in others & training)
+    return bool(others & training)
 
 
 def _takes_ids(program: Program | None) -> bool:
     """Whether a program is called with whole numbers that may be ids of several sequences."""
     arguments = program.arguments if program is not None else ()
     return any(each.dtype in _WHOLE and len(each.dims) > 1 for each in arguments)
+
+
+def _takes_weights(program: Program) -> bool:
+    return any(each.dtype in FLOATS and len(each.dims) > 1 for each in program.arguments)
 
 
 def _can_be_routed(trace: Trace, tokens: int) -> bool:
@@ -136,7 +151,11 @@ def _tokens_read(trace: Trace, module: int) -> int:
 
 
 def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
-    """What each lookup in a weight says, by ids that the program is called with; 0: no batch."""
+    """What each lookup in a weight says, by ids that the program is called with; 0: no batch.
+
+    Ids of several arguments that one table is asked for are of batches that add up: 0, too.
+    """
+    asked: dict[str, frozenset[str]] = {}
     for op in program.ops.values():
         if op.opcode != "gather" or len(op.operands) != 2 or op.attributes.gather is None:
             continue
@@ -148,6 +167,9 @@ def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
         if sources is None or (sources.is_joined and len(sources.arguments) > 1):
             yield 0
             continue
+        names = frozenset(source.name for source in sources.arguments)
+        if names and asked.setdefault(table.name, names) != names:
+            yield 0
         ids = program.ops[op.operands[1]]
         place = op.attributes.gather.index_vector
         rows = prod(ids.dims[:place] + ids.dims[place + 1 :]) * _rounds(program, op)

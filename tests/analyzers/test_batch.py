@@ -203,6 +203,23 @@ def test_a_positions_table_without_ids_is_no_batch():
     assert batch_of(ran((*OPS, *places))) == Batch(4096, 8)
 
 
+def test_one_table_asked_for_two_arguments_says_nothing():
+    """Chosen and rejected, 4096 each: what is of one shape is no less two batches."""
+    second = ids("s32[2,513]", name="rejected", parameter=2)
+    cut = hlo("cut2", "slice", "rejected", shape="s32[2,512]")
+    again = (second, cut, flat("cut2", name="flat2"), gather("look2", "flat2"))
+    assert batch_of(ran((*OPS, *again))) is None
+    same = gather("look2", "flat")  # the lookup that the way back repeats
+    assert batch_of(ran((*OPS, same))) == Batch(4096, 8)
+
+
+def test_positions_in_a_table_of_their_own_are_harmless():
+    at = ids("s32[2,512]", name="at", parameter=2)
+    own = parameter("places", "bf16[512,64]", parameter=3)
+    places = (at, own, flat("at", name="flat2"), gather("where", "flat2", table="places"))
+    assert batch_of(ran((*OPS, *places))) == Batch(4096, 8)
+
+
 def test_runs_that_differ_between_steps_say_nothing():
     trace = ran()
     assert batch_of(dataclasses.replace(trace, executions=trace.executions.iloc[:-1])) is None
@@ -217,6 +234,23 @@ def test_a_second_program_that_trains_in_the_step_says_nothing():
     training = ran((*OPS, *second, {**way_back, "module": 8}), more=[(8, "look", [0])])
     assert batch_of(evaluation) == Batch(4096, 8)
     assert batch_of(training) is None
+
+
+def test_a_second_program_that_trains_counts_where_its_tokens_are_not_told():
+    """Its own lookup is of 1024 of 1400 ids."""
+    second = [{**row, "module": 8} for row in (ids("s32[2,700]"), TABLE, flat(), gather())]
+    back = "jit(step)/transpose(jvp())/mlp/mul"
+    way_back = hlo("way", "multiply", "look look", shape="bf16[1024,1,64]", op_name=back)
+    ops = (*OPS, *second, {**way_back, "module": 8})
+    assert batch_of(ran(ops, more=[(8, "look", [0])])) is None
+
+
+def test_a_second_program_that_takes_ids_in_every_step_says_nothing():
+    second = [{**row, "module": 8} for row in OPS]
+    assert batch_of(ran((*OPS, *second), more=[(8, "look", [0])])) == Batch(4096, 8)
+    assert batch_of(ran((*OPS, *second), more=[(8, "look", [0, 1])])) is None
+    makes = [{**row, "module": 8} for row in (ids(), OPS[2])]  # and gives what it cut
+    assert batch_of(ran((*OPS, *makes), more=[(8, "cut", [0, 1])])) == Batch(4096, 8)
 
 
 def test_without_a_lookup_the_rows_of_the_router_tell_it():
