@@ -20,6 +20,7 @@ from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.window import window
 from moeprof.tables.analysis import Metric
+from moeprof.tables.law import Need
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 
@@ -27,6 +28,9 @@ _PLACE = ["step", "layer"]
 _TOKENS_ARE_ROWS = frozenset({"dispatch", "combine"})
 DROPPED = ("dropped_share", "dropped_share_at_least", "peak_dropped_share", "peak_dropped_step")
 """Columns of `expert_load`; the first two are metrics of it, too."""
+COUNTED_FROM = frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN, Need.RECEIVED, Need.EVERY_DEVICE})
+"""What they need beside the routing; the bound, too, which is the exact share where that is known.
+"""
 NO_ROWS = "the rows that each rank received were not recorded (received_rows of moeprof.routing)"
 DISAGREE = "rows received and the slots of the program contradict each other"
 
@@ -106,6 +110,8 @@ def _taken(trace: Trace, pairs: pd.Series) -> tuple[str, pd.Series | None]:
         return "no product of the experts is known", None
     if any(use.role in _TOKENS_ARE_ROWS for use in uses_of(trace)):
         return "rows received are tokens of this exchange, not (token, expert) pairs", None
+    if not _devices(trace):
+        return "how many devices the run has is not known", None
     if not _are_all_there(trace, received):
         return "the rows of some device were not recorded", None
     if not _are_counted_before(trace, pairs):
@@ -118,9 +124,23 @@ def _taken(trace: Trace, pairs: pd.Series) -> tuple[str, pd.Series | None]:
     return "", rows
 
 
+def _devices(trace: Trace) -> int:
+    """All devices of the run, those without a record, too; 0 where not known.
+
+    Where the run does not name them, they are those that share the work of the experts' programs.
+    """
+    seen, expected = max(trace.meta.devices, window(trace).devices), trace.meta.expected_devices
+    if expected > 0:
+        return max(seen, expected)
+    mine = trace.modules[trace.modules["module"].isin(expert_products(trace)["module"])]
+    shared = mine["partitions"].where(mine["replicas"].eq(1), -1)
+    devices = int(shared.max()) if len(mine) and shared.gt(0).all() else 0
+    return devices if devices >= seen else 0
+
+
 def _are_all_there(trace: Trace, received: pd.DataFrame) -> bool:
     """Whether each device's rows are there, once, in every layer and step."""
-    devices = max(trace.meta.devices, trace.meta.expected_devices)
+    devices = _devices(trace)
     places = received.groupby(_PLACE)[["group", "rank"]]
     counts, distinct = places.size(), received.drop_duplicates([*_PLACE, "group", "rank"])
     return bool(counts.eq(devices).all()) and len(distinct) == len(received)
@@ -166,7 +186,9 @@ def _slots_per_expert(trace: Trace, routing: pd.DataFrame) -> float | None:
     runs = ahead.groupby(["k", "n"])["runs"].sum()
     if runs.min() != layers * window(trace).shares:
         return None
-    devices = max(window(trace).devices, trace.meta.expected_devices)
+    devices = _devices(trace)
+    if not devices:
+        return None
     return float(ahead["rows"].iloc[0]) * devices / experts
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document
 from moeprof.tables.analysis import Analysis
-from moeprof.tables.law import Need
+from moeprof.tables.law import Law, Need
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
 
@@ -74,10 +74,19 @@ class Group(Enum):
 
 @dataclass(frozen=True)
 class Taken:
-    """Figures of an answer that come out of the answer to another question, and fall with it."""
+    """Figures of an answer that need more than the rest of it does, and fall alone.
 
-    question: str
+    They come out of the answer to another ``question`` and fall with it, or ``needs`` say what they
+    need besides: a law that breaks any of these withholds them.
+    """
+
     figures: tuple[str, ...]
+    question: str = ""
+    needs: frozenset[Need] = frozenset()
+
+    def falls_with(self, law: Law) -> bool:
+        """Whether a law withholds them."""
+        return self.question in law.withholds or not self.needs.isdisjoint(law.breaks)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Question:
         on_first_screen: headline figures that stand on the first screen already.
         holds_all_work: whether its table has a row wherever devices worked.
         good_laws: laws whose good verdict is worth telling beside the answer, too.
-        taken: figures that fall with those of another question.
+        taken: figures that fall with those of another question, or with a need of their own.
     """
 
     title: str

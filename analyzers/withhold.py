@@ -71,9 +71,9 @@ def _good(asked: Question, laws: Sequence[Law]) -> list[str]:
 
 
 def _scopes(asked: Question, law: Law) -> list[Scope]:
-    """What a law withholds of an answer, with what the answer takes from withheld ones."""
+    """What a law withholds of an answer, with what falls by what these figures alone need."""
     own = [scope for scope in law.scopes if scope.question == asked.name]
-    fallen = [taken for taken in asked.taken if taken.question in law.withholds]
+    fallen = [taken for taken in asked.taken if taken.falls_with(law)]
     return [*own, *(Scope(asked.name, taken.figures) for taken in fallen)]
 
 

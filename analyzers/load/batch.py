@@ -27,8 +27,20 @@ _ELEMENTWISE = frozenset(
     | {"slice", "dynamic-slice", "broadcast", "concatenate", "pad", "all-gather", "copy-start"}
     | {"copy-done", "all-gather-start", "all-gather-done", "optimization-barrier", "remainder"}
 )
+_GATHERS = frozenset({"all-gather", "all-gather-start", "get-tuple-element"})
 _SOURCELESS = frozenset({"constant", "iota", "partition-id", "replica-id"})
 _MOST_STEPS = 400
+
+
+class _Sources(NamedTuple):
+    """The arguments that ids are made of, and how: joined end to end, by how many devices.
+
+    ``gathered`` is how many devices' share all-gathers brought together; 1 without one.
+    """
+
+    arguments: tuple[Op, ...]
+    is_joined: bool
+    gathered: int
 
 
 class Batch(NamedTuple):
@@ -78,22 +90,37 @@ def _runs(trace: Trace, module: int) -> int:
 
 
 def _others_train(trace: Trace, module: int) -> bool:
-    """Whether the steps hold another program with a way back, which may read tokens as well."""
+    """Whether the steps hold another program whose ids may be tokens of the training.
+
+    One that takes ids and has a way back, or takes weights, too, in every step; one that makes the
+    batch does not. How many it reads may not be told: its time is in the interval all the same.
+    """
     used = trace.steps["step"][trace.steps["used"]]
     ran = trace.executions
-    others = set(ran["module"][ran["step"].isin(used)]) - {module}
-    others = {other for other in others if _takes_ids(programs_of(trace).get(other))}
+    in_steps = ran[ran["step"].isin(used)].groupby("module")["step"].nunique()
+    others = {
+        other
+        for other in set(in_steps.index) - {module}
+        if _takes_ids(programs_of(trace).get(other))
+    }
     if not others:
         return False  # nothing has to be classified to see that
+    always = {other for other in others if in_steps[other] == len(used)}
+    if any(_takes_weights(programs_of(trace)[other]) for other in always):
+        return True
     classes = classes_of(trace)
     training = set(classes["module"][classes["phase"] == "backward"])
-    return any(_tokens_read(trace, other) for other in others & training)
+    return bool(others & training)
 
 
 def _takes_ids(program: Program | None) -> bool:
     """Whether a program is called with whole numbers that may be ids of several sequences."""
     arguments = program.arguments if program is not None else ()
     return any(each.dtype in _WHOLE and len(each.dims) > 1 for each in arguments)
+
+
+def _takes_weights(program: Program) -> bool:
+    return any(each.dtype in FLOATS and len(each.dims) > 1 for each in program.arguments)
 
 
 def _can_be_routed(trace: Trace, tokens: int) -> bool:
@@ -125,7 +152,11 @@ def _tokens_read(trace: Trace, module: int) -> int:
 
 
 def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
-    """What each lookup in a weight says, by ids that the program is called with; 0: no batch."""
+    """What each lookup in a weight says, by ids that the program is called with; 0: no batch.
+
+    Ids of several arguments that one table is asked for are of batches that add up: 0, too.
+    """
+    asked: dict[str, frozenset[str]] = {}
     for op in program.ops.values():
         if op.opcode != "gather" or len(op.operands) != 2 or op.attributes.gather is None:
             continue
@@ -133,14 +164,18 @@ def _looked_up(program: Program, *, is_alone: bool) -> Iterator[int]:
         if table is None or table.dtype not in FLOATS or len(op.attributes.gather.start_map) != 1:
             continue
         sources = _sources(program, op.operands[1])
-        if sources is None:
+        # rows of one argument behind those of another are more than either says
+        if sources is None or (sources.is_joined and len(sources.arguments) > 1):
             yield 0
             continue
+        names = frozenset(source.name for source in sources.arguments)
+        if names and asked.setdefault(table.name, names) != names:
+            yield 0
         ids = program.ops[op.operands[1]]
         place = op.attributes.gather.index_vector
         rows = prod(ids.dims[:place] + ids.dims[place + 1 :]) * _rounds(program, op)
-        for source in sources:
-            yield _read(source, rows, is_alone=is_alone)
+        for source in sources.arguments:
+            yield _read(source, rows, is_alone=is_alone, gathered=sources.gathered)
 
 
 def _chosen_for(trace: Trace, module: int, program: Program, *, is_alone: bool) -> Iterator[int]:
@@ -167,22 +202,26 @@ def _rows_chosen_for(program: Program, op: Op) -> int:
     return prod(source.dims[:-1]) if op.opcode == "topk" or op.target == "TopK" else 0
 
 
-def _read(ids: Op, rows: int, *, is_alone: bool) -> int:
+def _read(ids: Op, rows: int, *, is_alone: bool, gathered: int = 1) -> int:
     """Tokens of the whole batch, where `rows` of it are read here; 0 where they do not fit it.
 
-    Here may be the rows of one device, or of several whose tokens were gathered before.
+    Here are the rows of one device, or of as many as were gathered before.
     """
     splits = (1,) * len(ids.dims) if is_alone else ids.attributes.splits
     if len(ids.dims) < 2 or len(splits) != len(ids.dims) or rows < 1:
         return 0
     parts, whole, sequence = prod(splits), prod(ids.dims), ids.dims[-1]
     lengths = {whole} if splits[-1] > 1 else {whole, whole // sequence * (sequence - 1)}
-    fits = [
-        length * parts
-        for length in lengths
-        if length and rows % length == 0 and parts % (rows // length) == 0
-    ]
-    return fits[0] if len(fits) == 1 else 0
+    here = {length: _parts_here(rows, length, parts) for length in lengths if length}
+    fits = [length * parts for length, count in here.items() if count]
+    is_told = len(fits) == 1 and max(here.values()) <= gathered
+    return fits[0] if is_told else 0
+
+
+def _parts_here(rows: int, length: int, parts: int) -> int:
+    """How many parts of the batch rows are; 0 where that is no whole part of them."""
+    here = 0 if rows % length else rows // length
+    return here if here and parts % here == 0 else 0
 
 
 def _rounds(program: Program, op: Op) -> int:
@@ -196,16 +235,17 @@ def _rounds(program: Program, op: Op) -> int:
     return rounds
 
 
-def _sources(program: Program, name: str) -> list[Op] | None:
+def _sources(program: Program, name: str) -> _Sources | None:
     """The arguments that whole numbers are made of by arithmetic and moves; None if not known.
 
     Scalars are passed over: an offset or a bound is no id.
     """
     found: dict[str, Op] = {}
+    is_joined, gathered = False, 1
     todo, seen = [name], {name}
     for _ in range(_MOST_STEPS):
         if not todo:
-            return list(found.values())
+            return _Sources(tuple(found.values()), is_joined, gathered)
         op = program.ops.get(todo.pop())
         if op is None:
             return None
@@ -217,10 +257,24 @@ def _sources(program: Program, name: str) -> list[Op] | None:
         behind = _behind(program, op)
         if behind is None:
             return None
+        is_joined |= op.opcode == "concatenate"
+        gathered *= _gathered(program, op, behind)
         arrays = [each for each in behind if _is_array(program, each)]
         todo += [each for each in arrays if each not in seen]
         seen.update(arrays)
     return None
+
+
+def _gathered(program: Program, op: Op, behind: tuple[str, ...]) -> int:
+    """How many devices' values an op brings together; 1 of what is no all-gather.
+
+    A part of a combined one stands for it: of no other part is more read than was given.
+    """
+    own = program.ops.get(behind[0]) if behind else None
+    made = op.result.arrays[-1:]
+    if op.opcode not in _GATHERS or own is None or own.result.is_tuple or not made:
+        return 1
+    return max(made[0].elements // max(prod(own.dims), 1), 1)
 
 
 def _is_array(program: Program, name: str) -> bool:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
-from moeprof.analyzers.dropped import DROPPED, dropped_pairs
+from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
 from moeprof.analyzers.figures import load_maps
 from moeprof.analyzers.load.balance import (
     StepLoads,
@@ -389,7 +389,7 @@ QUESTION = Question(
         Picture(load_maps.RANKS, load_maps.rank_load),
     ),
     taken=(
-        Taken("breakdown", ("tax_ns", "tax_least", "tax_most")),
-        Taken("receive_buffers", DROPPED),
+        Taken(("tax_ns", "tax_least", "tax_most"), question="breakdown"),
+        Taken(DROPPED, needs=COUNTED_FROM),
     ),
 )

@@ -68,6 +68,21 @@ MOST_ROWS = 50
 _LEAST_COVERED = 0.99
 """No sum of FLOPs over the step where ops of more time than the rest might multiply anything."""
 
+_OF_INTERVALS = ("interval_mfu", "interval_mfu_at_most")
+_OF_THE_STEP = ("mfu", "mfu_at_most", "hfu")
+"""What divides by the length of a step, which says nothing with clocks that differ."""
+_OF_ROWS = (
+    *("model_flops", "model_flops_at_most", "hardware_flops", "roofline_time"),
+    *(*_OF_THE_STEP, *_OF_INTERVALS),
+    *("flops", "bytes", "intensity", "tflop_per_s", "tb_per_s", "bound"),
+    *("compute_share", "memory_share", "roofline_ns"),
+)
+"""What the rows of the experts' products make, of which recorded routing tells how many are used.
+
+Each is a sum that may hold such a product, or of an op that may be one."""
+_OF_PROGRAMS = ("kind", "dtype", "covered_share")
+"""What programs tell besides."""
+
 
 def roofline(trace: Trace) -> Analysis:
     """Components and the `MOST_ROWS` most expensive ops of the used steps against the roofline."""
@@ -298,5 +313,10 @@ QUESTION = Question(
         Picture(roofline_figures.ROOFS, roofline_figures.roofline),
         Picture(roofline_figures.BEYOND, roofline_figures.roof_time),
     ),
-    taken=(Taken("step_time", ("interval_mfu", "interval_mfu_at_most")),),
+    taken=(
+        Taken(_OF_INTERVALS, question="step_time"),
+        Taken(_OF_THE_STEP, needs=frozenset({Need.DEVICE_CLOCKS, Need.WHOLE_STEPS})),
+        Taken((*_OF_ROWS, *_OF_PROGRAMS), needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN})),
+        Taken(_OF_ROWS, needs=frozenset({Need.ROUTING, Need.RECEIVED})),
+    ),
 )

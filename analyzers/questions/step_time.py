@@ -311,5 +311,10 @@ QUESTION = Question(
     figures=(Picture("", figure),),
     good_laws=("profiling_cost", "device_state"),
     on_first_screen=("steps_used", "steps_dropped"),
-    taken=(Taken("receive_buffers", ("tokens_per_step", "tokens_per_second_device")),),
+    taken=(
+        Taken(
+            ("tokens_per_step", "tokens_per_second_device"),
+            needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN}),
+        ),
+    ),
 )

@@ -13,7 +13,7 @@ from moeprof.analyzers.questions.step_time import step_time
 from moeprof.ingest import open_run
 from moeprof.reports.run.document import build
 from moeprof.tables import trace as tables
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 from moeprof.tables.routing import RECEIVED, ROUTING
 
 DATA = Path(__file__).parents[1] / "data"
@@ -106,9 +106,10 @@ def test_without_an_interval_the_step_is_the_time():
     assert figures(ran(steps=1))["tokens_per_second_device"] == pytest.approx(853_333.3, abs=0.1)
 
 
-def test_tokens_fall_with_the_programs_that_tell_them():
-    """A law that withholds what is said of programs leaves no token of them."""
-    law = Law("device_work", "fail", "programs are mixed up", ("receive_buffers", "memory"))
+@pytest.mark.parametrize("need", [Need.PROGRAMS, Need.PROGRAMS_THAT_RAN])
+def test_tokens_fall_with_the_programs_that_tell_them(need):
+    """A law that breaks what is said of programs leaves no token of them."""
+    law = Law("device_work", "fail", "programs are mixed up", (need,))
     trace = dataclasses.replace(ran(), trust=(law,))
     found = build(trace, analyze(trace, ["step_time"]))["analyses"]["step_time"]["headline"]
     tokens = [metric for metric in found if metric["metric"].startswith("tokens_per_")]
@@ -135,6 +136,35 @@ def test_tokens_may_be_gathered_from_other_devices_first():
     far = hlo("far", "all-gather", "near", shape="s32[8,512]")
     ops = (ids("s32[2,512]"), TABLE, *shift, far, flat("far", 4096), gather(rows=4096))
     assert batch_of(ran(ops)) == Batch(4096, 8)
+
+
+def test_two_arguments_joined_before_the_lookup_are_no_gathered_one():
+    """2 · 512 chosen and 2 · 512 rejected ids on each of 4 parts are 8192 tokens, not 4096."""
+    pair = (ids("s32[2,512]", name="chosen"), ids("s32[2,512]", name="rejected", parameter=2))
+    both = hlo("both", "concatenate", "chosen rejected", shape="s32[4,512]")
+    assert batch_of(ran((*pair, TABLE, both, flat("both", 2048), gather(rows=2048)))) is None
+    far = hlo("far", "all-gather", "both", shape="s32[16,512]")
+    assert batch_of(ran((*pair, TABLE, both, far, flat("far", 8192), gather(rows=8192)))) is None
+
+
+@pytest.mark.parametrize("opcode", ["broadcast", "concatenate"])
+def test_an_argument_that_is_repeated_is_no_gathered_one(opcode):
+    """Looked up 4 times over these are 16,384 tokens, not 4096."""
+    given = "ids" if opcode == "broadcast" else "ids ids ids ids"
+    more = hlo("more", opcode, given, shape="s32[4,2,512]")
+    assert (
+        batch_of(ran((ids("s32[2,512]"), TABLE, more, flat("more", 4096), gather(rows=4096))))
+        is None
+    )
+
+
+def test_an_argument_that_is_repeated_and_gathered_is_no_more_than_gathered():
+    """Of 2 devices gathered, and twice over."""
+    far = hlo("far", "all-gather", "ids", shape="s32[4,512]")
+    more = hlo("more", "broadcast", "far", shape="s32[2,4,512]")
+    ops = (ids("s32[2,512]"), TABLE, far, more, flat("more", 4096), gather(rows=4096))
+    assert batch_of(ran(ops)) is None
+    assert batch_of(ran((*ops[:3], flat("far", 2048), gather(rows=2048)))) == Batch(4096, 8)
 
 
 def test_a_step_of_several_runs_reads_as_many_batches():
@@ -173,6 +203,23 @@ def test_a_positions_table_without_ids_is_no_batch():
     assert batch_of(ran((*OPS, *places))) == Batch(4096, 8)
 
 
+def test_one_table_asked_for_two_arguments_says_nothing():
+    """Chosen and rejected, 4096 each: what is of one shape is no less two batches."""
+    second = ids("s32[2,513]", name="rejected", parameter=2)
+    cut = hlo("cut2", "slice", "rejected", shape="s32[2,512]")
+    again = (second, cut, flat("cut2", name="flat2"), gather("look2", "flat2"))
+    assert batch_of(ran((*OPS, *again))) is None
+    same = gather("look2", "flat")  # the lookup that the way back repeats
+    assert batch_of(ran((*OPS, same))) == Batch(4096, 8)
+
+
+def test_positions_in_a_table_of_their_own_are_harmless():
+    at = ids("s32[2,512]", name="at", parameter=2)
+    own = parameter("places", "bf16[512,64]", parameter=3)
+    places = (at, own, flat("at", name="flat2"), gather("where", "flat2", table="places"))
+    assert batch_of(ran((*OPS, *places))) == Batch(4096, 8)
+
+
 def test_runs_that_differ_between_steps_say_nothing():
     trace = ran()
     assert batch_of(dataclasses.replace(trace, executions=trace.executions.iloc[:-1])) is None
@@ -187,6 +234,23 @@ def test_a_second_program_that_trains_in_the_step_says_nothing():
     training = ran((*OPS, *second, {**way_back, "module": 8}), more=[(8, "look", [0])])
     assert batch_of(evaluation) == Batch(4096, 8)
     assert batch_of(training) is None
+
+
+def test_a_second_program_that_trains_counts_where_its_tokens_are_not_told():
+    """Its own lookup is of 1024 of 1400 ids."""
+    second = [{**row, "module": 8} for row in (ids("s32[2,700]"), TABLE, flat(), gather())]
+    back = "jit(step)/transpose(jvp())/mlp/mul"
+    way_back = hlo("way", "multiply", "look look", shape="bf16[1024,1,64]", op_name=back)
+    ops = (*OPS, *second, {**way_back, "module": 8})
+    assert batch_of(ran(ops, more=[(8, "look", [0])])) is None
+
+
+def test_a_second_program_that_takes_ids_in_every_step_says_nothing():
+    second = [{**row, "module": 8} for row in OPS]
+    assert batch_of(ran((*OPS, *second), more=[(8, "look", [0])])) == Batch(4096, 8)
+    assert batch_of(ran((*OPS, *second), more=[(8, "look", [0, 1])])) is None
+    makes = [{**row, "module": 8} for row in (ids(), OPS[2])]  # and gives what it cut
+    assert batch_of(ran((*OPS, *makes), more=[(8, "cut", [0, 1])])) == Batch(4096, 8)
 
 
 def test_without_a_lookup_the_rows_of_the_router_tell_it():

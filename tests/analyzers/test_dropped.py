@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders.programs import call, dims
-from builders.work import FORWARD, hlo, kernel, traced
+from builders.work import FORWARD, MODULE, hlo, kernel, traced
 
 from moeprof.analyzers.dropped import dropped_pairs
 from moeprof.analyzers.questions.expert_load import expert_load
 from moeprof.ingest import open_run
 from moeprof.tables.routing import RECEIVED, ROUTING
+from moeprof.tables.trace import MODULES
 
 DATA = Path(__file__).parents[1] / "data" / "gpu"
 EXPERTS = FORWARD + "experts/ebcm,emf->ebcf/dot_general"
@@ -119,6 +120,30 @@ def test_what_experts_have_no_room_for_is_dropped_at_least():
 def test_devices_without_a_record_have_slots_too():
     """Of 4 devices, 2 of them recorded: 48 slots an expert. 16 of one layer and step are beyond."""
     assert figures(run(devices=4))["dropped_share_at_least"] == pytest.approx(16 / 256)
+
+
+def of_partitions(count, replicas=1, **more):
+    """A run that does not name its devices, of one program whose work so many share."""
+    trace = run(devices=0, **more)
+    row = {c.name: "" if c.kind == "text" else -1 for c in MODULES.columns}
+    row |= {"module": MODULE, "partitions": count, "replicas": replicas, "is_scheduled": True}
+    return dataclasses.replace(trace, modules=MODULES.frame([row]))
+
+
+def test_slots_of_a_run_that_does_not_name_its_devices_are_those_of_its_program():
+    assert figures(of_partitions(4))["dropped_share_at_least"] == pytest.approx(16 / 256)
+    assert figures(of_partitions(2, taken=CUT))["dropped_share"] == pytest.approx(68 / 256)
+
+
+@pytest.mark.parametrize(("partitions", "replicas"), [(-1, -1), (-1, 1), (1, 1), (2, 2)])
+def test_no_slots_are_known_where_devices_are_not(partitions, replicas):
+    """2 devices are recorded, of how many nobody knows."""
+    trace = of_partitions(partitions, replicas)
+    assert figures(trace)["dropped_share_at_least"] is None
+    received = of_partitions(partitions, replicas, taken=CUT)
+    assert figures(received)["dropped_share"] is None
+    assert "how many devices the run has" in dropped_pairs(received).why
+    assert figures(run(devices=0))["dropped_share_at_least"] is None
 
 
 def test_a_layer_that_multiplies_more_than_once_has_more_room():

@@ -8,7 +8,7 @@ from builders.work import hlo, kernel, traced
 from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.roofline import roofline
 from moeprof.reports.run.document import build
-from moeprof.tables.law import Law
+from moeprof.tables.law import Law, Need
 from moeprof.tables.trace import with_hardware
 
 H100 = {"a": "NVIDIA H100 80GB HBM3"}
@@ -109,7 +109,7 @@ def test_mfu_of_the_interval_counts_the_time_between_steps():
 
 def test_mfu_of_the_interval_falls_with_the_interval():
     work = [kernel("ahead", s * 1_000_000, 500_000, step=s, run_id=s) for s in (0, 1)]
-    law = Law("intervals", "fail", "parts do not add up", ("step_time",))
+    law = Law("intervals", "fail", "parts do not add up", (Need.INTERVALS,))
     trace = dataclasses.replace(traced(work, OPS, models=H100), trust=(law,))
     found = build(trace, analyze(trace, ["roofline"]))["analyses"]["roofline"]["headline"]
     values = {metric["metric"]: metric["value"] for metric in found}
