@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pandas as pd
+
 from moeprof.analyzers.question import Question
 from moeprof.analyzers.registry import drawing, is_drawing, question
 from moeprof.analyzers.window import busy_ns, window
@@ -17,6 +19,8 @@ from moeprof.tables.analysis import Analysis, Withheld
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
+
+HINTS = "hints"
 
 
 def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
@@ -46,9 +50,13 @@ def without_withheld(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> di
     """`answers`, those that a law withholds with their question and why, but no figure.
 
     A drawing is withheld with the question that it stands beside. Of an answer that a law withholds
-    in part, `Analysis.withheld` says which figures are not shown.
+    in part, `Analysis.withheld` says which figures are not shown. A hint falls with the answer that
+    it was read off.
     """
-    return {name: _shown(analysis, _owner(name), laws) for name, analysis in answers.items()}
+    shown = {name: _shown(analysis, _owner(name), laws) for name, analysis in answers.items()}
+    if HINTS in shown and shown[HINTS].status != "withheld":
+        shown[HINTS] = _founded(shown[HINTS], laws)
+    return shown
 
 
 def with_good_answers(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> dict[str, Analysis]:
@@ -59,6 +67,27 @@ def with_good_answers(answers: Mapping[str, Analysis], laws: Sequence[Law]) -> d
         else analysis
         for name, analysis in answers.items()
     }
+
+
+def _founded(hints: Analysis, laws: Sequence[Law]) -> Analysis:
+    """Hints whose details are not withheld, counted anew; where none is left all are withheld."""
+    looks = hints.table["look"]
+    failed = [law for law in laws if looks.isin(law.withholds).any()]
+    if not failed:
+        return hints
+    is_left = ~looks.isin([name for law in failed for name in law.withholds])
+    table = hints.table[is_left].reset_index(drop=True)
+    most = table["gain_ns"].max()
+    left = {"hints": len(table), "largest_gain": float(most) if pd.notna(most) else None}
+    told = f"{len(looks) - len(table)} hint(s) left out: their details are withheld"
+    by = [Withheld(law.check, Scope(HINTS)) for law in failed if table.empty]
+    return replace(
+        hints,
+        headline=tuple(replace(each, value=left[each.metric]) for each in hints.headline),
+        table=table,
+        notes=(f"{told} ({', '.join(law.check for law in failed)})", *hints.notes),
+        withheld=(*hints.withheld, *by),
+    )
 
 
 def _owner(name: str) -> Question:

@@ -9,12 +9,15 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.dropped import DROPPED
 from moeprof.analyzers.laws import with_questions
 from moeprof.analyzers.question import Taken
+from moeprof.analyzers.questions.hints import SCHEMA as HINTS
 from moeprof.analyzers.registry import all_questions, question
 from moeprof.analyzers.withhold import without_withheld
 from moeprof.ingest import open_run
+from moeprof.reports.parts.phrases import withheld_by
 from moeprof.reports.run.document import build
+from moeprof.reports.run.findings import top_findings
 from moeprof.reports.run.terminal import overview
-from moeprof.tables.analysis import Analysis
+from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Law, Need
 
 DATA = Path(__file__).parents[1] / "data" / "gpu"
@@ -99,3 +102,47 @@ def test_no_rate_stands_beside_a_withheld_source_on_the_first_screen(need):
     assert "MFU" in overview(build(run, analyze(run, asked))).plain
     doubted = dataclasses.replace(run, trust=(*run.trust, broken(need)))
     assert "MFU" not in overview(build(doubted, analyze(doubted, asked))).plain
+
+
+def hinted(*rows):
+    """Hints by what they look at, with what each saves."""
+    texts = dict.fromkeys(("evidence", "change", "source"), "so")
+    table = HINTS.frame(
+        [
+            {"hint": f"of_{look}", "look": look, "gain_ns": gain, "gain_share": 0.1, **texts}
+            | {"gain_bytes": float("nan")}
+            for look, gain in rows
+        ]
+    )
+    most = max(gain for _look, gain in rows)
+    metrics = (Metric("hints", len(rows), "count"), Metric("largest_gain", most, "ns"))
+    return {"hints": Analysis("hints", "?", metrics, HINTS, table)}
+
+
+def test_a_hint_falls_with_the_answer_that_has_its_details():
+    found = hinted(("breakdown", 9.0), ("memory", 4.0), ("breakdown", 2.0))
+    shown = without_withheld(found, [broken(Need.COMPONENTS)])["hints"]
+    assert shown.table["hint"].tolist() == ["of_memory"]
+    assert [metric.value for metric in shown.headline] == [1, 4.0]
+    assert shown.notes[0] == "2 hint(s) left out: their details are withheld (made)"
+    assert without_withheld(found, [broken(Need.ROUTING)]) == found
+
+
+def test_where_every_hint_falls_none_is_called_absent():
+    run = open_run(DATA / "sparse-gmm-deepep-graphs")
+    doubted = dataclasses.replace(run, trust=(*run.trust, broken(Need.COMPONENTS)))
+    found = without_withheld(hinted(("ops", 9.0)), [broken(Need.COMPONENTS)])
+    document = build(doubted, found)
+    assert [m["value"] for m in document["analyses"]["hints"]["headline"]] == [None, None]
+    assert withheld_by(document, "hints") == ["made"]
+    assert "No known pattern" not in overview(document).plain
+    assert top_findings(document).said == "Withheld: made failed."
+
+
+def test_no_hint_of_a_withheld_answer_is_on_the_first_screen():
+    run = open_run(DATA / "sparse-gmm-deepep-graphs")
+    doubted = dataclasses.replace(
+        run, trust=(*run.trust, broken(Need.COMPONENTS, Need.HOST_RECORD))
+    )
+    looks = analyze(doubted, ["hints"])["hints"].table["look"]
+    assert not set(looks) & {"breakdown", "ops", "launch", "sync_gaps"}
