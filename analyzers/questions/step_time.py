@@ -172,13 +172,17 @@ def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ..
 
 
 def _of_tokens(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
-    """Tokens of a step, and what a device does of them in a second."""
-    batch, interval_ns = batch_of(trace), mean_interval_ns(trace)
-    step_ns = interval_ns or _median(used["duration_ns"])
-    rate = batch.tokens / batch.devices / step_ns * 1e9 if batch and step_ns else None
+    """Tokens of a step, and what a device does of them in a second.
+
+    Of a second from step to step, and of one of a step's device work: they are no one figure.
+    """
+    batch = batch_of(trace)
+    tokens = batch.tokens / batch.devices if batch else np.nan
+    whole_ns, work_ns = mean_interval_ns(trace) or np.nan, used["duration_ns"].mean() or np.nan
     return (
         Metric("tokens_per_step", batch.tokens if batch else None, "tokens"),
-        Metric("tokens_per_second_device", rate, "tokens/s"),
+        Metric("tokens_per_second_device", _plain(tokens / whole_ns * 1e9), "tokens/s"),
+        Metric("step_tokens_per_second_device", _plain(tokens / work_ns * 1e9), "tokens/s"),
     )
 
 
@@ -313,7 +317,7 @@ QUESTION = Question(
     on_first_screen=("steps_used", "steps_dropped"),
     taken=(
         Taken(
-            ("tokens_per_step", "tokens_per_second_device"),
+            ("tokens_per_step", "tokens_per_second_device", "step_tokens_per_second_device"),
             needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN}),
         ),
     ),

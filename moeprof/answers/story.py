@@ -34,6 +34,7 @@ _CALLED = {
     "between_idle": "idle between steps",
     "between_other": "other work between",
     "tokens_per_second_device": "tokens per second and device",
+    "step_tokens_per_second_device": "tokens per second of device work and device",
 }
 
 INTERVAL_PARTS = {
@@ -159,14 +160,15 @@ def described_rate(document: Document) -> str:
     so it says. Empty where nothing is known.
     """
     over = "interval_" if interval(document) else ""
-    timed = list(filter(None, (_token_rate(document), _mfu(document, over))))
+    timed = list(filter(None, (_token_rate(document, over), _mfu(document, over))))
     if timed and not over:
         timed[0] = f"by the device work of a step: {timed[0]}"
     return " · ".join([*timed, *filter(None, [_dropped(document)])])
 
 
-def _token_rate(document: Document) -> str:
-    rate = headline(document, "step_time").get("tokens_per_second_device")
+def _token_rate(document: Document, over: str) -> str:
+    of = "" if over else "step_"
+    rate = headline(document, "step_time").get(f"{of}tokens_per_second_device")
     return f"{format_count(round(rate))} tokens/s/device" if is_number(rate) else ""
 
 

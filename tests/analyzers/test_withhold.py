@@ -21,7 +21,7 @@ from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Law, Need
 
 DATA = Path(__file__).parents[1] / "data" / "gpu"
-TOKENS = {"tokens_per_step", "tokens_per_second_device"}
+TOKENS = {"tokens_per_step", "tokens_per_second_device", "step_tokens_per_second_device"}
 
 
 def broken(*needs):

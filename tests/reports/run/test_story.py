@@ -132,7 +132,9 @@ def test_withheld_parts_are_not_called_missing_work():
 
 
 MFU = "(model FLOPs without recompute, of the dense bf16 peak)"
-RATE = {"step_time": {"tokens_per_second_device": 12419.6}}
+RATE = {
+    "step_time": {"tokens_per_second_device": 12419.6, "step_tokens_per_second_device": 20000.0}
+}
 EXACT = {"roofline": {"mfu": 0.4, "mfu_at_most": 0.4, "interval_mfu": 0.31}}
 AT_MOST = {"roofline": {"mfu": None, "mfu_at_most": 0.4, "interval_mfu_at_most": 0.31}}
 
@@ -183,7 +185,7 @@ def test_what_a_step_does_is_told_where_it_is_known(figures, words):
 
 def test_without_an_interval_the_time_is_said():
     found = story.described_rate(told(RATE | EXACT, has_interval=False))
-    assert found == (f"by the device work of a step: 12,420 tokens/s/device · MFU 40.0 % {MFU}")
+    assert found == (f"by the device work of a step: 20,000 tokens/s/device · MFU 40.0 % {MFU}")
     assert story.described_rate(told(lost(0.021, 0.021), has_interval=False)).startswith("2.1 %")
 
 
