@@ -82,4 +82,4 @@ def test_an_answer_outlives_its_run():
 def test_nothing_is_asked_twice():
     run = moeprof.load(DEEPEP)
     assert run.breakdown() is run.ask("breakdown")
-    assert run.breakdown().table is run.breakdown().table
+    assert run.breakdown().table.equals(run.ask("breakdown").table)
