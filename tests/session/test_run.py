@@ -221,7 +221,7 @@ def test_a_path_that_holds_no_profile_is_one_line(tmp_path, name, content, said)
 
 
 def test_no_path_is_one_line():
-    with pytest.raises(moeprof.MoeprofError, match="no path was given"):
+    with pytest.raises(moeprof.MoeprofError, match="or several, found none"):
         moeprof.load([])
 
 
