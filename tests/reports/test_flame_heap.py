@@ -11,9 +11,9 @@ from plotly.graph_objects import Figure
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawings.heap import SCHEMA
-from moeprof.analyzers.figures import allocated as allocated_figure
 from moeprof.analyzers.figures import flame as flame_figure
 from moeprof.analyzers.figures import heap as heap_figures
+from moeprof.analyzers.questions.memory import allocated as allocated_figure
 from moeprof.answers.bars import plotly_text
 from moeprof.answers.colours import MIXED, colour
 from moeprof.answers.document import drawn_column
@@ -272,7 +272,7 @@ def in_use(*changes):
         Metric("fullest_pool", "bfc", ""), Metric("pool", 40 * MIB, "bytes"),
     )  # fmt: skip
     drawn = Analysis("allocated", "How much?", told, ALLOCATED, ALLOCATED.frame(rows))
-    figure = allocated_figure.allocated(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
+    figure = allocated_figure(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
     Figure(figure)
     return figure
 
@@ -293,4 +293,4 @@ def test_memory_in_use_is_a_line_per_rank_up_to_the_end():
     starts = [shape for shape in figure["layout"]["shapes"] if shape.get("yref") == "paper"]
     assert [shape["x0"] for shape in starts] == [0.0]
     assert figure["layout"]["shapes"][-1]["y0"] == 40.0
-    assert allocated_figure.allocated(document()) is None
+    assert allocated_figure(document()) is None
