@@ -37,8 +37,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from moeprof.kernels import reference
 from moeprof.kernels.backends import as_constants, cpu_library, gpu_library
-from moeprof.kernels.reference import grouped_gemm as reference
 from moeprof.kernels.runtime.ep_groups import is_planning
 
 _Value = Any  # whichever type the installed JAX has for MLIR values
