@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.launches import pairs_of
 from moeprof.analyzers.laws import laws_of
 from moeprof.analyzers.load.recorded import recorded
+from moeprof.analyzers.questions.launch import pairs_of
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.reports.perfetto.collectives import collective_slices
 from moeprof.reports.perfetto.counters import fillings, imbalances, measured, planned
