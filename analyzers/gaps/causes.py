@@ -24,7 +24,7 @@ import pandas as pd
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names
-from moeprof.analyzers.gaps.found import GAPS, gaps_between
+from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import (
     ANNOTATION,
     CALLBACK,
@@ -159,21 +159,13 @@ def _is_same_graph(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
     return found
 
 
-TOLD = Schema(
-    "told_gaps",
-    (
-        *GAPS.columns,
-        Column("length_ns", "int64", "ns", "start to end"),
-        Column("is_long", "bool", "", "whether it can be told from the cost of a launch"),
-        Column("cause", "text", "", "why the device stood still; empty for short gaps"),
-        Column("component", "text", "", "part of the step that ran next; empty for short gaps"),
-        Column("late_ns", "float64", "ns", "from running dry to the launch; NaN in time, or short"),
-    ),
-)
-
-
 def told(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
-    """`TOLD` of `gaps` (rows of `GAPS`), with their index."""
+    """`gaps` (rows of `GAPS`) with their length and, of the long ones, the cause.
+
+    ``is_long``: it can be told from the cost of a launch. ``component`` is the part of the step
+    that ran next; it and ``cause`` are empty for short gaps. ``late_ns`` is the time from running
+    dry to the launch, NaN in time or for short gaps.
+    """
     length = gaps["end_ns"] - gaps["start_ns"]
     found = gaps.assign(
         length_ns=length, is_long=length > SHORT_NS, cause="", component="", late_ns=np.nan
