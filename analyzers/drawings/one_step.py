@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
 from moeprof.analyzers.drawings.parts.step_pieces import (
@@ -25,8 +26,7 @@ from moeprof.analyzers.drawings.parts.step_pieces import (
     spans_of,
     typical_step,
 )
-from moeprof.analyzers.gaps.causes import with_causes
-from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.gap_causes import with_causes
 from moeprof.analyzers.question import Drawing
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable

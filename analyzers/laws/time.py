@@ -77,7 +77,7 @@ def intervals(trace: Trace) -> Law:
     leaves of the time, so that its own parts would always add up.
     """
     from moeprof.analyzers.activity.account import PARTS, intervals_of
-    from moeprof.analyzers.gaps.found import gaps_between, gaps_of
+    from moeprof.analyzers.activity.gaps import gaps_between, gaps_of
     from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"

@@ -21,10 +21,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.attribution import sure_rows, work_in_steps
 from moeprof.analyzers.classify.components import MOE
 from moeprof.analyzers.classify.op_kinds import exchange_of
-from moeprof.analyzers.gaps.causes import (
+from moeprof.analyzers.gap_causes import (
     COPY_TO_HOST,
     HOST_CAUSES,
     LATE,
@@ -34,7 +35,6 @@ from moeprof.analyzers.gaps.causes import (
     same_execution,
     told,
 )
-from moeprof.analyzers.gaps.found import gaps_of
 from moeprof.analyzers.question import Group, Question
 from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline

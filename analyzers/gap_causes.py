@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
+from moeprof.analyzers.activity.gaps import gaps_between
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names
-from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import (
     ANNOTATION,
     CALLBACK,
