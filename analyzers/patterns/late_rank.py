@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.more_work import beyond_others
 from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.stragglers import beyond_others, stragglers
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace

@@ -23,7 +23,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
 from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
-from moeprof.analyzers.figures import load_maps
+from moeprof.analyzers.figures import maps
 from moeprof.analyzers.load.balance import (
     StepLoads,
     busiest,
@@ -385,8 +385,8 @@ QUESTION = Question(
     run=expert_load,
     sentence=sentence,
     figures=(
-        Picture(load_maps.EXPERTS, load_maps.expert_load),
-        Picture(load_maps.RANKS, load_maps.rank_load),
+        Picture(maps.EXPERTS, maps.expert_load),
+        Picture(maps.RANKS, maps.rank_load),
     ),
     taken=(
         Taken(("tax_ns", "tax_least", "tax_most"), question="breakdown"),

@@ -4,22 +4,27 @@ Returns: one row per rank, the most waited-for first.
 
 In each call of a collective the rank that starts last is charged with the mean time that the
 others of its group had waited by then. The figures of a step are sums over its calls. Beside that
-stands what the rank does more than the others, as that may be why it is late.
+stands what the rank does more than the others, as that may be why it is late: an op's time on a
+rank is its self time per used step, without communication, as ranks that come early wait inside it.
+The others' time is the median of theirs, so that none of them sets it alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import step_spans
-from moeprof.analyzers.activity.more_work import more_work
+from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
+from moeprof.analyzers.attribution import sums_in_steps, sure_names
 from moeprof.analyzers.communication.calls import calls_of, names_of_ranks
 from moeprof.analyzers.communication.sites import AXES, carried_by_site
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
-from moeprof.analyzers.figures import wait_map
+from moeprof.analyzers.figures import maps
 from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.analyzers.window import window
 from moeprof.answers.bars import (
     Figure,
     Fill,
@@ -203,6 +208,65 @@ _LATE = Fill("#dd6a1f")
 _WAIT = Fill("#dd6a1f", "/")
 
 
+MORE_WORK = Schema(
+    "more_work",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("more_op", "text", "", "HLO instruction; a kernel's name where none is sure"),
+        Column("more_component", "text", "", "part of the step"),
+        Column("more_source", "text", "", "file:line of the user's program"),
+        Column("more_ns", "float64", "ns", "per used step, above the median of the other ranks"),
+        Column("all_more_ns", "float64", "ns", "the same for all its ops together"),
+    ),
+)
+_OP = ["module", "op", "component", "source"]
+
+
+@once
+def more_work(trace: Trace) -> pd.DataFrame:
+    """`MORE_WORK`: a row per rank, without an op where none takes longer than on the others.
+
+    Empty where fewer than two ranks ran anything.
+    """
+    work = _own_work(trace)
+    ranks = np.sort(work["rank"].unique())
+    if len(ranks) < 2:
+        return MORE_WORK.frame()
+    sums = work.groupby([*_OP, "rank"])["self_ns"].sum().unstack("rank", fill_value=0)
+    more = beyond_others(sums.to_numpy(dtype=np.float64)) / max(window(trace).steps, 1)
+    most = more.argmax(axis=0)
+    more_ns = more[most, np.arange(len(ranks))]
+    ops = sums.index.to_frame(index=False).iloc[most].reset_index(drop=True)
+    named = {name: ops[name].where(more_ns > 0, "") for name in ("op", "component", "source")}
+    all_ns = sums.sum().to_numpy(dtype=np.float64)[None, :]
+    return MORE_WORK.frame(
+        {
+            "rank": ranks,
+            **{f"more_{name}": part for name, part in named.items()},
+            "more_ns": np.where(more_ns > 0, more_ns, np.nan),
+            "all_more_ns": beyond_others(all_ns)[0] / max(window(trace).steps, 1),
+        }
+    )
+
+
+def _own_work(trace: Trace) -> pd.DataFrame:
+    """Work that is no communication, by rank, under the name that `ops` gives it."""
+    work = sums_in_steps(trace)
+    work = work[work_classes(trace, work) != COMMUNICATION]
+    work = work.astype({"host": "str"}).merge(trace.devices[["host", "device", "rank"]])
+    text = {"component": "str", "source": "str"}
+    named: pd.DataFrame = work.assign(op=sure_names(work)).astype(text)
+    return named
+
+
+def beyond_others(times: np.ndarray) -> np.ndarray:
+    """By column, how far each figure lies above the median of the other columns."""
+    columns = range(times.shape[1])
+    others = [np.median(np.delete(times, place, axis=1), axis=1) for place in columns]
+    beyond: np.ndarray = times - np.stack(others, axis=1)
+    return beyond
+
+
 def sentence(document: Document) -> str:
     """The rank that is waited for, and what that costs."""
     found = headline(document, "stragglers")
@@ -244,6 +308,6 @@ QUESTION = Question(
     sentence=sentence,
     figures=(
         Picture("", figure),
-        Picture(wait_map.WAITS, wait_map.waits),
+        Picture(maps.WAITS, maps.waits),
     ),
 )

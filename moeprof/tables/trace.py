@@ -17,8 +17,8 @@ from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
-from moeprof.tables.lazy import LazyFrame
 from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 

@@ -5,8 +5,14 @@ import pyarrow as pa
 import pytest
 
 from moeprof.errors import TraceError
-from moeprof.ingest.sources.routing import read_routing, routing_notes
-from moeprof.tables.routing import RECEIVED
+from moeprof.ingest.sources.routing import _files, _read, routing_notes
+from moeprof.tables.routing import RECEIVED, ROUTING
+
+
+def read_routing(run):
+    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none."""
+    routing, received = _files(run)
+    return _read(routing, ROUTING), _read(received, RECEIVED)
 
 
 def received(run, table):

@@ -40,16 +40,6 @@ class Routing:
     is_identified: bool = False
 
 
-def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none.
-
-    Raises:
-        TraceError: a table is there and cannot be read.
-    """
-    routing, received = _files(run)
-    return _read(routing, ROUTING), _read(received, RECEIVED)
-
-
 def routing_of_run(run: Path | None, beside: Beside) -> Routing:
     """The tables of the folder as far as they are of the run; its times do not need them.
 

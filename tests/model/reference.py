@@ -1,4 +1,4 @@
-"""Question: what should the model compute? The slow twin: one device, every expert for every token.
+"""What the model should compute. The slow twin: one device, every expert for every token.
 
 No mesh, no capacity, no sorting, no scan. Only the pieces that have no parallel form are shared
 with the fast path: attention, norm, SwiGLU and the router's choice.

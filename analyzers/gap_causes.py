@@ -8,17 +8,25 @@ still have been handing over its work. A launch in time leaves the device: nodes
 each other, or streams wait for each other. No collective is the cause of a gap, as a
 device that waits for its peers in one is not idle; that its thread waited for theirs is a
 rendezvous. Where the clocks of a host and its devices are apart, no cause compares them.
+
+Between two steps the causes are the same. Where the host was late there and no event of a known
+kind tells why, what the user's program says that it was doing does: an annotation that fills most
+of the time, unless it is that of a step.
 """
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import account_of, intervals_of
+from moeprof.analyzers.activity.gaps import gaps_between
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_names
-from moeprof.analyzers.gaps.found import GAPS
 from moeprof.tables.host_side import (
+    ANNOTATION,
     CALLBACK,
     COMPILE,
     GARBAGE,
@@ -28,6 +36,7 @@ from moeprof.tables.host_side import (
     WAIT,
 )
 from moeprof.tables.intervals import Int64s, cover
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -38,6 +47,7 @@ GRAPH = "inside a command buffer"
 IN_TIME = "launched in time"
 EDGE = "edge of the step"
 UNKNOWN = "unknown"
+SHORT = "short gaps"
 
 HOST_CAUSES = {
     GARBAGE: "garbage collection",
@@ -149,21 +159,13 @@ def _is_same_graph(trace: Trace, gaps: pd.DataFrame) -> np.ndarray:
     return found
 
 
-TOLD = Schema(
-    "told_gaps",
-    (
-        *GAPS.columns,
-        Column("length_ns", "int64", "ns", "start to end"),
-        Column("is_long", "bool", "", "whether it can be told from the cost of a launch"),
-        Column("cause", "text", "", "why the device stood still; empty for short gaps"),
-        Column("component", "text", "", "part of the step that ran next; empty for short gaps"),
-        Column("late_ns", "float64", "ns", "from running dry to the launch; NaN in time, or short"),
-    ),
-)
-
-
 def told(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
-    """`TOLD` of `gaps` (rows of `GAPS`), with their index."""
+    """`gaps` (rows of `GAPS`) with their length and, of the long ones, the cause.
+
+    ``is_long``: it can be told from the cost of a launch. ``component`` is the part of the step
+    that ran next; it and ``cause`` are empty for short gaps. ``late_ns`` is the time from running
+    dry to the launch, NaN in time or for short gaps.
+    """
     length = gaps["end_ns"] - gaps["start_ns"]
     found = gaps.assign(
         length_ns=length, is_long=length > SHORT_NS, cause="", component="", late_ns=np.nan
@@ -212,3 +214,68 @@ def launch_times(trace: Trace, rows: np.ndarray) -> pd.DataFrame:
     ends = found["start_ns"] + found["duration_ns"]
     times = pd.DataFrame({"start_ns": found["start_ns"], "end_ns": ends})
     return times.astype("float64")
+
+
+IDLE_BETWEEN = Schema(
+    "idle_between",
+    (
+        Column("cause", "text", "", "why devices stood still between two steps"),
+        Column("per_interval_ns", "float64", "ns", "mean over devices and intervals"),
+        Column("longest_ns", "int64", "ns", "its longest gap"),
+        Column("step", "int64", "", "step before its longest gap"),
+    ),
+)
+_NAMED = (
+    ("checkpoint", re.compile(r"(?i)checkpoint|ckpt|orbax")),
+    ("evaluation", re.compile(r"(?i)\beval|_eval|validat")),
+)
+
+
+@once
+def idle_between(trace: Trace) -> pd.DataFrame:
+    """`IDLE_BETWEEN`, the most time first."""
+    gaps = gaps_between(trace)
+    if gaps.empty:
+        return IDLE_BETWEEN.frame()
+    gaps = gaps.assign(length_ns=gaps["end_ns"] - gaps["start_ns"], cause=SHORT)
+    is_long = gaps["length_ns"] > SHORT_NS
+    if is_long.any():
+        caused = with_causes(trace, gaps[is_long])
+        gaps.loc[is_long, "cause"] = _annotated(trace, caused)
+    groups = gaps.groupby("cause")["length_ns"]
+    longest = gaps.loc[groups.idxmax()].set_index("cause")
+    shares = len(intervals_of(account_of(trace)))
+    table = pd.DataFrame(
+        {
+            "per_interval_ns": groups.sum() / shares,
+            "longest_ns": longest["length_ns"],
+            "step": longest["step"],
+        }
+    ).reset_index()
+    order = table.sort_values(["per_interval_ns", "cause"], ascending=[False, True])
+    return IDLE_BETWEEN.check(order.reset_index(drop=True).astype({"cause": "str"}))
+
+
+def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:
+    """The causes of `gaps`, those that only say that the host was late by its annotations."""
+    causes = gaps["cause"].copy()
+    events = trace.host_events[trace.host_events["kind"].eq(ANNOTATION)]
+    events = events[~events["name"].isin(set(trace.markers["name"]))]
+    start = gaps["start_ns"].to_numpy()
+    until = start + gaps["late_ns"].fillna(gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    until = until.astype(np.int64)
+    may_be = causes.isin([LATE, UNKNOWN]) & has_host_time(trace, gaps)
+    best = np.full(len(gaps), ENOUGH)
+    for (host, name), mine in events.groupby(["host", "name"], observed=True):
+        begins = mine["start_ns"].to_numpy()
+        filled = cover(begins, begins + mine["duration_ns"].to_numpy())
+        share = (filled.until(until) - filled.until(start)) / np.maximum(until - start, 1)
+        is_told = gaps["host"].eq(str(host)) & may_be & (share >= best)
+        causes[is_told] = _cause(str(name))
+        best = np.where(is_told, share, best)
+    return causes
+
+
+def _cause(name: str) -> str:
+    """What an annotation of the user's program says that the host was doing."""
+    return next((cause for cause, pattern in _NAMED if pattern.search(name)), f"'{name}'")

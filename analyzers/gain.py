@@ -1,4 +1,4 @@
-"""Question: how much of the step can go, at most, if ops get cheaper or vanish?
+"""Question: how long does each op run, and how much of the step goes if ops get cheaper or vanish?
 
 Op time is a sum over threads and streams, so it may be longer than the step. What a change saves
 is time that passes: the union of these ops on each device within each used step. Of that union the
@@ -7,7 +7,7 @@ change takes the share that it takes of their op time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import covered_ns, laid_out
-from moeprof.analyzers.attribution import sure_rows
+from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps, sure_rows
 from moeprof.analyzers.window import window
+from moeprof.hlo.program import Op, Program
+from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns
 
@@ -77,3 +79,42 @@ def _union_ns(trace: Trace, ops: set[tuple[int, str]]) -> float:
     pieces = laid_out(parts.inside, parts.segment, parts.start_ns, parts.end_ns, work)
     covered = covered_ns(pieces, (_WANTED,), len(parts.spans))
     return float(covered.sum()) / window(trace).shares
+
+
+class RunOp(NamedTuple):
+    """An instruction that ran in the used steps.
+
+    ``per_step_ns`` is self time, mean over devices and used steps.
+    """
+
+    program: Program
+    op: Op
+    module: int
+    component: str
+    phase: str
+    per_step_ns: float
+
+
+def saved_whole(run: RunOp) -> Saving:
+    """The saving of a change without which the op would not run at all."""
+    return Saving(run.module, run.op.name, run.per_step_ns, run.per_step_ns)
+
+
+def ran(trace: Trace) -> Iterator[RunOp]:
+    """The instructions that ran, those alone whose op is sure, the most expensive first."""
+    return iter(_ran(trace))
+
+
+@once
+def _ran(trace: Trace) -> tuple[RunOp, ...]:
+    programs, shares = programs_of(trace), window(trace).shares
+    work = sums_in_steps(trace)
+    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
+    keys = ["module", "op", "component", "phase"]
+    sums = work.groupby(keys, observed=True)["self_ns"].sum().reset_index()
+    sums = sums.sort_values("self_ns", ascending=False, kind="stable")
+    columns = (sums[name].tolist() for name in (*keys, "self_ns"))
+    return tuple(
+        RunOp(programs[module], programs[module].ops[op], module, component, phase, ns / shares)
+        for module, op, component, phase, ns in zip(*columns, strict=True)
+    )

@@ -1,6 +1,6 @@
-"""Question: what do dispatch and combine compute, seen over all ranks at once?
+"""What dispatch and combine compute, seen over all ranks at once.
 
-The definition, in loops: every array has the rank as its leading axis. Only tests use it.
+The definition, in loops: every array has the rank as its leading axis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 class DispatchedByRank(NamedTuple):
-    """The arrays of `moe_jnp.Dispatched` of every rank, rank first."""
+    """The arrays of `moeprof.kernels.reference.Dispatched` of every rank, rank first."""
 
     recv_x: Array
     recv_topk_idx: Array
