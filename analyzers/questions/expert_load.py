@@ -164,7 +164,7 @@ def expert_load(trace: Trace) -> Analysis:
         *why_not,
         *dropped.notes,
         *known.notes,
-        *_platform(trace),
+        *([_SHARED_CORES] if trace.meta.platform == "cpu" else ()),
     )
     return Analysis("expert_load", ASKS, headline, SCHEMA, table, said)
 
@@ -263,6 +263,9 @@ def _levels(table: pd.DataFrame) -> list[str]:
     return levels
 
 
+_SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says nothing about another"
+
+
 def _headline(
     table: pd.DataFrame, loads: StepLoads, bounds: tuple[float, float] | None
 ) -> tuple[Metric, ...]:
@@ -272,6 +275,7 @@ def _headline(
     overload = mean_of_steps(imbalance(together))[0]
     return (
         Metric("worst_expert_imbalance", _known(table["expert_imbalance"].max()), "ratio"),
+        *_busiest_expert(table),
         Metric("worst_rank_imbalance", _known(worst["rank_imbalance"]), "ratio"),
         Metric("worst_layer", int(worst["layer"]), ""),
         Metric("worst_rank", int(worst["busiest_rank"]) if ranks else None, ""),
@@ -282,11 +286,18 @@ def _headline(
         Metric("tax_least", None if bounds is None else bounds[0], "ns"),
         Metric("tax_most", None if bounds is None else bounds[1], "ns"),
         Metric("worst_rank_share", _known(worst["busiest_rank_share"]), "share"),
-        Metric("rank_imbalance_of_sums", _known(table["rank_imbalance_of_sums"].max()), "ratio"),
-        Metric(
-            "expert_imbalance_of_sums", _known(table["expert_imbalance_of_sums"].max()), "ratio"
+        *(
+            Metric(sums, _known(table[sums].max()), "ratio")
+            for sums in ("rank_imbalance_of_sums", "expert_imbalance_of_sums")
         ),
     )
+
+
+def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
+    """Where the expert is that stands above its mean the most; which, where it is always one."""
+    row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
+    expert = int(row["busiest_expert"]) if row["busiest_expert_share"] == 1 else None
+    return (Metric("worst_expert_layer", int(row["layer"]), ""), Metric("worst_expert", expert, ""))
 
 
 def _worst(table: pd.DataFrame) -> pd.Series:
@@ -344,21 +355,15 @@ def _nodes_note(nodes: np.ndarray | None) -> tuple[str, ...]:
     return ("all expert ranks are in one node",) if len(np.unique(nodes)) < 2 else ()
 
 
-def _platform(trace: Trace) -> tuple[str, ...]:
-    if trace.meta.platform != "cpu":
-        return ()
-    return ("virtual CPU devices share the machine's cores: the tax says nothing about another",)
-
-
 def sentence(document: Document) -> str:
     """The busiest expert and rank against the mean, and experts without a token."""
     found = headline(document, "expert_load")
     if found.get("worst_expert_imbalance") is None:
         return ""
-    told = (
-        f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
-        "of the mean one"
-    )
+    expert, layer = found.get("worst_expert"), found.get("worst_expert_layer")
+    who = "the busiest expert of each step" if expert is None else f"expert {expert}"
+    times = _times(found["worst_expert_imbalance"])
+    told = f"In layer {layer} {who} gets {times} the tokens of the mean one"
     if found["worst_rank_imbalance"] is not None:
         share = found.get("worst_rank_share")
         is_one = not is_number(share) or share == 1

@@ -12,6 +12,8 @@ they stand beside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from moeprof.analyzers.figures import heap as heap_figures
 from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of, step_module
 from moeprof.analyzers.heap.device import device_pools
@@ -20,7 +22,7 @@ from moeprof.answers.bars import Figure, Json, plotly_text
 from moeprof.answers.colours import COLOURS, HELD, MIXED
 from moeprof.answers.document import Document, drawn_column, figures_of, headline
 from moeprof.answers.memory_layers import Scale, limit_of, limit_shape
-from moeprof.answers.values import whole, written
+from moeprof.answers.values import is_number, whole, written
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -76,6 +78,7 @@ def _headline(trace: Trace, peak: Peak | None) -> tuple[Metric, ...]:
         parts = (
             Metric("program_peak", peak.total_bytes, "bytes"),
             Metric("argument", int(stated["argument_bytes"]), "bytes"),
+            Metric("result", int(stated["output_bytes"] - stated["alias_bytes"]), "bytes"),
             Metric("temp", int(stated["temp_bytes"]), "bytes"),
             *_host_metrics(trace, peak.module),
         )
@@ -143,7 +146,8 @@ def sentence(document: Document) -> str:
     if peak is not None:
         told.append(
             f"The step's program needs {written(peak, 'bytes')} of a device at its peak: "
-            f"{written(found['argument'], 'bytes')} of arguments and up to "
+            f"{written(found['argument'], 'bytes')} of arguments"
+            f"{_results(found)} and up to "
             f"{written(found['temp'], 'bytes')} that it holds while it runs."
         )
     if found.get("host_memory"):
@@ -151,6 +155,12 @@ def sentence(document: Document) -> str:
     if measured is not None:
         told.append(f"The allocator measured {written(measured, 'bytes')} at most.")
     return " ".join(told)
+
+
+def _results(found: Mapping[str, object]) -> str:
+    """The results that take no argument's place, where there are any."""
+    result = found.get("result")
+    return f", {written(result, 'bytes')} of results" if is_number(result) and result else ""
 
 
 ALLOCATED = (

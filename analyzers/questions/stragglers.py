@@ -54,6 +54,8 @@ SCHEMA = Schema(
         ),
         Column("waits_ns", "float64", "ns", "it waits for others, mean over used steps"),
         Column("worst_steps", "int64", "count", "used steps in which it is the most waited-for"),
+        Column("least_waited_for_ns", "float64", "ns", "that of the used step with the least"),
+        Column("most_waited_for_ns", "float64", "ns", "that of the used step with the most"),
         Column("last_share", "float64", "share", "calls in which it comes last"),
         Column("mostly", "text", "", "what those collectives carry in which it is waited for most"),
         Column("host", "text", "", "host of the device"),
@@ -132,6 +134,8 @@ def _table(
             "waited_for_share": waited_for / (step_ns - waited_for).where(step_ns > waited_for),
             "waits_ns": by_rank["wait_ns"].sum() / steps,
             "worst_steps": worst.value_counts().reindex(by_step.index, fill_value=0),
+            "least_waited_for_ns": by_step.min(axis="columns"),
+            "most_waited_for_ns": by_step.max(axis="columns"),
             "last_share": last,
         }
     )
@@ -199,7 +203,14 @@ def _verdict(
     told = f"{rank}: others wait {waited} for it, {format_percent(share)} of the step without that"
     if steps == 1:
         return rank, number, (told, "one step: whether it is always this rank is not known")
-    return rank, number, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)
+    often = f"the worst in {int(first['worst_steps'])} of {steps} steps{spread(first)}"
+    return rank, number, (f"{told}; {often}",)
+
+
+def spread(row: pd.Series) -> str:
+    """From which to which time others wait for a rank, step by step; empty where it is one."""
+    least, most = float(row["least_waited_for_ns"]), float(row["most_waited_for_ns"])
+    return "" if least == most else f", {format_ns(least)} to {format_ns(most)}"
 
 
 _MOST_WAITED_FOR = 24

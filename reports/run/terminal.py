@@ -70,7 +70,11 @@ def summary(document: Document) -> Text:
 def overview(document: Document, ways: Ways = ON_COMMAND_LINE) -> Text:
     """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns."""
     hints = advice(document, WIDTH, FEW, ways)
-    heading = Text("What to do, largest gain first\n", style="bold") if hints.plain else Text("")
+    few = hints.plain and len(document["analyses"]["hints"]["rows"]) < 2
+    to_do = (
+        "What to do" if few else "What to do, largest gain first; gains overlap, do not add them"
+    )
+    heading = Text(f"{to_do}\n", style="bold") if hints.plain else Text("")
     told = hints or _nothing(document, ways)
     return _joined([_heading(document), _bars(document), heading + told])
 
