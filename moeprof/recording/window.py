@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Mapping
@@ -39,7 +40,8 @@ class Budget:
         """Of a window with these facts, which has just been opened in one of so many processes."""
         self._is_alone = processes == 1
         self._opened = time.monotonic()
-        self._base: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
+        self._growth = math.inf
         before = facts["step_times"]["before_ns"]
         # a host that runs ahead leaves to the devices what its own steps did not take
         total_s = (sum(before) + facts["drain_ns"]) / 1e9
@@ -52,18 +54,24 @@ class Budget:
 
         `ended` are the steps before the running one.
         """
-        now = time.monotonic() - self._opened
-        if not self._is_alone or not ended:
+        if not self._is_alone:
             return ""
-        if self._base is None:
-            self._base = (ended, resident_bytes)
-        steps, (first, first_bytes) = ended + 1, self._base
-        if steps < LEAST_STEPS or ended == first:
+        self._see(ended, resident_bytes)
+        now, steps = time.monotonic() - self._opened, ended + 1
+        if steps < LEAST_STEPS:
             return ""
         if now / steps * (steps + 1) > MOST_SECONDS:
             return f"{MOST_SECONDS:.0f} s"
-        grown = (resident_bytes - first_bytes) / (ended - first)
-        return f"{MOST_BYTES >> 20} MiB of memory" if grown * (steps + 1) > MOST_BYTES else ""
+        is_large = math.inf > self._growth * (steps + 1) > MOST_BYTES
+        return f"{MOST_BYTES >> 20} MiB of memory" if is_large else ""
+
+    def _see(self, ended: int, resident_bytes: int) -> None:
+        """Events gather in each step, the memory of the training in some: the least growth counts."""
+        last, last_bytes = self._last or (ended, resident_bytes)
+        if ended > last:
+            self._growth = min(self._growth, (resident_bytes - last_bytes) / (ended - last))
+        if ended > last or self._last is None:
+            self._last = (ended, resident_bytes)
 
 
 @dataclass

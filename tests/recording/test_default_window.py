@@ -59,6 +59,9 @@ def test_bytes_end_the_window_after_its_first_steps(clock):
     assert grown == ["", "", "", *["512 MiB of memory"] * 2]  # 600 MiB with a sixth step
     large = budget()
     assert [bool(large.why_over(ended, ended * 900 * MIB)) for ended in (1, 2)] == [False, True]
+    leaps = budget()
+    memory = [0, 10, 900, 910, 1800, 1810]  # MiB: the training's own, which comes at once
+    assert not any(leaps.why_over(ended, size * MIB) for ended, size in enumerate(memory))
 
 
 def test_seconds_end_the_window_where_its_steps_are_slower_than_those_before(clock):
