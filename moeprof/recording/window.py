@@ -66,7 +66,7 @@ class Budget:
         return f"{MOST_BYTES >> 20} MiB of memory" if is_large else ""
 
     def _see(self, ended: int, resident_bytes: int) -> None:
-        """Events gather in each step, the memory of the training in some: the least growth counts."""
+        """Events gather in each step, memory of the training in some: the least growth counts."""
         last, last_bytes = self._last or (ended, resident_bytes)
         if ended > last:
             self._growth = min(self._growth, (resident_bytes - last_bytes) / (ended - last))

@@ -70,9 +70,9 @@ def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
         more = f"of {len(exact)} programs that have it, the one where it costs most"
         return int(exact.index[0]), more if len(exact) > 1 else ""
     if _CUT in wanted:
-        found = _uncut(ran, wanted)
-        if found is not None:
-            return found
+        uncut = _uncut(ran, wanted)
+        if uncut is not None:
+            return uncut
     classes = classes_of(trace)
     named = classes[classes["component"] == wanted][["module", "op"]]
     is_part = pd.MultiIndex.from_frame(ran[["module", "op"]]).isin(pd.MultiIndex.from_frame(named))
