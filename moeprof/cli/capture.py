@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.output import screen, show
 from moeprof.cli.selection import names_parts
 from moeprof.errors import CaptureError
 
@@ -59,14 +60,21 @@ def _profiler(
     help="Settled steps to let pass.",
 )
 @click.option(
-    "--steps", default=3, show_default=True, type=click.IntRange(1), help="Steps to record."
+    "--steps",
+    type=click.IntRange(1),
+    help="Steps to record. Default: 8; 3 to 7 where more would take over 20 s, or over 512 MiB of "
+    "memory.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     help="Record whole steps for so long instead.",
 )
-@click.option("--every", type=click.IntRange(1), help="A further window every N steps.")
+@click.option(
+    "--every",
+    type=click.IntRange(1),
+    help="A further window every N steps; without --steps of at most N/2.",
+)
 @click.option("--hosts", callback=_hosts, help="Process indices that record, as 0,3; default all.")
 @click.option(
     "--export-timeout",
@@ -89,7 +97,7 @@ def _profiler(
 def command(
     out: Path | None,
     skip: int,
-    steps: int,
+    steps: int | None,
     seconds: float | None,
     every: int | None,
     hosts: tuple[int, ...] | None,
@@ -111,12 +119,11 @@ def command(
 
         moeprof capture --steps 5 train.py --config small.yml
     """
-    from moeprof.recording.options import CaptureOptions
+    from moeprof.recording.options import LEAST_STEPS, CaptureOptions
 
-    if every is not None and seconds is None and every <= steps:
-        raise click.BadParameter(
-            f"expected more than --steps {steps}, found {every}.", param_hint="--every"
-        )
+    if every is not None and seconds is None and every <= (steps or LEAST_STEPS):
+        than = f"--steps {steps}" if steps else f"{LEAST_STEPS}, the least steps of a window"
+        raise click.BadParameter(f"expected more than {than}, found {every}.", param_hint="--every")
     if not is_module and not Path(script).exists():
         raise click.BadParameter(f"script {script} does not exist.", param_hint="SCRIPT")
     _require_wrapt()
@@ -222,15 +229,13 @@ def _require_wrapt() -> None:
 def _report(run_dir: Path, names: NameRules | None) -> None:
     """Print the summary and write the page; a failure here is one line, the run stays."""
     try:
-        from rich.console import Console
-
         from moeprof.cli.findings import read_document
         from moeprof.cli.progress import working
         from moeprof.reports.run import terminal as text
         from moeprof.reports.run.page import write_page
 
         document = read_document(run_dir, names=names, is_drawn=True)
-        summary = text.summary(document)
+        summary = text.summary(document, screen().height)
         with working("writing the page"):
             write_page([document], run_dir / "report.html")
     except Exception as error:  # the exit code is the script's, whatever the analysis does
@@ -238,7 +243,7 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
         click.echo(f"Run  {_shown(run_dir)}")
         return
     click.echo()
-    Console(highlight=False).print(summary, soft_wrap=True)
+    show(summary)
     click.echo()
     click.echo(f"Report  {_shown(run_dir / 'report.html')}")
 

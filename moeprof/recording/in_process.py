@@ -24,6 +24,7 @@ from moeprof.errors import CaptureError
 from moeprof.recording import routing
 from moeprof.recording.host_facts import preflight
 from moeprof.recording.options import (
+    LEAST_STEPS,
     RECORDING_VARIABLE,
     RUN_DIR_VARIABLE,
     CaptureOptions,
@@ -49,7 +50,7 @@ _written: set[Path] = set()
 def capture(
     out: str | os.PathLike[str] | None = None,
     *,
-    steps: int = 5,
+    steps: int | None = None,
     skip: int = 1,
     seconds: float | None = None,
     every: int | None = None,
@@ -71,7 +72,8 @@ def capture(
     Args:
         out: run folder to write; ``out-2`` and so on where it has files in it, as when a job is
             started again. Default: ``runs/<script>-<time>``.
-        steps: steps to record.
+        steps: steps to record. Default: 8; 3 to 7 where more would take over 20 s, or over 512 MiB
+            of memory.
         skip: settled steps to let pass before.
         seconds: record whole steps for so long instead.
         every: record a further window every so many steps.
@@ -93,12 +95,13 @@ def capture(
         >>> recording.path
         PosixPath('runs/moe')
     """
-    _at_least("steps", steps, 1)
+    if steps is not None:
+        _at_least("steps", steps, 1)
     _at_least("skip", skip, 0)
     _above_zero("seconds", seconds)
     _above_zero("export_timeout", export_timeout)
     if every is not None and seconds is None:
-        _at_least("every", every, steps + 1)
+        _at_least("every", every, (steps or LEAST_STEPS) + 1)
     asked = {
         "skip_steps": skip,
         "record_steps": steps,

@@ -69,11 +69,15 @@ class Track:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How many steps to skip and record; ``record_steps`` None records until told to close."""
+    """How many steps to skip and record; ``record_steps`` None records until told to close.
+
+    Of a script that ends in the window ``enough_steps`` are all that was asked for.
+    """
 
     skip_steps: int
     record_steps: int | None
     every_steps: int | None = None
+    enough_steps: int | None = None
 
 
 class StepCounter:
@@ -150,7 +154,16 @@ class StepCounter:
 
     def finish_with_this_step(self) -> None:
         """Close the open window at the next boundary of its steps, however many it holds."""
-        self._wanted = 1
+        self.record_at_most(1)
+
+    def record_at_most(self, steps: int) -> None:
+        """Let the open window hold so many steps, where it would hold more."""
+        self._wanted = steps if self._wanted is None else min(self._wanted, steps)
+
+    @property
+    def wanted(self) -> int | None:
+        """Steps of the open window at most; None where it is closed when told."""
+        return self._wanted
 
     def end_of_script(self, *, cleanly: bool) -> bool:
         """Close the open window; a step cut by an error does not count.
@@ -161,7 +174,10 @@ class StepCounter:
         track = self.tracks.get(self.source)
         if cleanly and track is not None and not track.follows_call:
             self._finish(self.source, track)
-        is_complete = self._wanted is not None and self.steps_recorded >= self._wanted
+        wanted = self._wanted
+        if wanted is not None and self.plan.enough_steps is not None:
+            wanted = min(wanted, self.plan.enough_steps)
+        is_complete = wanted is not None and self.steps_recorded >= wanted
         self.phase = Phase.DONE
         return is_complete
 

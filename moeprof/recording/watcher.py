@@ -42,8 +42,8 @@ class Watcher:
         self.channel = channel
         self.compilations = 0
         self.is_watching = False
-        steps = None if options.record_seconds is not None else options.record_steps
-        self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
+        limits = options.most_steps, options.every_steps, options.enough_steps
+        self.counter = StepCounter(WindowPlan(options.skip_steps, *limits))
         self._compiled: Counter[str] = Counter()  # by function: in calls that compile unseen
         self.record = ProcessRecord(options.run_dir)
         self.pauses = GarbagePauses()
@@ -54,7 +54,6 @@ class Watcher:
         self._lock = threading.Lock()
         self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
-        self._opened = 0.0
         self._interrupted: KeyboardInterrupt | None = None
         self._listeners = contextlib.ExitStack()
         self._termination = Termination(self._on_terminate)
@@ -239,11 +238,10 @@ class Watcher:
     # -- what is done about it
 
     def _close_if_time_is_up(self) -> None:
-        seconds = self.options.record_seconds
-        if seconds is None or self.counter.phase is not Phase.RECORDING:
-            return
-        if time.monotonic() - self._opened >= seconds:
-            self.counter.finish_with_this_step()
+        if self.counter.phase is Phase.RECORDING and self.recorder is not None:
+            most = self.recorder.most_steps(self.counter.steps_recorded)
+            if most is not None:
+                self.counter.record_at_most(most)
 
     def _act(self, action: Action) -> None:
         if action is Action.OPEN:
@@ -285,10 +283,11 @@ class Watcher:
             self.recorder.open(facts)
         except Exception as error:  # the profiler must not harm the script
             return self._give_up(f"the profiler did not start: {error}")
-        self._opened = time.monotonic()
         if not self.options.in_process:
             self._termination.watch()
-        steps = {"steps": self.counter.plan.record_steps, "give_up_steps": GIVE_UP_STEPS}
+        if self.recorder.budget is not None:
+            self.counter.record_at_most(self.recorder.budget.steps)
+        steps = {"steps": self.counter.wanted, "give_up_steps": GIVE_UP_STEPS}
         self.channel.send("recording", {**facts, **steps})
 
     def _close(self, reason: str, *, wait_for_devices: bool) -> None:
