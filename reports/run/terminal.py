@@ -37,6 +37,7 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 _HINT_INDENT = 4
 FEW = 3
 """Hints in an overview."""
+_TO_DO = "What to do, largest gain first (gains overlap: do not add them)"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _closing(document: Document, room: int) -> Text:
     known = [*_entries("Trust", phrases.described_trust(document))]
     known += _entries("Step", story.described_step(document))
     hints = rows(document, "hints")[:FEW]
-    heading = [Text(""), Text("What to do, largest gain first", style="bold")] if hints else []
+    heading = [Text(""), Text(_TO_DO, style="bold")] if hints else []
     for has_change in (True, False):
         told = [_brief(place, hint, has_change) for place, hint in enumerate(hints, 1)]
         text = Text("\n").join([*known, *heading, *(line for lines in told for line in lines)])
@@ -119,11 +120,7 @@ def overview(document: Document, ways: Ways = ON_COMMAND_LINE, width: int = WIDT
     The names of run and components take as much of `width` as they need.
     """
     hints = advice(document, WIDTH, FEW, ways)
-    few = hints.plain and len(document["analyses"]["hints"]["rows"]) < 2
-    to_do = (
-        "What to do" if few else "What to do, largest gain first; gains overlap, do not add them"
-    )
-    heading = Text(f"{to_do}\n", style="bold") if hints.plain else Text("")
+    heading = Text(f"{_TO_DO}\n", style="bold") if hints.plain else Text("")
     told = hints or _nothing(document, ways)
     return _joined([_heading(document, width), _bars(document, width), heading + told])
 

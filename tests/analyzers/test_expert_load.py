@@ -120,7 +120,7 @@ def test_the_busiest_expert_may_be_in_another_layer_than_the_busiest_rank():
     assert (head["worst_expert_layer"], head["worst_expert"]) == (0, 0)
     assert head["worst_expert_imbalance"] == 2.8
     assert (head["worst_layer"], head["worst_rank_imbalance"]) == (1, 2.0)
-    said = sentence(build(trace, [found]))
+    said = sentence(build(trace, analyze(trace, ["expert_load"])))
     assert said.startswith(
         "In layer 0 expert 0 gets 2.80 × the tokens of the mean one; ranks differ"
     )
