@@ -79,6 +79,13 @@ def _profiler(
     callback=_profiler,
     help="Profiler option.",
 )
+@click.option(
+    "--routing",
+    type=click.Choice(["off", "auto"]),
+    default="off",
+    show_default=True,
+    help="auto: routers' indices become results of the step until the window closes.",
+)
 @click.option("--no-report", is_flag=True, help="Write the run folder only.")
 @names_parts
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -93,6 +100,7 @@ def command(
     hosts: tuple[int, ...] | None,
     export_timeout: float | None,
     profiler: ProfilerSettings,
+    routing: str,
     no_report: bool,
     names: NameRules | None,
     is_module: bool,
@@ -126,6 +134,7 @@ def command(
         hosts=hosts,
         export_timeout_s=export_timeout,
         profiler=profiler,
+        routing=routing,
     )
     sys.exit(_run(["-m", script] if is_module else [script], arguments, options, no_report, names))
 

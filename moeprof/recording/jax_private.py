@@ -176,3 +176,29 @@ def live_programs() -> Iterator[tuple[str, Any]]:
         except (AttributeError, NotImplementedError, RuntimeError):
             stats = None
         yield name, stats
+
+
+def static_arguments(jitted: Any) -> tuple[frozenset[int], frozenset[str]] | None:
+    """Places and names of the arguments that a jitted function compiles in.
+
+    Fallback: None, and the function is left as it is.
+    """
+    known: Any = getattr(jitted, "_jit_info", None)
+    try:
+        return frozenset(known.static_argnums), frozenset(known.static_argnames)
+    except (AttributeError, TypeError):
+        return None
+
+
+def new_variable(aval: Any) -> Any:
+    """A variable of a jaxpr. `jax.extend.core.Var` took a suffix in older versions."""
+    from jax.extend.core import Var
+
+    make: Any = Var
+    return make(aval)
+
+
+def unspecified_sharding() -> Any:
+    """What leaves the sharding of a jitted function's result to the compiler."""
+    module: Any = importlib.import_module("jax._src.sharding_impls")
+    return module.UNSPECIFIED

@@ -34,6 +34,16 @@ class CallObserver(Protocol):
         """A top-level call is about to be made."""
         ...
 
+    def in_place_of(
+        self,
+        key: Hashable,
+        name: str,
+        function: Any,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Callable[..., Any] | None:
+        """What a top-level call is to call instead; None for the function itself."""
+        ...
+
     def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
         """A top-level call that compiled, or a compilation ahead of calls, took so long."""
         ...
@@ -51,6 +61,9 @@ class SafeObserver:
         self._observer = observer
         self.is_tracing: Callable[[], bool] = safely(observer.is_tracing, True)
         self.before_call: Callable[[Hashable, str], None] = safely(observer.before_call, None)
+        self.in_place_of: Callable[..., Callable[..., Any] | None] = safely(
+            observer.in_place_of, None
+        )
         self.spent_compiling: Callable[[Hashable, str, float], None] = safely(
             observer.spent_compiling, None
         )
@@ -123,6 +136,7 @@ def observed_call(
     if is_inside_call() or observer.is_tracing():
         return function(*args, **kwargs)
     observer.before_call(key, key[1])
+    function = observer.in_place_of(key, key[1], function, (args, kwargs)) or function
     compilations = observer.compilations
     start = time.perf_counter()
     _depth.value = 1
