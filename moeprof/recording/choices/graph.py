@@ -29,7 +29,7 @@ EACH, CARRY, STACK, SHARD, WHOLE, BRANCH = "each", "carry", "stack", "shard", "w
 """Nodes at the edges of loops, meshes and branches; `SHARD` and `WHOLE` change a shape alone."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Scope:
     """A nested computation: the equation it stands in, and where that equation stands.
 
@@ -53,7 +53,7 @@ class Scope:
         return around[::-1]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """One value: what makes it, of what, and the place of that equation.
 
@@ -81,7 +81,7 @@ class Node:
         return {} if self.eqn is None else self.eqn.params
 
 
-@dataclass
+@dataclass(repr=False)
 class Graph:
     """All values of a step in the order they are computed, who uses them, and its arguments."""
 

@@ -33,7 +33,7 @@ def differs_along(node: Node, scope: Scope) -> set[str]:
 
 def _axes(node: Node, scope: Scope, known: dict[Node, set[str]]) -> set[str]:
     if node.primitive == SHARD and node.scope is scope:
-        return _named(scope.eqn.params["in_specs"][node.slot])
+        return named_axes(scope.eqn.params["in_specs"][node.slot])
     axes: set[str] = set().union(*(known.get(source, set()) for source in node.of))
     is_of_all = node.params.get("axis_index_groups") is None
     if node.primitive in _SAME_EVERYWHERE and is_of_all:
@@ -47,7 +47,8 @@ def _axis_names(node: Node) -> set[str]:
     return {names} if isinstance(names, str) else {str(name) for name in names}
 
 
-def _named(spec: Any) -> set[str]:
+def named_axes(spec: Any) -> set[str]:
+    """Mesh axes that a sharding, or a part of one, names."""
     found: set[str] = set()
     for part in spec:
         found |= {part} if isinstance(part, str) else set(part or ())

@@ -26,7 +26,7 @@ class NotRecorded(Exception):
     """Why the routing of a step is not recorded, in a few words."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Router:
     """One choice of experts: the node of its indices, among how many, and of what.
 
@@ -193,9 +193,10 @@ def _require_one_step(
 ) -> None:
     """Refuse experts that are chosen in two steps, a group of them and one of its own, say."""
     for one in routers:
+        own = _products_behind(one.operand, weights)
         for node in steering.ahead_of(one.node):
             for operand, _, _ in _choice(graph, node):
-                others = _products_behind(operand, weights) - one.weight.arguments
+                others = _products_behind(operand, weights) - own
                 if is_float(operand) and others:
                     raise NotRecorded("none found: experts are chosen in two steps")
     ends = {one: steering.experts_of(one.node, one.experts) for one in routers}

@@ -9,8 +9,10 @@ what was chosen weighs their results instead: then one follows these too, and th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
-from moeprof.recording.choices.graph import Graph, Node
+from moeprof.recording.choices.graph import SHARD, Graph, Node, Scope, before
+from moeprof.recording.choices.meshes import differs_along, named_axes
 from moeprof.recording.choices.weights import Weight, Weights, is_float
 
 _PRODUCTS = frozenset({"dot_general", "ragged_dot", "ragged_dot_general", "conv_general_dilated"})
@@ -27,20 +29,20 @@ class Steering:
         """Follow nothing yet."""
         self._graph = graph
         self._weights = weights
-        self._results: dict[int, set[Node]] = {}
+        self._results: dict[tuple[int, Scope], set[Node]] = {}
 
     def reaches_experts(self, choice: Node, experts: int) -> bool:
         """Whether a choice among so many steers the weights of so many."""
         ahead = self.ahead_of(choice)
-        if any(self._is_product_of(node, experts) for node in ahead):
+        if any(self._stacks(node, experts, choice) for node in ahead):
             return True
         if self._compares_with_each(ahead, experts):
             return True
-        results = self._of_experts(experts)
+        results, reached = self._of_experts(experts, choice), set(ahead)
         return any(
             node.primitive in _MEETING
             and len(node.shape) > 1
-            and self._meets(node, set(ahead), results)
+            and self._meets(node, reached, results)
             for node in ahead
         )
 
@@ -50,19 +52,20 @@ class Steering:
 
     def experts_of(self, choice: Node, experts: int) -> set[Node]:
         """The products with experts' weights that a choice comes to first."""
-        return {node for node in self.ahead_of(choice) if self._is_product_of(node, experts)}
+        return {node for node in self.ahead_of(choice) if self._stacks(node, experts, choice)}
 
     def ranks(self, choice: Node, experts: int) -> int:
         """Devices that share the experts, where each computes with its own part of the stack.
 
         Known inside a mesh's shard alone: what a compiler shares out, no trace tells.
         """
-        found = set()
-        for node in self.ahead_of(choice):
-            for source in self._stacks(node, experts):
-                local = {n for n in source.shape[:-2] if n > 1 and experts % n == 0}
-                is_shared = experts not in source.shape and len(local) == 1
-                found.add(experts // local.pop() if is_shared else 1)
+        users = self.experts_of(choice, experts) or {
+            node
+            for node in self._graph.nodes
+            if node.scope is choice.scope and self._stacks(node, experts, choice)
+        }
+        stacks = (stack for node in users for stack in self._stacks(node, experts, choice))
+        found = {_shares(stack, experts) for stack in stacks}
         return found.pop() if len(found) == 1 else 1
 
     def _chosen(self, choice: Node) -> list[Node]:
@@ -98,14 +101,23 @@ class Steering:
         pairs = ((source, self._weights.of(source)) for source in node.of if is_float(source))
         return [(source, weight) for source, weight in pairs if weight is not None]
 
-    def _stacks(self, node: Node, experts: int) -> list[Node]:
-        """Operands of a node that hold a matrix for each expert, or some of those."""
+    def _stacks(self, node: Node, experts: int, choice: Node) -> list[Node]:
+        """Operands of a node that hold a matrix for each expert, or some of those.
+
+        In a loop over experts it is one matrix of a stack; a loop around the choice is none.
+        """
         if node.primitive not in _PRODUCTS | _KERNELS | {"gather", "dynamic_slice"}:
             return []
-        return [source for source, weight in self._given(node) if weight.has_stack_of(experts)]
-
-    def _is_product_of(self, node: Node, experts: int) -> bool:
-        return bool(self._stacks(node, experts))
+        around = set(choice.scope.chain())
+        return [
+            source
+            for source, weight in self._given(node)
+            if weight.comes_from_stack_of(experts)
+            and (
+                len(source.shape) >= 3
+                or any(loop.eqn.params["length"] == experts for loop in weight.loops - around)
+            )
+        ]
 
     def _compares_with_each(self, ahead: list[Node], experts: int) -> bool:
         """Whether what was chosen is compared with the number of each expert in turn."""
@@ -118,22 +130,37 @@ class Steering:
         }
         return {str(number) for number in range(experts)} <= numbers
 
-    def _of_experts(self, experts: int) -> set[Node]:
+    def _of_experts(self, experts: int, choice: Node) -> set[Node]:
         """What is made of the results of products with the stack of so many matrices."""
-        known = self._results.get(experts)
-        if known is None:
+        key = experts, choice.scope
+        if key not in self._results:
             starts = [
                 node
                 for node in self._graph.nodes
                 if not node.is_backward
                 and node.primitive in _PRODUCTS
-                and self._is_product_of(node, experts)
+                and self._stacks(node, experts, choice)
             ]
-            known = self._results[experts] = set(self._ahead(starts)) if starts else set()
-        return known
+            self._results[key] = set(self._ahead(starts))
+        return self._results[key]
 
     def _meets(self, node: Node, ahead: set[Node], results: set[Node]) -> bool:
         """Whether a node takes both, from different operands."""
         chosen = [source for source in node.of if source in ahead and source not in results]
         made = [source for source in node.of if source in results]
         return bool(chosen and made)
+
+
+def _shares(stack: Node, experts: int) -> int:
+    """Into how many parts a mesh's shards split a stack of matrices by experts."""
+    parts = 1
+    for node in before(stack):
+        shape = node.of[0].shape if node.primitive == SHARD else ()
+        if shape.count(experts) != 1 or node.scope.kind != "mesh":
+            continue
+        spec = node.scope.eqn.params["in_specs"][node.slot]
+        axes = named_axes(spec[shape.index(experts) :][:1])
+        if axes <= differs_along(stack, node.scope):
+            lengths = node.scope.eqn.params["mesh"].shape
+            parts *= prod(lengths[axis] for axis in axes)
+    return parts

@@ -59,7 +59,7 @@ _SLOTTED = frozenset({"optimization_barrier", "psum", "psum2", "psum_invariant",
 """Each output is made of the input of the same number alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Weight:
     """``arguments`` are those it is made of, each with the slices taken on the way.
 
@@ -74,15 +74,15 @@ class Weight:
         """Whether it comes from a matrix among the arguments, and not from constants alone."""
         return any(len(node.shape) >= 2 and is_float(node) for node, _ in self.arguments)
 
-    def has_stack_of(self, experts: int) -> bool:
-        """Whether one of the arguments holds so many matrices."""
+    def comes_from_stack_of(self, experts: int) -> bool:
+        """Whether one of the arguments has a dimension of experts beside those of matrices."""
         return any(
             len(node.shape) >= 3 and experts in node.shape and is_float(node)
             for node, _ in self.arguments
         )
 
 
-@dataclass
+@dataclass(repr=False)
 class Weights:
     """Answers for the values of one graph, each worked out once."""
 
