@@ -64,6 +64,8 @@ def find(closed: object) -> list[Router]:
         raise NotRecorded(_why_none(graph, weights, steering, scored))
     _require_all(scored, routers)
     _require_one_step(graph, weights, steering, routers)
+    if not all(steering.reaches_experts(one.node, one.experts, {one.node}) for one in routers):
+        raise NotRecorded("none found: experts are taken by a bound on scores, not by indices")
     forward = [one for one in routers if not one.node.is_backward]
     if not forward:
         raise NotRecorded("none found: the only choices of experts are recomputed ones")
@@ -179,9 +181,9 @@ def _why_none(graph: Graph, weights: Weights, steering: Steering, scored: list[R
 def _require_all(scored: list[Router], routers: list[Router]) -> None:
     """Refuse a step in which a choice looks like those of routers and is not understood."""
     sizes = {one.experts for one in routers}
-    known = {one.weight.arguments for one in routers}
+    known = frozenset().union(*(one.weight.arguments for one in routers))
     for one in scored:
-        is_alien = one.weight.arguments not in known and not one.node.is_backward
+        is_alien = not one.weight.arguments <= known and not one.node.is_backward
         if one not in routers and one.experts in sizes and is_alien:
             raise NotRecorded(
                 f"none found: one more choice among {one.experts} steers no experts' weights"
@@ -204,7 +206,7 @@ def _require_one_step(
         is_of_one = one.weight.arguments == other.weight.arguments
         if is_of_one or not ends[one] & ends[other]:
             continue
-        if one.node not in set(before(other.operand)):
+        if not steering.chosen(one.node) & set(before(other.operand)):
             raise NotRecorded("none found: two routers choose among the same experts")
 
 

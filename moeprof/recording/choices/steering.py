@@ -8,7 +8,7 @@ what was chosen weighs their results instead: then one follows these too, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 
 from moeprof.recording.choices.graph import SHARD, Graph, Node, Scope, before
@@ -31,9 +31,11 @@ class Steering:
         self._weights = weights
         self._results: dict[tuple[int, Scope], set[Node]] = {}
 
-    def reaches_experts(self, choice: Node, experts: int) -> bool:
-        """Whether a choice among so many steers the weights of so many."""
-        ahead = self.ahead_of(choice)
+    def reaches_experts(
+        self, choice: Node, experts: int, starts: Collection[Node] | None = None
+    ) -> bool:
+        """Whether a choice among so many, or these results of it, steers the weights of so many."""
+        ahead = list(self._ahead(self.chosen(choice) if starts is None else starts))
         if any(self._stacks(node, experts, choice) for node in ahead):
             return True
         if self._compares_with_each(ahead, experts):
@@ -48,7 +50,7 @@ class Steering:
 
     def ahead_of(self, choice: Node) -> list[Node]:
         """What is made of a choice, up to products with weights."""
-        return list(self._ahead(self._chosen(choice)))
+        return list(self._ahead(self.chosen(choice)))
 
     def experts_of(self, choice: Node, experts: int) -> set[Node]:
         """The products with experts' weights that a choice comes to first."""
@@ -68,15 +70,14 @@ class Steering:
         found = {_shares(stack, experts) for stack in stacks}
         return found.pop() if len(found) == 1 else 1
 
-    def _chosen(self, choice: Node) -> list[Node]:
+    def chosen(self, choice: Node) -> set[Node]:
         """A choice's indices, and the values that go with them."""
-        return [
-            node
-            for node in self._graph.users[choice.of[0]]
-            if node.eqn is choice.eqn and node.scope is choice.scope
-        ] or [choice]
+        same = self._graph.users[choice.of[0]]
+        return {choice} | {
+            node for node in same if node.eqn is choice.eqn and node.scope is choice.scope
+        }
 
-    def _ahead(self, starts: list[Node]) -> Iterator[Node]:
+    def _ahead(self, starts: Collection[Node]) -> Iterator[Node]:
         """What is made of some values in the forward pass, up to products with weights."""
         seen, todo = set(starts), list(starts)
         while todo:

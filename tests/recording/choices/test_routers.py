@@ -163,6 +163,22 @@ def test_the_measure_of_balance_is_no_second_choice():
     same_as_the_model(functools.partial(models.scanned, one=balanced))
 
 
+def test_the_measure_of_balance_over_all_layers_is_no_further_router():
+    def forward(weights, x):
+        scores = []
+
+        def one(x, layer):
+            scores.append(x @ layer["router"])
+            return models.layer(x, layer)
+
+        x, chosen = models.unrolled(weights, x, one)
+        _, every = jax.lax.top_k(jnp.concatenate(scores), models.TOP)
+        share = jax.nn.one_hot(every, models.EXPERTS).mean((0, 1))
+        return x + (share * jnp.concatenate(scores).mean(0)).sum(), chosen
+
+    same_as_the_model(forward)
+
+
 def refusal(step, *arguments):
     with pytest.raises(NotRecorded) as why:
         stand_in_for(step, (arguments, {}))
@@ -235,6 +251,19 @@ def in_two_steps(weights, x):
     return models.scanned(weights, x, one)
 
 
+def by_a_bound(weights, x):
+    """Indices that nobody reads need not be what the model does, as with equal scores."""
+
+    def one(x, layer):
+        scores = jax.nn.softmax(x @ layer["router"])
+        best, _ = jax.lax.top_k(scores, models.TOP)
+        mask = jnp.where(scores >= best[:, -1:], scores, 0.0)
+        y = jax.nn.relu(jnp.einsum("te,td,edf->etf", mask, x, layer["up"]))
+        return x + jnp.einsum("etf,efd->td", y, layer["down"]), mask
+
+    return models.scanned(weights, x, one)
+
+
 @pytest.mark.parametrize(
     ("forward", "reason"),
     [
@@ -242,6 +271,7 @@ def in_two_steps(weights, x):
         (carried, "a loop carries tokens past the same router again"),
         (in_a_branch, "a router stands in a branch"),
         (in_two_steps, "experts are chosen in two steps"),
+        (by_a_bound, "experts are taken by a bound on scores"),
     ],
 )
 def test_what_is_not_certain_is_not_recorded(forward, reason):

@@ -44,7 +44,7 @@ FULLY_SHARDED = {
     "up": PartitionSpec(None, None, ("data", "expert")),
     "down": PartitionSpec(None, None, None, ("data", "expert")),
     "head": PartitionSpec(("data", "expert")),
-    "embed": PartitionSpec(("data", "expert")),
+    "embed": PartitionSpec(),
 }
 ROWS = PartitionSpec(("data", "expert"))
 
@@ -61,7 +61,12 @@ def compiled(run, leaves):
 @pytest.mark.parametrize("one", [models.layer, jax.checkpoint(models.layer)], ids=["", "remat"])
 @pytest.mark.parametrize("specs", [EXPERT_PARALLEL, FULLY_SHARDED], ids=["ep", "fsdp"])
 def test_a_program_that_the_compiler_shares_out(specs, one):
-    layer = functools.partial(models.layer, dispatch=models.capacity)
+    where = NamedSharding(mesh(), ROWS)
+
+    def layer(x, weights):
+        x = jax.lax.with_sharding_constraint(x, where)
+        return models.layer(x, weights, dispatch=models.capacity)
+
     layer = jax.checkpoint(layer) if one is not models.layer else layer
     forward = functools.partial(models.scanned, one=layer)
 
