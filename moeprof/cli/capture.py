@@ -112,6 +112,10 @@ def command(
     Waits until compilation has settled, records a few whole steps, and writes a run folder. The
     exit code is the script's own.
 
+    With --routing auto one thing of the program changes: until the window closes, its step also
+    returns the indices of its routers (4 bytes for each token, layer and chosen expert), which
+    are counted behind the window. Results, shardings and collectives stay.
+
     Example:
 
         moeprof capture --steps 5 train.py --config small.yml
