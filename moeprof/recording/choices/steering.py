@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from moeprof.recording.choices.graph import SHARD, Graph, Node, Scope, before
+from moeprof.recording.choices.graph import CARRY, SHARD, STACK, Graph, Node, Scope, before
 from moeprof.recording.choices.meshes import differs_along, named_axes
-from moeprof.recording.choices.weights import Weight, Weights, is_float
+from moeprof.recording.choices.weights import VIEWS, Weight, Weights, is_float
 
-_PRODUCTS = frozenset({"dot_general", "ragged_dot", "ragged_dot_general", "conv_general_dilated"})
-_KERNELS = frozenset({"pallas_call", "ffi_call", "custom_call", "tpu_custom_call", "triton_call"})
+_PLACES = VIEWS | {CARRY, STACK}
+_MOVES = ("gather", "dynamic_", "scatter", "sort", "cum")
 _MEETING = frozenset(
     {"mul", "dot_general", "select_n", "gather", "scatter-add", "scatter", "while"}
 )
@@ -91,11 +91,7 @@ class Steering:
                     todo.append(user)
 
     def _ends_at(self, node: Node) -> bool:
-        if node.primitive in _KERNELS:
-            return True
-        return node.primitive in _PRODUCTS and any(
-            weight.is_given for _, weight in self._given(node)
-        )
+        return _computes(node) and any(weight.is_given for _, weight in self._given(node))
 
     def _given(self, node: Node) -> list[tuple[Node, Weight]]:
         """Operands of a node that are weights."""
@@ -107,7 +103,7 @@ class Steering:
 
         In a loop over experts it is one matrix of a stack; a loop around the choice is none.
         """
-        if node.primitive not in _PRODUCTS | _KERNELS | {"gather", "dynamic_slice"}:
+        if not (_computes(node) or node.primitive in ("gather", "dynamic_slice")):
             return []
         around = set(choice.scope.chain())
         return [
@@ -138,9 +134,7 @@ class Steering:
             starts = [
                 node
                 for node in self._graph.nodes
-                if not node.is_backward
-                and node.primitive in _PRODUCTS
-                and self._stacks(node, experts, choice)
+                if not node.is_backward and _computes(node) and self._stacks(node, experts, choice)
             ]
             self._results[key] = set(self._ahead(starts))
         return self._results[key]
@@ -150,6 +144,11 @@ class Steering:
         chosen = [source for source in node.of if source in ahead and source not in results]
         made = [source for source in node.of if source in results]
         return bool(chosen and made)
+
+
+def _computes(node: Node) -> bool:
+    """Whether a value is computed from its operands, by a kernel of any name: not moved alone."""
+    return node.primitive not in _PLACES and not node.primitive.startswith(_MOVES)
 
 
 def _shares(stack: Node, experts: int) -> int:

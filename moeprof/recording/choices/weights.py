@@ -45,7 +45,7 @@ ELEMENTWISE = frozenset(
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
-_VIEWS = (
+VIEWS = (
     ELEMENTWISE
     | REDUCTIONS
     | frozenset(
@@ -136,7 +136,7 @@ def _sources(node: Node) -> list[Node] | None:
         return []
     if node.primitive in _SLICES:
         return node.of[:1]
-    if node.primitive not in _VIEWS:
+    if node.primitive not in VIEWS:
         return None
     return [node.of[node.slot]] if node.primitive in _SLOTTED else node.of
 
