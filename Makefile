@@ -4,7 +4,9 @@ VENV := .venv
 # A subset of the suite runs on a newer Python with the newest jax, in a venv of its own.
 PYTHON_NEWEST ?= python3.13
 NEWEST := .venv-newest
-NEWEST_TESTS := tests/recording tests/ingest/test_open_run.py tests/ingest/test_opening.py \
+NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_proxy.py \
+  tests/recording/test_windows.py tests/recording/test_steps.py tests/recording/test_routing.py \
+  tests/ingest/test_open_run.py tests/ingest/test_opening.py \
   tests/ingest/test_hlo.py tests/ingest/test_hlo_programs.py tests/ingest/test_space.py \
   tests/examples/test_train_moe.py tests/model/test_router.py \
   tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \

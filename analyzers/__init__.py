@@ -13,9 +13,8 @@ from moeprof.analyzers.registry import (
     is_drawing,
     question,
 )
-from moeprof.analyzers.self_check import check_tables
 from moeprof.analyzers.window import window
-from moeprof.analyzers.withhold import with_good_answers, without_withheld
+from moeprof.analyzers.withhold import check_tables, with_good_answers, without_withheld
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.trace import Trace
 from moeprof.tell import Tell, unheard

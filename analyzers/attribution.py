@@ -11,7 +11,8 @@ from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.rules import Matches, matches_of, named_by
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
-from moeprof.tables.trace import LOW_CONFIDENCE, Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import LOW_CONFIDENCE, Trace
 from moeprof.vocabulary import kind_of_kernel
 
 _NONE = {

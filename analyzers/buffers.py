@@ -21,8 +21,9 @@ from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.compiled_memory import HOST
 from moeprof.tables.intervals import cover
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 _EXCHANGES = frozenset({"all-to-all", "ragged-all-to-all", "all-gather"})
 _WAYS = frozenset({"dispatch", "combine"})

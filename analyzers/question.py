@@ -1,7 +1,7 @@
-"""Question: what is a question that moeprof answers, and what is a drawing beside its answer?
+"""Question: what is a question that moeprof answers, a drawing beside one, a pattern it knows?
 
-A question is one object in a file of its own, `analyzers/questions/<name>.py`, under the name
-`QUESTION`; a drawing one in `analyzers/drawings/<name>.py` under `DRAWING`. Every list of them is
+Each is one object in a file of its own: `QUESTION` in `analyzers/questions/<name>.py`, `DRAWING` in
+`analyzers/drawings/<name>.py`, `PATTERN` in `analyzers/patterns/<name>.py`. Every list of them is
 made of these files (`moeprof.analyzers.registry`): none is kept by hand.
 """
 
@@ -14,9 +14,46 @@ from enum import Enum
 from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document
 from moeprof.tables.analysis import Analysis
-from moeprof.tables.law import Need
+from moeprof.tables.law import Law, Need
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A pattern that the trace shows, what it costs, and what to change.
+
+    ``gain_ns`` is the most that the change can save, mean over devices and used steps; the step
+    saves less where that time is hidden, or where what replaces it takes time too. None where the
+    trace cannot tell. ``gain_bytes`` is the same for the memory of one device. ``source`` says
+    where the limit behind the pattern is documented, ``look`` which question has the details.
+    """
+
+    evidence: str
+    change: str
+    look: str
+    gain_ns: float | None = None
+    gain_bytes: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A known reason for a slow or large step, in a file of its own of `analyzers/patterns`.
+
+    Attributes:
+        name: that of its file, and what tables and JSON call it.
+        title: what is wrong, as a sentence without its full stop.
+        place: its place among hints of equal gain.
+        find: says what it costs; None where the trace does not show it.
+        comes_first: whether nothing is more urgent, whatever it costs.
+    """
+
+    name: str
+    title: str
+    place: int
+    find: Callable[[Trace], Hint | None]
+    comes_first: bool = False
 
 
 class Group(Enum):
@@ -37,10 +74,19 @@ class Group(Enum):
 
 @dataclass(frozen=True)
 class Taken:
-    """Figures of an answer that come out of the answer to another question, and fall with it."""
+    """Figures of an answer that need more than the rest of it does, and fall alone.
 
-    question: str
+    They come out of the answer to another ``question`` and fall with it, or ``needs`` say what they
+    need besides: a law that breaks any of these withholds them.
+    """
+
     figures: tuple[str, ...]
+    question: str = ""
+    needs: frozenset[Need] = frozenset()
+
+    def falls_with(self, law: Law) -> bool:
+        """Whether a law withholds them."""
+        return self.question in law.withholds or not self.needs.isdisjoint(law.breaks)
 
 
 @dataclass(frozen=True)
@@ -67,13 +113,14 @@ class Question:
         schema: the table of its answer. Its name is the question's: that of its file, of
             ``--only`` and of the key in JSON.
         run: answers it.
-        sentence: says the answer in one sentence, from a document that has it.
+        sentence: says the answer in one sentence, from a document that has it; empty where its
+            figures are not there.
         figures: what its section of a page shows, the first as the answer itself.
         first: columns of the table that are read first.
         on_first_screen: headline figures that stand on the first screen already.
         holds_all_work: whether its table has a row wherever devices worked.
         good_laws: laws whose good verdict is worth telling beside the answer, too.
-        taken: figures that fall with those of another question.
+        taken: figures that fall with those of another question, or with a need of their own.
     """
 
     title: str

@@ -11,8 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Sequence
 
-from moeprof.analyzers.pattern import Pattern
-from moeprof.analyzers.question import Drawing, Question
+from moeprof.analyzers.question import Drawing, Pattern, Question
 from moeprof.errors import SelectionError
 from moeprof.tables.law import Need
 

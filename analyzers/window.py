@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.tables.intervals import covered_by_group
+from moeprof.tables.once import once
 from moeprof.tables.schema import Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 
 PER_STEP = "mean over devices and used steps"

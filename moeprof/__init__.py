@@ -1,4 +1,11 @@
-"""moeprof: where a Mixture-of-Experts training step in JAX goes, and why."""
+"""moeprof: where a Mixture-of-Experts training step in JAX goes, and why.
+
+Example:
+    >>> run = moeprof.load("runs/base")
+    >>> run.hints()
+    >>> run.breakdown().table
+    >>> moeprof.compare(run, "runs/new").step
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -28,12 +35,14 @@ _PLACES = {
 """Where each function that users call lies: imported when it is asked for, as that takes time."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_PLACES[name])
-    return module if name == "routing" else getattr(module, name)
+if not TYPE_CHECKING:  # else a misspelled name would have a type
+
+    def __getattr__(name: str) -> object:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_PLACES[name])
+        return module if name == "routing" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*_PLACES, "__version__"])

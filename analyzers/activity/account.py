@@ -27,7 +27,8 @@ from moeprof.analyzers.activity.work import (
     shares_of_time,
 )
 from moeprof.tables.intervals import cover
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 
 IN_STEP = ("compute", "exposed_communication", "exposed_copy", "idle")
 BETWEEN = ("between_idle", "between_other")

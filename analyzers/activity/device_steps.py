@@ -15,7 +15,8 @@ import pandas as pd
 
 from moeprof.analyzers.activity.work import Spans, classes_of_events
 from moeprof.tables.intervals import Int64s
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 
 _KEYS = ["host", "step"]

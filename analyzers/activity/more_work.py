@@ -12,8 +12,9 @@ import pandas as pd
 from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
 from moeprof.analyzers.attribution import sums_in_steps, sure_names
 from moeprof.analyzers.window import window
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 MORE_WORK = Schema(
     "more_work",

@@ -19,8 +19,8 @@ from moeprof.analyzers.classify.seen import OpRoles
 from moeprof.analyzers.classify.told import best_name, source_of
 from moeprof.analyzers.classify.values import Flow
 from moeprof.analyzers.classify.votes import Votes, cast, outcome
-from moeprof.garbage import uncollected
 from moeprof.hlo.program import Op, Program
+from moeprof.interpreter import uncollected
 from moeprof.tables.schema import Column, Schema
 
 CLASSES = Schema(

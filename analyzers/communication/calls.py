@@ -17,8 +17,9 @@ from moeprof.analyzers.activity.work import COMMUNICATION, classes_of_events
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.window import window
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 CALLS = Schema(
     "calls",

@@ -14,8 +14,9 @@ import pandas as pd
 from moeprof.analyzers.communication.calls import Calls, calls_of
 from moeprof.analyzers.communication.sites import Site
 from moeprof.tables.clock import aligned_hosts, comparable_stamps, is_comparable
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import HostClock, Trace, TraceMeta, once
+from moeprof.tables.trace import HostClock, Trace, TraceMeta
 from moeprof.units import format_bytes, format_ns
 
 WAITS = Schema(

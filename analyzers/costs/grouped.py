@@ -22,8 +22,9 @@ from moeprof.analyzers.costs.flops import Product, is_grouped_call, products_of
 from moeprof.analyzers.costs.table import COSTS, costs_of
 from moeprof.hlo.program import Op, Program
 from moeprof.hlo.shape import Shape
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 CUSTOM_CALL, RAGGED, FALLBACK, BATCHED = (
     *("custom call", "ragged_dot", "dense fallback", "batched dense"),

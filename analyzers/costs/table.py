@@ -15,8 +15,9 @@ from moeprof.analyzers.costs.flops import Flops, flops_of
 from moeprof.analyzers.costs.traffic import bytes_of
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import has_unknown_type
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 RUNS = Schema(
     "runs",

@@ -1,6 +1,5 @@
 """Question: how much of a device's memory pool was in use, over the time of the capture?
 
-Reads:   allocations, devices.
 Returns: one row per change that is kept, by rank, pool and time.
 
 A pool is an allocator's; a device may have several (one more for buffers of collectives), which do

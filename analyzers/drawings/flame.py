@@ -1,6 +1,5 @@
 """Question: which scopes and which source lines does a step's device time go to?
 
-Reads:   events, hlo_ops, modules, steps.
 Returns: one row per node of two trees: by scope, and by the calls that led to a source line.
 
 Times are self times, as in `breakdown`: both trees sum to its op time. Scopes are those of

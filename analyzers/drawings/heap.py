@@ -1,6 +1,5 @@
 """Question: how full is a device's memory at each point of the step's program, and of what?
 
-Reads:   modules, buffers, hlo_ops, steps, allocations, devices.
 Returns: one row per stretch of the program and kind of tensor that is there.
 
 A point is an event of the compiler's plan: a buffer gets its place or gives it back, loops counted

@@ -1,6 +1,5 @@
 """Question: which expert of which layer gets how many tokens?
 
-Reads:   routing.
 Returns: one row per cell, layer by layer: an expert, or the busiest of some neighbours.
 
 Loads are (token, expert) pairs of the global batch, mean over the used steps. A hot spot that moves
@@ -14,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.load.balance import Loads, hidden_by_the_mean, overload, step_loads
 from moeprof.analyzers.load.recorded import recorded
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.expert_load import missing_tokens
+from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -1,6 +1,5 @@
 """Question: what does each device do in one step, piece by piece?
 
-Reads:   events, hlo_ops, steps, executions, devices, launches, host_events.
 Returns: one row per piece that is drawn, by device, lane and start.
 
 The step is the used one nearest to the median. A picture holds some tens of thousands of pieces;
@@ -16,11 +15,11 @@ import pandas as pd
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
 from moeprof.analyzers.drawings.parts.merging import Merged, merged, resolution_for
-from moeprof.analyzers.drawings.parts.rows import rows_within
 from moeprof.analyzers.drawings.parts.step_pieces import (
     UNKNOWN,
     on_one_axis,
     pieces_in,
+    rows_within,
     spans_of,
     typical_step,
 )

@@ -1,6 +1,5 @@
 """Question: which rank of the expert axis gets how many tokens in which layer?
 
-Reads:   routing.
 Returns: one row per (layer, rank).
 
 Loads are (token, expert) pairs of the global batch, mean over the used steps. A layer ends with its

@@ -1,6 +1,5 @@
 """Question: where does each op stand below the roofs of the device?
 
-Reads:   events, hlo_ops, steps, devices.
 Returns: one row per op that multiplies or whose time at the roofline is known, the most expensive
          first.
 

@@ -1,6 +1,5 @@
 """Question: what does each stage of a pipeline do when, and for which microbatch?
 
-Reads:   events, hlo_ops, devices, steps; or the record that a pipeline's ranks wrote.
 Returns: one row per piece of work and per time without work, of the iteration of `pipeline`.
 """
 

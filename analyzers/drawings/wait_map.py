@@ -1,6 +1,5 @@
 """Question: which rank waits in which step, and for whom?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per rank and step, or per rank and some steps in a row.
 
 The sums are those of `stragglers`: in each call of a collective a device waits until the last of
@@ -12,9 +11,9 @@ from __future__ import annotations
 import pandas as pd
 
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.question import Drawing
 from moeprof.analyzers.questions.stragglers import waited_for_by_step
+from moeprof.answers.cells import per_cell
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace

@@ -18,8 +18,9 @@ from moeprof.analyzers.gaps.causes import ENOUGH, LATE, UNKNOWN, has_host_time, 
 from moeprof.analyzers.gaps.found import gaps_between
 from moeprof.tables.host_side import ANNOTATION
 from moeprof.tables.intervals import cover
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SHORT = "short gaps"
 

@@ -23,8 +23,9 @@ from moeprof.analyzers.heap.contents import Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
 from moeprof.hlo.program import Op
 from moeprof.tables.compiled_memory import on_device
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 AT_PEAK = Schema(
     "at_peak",

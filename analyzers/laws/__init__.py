@@ -19,7 +19,8 @@ from moeprof.analyzers.registry import questions_that_need
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.law import Law, Scope
 from moeprof.tables.laws import REGISTRY
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 
 LAWS: tuple[Callable[[Trace], Law], ...] = (
     time.outside_steps,

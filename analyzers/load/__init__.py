@@ -1,1 +1,1 @@
-"""Which experts, ranks and nodes the tokens of a run went to, as it recorded it."""
+"""How many tokens a step has, and which experts, ranks and nodes they went to."""

@@ -197,3 +197,34 @@ def imbalance_by_step(trace: Trace) -> pd.DataFrame:
     worst = layers.groupby("step")["imbalance"].max().reset_index().assign(layer=WORST)
     table = pd.concat([worst, layers], ignore_index=True)
     return BY_STEP.frame({name: table[name] for name in BY_STEP.names})
+
+
+def node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
+    """[layers]; NaN where nodes are unknown, or one node holds all ranks. Of ranks per node."""
+    if nodes is None or len(np.unique(nodes)) < 2:
+        return np.full(len(loads.layers), np.nan)
+    members = nodes == np.unique(nodes)[:, None]
+    return mean_of_steps(imbalance(loads.by_rank @ members.T / members.sum(axis=1)))
+
+
+def dead_experts(routing: pd.DataFrame, layers: np.ndarray) -> np.ndarray:
+    """Experts of each layer that no token chose in any step, [layers]."""
+    tokens = routing.groupby(["layer", "expert"])["tokens"].sum()
+    dead: np.ndarray = tokens.eq(0).groupby("layer").sum().reindex(layers).to_numpy()
+    return dead
+
+
+def recorded_drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
+    """`drift` from the first to the last of all recorded steps; NaN if there is but one."""
+    steps = np.unique(routing["step"])
+    if len(steps) < 2:
+        return np.full(len(layers), np.nan)
+    ends = (
+        routing[routing["step"] == step]
+        .pivot_table(index="layer", columns="expert", values="tokens", aggfunc="sum")
+        .reindex(index=layers, columns=np.unique(routing["expert"]))
+        .fillna(0)
+        .to_numpy(dtype="float64")
+        for step in (steps[0], steps[-1])
+    )
+    return drift(*ends)

@@ -7,7 +7,7 @@ work is at hand within a layer (the shared expert, a chunk of the tokens).
 
 from __future__ import annotations
 
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.dispatch_combine import dispatch_combine
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window

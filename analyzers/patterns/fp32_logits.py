@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns.parts.gain import gain_of
 from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program
 from moeprof.hlo.shape import arrays_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import spans_of_steps
 from moeprof.tables.host_side import GARBAGE
 from moeprof.tables.intervals import cover

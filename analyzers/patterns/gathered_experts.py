@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.costs.grouped import expert_products
-from moeprof.analyzers.pattern import Hint, Pattern
 from moeprof.analyzers.patterns.parts.gain import gain_of
 from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import VIEWS, Op, Program
 from moeprof.tables.trace import Trace

@@ -10,7 +10,7 @@ from __future__ import annotations
 from moeprof.analyzers.activity.account import account_of, intervals_of
 from moeprof.analyzers.gaps.between import idle_between
 from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, UNKNOWN
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.tables.host_side import COMPILE, GARBAGE, INPUT, TRANSFER, WAIT
 from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent

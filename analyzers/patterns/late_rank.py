@@ -8,7 +8,7 @@ import pandas as pd
 from moeprof.analyzers.activity.more_work import beyond_others
 from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.stragglers import stragglers
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window

@@ -6,7 +6,7 @@ every launch and host copy slower, and differently in every run.
 
 from __future__ import annotations
 
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.tables.trace import Trace
 
 

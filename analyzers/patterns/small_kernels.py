@@ -8,7 +8,7 @@ pool, whose size HSA_KERNARG_POOL_SIZE sets; when it is used up launches wait.
 from __future__ import annotations
 
 from moeprof.analyzers.activity.work import SHORT_NS
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeprof.analyzers.attribution import graph_share
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent

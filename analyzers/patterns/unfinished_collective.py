@@ -11,7 +11,7 @@ from __future__ import annotations
 from moeprof.analyzers.classify.components import EXCHANGES
 from moeprof.analyzers.communication.ends import early_end
 from moeprof.analyzers.laws.time import told_of
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 from moeprof.units import format_ns

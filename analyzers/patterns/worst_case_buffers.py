@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_count, format_percent

@@ -1,6 +1,5 @@
 """Question: where does a training step go?
 
-Reads:   events, hlo_ops, steps, rendezvous.
 Returns: one row per kind of layer, component and phase.
 
 Times are self times: a loop gives up the time of its body. Ops of one device may run at once
@@ -39,8 +38,9 @@ from moeprof.answers.story import (
 )
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
@@ -209,6 +209,8 @@ _PHASE_KEY = "#7d858d"
 def sentence(document: Document) -> str:
     """The largest component."""
     found = parts(document)
+    if not found:
+        return ""
     name = shortened(label(found[0].component), NAME_WIDTH)
     return (
         f"Largest part: {name}, {format_percent(found[0].share)} "

@@ -1,6 +1,5 @@
 """Question: what do collectives send, how fast, and how much of their time is waiting?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per call site, the most expensive first.
 
 The transfer of a call is what its group's last device to come needs: its peers wait for it
@@ -38,8 +37,9 @@ from moeprof.answers.story import basis
 from moeprof.answers.values import number, written
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SCHEMA = Schema(
     "collectives",
@@ -183,6 +183,8 @@ _UNTOLD = Fill("#a3a9af", "x")
 def sentence(document: Document) -> str:
     """Time in collectives, the waiting in it, and how many sites are conspicuous."""
     found = headline(document, "collectives")
+    if not found.get("call_sites"):
+        return ""
     waiting = written(found["collective_wait_share"], "share")
     return (
         f"Collectives take {written(found['collective_time'], 'ns')} {basis(document)}, waiting "

@@ -1,6 +1,5 @@
 """Question: what do the token exchanges of the MoE layers cost, and how fast are they?
 
-Reads:   events, hlo_ops, devices, steps, routing, received.
 Returns: one row per call site of the dispatch or the way back, the most expensive first.
 
 Work on the device around an exchange (sorting, scatter, conversion) is not counted here.
@@ -34,8 +33,9 @@ from moeprof.answers.values import written
 from moeprof.hlo.shape import arrays_of
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 from moeprof.vocabulary import direction_of
 
@@ -305,6 +305,8 @@ def _platform(trace: Trace) -> tuple[str, ...]:
 def sentence(document: Document) -> str:
     """Time of both, how much of it is exposed, how much is waiting for others."""
     found = headline(document, "dispatch_combine")
+    if found.get("exchange_time") is None:
+        return ""
     time = {name: written(value, "ns") for name, value in found.items() if name.endswith("_time")}
     told = (
         f"Dispatch and combine take {time['exchange_time']} {basis(document)}, "

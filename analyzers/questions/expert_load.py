@@ -1,6 +1,5 @@
 """Question: how unevenly are tokens spread over experts, ranks and nodes, and what does it cost?
 
-Reads:   routing, received, events, hlo_ops, devices, steps.
 Returns: one row per MoE layer, in order.
 
 Loads are (token, expert) pairs. Imbalance is the largest load over the mean, of each step and
@@ -23,14 +22,16 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
+from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
 from moeprof.analyzers.figures import load_maps
 from moeprof.analyzers.load.balance import (
-    Loads,
     StepLoads,
     busiest,
-    drift,
+    dead_experts,
     imbalance,
     mean_of_steps,
+    node_imbalance,
+    recorded_drift,
     step_loads,
     tax,
 )
@@ -48,8 +49,9 @@ from moeprof.answers.document import Document, headline
 from moeprof.answers.values import is_number, written
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -103,6 +105,10 @@ SCHEMA = Schema(
             "busiest expert over the mean one, of the sums over the steps",
         ),
         Column("rank_imbalance_of_sums", "float64", "ratio", "the same of ranks"),
+        Column("dropped_share", "float64", "share", "of its pairs no slot took; none if not known"),
+        Column("dropped_share_at_least", "float64", "share", "the same, as far as known for sure"),
+        Column("peak_dropped_share", "float64", "share", "the largest of any one step"),
+        Column("peak_dropped_step", "int64", "", "that step; -1 where not known"),
     ),
 )
 ASKS = "How unevenly are tokens spread over experts, ranks and nodes?"
@@ -120,36 +126,43 @@ def expert_load(trace: Trace) -> Analysis:
     """Load of experts, ranks and nodes by layer, and the time that its unevenness costs."""
     known = recorded(trace)
     if known.routing.empty:
-        figures = (Metric("worst_rank_imbalance", None, "ratio"), Metric("layers", None, "count"))
+        figures = (
+            Metric("worst_rank_imbalance", None, "ratio"),
+            Metric("layers", None, "count"),
+            *dropped_pairs(trace).headline,
+        )
         why = missing_tokens(trace)
         return nothing("expert_load", ASKS, SCHEMA, why, headline=figures, status="not_known")
     loads = step_loads(known.routing)
     nodes = nodes_of_ranks(trace, loads.by_rank.shape[2]) if loads.are_ranks_known else None
     product_ns, slowest_ns, why_not = _products(trace, known, loads)
     unknown = np.full(len(loads.layers), np.nan)
+    dropped = dropped_pairs(trace)
     taxes = unknown if product_ns is None else tax(loads.by_rank, product_ns)
     table = pd.DataFrame(
         {
             "layer": loads.layers,
             **_experts(loads),
             **_ranks(loads),
-            "node_imbalance": _node_imbalance(loads, nodes),
-            "dead_experts": _dead(known.routing, loads.layers),
+            "node_imbalance": node_imbalance(loads, nodes),
+            "dead_experts": dead_experts(known.routing, loads.layers),
             "tax_ns": taxes,
-            "drift": _drift(trace.routing, loads.layers),
+            "drift": recorded_drift(trace.routing, loads.layers),
             "pairs": loads.by_expert.sum(axis=2).mean(axis=0),
             "experts": loads.by_expert.shape[2],
             "ranks": loads.by_rank.shape[2],
+            **dropped.by_layer(loads.layers),
         }
     )
     table["level"] = _levels(table)
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
     bounds = None if product_ns is None else _bounds(float(np.nansum(taxes)), slowest_ns)
-    headline = _headline(table, loads, bounds)
+    headline = (*_headline(table, loads, bounds), *dropped.headline)
     said = (
         *_story(table, len(loads.steps)),
         *(_nodes_note(nodes) if loads.are_ranks_known else ()),
         *why_not,
+        *dropped.notes,
         *known.notes,
         *_platform(trace),
     )
@@ -202,36 +215,6 @@ def _ranks(loads: StepLoads) -> dict[str, np.ndarray]:
         "peak_overload": by_step[peaks, np.arange(len(loads.layers))],
         "peak_step": loads.steps[peaks],
     }
-
-
-def _node_imbalance(loads: StepLoads, nodes: np.ndarray | None) -> Loads:
-    """[layers]; NaN where nodes are unknown, or one node holds all ranks. Of ranks per node."""
-    if nodes is None or len(np.unique(nodes)) < 2:
-        return np.full(len(loads.layers), np.nan)
-    members = nodes == np.unique(nodes)[:, None]
-    return mean_of_steps(imbalance(loads.by_rank @ members.T / members.sum(axis=1)))
-
-
-def _dead(routing: pd.DataFrame, layers: np.ndarray) -> np.ndarray:
-    tokens = routing.groupby(["layer", "expert"])["tokens"].sum()
-    dead: np.ndarray = tokens.eq(0).groupby("layer").sum().reindex(layers).to_numpy()
-    return dead
-
-
-def _drift(routing: pd.DataFrame, layers: np.ndarray) -> Loads:
-    """From the first to the last of all recorded steps; NaN if there is but one."""
-    steps = np.unique(routing["step"])
-    if len(steps) < 2:
-        return np.full(len(layers), np.nan)
-    ends = (
-        routing[routing["step"] == step]
-        .pivot_table(index="layer", columns="expert", values="tokens", aggfunc="sum")
-        .reindex(index=layers, columns=np.unique(routing["expert"]))
-        .fillna(0)
-        .to_numpy(dtype="float64")
-        for step in (steps[0], steps[-1])
-    )
-    return drift(*ends)
 
 
 def _products(
@@ -370,6 +353,8 @@ def _platform(trace: Trace) -> tuple[str, ...]:
 def sentence(document: Document) -> str:
     """The busiest expert and rank against the mean, and experts without a token."""
     found = headline(document, "expert_load")
+    if found.get("worst_expert_imbalance") is None:
+        return ""
     told = (
         f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
         "of the mean one"
@@ -403,5 +388,8 @@ QUESTION = Question(
         Picture(load_maps.EXPERTS, load_maps.expert_load),
         Picture(load_maps.RANKS, load_maps.rank_load),
     ),
-    taken=(Taken("breakdown", ("tax_ns", "tax_least", "tax_most")),),
+    taken=(
+        Taken(("tax_ns", "tax_least", "tax_most"), question="breakdown"),
+        Taken(DROPPED, needs=COUNTED_FROM),
+    ),
 )

@@ -1,6 +1,5 @@
 """Question: how fast are the experts' matrix products, and how much of them is waste?
 
-Reads:   events, hlo_ops, steps, devices, routing, received.
 Returns: one row per call site of the experts' products, the most expensive first.
 
 ``rows`` is what the program makes room for, which for dropless routing is the worst case; rows
@@ -32,10 +31,11 @@ from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import is_number, written
 from moeprof.specs.hardware import HardwareSpec
-from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SCHEMA = Schema(
     "grouped_gemm",
@@ -80,15 +80,11 @@ def grouped_gemm(trace: Trace) -> Analysis:
     best = _best_dense(costs_of(trace), expert_products(trace))
     table = _table(trace, view, spec, best)
     schema = view.stated(SCHEMA)
-    return Analysis(
-        "grouped_gemm",
-        ASKS,
-        _headline(trace, table, spec, best),
-        schema,
-        schema.check(table),
-        _notes(trace, view, table, spec, best),
-        status="none" if table.empty else "ok",
-    )
+    headline = _headline(trace, table, spec, best)
+    notes = _notes(trace, view, table, spec, best)
+    if table.empty:
+        return nothing("grouped_gemm", ASKS, schema, *notes, headline=headline)
+    return Analysis("grouped_gemm", ASKS, headline, schema, schema.check(table), notes)
 
 
 def _table(
@@ -204,6 +200,8 @@ def _notes(
 def sentence(document: Document) -> str:
     """Time and rate of the experts' products, and what is known of their waste."""
     found = headline(document, "grouped_gemm")
+    if not found.get("call_sites"):
+        return ""
     told = [
         f"The experts' products take {written(found['grouped_gemm_time'], 'ns')} {basis(document)}"
     ]

@@ -1,6 +1,5 @@
 """Question: which known patterns make this run slow or large, and what would changing them gain?
 
-Reads:   what the findings named in ``look`` read.
 Returns: one row per pattern that the trace shows, the largest gain of time first; then those that
          save memory alone, the most first; then those whose gain is not known.
 
@@ -12,8 +11,7 @@ time in which one of the ops runs (`patterns.parts.gain`), and none is more than
 from __future__ import annotations
 
 from moeprof.analyzers.activity.account import mean_interval_ns
-from moeprof.analyzers.pattern import Hint, Pattern
-from moeprof.analyzers.question import Group, Question
+from moeprof.analyzers.question import Group, Hint, Pattern, Question
 from moeprof.analyzers.registry import all_patterns
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.answers.document import Document, headline

@@ -1,6 +1,5 @@
 """Question: does launching keep up with the device, and how many kernels are too short for it?
 
-Reads:   events, steps, executions, launches.
 Returns: one row per class of kernel duration that occurs, the shortest first.
 
 A kernel below 10 us is short: the host needs some 5 us to launch one, so a stream of shorter ones
@@ -23,7 +22,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
-from moeprof.tables.analysis import Analysis, Metric, Status
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
@@ -59,8 +58,9 @@ def launch(trace: Trace) -> Analysis:
     table = _table(kernels, view)
     headline = _headline(trace, kernels, queue, queue[is_used], view)
     notes = (*_notes(trace, kernels, queue[is_used]), *view.notes)
-    status: Status = "none" if kernels.empty else "ok"
-    return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes, status=status)
+    if kernels.empty:
+        return nothing("launch", ASKS, view.stated(SCHEMA), *notes, headline=headline)
+    return Analysis("launch", ASKS, headline, view.stated(SCHEMA), table, notes)
 
 
 def _table(kernels: pd.DataFrame, view: Window) -> pd.DataFrame:
@@ -165,6 +165,8 @@ def _notes(trace: Trace, kernels: pd.DataFrame, used: pd.DataFrame) -> tuple[str
 def sentence(document: Document) -> str:
     """Kernels, how many are short, and how often a launch met an empty queue."""
     found = headline(document, "launch")
+    if found.get("kernels_per_step") is None:
+        return ""
     told = (
         f"{written(found['kernels_per_step'], 'count')} kernels {basis(document)}, "
         f"{written(found['short_kernel_share'], 'share')} of them short"

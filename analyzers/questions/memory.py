@@ -1,6 +1,5 @@
 """Question: what fills a device's memory when the step's program is fullest?
 
-Reads:   modules, buffers, hlo_ops, steps, allocations.
 Returns: one row per kind of tensor and part of the model that is there at the peak, largest first.
 
 The peak is that of one device by the compiler's own plan: arguments + results that reuse none +

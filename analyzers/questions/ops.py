@@ -1,6 +1,5 @@
 """Question: which single operations cost most, and which line of the program are they?
 
-Reads:   events, hlo_ops, steps.
 Returns: one row per HLO instruction that ran, the most expensive first.
 """
 
@@ -94,7 +93,10 @@ def _kernels(work: pd.DataFrame) -> pd.DataFrame:
 
 def sentence(document: Document) -> str:
     """The costliest operation."""
-    first = rows(document, "ops")[0]
+    found = rows(document, "ops")
+    if not found:
+        return ""
+    first = found[0]
     name = shortened(written(first["op"], ""), NAME_WIDTH) or "work without a name"
     return (
         f"Costliest: {name} ({label(str(first['component']))}, {written(first['phase'], '')}), "

@@ -1,6 +1,5 @@
 """Question: how long do pipeline stages wait, and how much of it must be?
 
-Reads:   events, hlo_ops, devices, steps; or the record that a pipeline's ranks wrote.
 Returns: one row per pipeline stage.
 """
 
@@ -108,6 +107,8 @@ _MOST = 64
 def sentence(document: Document) -> str:
     """The bubble that stages have, and the one that the schedule demands."""
     found = headline(document, "pipeline")
+    if not found:
+        return ""
     return (
         f"Stages wait {written(found['bubble_share'], 'share')} of the time; the schedule "
         f"({written(found['schedule'], '')}, {found['stages']} stages) demands "

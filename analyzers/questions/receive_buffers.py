@@ -1,6 +1,5 @@
 """Question: how large is each buffer that tokens are received into, and how much of it is used?
 
-Reads:   events, hlo_ops, buffers, routing, received.
 Returns: one row per op that makes or fills such a buffer.
 
 Dropless dispatch sizes its buffers for the worst case: every token of every rank may come here.
@@ -43,8 +42,9 @@ from moeprof.answers.story import NAME_WIDTH
 from moeprof.answers.values import written
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes, format_percent
 
 SCHEMA = Schema(
@@ -243,7 +243,10 @@ _USED = Fill("#dd6a1f", "/")
 
 def sentence(document: Document) -> str:
     """The largest buffer, and how much of it tokens used."""
-    first = rows(document, "receive_buffers")[0]
+    found = rows(document, "receive_buffers")
+    if not found:
+        return ""
+    first = found[0]
     worst, used = first["worst_bytes"], first["used_bytes"]
     share = "use not known"
     if isinstance(used, int | float) and isinstance(worst, int | float) and worst:

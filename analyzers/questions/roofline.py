@@ -1,6 +1,5 @@
 """Question: how close does each op come to what the device can do, and what bounds it?
 
-Reads:   events, hlo_ops, steps, devices.
 Returns: one row per component, then one per op of the largest, the most expensive first.
 
 An op's FLOPs are those of its matrix products, convolutions and attention, once per execution
@@ -14,7 +13,8 @@ MFU is model FLOPs per step ÷ (step time × peak in bf16). Model FLOPs are thos
 forward and backward pass ask for: recomputed ones are left out, as is Q·Kᵀ that a library's
 attention computes again on its way back; of a causal mask half counts where a library's call states
 the mask, and what a dense product spends on other experts' rows is left out. HFU counts all FLOPs
-that run. Both are per device and over the whole step, idle time too.
+that run. Both are per device and over the whole step, idle time too. Interval MFU is the same from
+the start of a step to the start of the next, which holds what lies between steps, too.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.account import mean_interval_ns
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.figures import roofline as roofline_figures
 from moeprof.analyzers.hardware import hardware_in
-from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import PER_STEP, Window, window
-from moeprof.answers.document import Document, headline
+from moeprof.answers.document import Document, Value, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import written
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.tables.analysis import Analysis, Metric, Status
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
 SCHEMA = Schema(
@@ -65,6 +67,21 @@ ASKS = "How close does each op come to what the device can do?"
 MOST_ROWS = 50
 _LEAST_COVERED = 0.99
 """No sum of FLOPs over the step where ops of more time than the rest might multiply anything."""
+
+_OF_INTERVALS = ("interval_mfu", "interval_mfu_at_most")
+_OF_THE_STEP = ("mfu", "mfu_at_most", "hfu")
+"""What divides by the length of a step, which says nothing with clocks that differ."""
+_OF_ROWS = (
+    *("model_flops", "model_flops_at_most", "hardware_flops", "roofline_time"),
+    *(*_OF_THE_STEP, *_OF_INTERVALS),
+    *("flops", "bytes", "intensity", "tflop_per_s", "tb_per_s", "bound"),
+    *("compute_share", "memory_share", "roofline_ns"),
+)
+"""What the rows of the experts' products make, of which recorded routing tells how many are used.
+
+Each is a sum that may hold such a product, or of an op that may be one."""
+_OF_PROGRAMS = ("kind", "dtype", "covered_share")
+"""What programs tell besides."""
 
 
 def roofline(trace: Trace) -> Analysis:
@@ -165,6 +182,8 @@ def _headline(
     used = trace.steps[trace.steps["used"]]
     seconds = float(used["duration_ns"].mean()) / 1e9 if view.steps else None
     possible = seconds * spec.bf16_flops_per_s if seconds and spec else None
+    between = (mean_interval_ns(trace) or 0.0) / 1e9
+    in_interval = between * spec.bf16_flops_per_s if spec else None
     is_here = ops["bound"].ne("") | (ops["bytes"].gt(0) | ~ops["is_sized"]) & ~ops["is_sent"]
     is_whole = is_covered and is_here.any()
     at_best = _known(ops["roofline_ns"][is_here].sum(skipna=False)) if is_whole else None
@@ -178,6 +197,8 @@ def _headline(
         Metric("roofline_time", at_best, "ns"),
         Metric("covered_share", covered, "share"),
         Metric("hardware", spec.key if spec else None, ""),
+        Metric("interval_mfu", _share(model, in_interval), "share"),
+        Metric("interval_mfu_at_most", _share(most, in_interval), "share"),
     )
 
 
@@ -259,17 +280,24 @@ def _notes(
 def sentence(document: Document) -> str:
     """MFU and HFU where the device is known, else the FLOPs that ran."""
     found = headline(document, "roofline")
+    if found.get("hardware_flops") is None:
+        return ""
     ran = f"{written(found['hardware_flops'], 'FLOP')} {basis(document)}"
     if found["hfu"] is None:
         return f"{ran} ran; their share of a peak is not known, as the notes say."
     device = load_hardware(str(found["hardware"])).name
-    least, most = found["mfu"], found["mfu_at_most"]
-    of_model = "MFU is not known"
-    if least is not None:
-        of_model = f"MFU is {written(least, 'share')}"
-    elif most is not None:
-        of_model = f"MFU is at most {written(most, 'share')}"
-    return f"{of_model} on {device}, HFU {written(found['hfu'], 'share')}, from {ran}."
+    of_model = _told(found["mfu"], found["mfu_at_most"]) or "is not known"
+    told = f"MFU {of_model} on {device}, HFU {written(found['hfu'], 'share')}, from {ran}."
+    between = _told(found.get("interval_mfu"), found.get("interval_mfu_at_most"))
+    return (
+        f"{told} From the start of a step to that of the next MFU {between}." if between else told
+    )
+
+
+def _told(exact: Value, most: Value) -> str:
+    if exact is not None:
+        return f"is {written(exact, 'share')}"
+    return f"is at most {written(most, 'share')}" if most is not None else ""
 
 
 QUESTION = Question(
@@ -284,5 +312,11 @@ QUESTION = Question(
     figures=(
         Picture(roofline_figures.ROOFS, roofline_figures.roofline),
         Picture(roofline_figures.BEYOND, roofline_figures.roof_time),
+    ),
+    taken=(
+        Taken(_OF_INTERVALS, question="step_time"),
+        Taken(_OF_THE_STEP, needs=frozenset({Need.DEVICE_CLOCKS, Need.WHOLE_STEPS})),
+        Taken((*_OF_ROWS, *_OF_PROGRAMS), needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN})),
+        Taken(_OF_ROWS, needs=frozenset({Need.ROUTING, Need.RECEIVED})),
     ),
 )

@@ -1,12 +1,13 @@
 """Question: how long does a training step take?
 
-Reads:   steps, executions, events, devices, modules, launches, host_events.
 Returns: one row per step found, the dropped ones with the reason.
 
 A step lasts from the first start to the last end of its device work, over all devices. What sets
 the throughput is the interval, from the start of a step to the start of the next: it holds what
 lies between steps too. The mean interval is that of all devices, each by its host's clock: last
 start less first start, over their number less one, as long as no step between them is left out.
+Tokens per second are those of the global batch, by the devices that share it, over the mean
+interval; over the median step where no interval is known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from moeprof.analyzers.activity.account import (
     account_of,
     interval_by_step,
     intervals_of,
+    mean_interval_ns,
 )
 from moeprof.analyzers.activity.outside import (
     OUTSIDE,
@@ -31,7 +33,8 @@ from moeprof.analyzers.activity.outside import (
     steps_in_a_row,
 )
 from moeprof.analyzers.gaps.between import idle_between
-from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.analyzers.load.batch import batch_of
+from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.answers.bars import (
     Bars,
@@ -94,6 +97,7 @@ def step_time(trace: Trace) -> Analysis:
         Metric("steps_dropped", len(table) - len(used), "count"),
         *_of_intervals(trace, used),
         *_of_outside(trace, recorded),
+        *_of_tokens(trace, used),
     )
     notes = (*_notes(trace), *_notes_on_intervals(trace, used), *_notes_on_outside(trace, recorded))
     return Analysis("step_time", ASKS, headline, SCHEMA, table, notes)
@@ -165,6 +169,21 @@ def _of_outside(trace: Trace, recorded: RecordedWork | None) -> tuple[Metric, ..
             ", ".join(programs) or None,
         )
     return tuple(Metric(*metric) for metric in zip(names, values, units, strict=True))
+
+
+def _of_tokens(trace: Trace, used: pd.DataFrame) -> tuple[Metric, ...]:
+    """Tokens of a step, and what a device does of them in a second.
+
+    Of a second from step to step, and of one of a step's device work: they are no one figure.
+    """
+    batch = batch_of(trace)
+    tokens = batch.tokens / batch.devices if batch else np.nan
+    whole_ns, work_ns = mean_interval_ns(trace) or np.nan, used["duration_ns"].mean() or np.nan
+    return (
+        Metric("tokens_per_step", batch.tokens if batch else None, "tokens"),
+        Metric("tokens_per_second_device", _plain(tokens / whole_ns * 1e9), "tokens/s"),
+        Metric("step_tokens_per_second_device", _plain(tokens / work_ns * 1e9), "tokens/s"),
+    )
 
 
 def _plain(value: float) -> float | None:
@@ -296,4 +315,10 @@ QUESTION = Question(
     figures=(Picture("", figure),),
     good_laws=("profiling_cost", "device_state"),
     on_first_screen=("steps_used", "steps_dropped"),
+    taken=(
+        Taken(
+            ("tokens_per_step", "tokens_per_second_device", "step_tokens_per_second_device"),
+            needs=frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN}),
+        ),
+    ),
 )

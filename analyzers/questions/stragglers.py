@@ -1,6 +1,5 @@
 """Question: which rank do the others wait for, how much of the step, and is it always the same?
 
-Reads:   events, hlo_ops, devices, steps.
 Returns: one row per rank, the most waited-for first.
 
 In each call of a collective the rank that starts last is charged with the mean time that the
@@ -32,8 +31,9 @@ from moeprof.answers.document import Document, headline, rows
 from moeprof.answers.values import number, written
 from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 from moeprof.units import format_ns, format_percent
 
 SCHEMA = Schema(
@@ -206,8 +206,10 @@ _WAIT = Fill("#dd6a1f", "/")
 def sentence(document: Document) -> str:
     """The rank that is waited for, and what that costs."""
     found = headline(document, "stragglers")
+    if not found:
+        return ""
     who = written(found["straggler"], "")
-    if found["straggler_rank"] is None:
+    if found.get("straggler_rank") is None:
         return f"{who.capitalize()}."
     share, time = written(found["waited_for_share"], "share"), written(found["waited_for"], "ns")
     return (

@@ -1,6 +1,5 @@
 """Question: why do devices stand still within a step, and what waits for the host?
 
-Reads:   events, hlo_ops, steps, executions, devices, launches, host_events.
 Returns: one row per cause and component that ran next, the most idle time first.
 
 A gap is a time in which no stream of a device works; `timeline` gives the same time as idle. Gaps
@@ -25,7 +24,7 @@ from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.story import basis
 from moeprof.answers.values import is_number, written
-from moeprof.tables.analysis import Analysis, Metric, Status
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.host_side import GARBAGE
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -64,9 +63,9 @@ def sync_gaps(trace: Trace) -> Analysis:
     syncs = host_syncs(trace)
     headline = _headline(named, table, syncs, view, has_launches=not trace.launches.empty)
     notes = (*_notes(trace, named, syncs), *view.notes)
-    is_known = any(m.metric == "idle_time" and m.value is not None for m in headline)
-    status: Status = "ok" if is_known else "none"
-    return Analysis("sync_gaps", ASKS, headline, view.stated(SCHEMA), table, notes, status=status)
+    if not any(m.metric == "idle_time" and m.value is not None for m in headline):
+        return nothing("sync_gaps", ASKS, view.stated(SCHEMA), *notes, headline=headline)
+    return Analysis("sync_gaps", ASKS, headline, view.stated(SCHEMA), table, notes)
 
 
 def _named(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
@@ -179,6 +178,8 @@ def _notes(trace: Trace, named: pd.DataFrame, syncs: pd.DataFrame | None) -> tup
 def sentence(document: Document) -> str:
     """Idle time, its longest gap and main cause, and what of it is the host's."""
     found = headline(document, "sync_gaps")
+    if found.get("idle_time") is None:
+        return ""
     told = f"Devices stand still for {written(found['idle_time'], 'ns')} {basis(document)}"
     if found["longest_gap"] is not None:
         told += f", at the longest for {written(found['longest_gap'], 'ns')}"

@@ -1,6 +1,5 @@
 """Question: when does each device compute, communicate, copy, and when does it do nothing?
 
-Reads:   events, hlo_ops, steps, executions, devices.
 Returns: one row per host, device and used step.
 
 Intervals of all streams of a device are united, so nothing counts twice and
@@ -35,10 +34,11 @@ from moeprof.answers.bars import (
 from moeprof.answers.colours import STEP_PARTS
 from moeprof.answers.document import Document, Value, headline, rows
 from moeprof.answers.values import number, written
-from moeprof.tables.analysis import Analysis, Metric, Status
+from moeprof.tables.analysis import Analysis, Metric, nothing
 from moeprof.tables.law import Need
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.trace import Trace
 
 SCHEMA = Schema(
     "timeline",
@@ -98,10 +98,10 @@ ASKS = "When does each device compute, communicate, copy or idle?"
 def timeline(trace: Trace) -> Analysis:
     """Every device's share of each used step; the headline is the mean over both."""
     table = _table(trace)
-    status: Status = "none" if table.empty else "ok"
-    return Analysis(
-        "timeline", ASKS, _headline(table), SCHEMA, table, _notes(trace, table), status=status
-    )
+    headline, notes = _headline(table), _notes(trace, table)
+    if table.empty:
+        return nothing("timeline", ASKS, SCHEMA, *notes, headline=headline)
+    return Analysis("timeline", ASKS, headline, SCHEMA, table, notes)
 
 
 def _table(trace: Trace) -> pd.DataFrame:
@@ -158,6 +158,8 @@ _MOST = 64
 def sentence(document: Document) -> str:
     """What devices do with the step."""
     found = headline(document, "timeline")
+    if found.get("compute_share") is None:
+        return ""
     share = {name: written(value, "share") for name, value in found.items()}
     return (
         f"Of the step, devices compute {share['compute_share']}, communicate without computing "

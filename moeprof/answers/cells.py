@@ -14,6 +14,14 @@ import numpy.typing as npt
 from moeprof.answers.bars import Figure, Json
 from moeprof.answers.document import Document, drawn_column, figures_of
 
+MOST_CELLS = 40_000
+
+
+def per_cell(rows: int, columns: int) -> int:
+    """How many columns in a row share a cell so that there are at most `MOST_CELLS`."""
+    return -(-columns // max(MOST_CELLS // rows, 1))
+
+
 Cells = npt.NDArray[np.float64]
 
 _TICKS = 8

@@ -260,7 +260,10 @@ def headline(document: Document, name: str) -> dict[str, Value]:
 
 
 def with_rows(document: Document, most: int) -> Document:
-    """`document` with at most ``most`` rows per answer; `rows_left_out` counts the others."""
+    """`document` with at most ``most`` rows per answer; `rows_left_out` counts the others.
+
+    To be shown as it is: nothing may be computed from rows that are cut.
+    """
     return {
         **document,
         "analyses": {
@@ -284,7 +287,9 @@ def with_rows(document: Document, most: int) -> Document:
 def _first(data: list[Value] | Labels, most: int) -> list[Value] | Labels:
     if isinstance(data, list):
         return data[:most]
-    return {"names": data["names"], "codes": data["codes"][:most]}
+    codes = data["codes"][:most]
+    kept = {code: place for place, code in enumerate(dict.fromkeys(codes))}
+    return {"names": [data["names"][code] for code in kept], "codes": [kept[c] for c in codes]}
 
 
 def drawn_column(drawing: Drawing, name: str) -> list[Value]:

@@ -13,6 +13,7 @@ from pathlib import PurePath
 
 from moeprof.answers.document import Document, MetricInfo, headline, is_unrecorded, rows
 from moeprof.answers.names import printable
+from moeprof.answers.values import is_number
 from moeprof.tables.analysis import Basis
 from moeprof.units import format_count, format_ns, format_percent
 
@@ -29,9 +30,11 @@ _SPELLED = {
     "gemm": "GEMM", "mlp": "MLP", "moe": "MoE", "mfu": "MFU", "hfu": "HFU", "flops": "FLOPs",
 }  # fmt: skip
 
-_BETWEEN = {
+_CALLED = {
     "between_idle": "idle between steps",
     "between_other": "other work between",
+    "tokens_per_second_device": "tokens per second and device",
+    "step_tokens_per_second_device": "tokens per second of device work and device",
 }
 
 INTERVAL_PARTS = {
@@ -44,6 +47,9 @@ INTERVAL_PARTS = {
 }
 """Metrics of `step_time` that add up to the mean interval, as they are called."""
 _FEW_PROGRAMS = 3
+
+MFU_IS = "model FLOPs without recompute, of the dense bf16 peak"
+"""The convention of `mfu` and `interval_mfu`, in words."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,45 @@ def described_step(document: Document) -> str:
     )
 
 
+def described_rate(document: Document) -> str:
+    """``60,830 tokens/s/device · MFU 31.0 % (…) · 2.1 % of (token, expert) pairs dropped``.
+
+    Each where it is known, over the interval; over the step's device work where none is known, and
+    so it says. Empty where nothing is known.
+    """
+    over = "interval_" if interval(document) else ""
+    timed = list(filter(None, (_token_rate(document, over), _mfu(document, over))))
+    if timed and not over:
+        timed[0] = f"by the device work of a step: {timed[0]}"
+    return " · ".join([*timed, *filter(None, [_dropped(document)])])
+
+
+def _token_rate(document: Document, over: str) -> str:
+    of = "" if over else "step_"
+    rate = headline(document, "step_time").get(f"{of}tokens_per_second_device")
+    return f"{format_count(round(rate))} tokens/s/device" if is_number(rate) else ""
+
+
+def _mfu(document: Document, over: str) -> str:
+    found = headline(document, "roofline")
+    exact, most = (found.get(f"{over}{name}") for name in ("mfu", "mfu_at_most"))
+    if is_number(exact):
+        return f"MFU {format_percent(exact)} ({MFU_IS})"
+    return f"MFU at most {format_percent(most)} ({MFU_IS})" if is_number(most) else ""
+
+
+def _dropped(document: Document) -> str:
+    """The part of what routers chose that no slot took; a bound of nothing says nothing."""
+    found = headline(document, "expert_load")
+    exact, least = (found.get(name) for name in ("dropped_share", "dropped_share_at_least"))
+    if is_number(exact):
+        share = f"{format_percent(exact)} of (token, expert) pairs"
+        return f"{share if exact else 'no (token, expert) pair'} dropped"
+    if is_number(least) and least > 0:
+        return f"at least {format_percent(least)} of (token, expert) pairs dropped"
+    return ""
+
+
 def described_spread(document: Document) -> str:
     """How the step time was taken, or why there is none."""
     time = step_time(document)
@@ -188,8 +233,8 @@ def count_of(number: int) -> str:
 
 def label(name: str) -> str:
     """A component's or metric's name as read by people: ``grouped_gemm`` is "grouped GEMM"."""
-    if name in _BETWEEN:
-        return _BETWEEN[name]
+    if name in _CALLED:
+        return _CALLED[name]
     words = printable(name.replace("_", " ")).split(" ")
     return " ".join(_SPELLED.get(word, word) for word in words) or "(no name)"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from moeprof.answers.names import printable
 from moeprof.units import format_bytes, format_count, format_flops, format_ns, format_percent
@@ -71,7 +71,7 @@ def signed(change: float, write: Callable[[float], str]) -> str:
     return f"{sign}{write(abs(change))}"
 
 
-def is_number(value: Value) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether `value` is a figure: bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

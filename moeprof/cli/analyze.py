@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_document
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_document
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, names_parts, selects
 
@@ -61,12 +61,11 @@ def command(
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
+    run = newest(run, session)
     document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
-    if most is not None:
-        document = with_rows(document, most)
     if as_json:
         with working("writing JSON"):
-            text = to_json(document)
+            text = to_json(document if most is None else with_rows(document, most))
         click.echo(text)
     else:
         _show(document, only, most)

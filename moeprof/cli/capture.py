@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from moeprof.cli.selection import names_parts
 from moeprof.errors import CaptureError
 
 if TYPE_CHECKING:
+    from moeprof.recording.launch import Outcome
     from moeprof.recording.options import CaptureOptions, ProfilerSettings
     from moeprof.tables.name_rule import NameRules
 
@@ -110,7 +112,8 @@ def command(
     """Run SCRIPT under the JAX profiler, unchanged, and analyse its steps.
 
     Waits until compilation has settled, records a few whole steps, and writes a run folder. The
-    exit code is the script's own.
+    exit code is the script's own. Where the run folder has files in it already, as when a
+    scheduler starts the job again, the run goes to a new one beside it, OUT-2.
 
     With --routing auto one thing of the program changes: until the window closes, its step also
     returns the indices of its routers (4 bytes for each token, layer and chosen expert), which
@@ -129,8 +132,12 @@ def command(
     if not is_module and not Path(script).exists():
         raise click.BadParameter(f"script {script} does not exist.", param_hint="SCRIPT")
     _require_wrapt()
+    target = ["-m", script] if is_module else [script]
+    run_dir = _claim(out, script)
+    if run_dir is None:
+        os.execv(sys.executable, [sys.executable, *target, *arguments])
     options = CaptureOptions(
-        run_dir=_claim(out, script),
+        run_dir=run_dir,
         skip_steps=skip,
         record_steps=steps,
         record_seconds=seconds,
@@ -140,16 +147,22 @@ def command(
         profiler=profiler,
         routing=routing,
     )
-    sys.exit(_run(["-m", script] if is_module else [script], arguments, options, no_report, names))
+    sys.exit(_run(target, arguments, options, no_report, names))
 
 
-def _claim(out: Path | None, script: str) -> Path:
-    """The run folder, absolute: the script may change its working directory."""
-    from moeprof.recording.run_folder import claim, default_run_dir
+def _claim(out: Path | None, script: str) -> Path | None:
+    """The run folder, absolute: the script may change its working directory.
 
-    run_dir = (out or default_run_dir(script, datetime.now())).absolute()
-    claim(run_dir, os.environ)
-    return run_dir
+    None where none can be made: a job that a scheduler starts must train all the same.
+    """
+    from moeprof.recording.run_folder import claim_free, default_run_dir
+
+    try:
+        wanted = (out or default_run_dir(script, datetime.now())).absolute()
+        return claim_free(wanted, os.environ, _say)
+    except CaptureError as error:
+        _say(f"moeprof: {error}: {script} runs unrecorded")
+        return None
 
 
 def _run(
@@ -162,21 +175,53 @@ def _run(
     """Run it, say how it ended and where the results lie; the script's exit code."""
     from moeprof.recording.host_facts import preflight
     from moeprof.recording.launch import run_script
-    from moeprof.recording.run_folder import wait_for_siblings
+    from moeprof.recording.signals import ending_with
 
     for obstacle in preflight(os.environ):
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
     outcome = run_script([*target, *arguments], options, _say)
     _say(f"{target[-1]} ended with exit code {outcome.exit_code}")
-    if outcome.process_index == 0 and (options.run_dir / "oom.txt").is_file():
-        _say(f"moeprof: out of memory: moeprof memory explain-oom {_shown(options.run_dir)}")
-    # Of several processes the first speaks for all, once their profiles are there.
-    has_profiles = wait_for_siblings(options.run_dir, outcome.meta)["status"] != "empty"
-    if no_report or outcome.process_index != 0 or not has_profiles:
-        click.echo(f"Run  {_shown(options.run_dir)}")
-    else:
-        _report(options.run_dir, names)
+    later = f"the analysis is left to `moeprof analyze {_shown(options.run_dir)}`"
+    with (
+        _keeping_exit_code(),
+        ending_with(outcome.exit_code, lambda name: _say(f"moeprof: {name}: {later}")),
+    ):
+        if outcome.is_terminated and not no_report:
+            _say(f"moeprof: terminated: {later}")
+        _tell_results(options.run_dir, outcome, no_report or outcome.is_terminated, names)
     return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _keeping_exit_code() -> Iterator[None]:
+    """The exit code is the script's, even where nothing can be printed any more."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        _say(f"moeprof: standard output: cannot be written ({error.strerror})")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is lost too
+
+
+def _tell_results(
+    run_dir: Path, outcome: Outcome, no_report: bool, names: NameRules | None
+) -> None:
+    if outcome.process_index == 0 and (run_dir / "oom.txt").is_file():
+        _say(f"moeprof: out of memory: moeprof memory explain-oom {_shown(run_dir)}")
+    if no_report or outcome.process_index != 0 or not _has_profiles(run_dir, outcome):
+        click.echo(f"Run  {_shown(run_dir)}")
+    else:
+        _report(run_dir, names)
+
+
+def _has_profiles(run_dir: Path, outcome: Outcome) -> bool:
+    """Of several processes the first speaks for all, once their profiles are there."""
+    from moeprof.recording.run_folder import wait_for_siblings
+
+    try:
+        return bool(wait_for_siblings(run_dir, outcome.meta)["status"] != "empty")
+    except (OSError, ValueError):  # meta.json cannot be read: its writer has said why
+        return False
 
 
 def _require_wrapt() -> None:

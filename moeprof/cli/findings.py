@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeprof.garbage import uncollected
+import click
+
+from moeprof.interpreter import uncollected
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -16,6 +19,23 @@ if TYPE_CHECKING:
 
 EXIT_PARTIAL = 3
 """Exit code of a command that is done, but withheld figures that the input cannot carry."""
+
+
+def newest(run: Path, session: str | None) -> Path:
+    """The last recording that `moeprof capture` was told to write to `run`, which a line says.
+
+    A job that was started again with the same ``--out`` leaves several; ``--session`` names one.
+    """
+    from moeprof.recording.run_folder import newest_recording
+
+    last = run if session is not None else newest_recording(run)
+    if last != run:
+        first = Path(os.path.abspath(run)).name
+        text = (
+            f"{run} was recorded again: read {last}, the newest; --session {first} reads the first"
+        )
+        click.echo(f"moeprof: {text}", err=True)
+    return last
 
 
 def read_document(

@@ -27,6 +27,7 @@ COMMANDS = {
     "replay": "One op of a run as a script that runs it again, and its time.",
     "models": "Models that moeprof knows: parameters, experts, attention, and where that is from.",
     "hardware": "Devices that moeprof knows: peaks, memory, links, and where that is from.",
+    "mcp": "Serve runs to a coding assistant, read-only.",
     "doctor": "What this machine can do, and why not.",
 }
 

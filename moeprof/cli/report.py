@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, read_document, said_of_damage
+from moeprof.cli.findings import EXIT_PARTIAL, newest, read_document, said_of_damage
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, names_parts, selects
@@ -51,6 +51,8 @@ def command(
     """
     from moeprof.reports.run.page import write_page
 
+    if len(runs) == 1:  # of several each is named
+        runs = (newest(runs[0], session),)
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
     documents = [

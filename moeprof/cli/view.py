@@ -21,7 +21,7 @@ import click
 
 import moeprof
 from moeprof import __version__
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial, read_both
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_both
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_hardware, names_parts, selects
 from moeprof.errors import ViewError
@@ -84,7 +84,7 @@ def command(
     from moeprof.viewer.table import installed_pages, table_of
 
     browse = webbrowser.open if not no_browser and _has_screen() else None
-    wanted = Wanted(run, session, hosts, hardware, names)
+    wanted = Wanted(newest(run, session), session, hosts, hardware, names)
     # the port first: that it cannot be had is told before the work
     with _ended_by_signals(), ViewServer(port) as server, files_of(wanted) as files:
         server.table = table_of(files.report, files.trace, installed_pages())

@@ -69,6 +69,8 @@ class Attributes:
     kernel that counts the output's features. ``slices`` are (start, limit, stride), ``padding``
     (low, high, interior), ``window`` (size, stride, low, high, window dilation, base dilation,
     reversal) of each dimension; ``precision`` and ``algorithm`` are numbers of PrecisionConfig.
+    ``splits`` are the parts into which each dimension of a program's argument is split over
+    devices.
     """
 
     fusion_kind: str = ""
@@ -92,6 +94,7 @@ class Attributes:
     precision: Numbers = ()
     algorithm: int = 0
     comparison: str = ""
+    splits: Numbers = ()
 
     @cached_property
     def details_text(self) -> str:
@@ -116,7 +119,7 @@ def attributes_text(attributes: Attributes, shape: Shape) -> str:
 
     ``layout=0,1`` and ``space=5`` as `layout_texts` writes them, ``literal=0.5``,
     ``slice=0:4:1,2:8:2``, ``padding=0:1:0``, ``window=3:1:0:0:1:1:0``, dimensions of gather and
-    scatter, ``precision=0,2``, ``algorithm=3``.
+    scatter, ``precision=0,2``, ``algorithm=3``, ``splits=2,1``.
     """
     place, more = shape.place_text, attributes._more_text
     return f"{place} {more}" if place and more else place or more
@@ -159,6 +162,7 @@ def parse_attributes(details: str, attributes: str) -> Read:
         precision=_numbers(texts, "precision"),
         algorithm=_number(texts, "algorithm", 0),
         comparison=texts.get("comparison", ""),
+        splits=_numbers(texts, "splits"),
     )
     return Read(found, texts.get("layout", ""), texts.get("space", ""))
 
@@ -200,6 +204,8 @@ def _more(values: Attributes) -> Iterator[str]:
         yield f"algorithm={values.algorithm}"
     if values.comparison:
         yield f"comparison={values.comparison}"
+    if values.splits:
+        yield f"splits={_joined(values.splits)}"
 
 
 def _lists(dims: GatherDims | ScatterDims) -> Iterator[str]:

@@ -224,7 +224,7 @@ class Program:
 
     def _viewed(self, op: Op) -> str | None:
         if op.opcode == "get-tuple-element":
-            return self._tuple_part(op)
+            return self.tuple_part(op)
         if not op.operands:
             return None
         if op.opcode == "fusion":
@@ -244,7 +244,7 @@ class Program:
         """What makes the first operand; None in a program that is known in part."""
         return self.ops.get(op.operands[0]) if op.operands else None
 
-    def _tuple_part(self, op: Op) -> str | None:
+    def tuple_part(self, op: Op) -> str | None:
         """What ``get-tuple-element`` reads: a tuple's part, a loop's start value, or the source."""
         index = max(op.attributes.tuple_index, 0)
         source = self._first(op)

@@ -100,23 +100,25 @@ def _located(path: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
     except NoProfileError as error:
         if not is_unrecorded(path):
             raise
-        raise NoProfileError(
-            f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
-            f"none: {told_of(path)}"
-        ) from error
+        raise NoProfileError(_left_by(path)) from error
 
 
 def _named_apart(
     answers: Sequence[list[Host] | TraceError], files: Sequence[Path], processes: Sequence[int]
 ) -> Iterator[tuple[list[Host], int]]:
-    """The hosts of each file that was read and its process; hosts of one name carry the file's."""
+    """The hosts of each file that was read and its process; hosts of one name carry the file's.
+
+    Files of one name, too, carry their path: no two hosts have one name.
+    """
     times = Counter(host.name for one in answers if isinstance(one, list) for host in one)
+    stems = Counter(map(host_name, files))
     for answer, file, process in zip(answers, files, processes, strict=True):
         if isinstance(answer, list):
             stem = host_name(file)
+            whose = str(file) if stems[stem] > 1 else stem
             yield (
                 [
-                    replace(host, name=f"{stem} {host.name}") if times[host.name] > 1 else host
+                    replace(host, name=f"{whose} {host.name}") if times[host.name] > 1 else host
                     for host in answer
                 ],
                 process,
@@ -228,6 +230,24 @@ def unrecorded(path: Path) -> Trace:
         ),
         trust=(_law(meta, endings),),
         **empty,
+    )
+
+
+def refuse_unrecorded(trace: Trace) -> None:
+    """Nothing, of a trace that `unrecorded` did not make.
+
+    Raises:
+        NoProfileError: it did; the message says what is known of the run.
+    """
+    if any(law.check == _LAW for law in trace.trust):
+        raise NoProfileError(_left_by(Path(trace.meta.path)))
+
+
+def _left_by(path: Path) -> str:
+    """That a run left no profile, and what it left."""
+    return (
+        f"{path}: expected a profile (*.xplane.pb), found only what a run left that recorded "
+        f"none: {told_of(path)}"
     )
 
 

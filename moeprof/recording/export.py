@@ -1,7 +1,7 @@
 """Question: how is a profile taken and written without ever harming the script being profiled?
 
 The export runs on a thread of its own: it may raise, it may take minutes, and the script goes on
-after the time limit either way. Ctrl-C during an export waits for it once; a second one gives up.
+after the time limit either way.
 
 The session object of jaxlib hands back the serialised XSpace alone. `jax.profiler.stop_trace`
 would also write a trace.json.gz, which costs several times the recording itself and is cut at a
@@ -11,14 +11,11 @@ million events. It is used only where that object does not exist.
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 import jax
@@ -26,6 +23,7 @@ import jax
 from moeprof.errors import CaptureError
 from moeprof.recording import jax_private
 from moeprof.recording.options import ProfilerSettings
+from moeprof.recording.run_folder import write_whole
 
 _SLICE_S = 0.5
 """Python acts on a signal that comes just before a wait when the wait is over: so none is long."""
@@ -102,15 +100,6 @@ def profile_options(settings: ProfilerSettings) -> Any:
     return options
 
 
-def write_whole(path: Path, content: bytes) -> int:
-    """Write `content` so that a reader sees all of it or no file; its size in bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.rename(path)
-    return len(content)
-
-
 class Export:
     """The export of one session: waiting to begin, running or done.
 
@@ -161,36 +150,3 @@ class Export:
             self._on_done(self)
         finally:
             self._ended.set()
-
-
-class GaveUpError(Exception):
-    """The user pressed Ctrl-C twice."""
-
-
-@contextmanager
-def interrupt_waits(on_interrupt: Callable[[], None]) -> Iterator[None]:
-    """Hold the first Ctrl-C back until the block is left; the second leaves it at once.
-
-    Raises:
-        GaveUpError: inside the block, on the second Ctrl-C.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = 0
-
-    def hold(signum: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received += 1
-        if received > 1:
-            raise GaveUpError
-        on_interrupt()
-
-    previous = signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        if previous is not None:  # None: a handler that Python did not install
-            signal.signal(signal.SIGINT, previous)
-        if received:
-            signal.raise_signal(signal.SIGINT)

@@ -31,7 +31,7 @@ from moeprof.recording.options import (
     parse_profiler_options,
 )
 from moeprof.recording.progress import HEARTBEAT_S, Progress
-from moeprof.recording.run_folder import Launch, claim, default_run_dir, write_meta
+from moeprof.recording.run_folder import Launch, claim_free, default_run_dir, write_meta
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,11 +66,12 @@ def capture(
     largest jitted function, whether it was jitted before the block or in it. Where neither tells
     (each step is many small programs, say), call `Recording.step` as each step begins.
 
-    Where recording would disturb another profiler (`jax.profiler.trace`, `moeprof capture`), one
-    line says so and the block runs unrecorded.
+    Where recording would disturb another profiler (`jax.profiler.trace`, `moeprof capture`, a block
+    around this one) or no run folder can be made, one line says so and the block runs unrecorded.
 
     Args:
-        out: run folder to write, new or empty. Default: ``runs/<script>-<time>``.
+        out: run folder to write; ``out-2`` and so on where it has files in it, as when a job is
+            started again. Default: ``runs/<script>-<time>``.
         steps: steps to record.
         skip: settled steps to let pass before.
         seconds: record whole steps for so long instead.
@@ -86,8 +87,7 @@ def capture(
         What the ``with`` statement needs: entering it begins.
 
     Raises:
-        CaptureError: an argument cannot be. Entering raises it where `out` has files, jax or wrapt
-            is missing, or another block records.
+        CaptureError: an argument cannot be. Entering raises it where jax or wrapt is missing.
 
     Example:
         >>> with moeprof.capture("runs/moe", steps=3) as recording:
@@ -116,7 +116,17 @@ def capture(
             f"{name}={value}" for name, value in (options or {}).items()
         ),
     }
-    return Recording(None if out is None else Path(out), asked, say or _print)
+    return Recording(None if out is None else Path(out), asked, _unfailing(say or _print))
+
+
+def _unfailing(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say` that never raises: what becomes of a line is no matter of the training."""
+
+    def said(line: str) -> None:
+        with contextlib.suppress(Exception):
+            say(line)
+
+    return said
 
 
 class Recording:
@@ -146,18 +156,14 @@ class Recording:
         """Begin to watch.
 
         Raises:
-            CaptureError: `out` has files, jax or wrapt is missing, or another block records.
+            CaptureError: jax or wrapt is missing.
         """
         global _running
         _require_packages()
         with _lock:
-            if _running is not None and _running._owner == os.getpid():
-                raise CaptureError(
-                    f"capture: expected one block at a time, found one that records into "
-                    f"{_running.path}. Leave it first, or stop() it."
-                )
-            obstacle = _other_recorder()
+            obstacle = _other_recorder() or self._claim()
             if obstacle is not None:
+                self._path = self._path if self._watcher is not None else None
                 self._say(f"moeprof: warning: {obstacle}: nothing is recorded here")
                 return self
             try:
@@ -167,6 +173,14 @@ class Recording:
                 raise
             _running = self
         return self
+
+    def _claim(self) -> str | None:
+        """Why there is no run folder; training that was started again must run all the same."""
+        try:
+            self._path = _claimed(self._out, self._say)
+        except CaptureError as error:
+            return str(error)
+        return None
 
     def __exit__(
         self,
@@ -203,10 +217,10 @@ class Recording:
             step.__exit__(None, None, None)
 
     def _begin(self) -> None:
-        """Claim the folder, then put the hooks in."""
+        """Put the hooks in."""
         from moeprof.recording.watcher import Watcher
 
-        self._path = _claimed(self._out)
+        assert self._path is not None
         options = CaptureOptions(run_dir=self._path, in_process=True, **self._asked)
         for obstacle in preflight(os.environ):
             self._say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
@@ -214,8 +228,13 @@ class Recording:
             {RUN_DIR_VARIABLE: str(self._path), RECORDING_VARIABLE: options.recording}
         )
         self._meta = _Meta(options, self._say)
-        self._watcher = Watcher(options, self._meta)
-        self._watcher.install()
+        watcher = Watcher(options, self._meta)
+        try:
+            watcher.install()
+        except BaseException:
+            watcher.remove()  # what was put in before it failed
+            raise
+        self._watcher = watcher
         atexit.register(self._end, None)  # a block that is never left, as one of a notebook
 
     def _end(self, error: BaseException | None) -> None:
@@ -232,11 +251,13 @@ class Recording:
                 self._end_step()
             watcher.finish(error)
         finally:
-            self._finish_routing()
-            self._meta.end()
-            self._restore_environment()
-            with _lock:
-                _running = None
+            try:
+                self._finish_routing()
+                self._meta.end()
+            finally:
+                self._restore_environment()
+                with _lock:
+                    _running = None
 
     def _finish_routing(self) -> None:
         assert self._path is not None
@@ -337,6 +358,8 @@ def _other_recorder() -> str | None:
     """Who records in this process already: only one profiler can run at a time."""
     from moeprof.recording import child, jax_private
 
+    if _running is not None and _running._owner == os.getpid():
+        return f"another block records into {_running.path}"
     if child.is_started():
         return "`moeprof capture` records this process"
     if jax_private.script_session_is_active():
@@ -344,24 +367,15 @@ def _other_recorder() -> str | None:
     return None
 
 
-def _claimed(out: Path | None) -> Path:
+def _claimed(out: Path | None, say: Callable[[str], None]) -> Path:
     """The run folder, absolute: the training may change its working directory.
 
     Raises:
-        CaptureError: something lies in the one asked for.
+        CaptureError: it cannot be made.
     """
     name = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "notebook"
     wanted = (out or default_run_dir(name, datetime.now())).absolute()
-    run_dir, number = wanted, 1
-    while run_dir in _written and out is None:  # two within a second
-        number += 1
-        run_dir = wanted.with_name(f"{wanted.name}-{number}")
-    if run_dir in _written and run_dir.exists():
-        raise CaptureError(
-            f"run folder {run_dir}: expected none or an empty one, found an earlier recording of "
-            "this process. Choose another out or remove it."
-        )
-    claim(run_dir, os.environ)
+    run_dir = claim_free(wanted, os.environ, say, {one for one in _written if one.exists()})
     _written.add(run_dir)
     return run_dir
 

@@ -13,7 +13,7 @@ import importlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -38,6 +38,9 @@ def is_tracing() -> bool:
     return False
 
 
+Hook = Callable[[Any, Any, Any, Any], None]
+
+
 def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
     """Tell `listener` of each compiled function that Python has called; returns how to stop.
 
@@ -45,40 +48,100 @@ def watch_fast_calls(listener: Callable[[Any], None]) -> Callable[[], None]:
     returns. A call that had to trace or compile does not pass there. A hook that JAX has put in
     itself (for ``jax_debug_nans``) is called too. Fallback: nobody is told.
     """
-    found = _hook_state()
-    if found is None:
-        return lambda: None
-    get, put = found
-    earlier = get()
+    states = _hook_states()
+    is_listening = True
 
-    def hook(function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        _hook.is_running = True
-        try:
-            listener(function)
-            if earlier is not None:
-                earlier(function, args, kwargs, result)
-        finally:
-            _hook.is_running = False  # nothing is called any more: what is pending waits for C++
+    def hook_before(earlier: Hook | None) -> Hook:
+        def hook(function: Any, args: Any, kwargs: Any, result: Any) -> None:
+            _hook.is_running = True
+            try:
+                if is_listening:
+                    listener(function)
+                if earlier is not None:
+                    earlier(function, args, kwargs, result)
+            finally:
+                _hook.is_running = False  # no more calls: what is pending waits
+
+        return hook
+
+    undo = [_put_hook(state, hook_before) for state in states]
 
     def stop() -> None:
-        if get() is hook:
-            put(earlier)
+        nonlocal is_listening
+        is_listening = False  # what another thread holds of it is silent
+        for each in reversed(undo):
+            each()
 
-    put(hook)
     return stop
 
 
-def _hook_state() -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
-    """How to read and to set the hook: as newer versions of JAX keep it, else as older ones do."""
+class _HookState(NamedTuple):
+    """One of the places in which JAX looks for the hook; those of a thread go before all others."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+    is_of_thread: bool = False
+
+
+def _put_hook(state: _HookState, hook_before: Callable[[Hook | None], Hook]) -> Callable[[], None]:
+    """Put a hook into one place; returns how to take it out.
+
+    Leaving ``with jax.debug_nans(...)``, as JAX does itself in `vmap` and `jvp`, sets the place of
+    the thread to nothing, and the place of all threads counts no more: so the hook follows.
+    """
+    earlier = state.get()
+    if state.is_of_thread:
+        from jax._src import config
+
+        def follow(update: Callable[[Any], None]) -> Callable[[Any], None]:
+            def updated(value: Any) -> None:
+                update(value)
+                state.put(hook_before(state.get()))
+
+            return updated
+
+        flags = (config.debug_nans, config.debug_infs)
+        updates = [flag._update_thread_local_hook for flag in flags]
+        for flag, update in zip(flags, updates, strict=True):
+            if update is not None:
+                flag._update_thread_local_hook = follow(update)
+        is_unset = earlier is config.config_ext.unset
+        if not is_unset:
+            state.put(hook_before(earlier))
+
+        def take_out() -> None:
+            for flag, update in zip(flags, updates, strict=True):
+                flag._update_thread_local_hook = update
+            if state.get() is not earlier:
+                state.put(earlier)
+
+        return take_out
+    hook = hook_before(earlier)
+    state.put(hook)
+
+    def put_back() -> None:
+        if state.get() is hook:
+            state.put(earlier)
+
+    return put_back
+
+
+def _hook_states() -> list[_HookState]:
+    """Where to read and to set the hook: as newer versions of JAX keep it, or as older ones do."""
     with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import config
         from jax._src.api import _post_hook_state as state
 
-        return state.get_global, state.set_global
+        of_all = _HookState(state.get_global, state.set_global)
+        flags = (config.debug_nans, config.debug_infs)
+        if all(hasattr(flag, "_update_thread_local_hook") for flag in flags):
+            return [of_all, _HookState(state.get_local, state.set_local, is_of_thread=True)]
+        return [of_all]
     with contextlib.suppress(ImportError, AttributeError):
         older: Any = importlib.import_module("jax._src.lib").jax_jit.global_state()
         older.post_hook  # noqa: B018
-        return lambda: older.post_hook, lambda hook: setattr(older, "post_hook", hook)
-    return None
+        return [_HookState(lambda: older.post_hook, lambda hook: setattr(older, "post_hook", hook))]
+    return []
 
 
 _hook = threading.local()

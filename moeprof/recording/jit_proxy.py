@@ -49,7 +49,7 @@ class CallObserver(Protocol):
         ...
 
     def call_failed(self, error: BaseException) -> None:
-        """A top-level call raised."""
+        """A top-level call raised, or a compilation ahead of calls."""
         ...
 
 
@@ -199,7 +199,12 @@ def watch_lowered_compile(compile_program: Callable[..., Any]) -> Callable[..., 
     @functools.wraps(compile_program)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
-        program = compile_program(self, *args, **kwargs)
+        try:
+            program = compile_program(self, *args, **kwargs)
+        except BaseException as error:
+            if _observer is not None:
+                _observer.call_failed(error)
+            raise
         observer = _observer
         if observer is not None:
             key = _program_key(program)

@@ -26,19 +26,23 @@ from moeprof.recording.options import (
 )
 from moeprof.recording.progress import MessageReader, Progress
 from moeprof.recording.run_folder import Launch, launcher_rank, write_meta
+from moeprof.recording.signals import Relay
 
 _INJECT = Path(__file__).parent / "inject"
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one process of a run ended: exit code, its index, and meta.json as it then was."""
+    """How one process of a run ended: exit code, its index, and meta.json as it then was.
+
+    ``is_terminated``: whoever sent SIGTERM wants the machine back.
+    """
 
     exit_code: int
     process_index: int
     meta: dict[str, Any]
+    is_terminated: bool = False
 
 
 def run_script(
@@ -56,38 +60,54 @@ def run_script(
     """
     progress = Progress(say)
     started = datetime.now().astimezone()
-    child, reading_end = _start(command, options)
+    relay = Relay()
     try:
-        exit_code = _watch(child, reading_end, progress)
+        child, reading_end = _start(command, options, relay)
+        try:
+            exit_code = _watch(child, reading_end, progress, relay)
+        finally:
+            os.close(reading_end)
     finally:
-        os.close(reading_end)
+        relay.end()
     ended = datetime.now().astimezone()
     launch = Launch([sys.executable, *command], started, ended, exit_code, options.recording)
     process = _process(progress, exit_code, child.returncode, say)
-    meta = write_meta(
-        options.run_dir,
-        launch,
-        process,
-        versions=progress.versions or {"python": sys.version.split()[0]},
-        environment=os.environ,
-    )
-    return Outcome(exit_code, int(str(process["process_index"])), meta)
+    versions = progress.versions or {"python": sys.version.split()[0]}
+    meta = _write_meta(options.run_dir, launch, process, versions, say)
+    index = int(str(process["process_index"]))
+    return Outcome(exit_code, index, meta, is_terminated=relay.is_terminated)
 
 
-def _start(command: Sequence[str], options: CaptureOptions) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the child with signals as they were; the parent's stay blocked until `_watch` ends."""
+def _write_meta(
+    run_dir: Path,
+    launch: Launch,
+    process: dict[str, object],
+    versions: Mapping[str, str],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """meta.json, or in its place that there is none: the exit code is the script's all the same."""
+    try:
+        return write_meta(run_dir, launch, process, versions=versions, environment=os.environ)
+    except OSError as error:
+        say(f"moeprof: meta.json cannot be written: {error}")
+        return {"status": "empty", "processes": [process], "expected_processes": 1}
+
+
+def _start(
+    command: Sequence[str], options: CaptureOptions, relay: Relay
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the child with signals as they were before `relay` held the parent's back."""
     reading_end, writing_end = os.pipe()
     os.set_blocking(reading_end, False)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         child = subprocess.Popen(
             [sys.executable, *command],
             env=child_environment(os.environ, options, writing_end),
             pass_fds=[writing_end],
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, relay.mask_before),
         )
     except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(reading_end)
         raise
     finally:
         os.close(writing_end)
@@ -110,27 +130,25 @@ def child_environment(
     return {**environment, **injected}
 
 
-def _watch(child: subprocess.Popen[bytes], reading_end: int, progress: Progress) -> int:
+def _watch(
+    child: subprocess.Popen[bytes], reading_end: int, progress: Progress, relay: Relay
+) -> int:
     """Relay messages and signals until the child has ended; its exit code."""
     reader = MessageReader()
     is_open = True
-    try:
-        while child.poll() is None:
-            if is_open:
-                select.select([reading_end], [], [], _POLL_S)
-                is_open = _relay(reading_end, reader, progress)
-            else:
-                time.sleep(_POLL_S)
-            _forward_signals(child)
-            progress.tick(time.monotonic())
-        _relay(reading_end, reader, progress)
-    finally:
-        _forget_signals()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    while child.poll() is None:
+        if is_open:
+            select.select([reading_end], [], [], _POLL_S)
+            is_open = _take_messages(reading_end, reader, progress)
+        else:
+            time.sleep(_POLL_S)
+        relay.forward(child)
+        progress.tick(time.monotonic())
+    _take_messages(reading_end, reader, progress)
     return 128 - child.returncode if child.returncode < 0 else child.returncode
 
 
-def _relay(reading_end: int, reader: MessageReader, progress: Progress) -> bool:
+def _take_messages(reading_end: int, reader: MessageReader, progress: Progress) -> bool:
     """Hand over what has arrived; False once no one can write any more."""
     while True:
         try:
@@ -141,23 +159,6 @@ def _relay(reading_end: int, reader: MessageReader, progress: Progress) -> bool:
             return False
         for message in reader.feed(data):
             progress.on_message(message, time.monotonic())
-
-
-def _forward_signals(child: subprocess.Popen[bytes]) -> None:
-    """Pass on what was sent to the parent alone.
-
-    A key on the terminal reaches every process of the group by itself; the kernel marks such a
-    signal by a positive code (si_code of sigaction(2)).
-    """
-    while (info := signal.sigtimedwait(_FORWARDED, 0)) is not None:
-        if info.si_code <= 0:
-            child.send_signal(info.si_signo)
-
-
-def _forget_signals() -> None:
-    """Drop signals that arrived for a child that is gone."""
-    while signal.sigtimedwait(_FORWARDED, 0) is not None:
-        pass
 
 
 def _process(

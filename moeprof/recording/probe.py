@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moeprof.own_process import module_command
+from moeprof.interpreter import module_command
 
 TIMEOUT_S = 60.0
 PARTS = ("kernels", "native", "gpu_library", "gpu", "devices")

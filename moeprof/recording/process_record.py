@@ -19,7 +19,7 @@ from moeprof.recording.device_facts import program_memory
 from moeprof.recording.host_facts import host_memory, placement, relevant_environment
 from moeprof.recording.options import RECORDING_VARIABLE, CaptureOptions
 from moeprof.recording.progress import Listener
-from moeprof.recording.run_folder import launcher_rank
+from moeprof.recording.run_folder import launcher_rank, write_whole
 from moeprof.recording.steps import SETTLED_STEPS, StepCounter
 from moeprof.recording.window import Recorder, Window
 
@@ -118,8 +118,7 @@ class ProcessRecord:
     def _write(self, folder: str, value: object) -> None:
         path = self.run_dir / folder / f"p{self.index}.json"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(value, allow_nan=False, indent=1) + "\n")
+            write_whole(path, (json.dumps(value, allow_nan=False, indent=1) + "\n").encode())
         except OSError as error:
             text = f"{path} cannot be written: {error}"
             if text not in self.problems:

@@ -170,7 +170,10 @@ def _prepare_exit() -> None:
 def _flush_at_exit() -> None:
     """Write what the devices computed; the steps of a program that failed have nothing to read."""
     _say_lost([step for log in _LOGS.values() for step in _drop_unreadable(log)])
-    flush()
+    try:
+        flush()
+    except CaptureError as error:  # the training is over, and well
+        print(f"moeprof: {error}", file=sys.stderr)
 
 
 def _say_lost(steps: Iterable[int]) -> None:

@@ -5,12 +5,14 @@ meta.json is written by whoever outlives the training, whatever became of it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,9 +24,12 @@ from moeprof.redact import redacted, redacted_argv, redacted_record
 
 SCHEMA = "moeprof.run/1"
 SIBLINGS_TIME_S = 30.0  # processes of one run end about together
+RECORDED_AGAIN = ".recorded-again"
+"""File in a run folder: the name of the folder that was asked for, and had files."""
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 _LAUNCHES = (
     ("MOEPROF_LAUNCH_ID",),
-    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    _SLURM,
     ("PMIX_NAMESPACE",),
     ("OMPI_MCA_ess_base_jobid",),
 )
@@ -41,53 +46,117 @@ def claim(run_dir: Path, environment: Mapping[str, str]) -> None:
     """Create `run_dir`, or join it where a sibling of the same launch has.
 
     Raises:
-        CaptureError: something else lies there.
+        TakenError: something else lies there.
+        CaptureError: it cannot be made.
     """
     try:
         is_taken = run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))
-        if is_taken and not _is_of_same_launch(run_dir, environment):
-            raise CaptureError(
+        if is_taken and not _invites(run_dir, environment):
+            raise TakenError(
                 f"run folder {run_dir}: expected none or an empty one, found files. "
                 "Choose another --out or remove it."
             )
         run_dir.mkdir(parents=True, exist_ok=True)
-        marker = _launch_marker(run_dir, environment)
-        if marker is not None:
+        for marker in _launch_markers(run_dir, environment):
             marker.touch()
     except OSError as error:
         raise CaptureError(f"run folder {run_dir} cannot be made: {error}") from error
 
 
+class TakenError(CaptureError):
+    """There are files in a run folder that are not of this launch."""
+
+
+def claim_free(
+    wanted: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    taken: Collection[Path] = (),
+) -> Path:
+    """`claim` the folder `wanted` or, as a job that is started again must train, a free one beside.
+
+    ``RUN-2`` is the second recording of RUN, and so on; `newest_recording` finds it by RUN's name.
+
+    Raises:
+        CaptureError: it cannot be made.
+    """
+    for number in itertools.count(1):
+        run_dir = wanted if number == 1 else _numbered(wanted, number)
+        try:
+            if run_dir not in taken:
+                claim(run_dir, environment)
+                break
+        except TakenError:
+            continue
+    if run_dir != wanted:
+        with contextlib.suppress(OSError):
+            (run_dir / RECORDED_AGAIN).write_text(wanted.name + "\n")
+        say(f"moeprof: {wanted} has files in it: this run goes to {run_dir}")
+    return run_dir
+
+
+def newest_recording(run: Path) -> Path:
+    """The last recording with a profile that was sent to `run`, which may be `run` itself."""
+    newest, first, number = run, Path(os.path.abspath(run)), 2
+    while (folder := _numbered(first, number)).exists():
+        if _is_again(folder, first.name) and any((folder / "plugins").rglob("*.xplane.pb")):
+            newest = run.with_name(folder.name) if run.name == first.name else folder
+        number += 1
+    return newest
+
+
+def _is_again(folder: Path, name: str) -> bool:
+    try:
+        return (folder / RECORDED_AGAIN).read_text().strip() == name
+    except (OSError, ValueError):
+        return False
+
+
+def _numbered(run_dir: Path, number: int) -> Path:
+    return run_dir.with_name(f"{run_dir.name}-{number}")
+
+
 def launch_id(environment: Mapping[str, str]) -> str | None:
     """What all processes of one launch share, None where no launcher says.
 
-    ``MOEPROF_LAUNCH_ID`` serves launchers that moeprof does not know.
+    ``MOEPROF_LAUNCH_ID`` serves launchers that moeprof does not know. A job that Slurm requeues
+    keeps its numbers, so it is told by how often it was.
     """
     for names in _LAUNCHES:
         if all(environment.get(name) for name in names):
-            return ".".join(environment[name] for name in names)
+            again = environment.get("SLURM_RESTART_COUNT", "0") if names == _SLURM else "0"
+            return ".".join([*(environment[name] for name in names), *([again] * (again != "0"))])
     return None
 
 
 def launcher_rank(environment: Mapping[str, str]) -> int:
     """The rank that a launcher gave this process, 0 without one."""
+    return _told_rank(environment) or 0
+
+
+def _told_rank(environment: Mapping[str, str]) -> int | None:
     for name in _RANKS:
         if environment.get(name, "").isdigit():
             return int(environment[name])
-    return 0
+    return None
 
 
-def _is_of_same_launch(run_dir: Path, environment: Mapping[str, str]) -> bool:
-    marker = _launch_marker(run_dir, environment)
-    return marker is not None and marker.is_file()
+def _invites(run_dir: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a sibling of the same launch has made `run_dir`, and this rank is not in it yet.
+
+    A rank that is in it was started again under the launcher's old id.
+    """
+    markers = _launch_markers(run_dir, environment)
+    return bool(markers) and markers[0].is_file() and not any(m.exists() for m in markers[1:])
 
 
-def _launch_marker(run_dir: Path, environment: Mapping[str, str]) -> Path | None:
-    """An empty file whose name is the launch: it appears at once or not at all."""
-    launch = launch_id(environment)
+def _launch_markers(run_dir: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Empty files named after the launch, and the rank if it has one: each appears at once."""
+    launch, rank = launch_id(environment), _told_rank(environment)
     if launch is None:
-        return None
-    return run_dir / f".launch-{''.join(c if c.isalnum() or c in '.-' else '_' for c in launch)}"
+        return []
+    name = f".launch-{''.join(c if c.isalnum() or c in '.-' else '_' for c in launch)}"
+    return [run_dir / name, *([] if rank is None else [run_dir / f"{name}.rank{rank}"])]
 
 
 @dataclass(frozen=True)
@@ -138,10 +207,21 @@ def write_meta(
         own = {**told, **_launched(launch)}
         processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
         meta = _meta(processes, versions, environment)
-        partial = path.with_name("meta.json.partial")
-        partial.write_text(json.dumps(meta, allow_nan=False, indent=1) + "\n")
-        partial.rename(path)
+        write_whole(path, (json.dumps(meta, allow_nan=False, indent=1) + "\n").encode())
     return meta
+
+
+def write_whole(path: Path, content: bytes) -> int:
+    """Write `content` so that a reader sees all of it or no file; its size in bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.rename(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # a full disk gets its room back
+        raise
+    return len(content)
 
 
 def wait_for_siblings(

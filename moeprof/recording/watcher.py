@@ -17,6 +17,7 @@ from moeprof.recording.host_facts import LIMIT, GarbagePauses
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.process_record import ProcessRecord, failure_text, versions, why_nothing
 from moeprof.recording.progress import Listener
+from moeprof.recording.signals import Termination
 from moeprof.recording.steps import (
     GIVE_UP_STEPS,
     NEXT_STEP_FACT,
@@ -27,7 +28,7 @@ from moeprof.recording.steps import (
     StepTimes,
     WindowPlan,
 )
-from moeprof.recording.window import Recorder, save_on_terminate
+from moeprof.recording.window import Recorder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,15 +59,16 @@ class Watcher:
         self._start = time.monotonic()
         self._opened = 0.0
         self._interrupted: KeyboardInterrupt | None = None
-        self._stop_listening: Callable[[], None] = _nothing
-        self._stop_fast_calls: Callable[[], None] = _nothing
-        self._restore_terminate: Callable[[], None] = _nothing
+        self._listeners = contextlib.ExitStack()
+        self._termination = Termination(self._on_terminate)
+        self._closing = threading.Lock()
 
     def install(self) -> None:
         """Put the observers in; JAX has just been imported."""
         self.channel.send("imported", {"versions": versions()})
         safely = self._safely
-        self._stop_listening = observe.watch_compilations(safely(self._on_compile_phase, None))
+        listen = self._listeners.callback
+        listen(observe.watch_compilations(safely(self._on_compile_phase, None)))
         observe.watch_calls(self._hooks)
         observe.watch_annotations(
             self._hooks, safely(self._on_annotation, False), safely(self._on_annotation_end, None)
@@ -75,8 +77,7 @@ class Watcher:
             self._hooks, safely(self._on_script_profile, None), safely(self._on_server, None)
         )
         if self.options.in_process:
-            listener = safely(self._on_fast_call, None)
-            self._stop_fast_calls = jax_private.watch_fast_calls(listener)
+            listen(jax_private.watch_fast_calls(safely(self._on_fast_call, None)))
         jit_proxy.set_observer(jit_proxy.SafeObserver(self, safely))
         observe.leave_forked_processes(self)
         self.pauses.install()
@@ -87,9 +88,7 @@ class Watcher:
         self.is_watching = False
         jit_proxy.set_observer(None)
         self._hooks.remove()
-        self._stop_listening()
-        self._stop_fast_calls()
-        self._stop_listening = self._stop_fast_calls = _nothing
+        self._listeners.close()
         self.pauses.remove()
 
     def _safely(self, hook: Callable[P, T], otherwise: T) -> Callable[P, T]:
@@ -173,6 +172,7 @@ class Watcher:
 
     def _at_boundary(self, count: Callable[[], Action]) -> Action:
         """Count a step's beginning or end and do what follows; no error reaches the script."""
+        self._termination.hold()  # no step of a script that would be dead without us
         # Another thread in here means an export or a start is going on: not a step to count.
         if not self._lock.acquire(blocking=False):
             return Action.NOTHING
@@ -288,13 +288,16 @@ class Watcher:
             return self._give_up(f"the profiler did not start: {error}")
         self._opened = time.monotonic()
         if not self.options.in_process:
-            self._restore_terminate = save_on_terminate(self._on_terminate)
+            self._termination.watch()
         steps = {"steps": self.counter.plan.record_steps, "give_up_steps": GIVE_UP_STEPS}
         self.channel.send("recording", {**facts, **steps})
 
     def _close(self, reason: str, *, wait_for_devices: bool) -> None:
-        if self.recorder is None or self.recorder.current is None:
-            return
+        with self._closing:  # SIGTERM closes on a thread of its own
+            if self.recorder is not None and self.recorder.current is not None:
+                self._close_window(self.recorder, reason, wait_for_devices=wait_for_devices)
+
+    def _close_window(self, recorder: Recorder, reason: str, *, wait_for_devices: bool) -> None:
         facts = {
             "last_step": self.counter.last_step,
             "steps": self.counter.steps_recorded,
@@ -302,14 +305,14 @@ class Watcher:
             "mesh": mesh_axes(),
         }
         try:
-            self.recorder.close(facts, wait_for_devices=wait_for_devices)
+            recorder.close(facts, wait_for_devices=wait_for_devices)
         except Exception as error:
             self._note(f"closing the window failed: {type(error).__name__}: {error}")
         finally:
             self.channel.send("closed")
             self.times.closed()
             self._save()
-            self._restore_terminate()  # last: until here a SIGTERM must not lose the recording
+            self._termination.undo()  # last: until here a SIGTERM must not lose the recording
 
     def _give_up(self, text: str) -> None:
         self._note(text)
@@ -322,13 +325,10 @@ class Watcher:
         self.channel.send("note", {"text": text})
 
     def _on_terminate(self) -> None:
-        if self.recorder is not None and self.recorder.current is not None:
-            self._note("the script was terminated inside the window: kept what was recorded")
-        self._close("terminated", wait_for_devices=False)
-        for window in self.recorder.windows if self.recorder else ():
-            if "export_given_up_after_s" not in window.facts:
-                window.export.wait(self.options.export_timeout_s)
-        self._save()
+        with self._lock:  # a step boundary is done with first, and an export in it
+            if self.recorder is not None and self.recorder.current is not None:
+                self._note("the script was terminated inside the window: kept what was recorded")
+            self._close("terminated", wait_for_devices=False)
 
     def _keep_routing(self) -> None:
         """Write the window's routing now: a long run would push it out of the bounded record."""
@@ -346,6 +346,7 @@ class Watcher:
         Raises:
             KeyboardInterrupt: in process, after all, where Ctrl-C came meanwhile.
         """
+        self._termination.hold()
         try:
             for part in (
                 lambda: self._end_window(error),
@@ -394,7 +395,3 @@ class Watcher:
             if not window.export.is_done:
                 window.export.wait(limit)
                 self._save()
-
-
-def _nothing() -> None:
-    """Undo nothing."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import jax
-
 from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
-from moeprof.recording.export import Export, GaveUpError, interrupt_waits, start_session
+from moeprof.recording.export import Export, start_session
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.progress import Listener
+from moeprof.recording.signals import GaveUpError, interrupt_waits
 
 
 @dataclass
@@ -87,7 +81,7 @@ class Recorder:
         window.facts["file"] = str(path.relative_to(self._options.run_dir))
         self._channel.send("exporting")
         window.export.begin(path)
-        self.current = None  # only now: a SIGTERM before this line closes the window itself
+        self.current = None
         limit = self._options.export_timeout_s
         try:
             with self._interrupts_held():
@@ -128,32 +122,3 @@ class Recorder:
     def _say_interrupted(self) -> None:
         text = "interrupted: finishing the export, press Ctrl-C again to give it up"
         self._channel.send("note", {"text": text})
-
-
-def save_on_terminate(save: Callable[[], None]) -> Callable[[], None]:
-    """Call `save` before the process dies of SIGTERM; returns how to undo that.
-
-    Python's default is to die at once. While a window is open, and only then, a handler saves it
-    and lets the process die by the same signal. A handler of the script's own is left alone, and so
-    is the one that JAX installs in multi-process runs to announce preemption.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not is_main or not is_default or jax.process_count() > 1:
-        return lambda: None
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        try:
-            save()
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, handle)
-
-    def undo() -> None:
-        is_ours = signal.getsignal(signal.SIGTERM) is handle
-        if is_ours and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    return undo

@@ -5,10 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from moeprof.analyzers import analyze
-from moeprof.analyzers.registry import all_drawings, is_drawing, is_question, question
+from moeprof.analyzers.registry import (
+    all_drawings,
+    drawing,
+    is_drawing,
+    is_question,
+    question,
+)
 from moeprof.answers.document import Drawing, Finding, Value, drawn_rows, figures_of
 from moeprof.errors import SelectionError
 from moeprof.reports.parts.phrases import title
@@ -16,10 +20,30 @@ from moeprof.reports.run.document import build
 from moeprof.reports.run.sentences import sentence
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
     from moeprof.tables.analysis import Basis, Status
     from moeprof.tables.trace import Trace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from moeprof.answers.document import ColumnInfo, Value
+
+
+def framed(rows: Sequence[Mapping[str, Value]], columns: Sequence[ColumnInfo]) -> pd.DataFrame:
+    """One row each; ``table.attrs["units"]`` has the unit of each column.
+
+    Figures that are not known are NaN, also where no row has one: None could not be added up.
+    """
+    table = pd.DataFrame(rows, columns=[column["name"] for column in columns])
+    blank = [c["name"] for c in columns if c["unit"] and table[c["name"]].isna().all()]
+    table = table.astype(dict.fromkeys(blank, "float64"))
+    table.attrs["units"] = {column["name"]: column["unit"] for column in columns}
+    return table
 
 
 class Answer:
@@ -74,18 +98,24 @@ class Answer:
         """What times are per device of: ``step``, or ``capture`` where no step was measured."""
         return self._analysis.basis
 
-    @cached_property
+    @property
     def table(self) -> pd.DataFrame:
         """One row per what the question asks about; ``units`` and ``meanings`` tell the columns.
 
-        A figure that is withheld, or not known, is NaN or None.
+        A figure that is withheld, or not known, is NaN or None. The table is the caller's own: what
+        is changed in it stays there.
+
+        Example:
+            >>> answer.table.groupby("component")["per_step_ns"].sum()
         """
+        return self._table.copy()
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
         found = self._found
-        drawing = self._document["drawings"].get(self.name)
-        rows = drawn_rows(drawing) if drawing else self._document["analyses"][self.name]["rows"]
-        table = pd.DataFrame(rows, columns=[column["name"] for column in found["columns"]])
-        table.attrs["units"] = {column["name"]: column["unit"] for column in found["columns"]}
-        return table
+        drawn = self._document["drawings"].get(self.name)
+        rows = drawn_rows(drawn) if drawn else self._document["analyses"][self.name]["rows"]
+        return framed(rows, found["columns"])
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -95,17 +125,33 @@ class Answer:
     def figure(self, place: int = 0) -> Figure:
         """The figure at this place of ``figures``, drawn by plotly.
 
+        It stands on light and on dark; ``figure.update_layout(template=…)`` gives it another look.
+
         Raises:
             SelectionError: there is none, as the answer has nothing to draw, or fewer figures.
         """
         from plotly.graph_objects import Figure
 
-        if not 0 <= place < len(self._drawn):
-            raise SelectionError(
-                f"{self.name}: expected a figure at place {place}, found {len(self._drawn)} "
-                f"figure(s) to draw; the table has {len(self.table)} row(s). Look at .figures"
-            )
-        return Figure(self._drawn[place][1])
+        from moeprof.reports.run.cell import LOOK
+
+        if not isinstance(place, int) or not 0 <= place < len(self._drawn):
+            raise SelectionError(self._undrawn(place))
+        return Figure(self._drawn[place][1]).update_layout(template=LOOK)
+
+    def _undrawn(self, place: int) -> str:
+        """Why there is no figure at this place, and where to look."""
+        if is_drawing(self.name):
+            beside = drawing(self.name).beside
+            return f"{self.name}: its figures are those of {beside}: .ask({beside!r}).figure()"
+        if self._drawn:
+            most = len(self._drawn) - 1
+            return f"{self.name}: no figure has the place {place!r}; there are: 0 to {most}"
+        reasons = {
+            "withheld": "its figures are withheld; .notes says why",
+            "none": "this run has none of the kind; .notes says why",
+        }
+        why = reasons.get(self.status, "nothing is drawn of it; .table has its rows")
+        return f"{self.name}: expected a figure, found none, as {why}"
 
     @cached_property
     def _drawn(self) -> list[tuple[str, object]]:
@@ -123,10 +169,12 @@ class Answer:
         return self._document["analyses"][self.name]
 
     def __str__(self) -> str:
-        """The section that the command prints."""
-        from moeprof.reports.run.terminal import section
+        """The section that the command prints: the answer, its first rows, its notes."""
+        from moeprof.reports.run.terminal import IN_PYTHON, picture, section
 
-        return section(self._document, self.name).plain
+        if self.name in self._document["drawings"]:
+            return picture(self._document["drawings"][self.name], IN_PYTHON).plain
+        return section(self._document, self.name, ways=IN_PYTHON).plain
 
     def __repr__(self) -> str:
         """What it is, in one line."""

@@ -8,11 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from moeprof.analyzers.comparison.compare import compare as changes_between
 from moeprof.analyzers.comparison.gates import Gate, outcome, parse_gate
 from moeprof.analyzers.comparison.notes import setting_changes
+from moeprof.ingest.run import refuse_unrecorded
 from moeprof.reports.comparison.document import (
     ComparisonDocument,
     GateInfo,
@@ -21,9 +20,12 @@ from moeprof.reports.comparison.document import (
 )
 from moeprof.reports.run.document import build
 from moeprof.reports.run.record import read_whole
+from moeprof.session.answer import framed
 from moeprof.session.run import Run, load
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from moeprof.reports.comparison.document import Changes
 
 
@@ -38,7 +40,11 @@ def compare(base: Run | str | PathLike[str], new: Run | str | PathLike[str]) -> 
         new: the other one.
 
     Raises:
-        TraceError: a path cannot be read.
+        TraceError: a path cannot be read, or a run recorded no profile.
+
+    Example:
+        >>> moeprof.compare("runs/base", "runs/new").check("step>+2%")["verdict"]
+        'passed'
     """
     return Comparison(*(each if isinstance(each, Run) else load(each) for each in (base, new)))
 
@@ -47,8 +53,14 @@ class Comparison:
     """Two runs, and what changed between them. Figures that a law withholds are left out."""
 
     def __init__(self, base: Run, new: Run) -> None:
-        """Compare now."""
+        """Compare now.
+
+        Raises:
+            NoProfileError: one of them recorded no profile.
+        """
         self._traces = (base.trace, new.trace)
+        for trace in self._traces:
+            refuse_unrecorded(trace)
         self._changes = changes_between(*self._traces)
 
     @property
@@ -119,7 +131,7 @@ class Comparison:
         """
         from moeprof.reports.comparison.page import write_page
 
-        write_page(self._document, Path(path))
+        write_page(self._document, Path(path), "path=")
         return Path(path)
 
     @cached_property
@@ -144,6 +156,4 @@ class Comparison:
 
 
 def _frame(changes: Changes) -> pd.DataFrame:
-    table = pd.DataFrame(changes["rows"], columns=[column["name"] for column in changes["columns"]])
-    table.attrs["units"] = {column["name"]: column["unit"] for column in changes["columns"]}
-    return table
+    return framed(changes["rows"], changes["columns"])

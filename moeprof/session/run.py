@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,21 +16,65 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.registry import all_names, is_question
-from moeprof.errors import NoProfileError
+from moeprof.analyzers.registry import all_names, is_question, question
+from moeprof.errors import NoProfileError, SelectionError
 from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
+from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdict
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer
-from moeprof.session.trust import Trust
 from moeprof.specs.hardware import load_hardware
 from moeprof.tables.trace import with_hardware, with_names, with_steps
 from moeprof.tell import Tell, unheard
 
 if TYPE_CHECKING:
-    from moeprof.answers.document import Document
+    from moeprof.answers.document import Document, TrustInfo
     from moeprof.tables.name_rule import NameRules
     from moeprof.tables.trace import Trace
+
+_COLUMNS = ["check", "verdict", "detail", "expected", "found", "unit", "withholds"]
+
+
+class Trust:
+    """The trust record of a run: what was checked, and which figures fall with what failed."""
+
+    def __init__(self, document: Document) -> None:
+        """Of a document with all answers."""
+        self._document = document
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict: ``ok``, ``warn``, ``fail``, or ``unchecked``."""
+        return worst_verdict(self._document)
+
+    @property
+    def laws(self) -> tuple[TrustInfo, ...]:
+        """Every law, as in JSON."""
+        return tuple(self._document["trust"])
+
+    @property
+    def troubles(self) -> tuple[TrustInfo, ...]:
+        """Laws that failed or warn, the worst first."""
+        return tuple(troubles(self._document))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per law."""
+        return pd.DataFrame(self._document["trust"], columns=_COLUMNS)
+
+    def __str__(self) -> str:
+        """The record in words."""
+        return described_trust(self._document)
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        return f"<moeprof trust {self}>"
+
+    def _repr_html_(self) -> str:
+        from moeprof.reports.run.cell import trust_cell
+
+        return trust_cell(self._document)
+
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -37,8 +82,8 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 def load(
     path: Paths,
     *,
-    steps: Iterable[int] | None = None,
-    hosts: Sequence[str] = (),
+    steps: int | Iterable[int] | None = None,
+    hosts: str | Sequence[str] = (),
     session: str | None = None,
     hardware: str = "",
     names: str | PathLike[str] | None = None,
@@ -49,8 +94,9 @@ def load(
         path: a run folder, a TensorBoard log folder, a ``plugins/profile/<session>`` folder, one
             ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables; several of them
             where one run lies in several folders.
-        steps: numbers of the only steps that figures are taken from. Default: all whole ones.
-        hosts: names of the only hosts to read. Default: all.
+        steps: number of the only step that figures are taken from, or several, as ``range(3, 6)``.
+            Default: all whole ones.
+        hosts: name of the only host to read, or several. Default: all.
         session: name of a session folder. Default: the newest.
         hardware: key of the device it ran on (`moeprof hardware` lists them). Default: what the
             profile says.
@@ -63,13 +109,50 @@ def load(
         SelectionError: there is no such step, host, session or hardware.
         SpecError: the file of rules cannot be read.
         TraceError: the run cannot be read.
+
+    Example:
+        >>> run = moeprof.load("runs/base", steps=range(3, 6))
+        >>> run.breakdown().table.head()
     """
+    _check_paths(path)
     rules = None
     if names is not None:
         from moeprof.session.name_rules import read_names
 
         rules = read_names(Path(names))
-    return open_session(path, session, hosts, hardware, rules, steps=steps)
+    chosen = (hosts,) if isinstance(hosts, str) else hosts
+    return open_session(path, session, chosen, hardware, rules, steps=_numbers(steps))
+
+
+def _check_paths(path: object) -> None:
+    """A path, or several, each of which says something.
+
+    Raises:
+        SelectionError: it is something else.
+    """
+    several = list(path) if isinstance(path, list | tuple) else [path]
+    wrong = [each for each in several if not isinstance(each, str | PathLike) or not str(each)]
+    if wrong or not several:
+        found = repr(wrong[0]) if wrong else "none"
+        raise SelectionError(f"path: expected the path of a run, or several, found {found}")
+
+
+def _numbers(steps: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Steps as they were asked for, each a number.
+
+    Raises:
+        SelectionError: there is none, or something else stands among them.
+    """
+    if steps is None:
+        return None
+    asked = (steps,) if isinstance(steps, str) or not isinstance(steps, Iterable) else tuple(steps)
+    wrong = [step for step in asked if not isinstance(step, Integral) or isinstance(step, bool)]
+    if wrong or not asked:
+        found = ", ".join(map(repr, wrong)) or "none"
+        raise SelectionError(
+            f"steps: expected numbers of steps, found {found}; the steps of a run are in .steps"
+        )
+    return tuple(map(int, asked))
 
 
 def open_session(
@@ -122,15 +205,19 @@ class Run:
 
         Raises:
             SelectionError: there is no such question.
+
+        Example:
+            >>> run.ask("step_time").headline["interval_median"]
+            16780697.0
         """
-        if name not in self._answers:
-            self._answers[name] = Answer(self._trace, name)
-        return self._answers[name]
+        return _answered(self._trace, self._answers, name)
 
     def __getattr__(self, name: str) -> Callable[[], Answer]:
         """Each question as a method: ``run.step_time()``."""
         if name.startswith("_") or not is_question(name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
         return _Asking(self._trace, self._answers, name)
 
     def __dir__(self) -> list[str]:
@@ -142,15 +229,18 @@ class Run:
         """The trust record: every law that was checked, and what it withholds."""
         return Trust(self._document)
 
-    @cached_property
+    @property
     def steps(self) -> pd.DataFrame:
-        """The steps found: ``step``, ``start_ns``, ``duration_ns``, ``interval_ns``, ``used``,
-        ``reason`` (why it is not used).
+        """The steps found, those that are not used included.
+
+        Columns: ``step``; ``start_ns``; ``duration_ns``; ``interval_ns`` from its start to that of
+        the next used one, NaN where none follows; ``used``; ``reason``, empty where it is used.
         """
-        return pd.DataFrame(
+        table = pd.DataFrame(
             self._document["steps"],
             columns=["step", "start_ns", "duration_ns", "interval_ns", "used", "reason"],
         )
+        return table.astype({"interval_ns": "float64"}).fillna({"reason": ""})
 
     def document(
         self, only: Sequence[str] = (), *, is_drawn: bool = False, tell: Tell = unheard
@@ -176,10 +266,14 @@ class Run:
 
         Raises:
             MoeprofError: `path` cannot be written.
+
+        Example:
+            >>> run.report("report.html")
+            PosixPath('report.html')
         """
         from moeprof.reports.run.page import write_page
 
-        write_page([self.document(is_drawn=True)], Path(path))
+        write_page([self.document(is_drawn=True)], Path(path), "path=")
         return Path(path)
 
     @cached_property
@@ -187,10 +281,10 @@ class Run:
         return self.document()
 
     def __str__(self) -> str:
-        """The first screen, as the command prints it: run, trust, step, parts, what to do."""
-        from moeprof.reports.run.terminal import overview
+        """The first screen that the command prints: run, trust, step, parts, what to do."""
+        from moeprof.reports.run.terminal import IN_PYTHON, overview
 
-        return overview(self._document).plain
+        return overview(self._document, IN_PYTHON).plain
 
     def __repr__(self) -> str:
         """What it is, in one line."""
@@ -204,15 +298,23 @@ class Run:
 
 
 class _Asking:
-    """A question of a run, ready to be asked. It does not keep the run alive."""
+    """A question of a run, to be asked by calling it; it does not keep the run alive."""
 
     def __init__(self, trace: Trace, answers: dict[str, Answer], name: str) -> None:
         self._trace, self._answers, self._name = trace, answers, name
+        self.__doc__ = question(name).asks
 
     def __call__(self) -> Answer:
-        if self._name not in self._answers:
-            self._answers[self._name] = Answer(self._trace, self._name)
-        return self._answers[self._name]
+        return _answered(self._trace, self._answers, self._name)
+
+    def __repr__(self) -> str:
+        return f"<moeprof question {self._name}: ask it by .{self._name}()>"
+
+
+def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:
+    if name not in answers:
+        answers[name] = Answer(trace, name)
+    return answers[name]
 
 
 def _opened(path: Paths, session: str | None, hosts: Sequence[str], tell: Tell) -> Trace:

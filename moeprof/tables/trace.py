@@ -9,10 +9,9 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any
 
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
@@ -239,7 +238,7 @@ class TraceMeta:
 
     ``run_folder`` is the folder that was given to the profiler, empty where it is not known.
     Steps are numbered as the script or capture counts them, or else by their place, from 0.
-    ``clocks`` has one entry per host where their clocks could be aligned, else none.
+    ``clocks`` has one entry per host where clocks could be aligned, else none.
     ``clocks_apart`` names hosts whose stamps and those of their devices cannot be compared.
     ``expected_devices`` is how many devices the programs of the run name, 0 where that is not
     known; ``missing_processes`` names those that were to record and of which no profile is there.
@@ -270,22 +269,23 @@ class TraceMeta:
 
 
 class _Computed:
-    """What is computed of a `Trace`, once: it belongs to the trace and is freed with it.
-
-    Slots, so that it is no part of what a changed copy of the trace is made of.
-    """
+    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it."""
 
     __slots__ = ("_answers", "_programs")
     _programs: Programs
     _answers: dict[Hashable, Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle has: the frames, read."""
+        return {name: getattr(self, name) for name in vars(self)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(_Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
-    A frame may be given as what reads it; then it is read at the first look at it. Two traces are
-    equal only if they are the same object: frames have no single truth of equality.
+    A frame may be given as what reads it: it is read at the first look at it. Two traces are equal
+    only if they are the same object.
     """
 
     meta: TraceMeta
@@ -322,30 +322,6 @@ class Trace(_Computed):
     def __repr__(self) -> str:
         """Short, and reads no frame."""
         return f"Trace({self.meta.path!r}, {self.meta.events} events)"
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def once(compute: Callable[Concatenate[Trace, _P], _R]) -> Callable[Concatenate[Trace, _P], _R]:
-    """`compute`, run once per trace and further arguments: the answer is kept with the trace.
-
-    Several questions ask for the same intermediate tables. What is kept must not hold the trace
-    itself, as both would then live until the garbage collector finds them.
-    """
-
-    @functools.wraps(compute)
-    def kept(trace: Trace, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        key = (compute, args, tuple(kwargs.items()))
-        if not hasattr(trace, "_answers"):
-            object.__setattr__(trace, "_answers", {})
-        answers = trace._answers
-        if key not in answers:
-            answers[key] = compute(trace, *args, **kwargs)
-        return cast(_R, answers[key])
-
-    return kept
 
 
 def with_hardware(trace: Trace, key: str) -> Trace:

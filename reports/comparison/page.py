@@ -127,13 +127,13 @@ class ComparisonView:
     command: str
 
 
-def write_page(document: ComparisonDocument, out: Path) -> None:
-    """Write the page to `out`.
+def write_page(document: ComparisonDocument, out: Path, option: str = "--html") -> None:
+    """Write the page to `out`, which ``option`` named.
 
     Raises:
         MoeprofError: `out` cannot be written.
     """
-    write(render(document), out, "--html")
+    write(render(document), out, option)
 
 
 def render(document: ComparisonDocument) -> str:

@@ -83,8 +83,13 @@ def withholds_any(check: TrustInfo) -> bool:
 
 
 def withheld_by(document: Document, name: str) -> list[str]:
-    """The failed checks that withhold the figures of an analysis."""
-    return [check["check"] for check in document["trust"] if name in check.get("withholds", ())]
+    """The failed checks that withhold an analysis: by its name, or every figure that it has."""
+    named = [check["check"] for check in document["trust"] if name in check.get("withholds", ())]
+    found = document["analyses"].get(name)
+    if named or found is None or found["rows"]:
+        return named
+    laws = [metric.get("withheld") for metric in found["headline"]]
+    return [law for law in dict.fromkeys(laws) if law] if all(laws) else []
 
 
 def is_cut(document: Document) -> TrustInfo | None:

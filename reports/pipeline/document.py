@@ -12,9 +12,24 @@ import pandas as pd
 
 from moeprof.answers.document import Drawing, Finding, Value
 from moeprof.answers.names import encodable
+from moeprof.answers.values import written
 from moeprof.reports.run.document import drawing_of, finding_of
 from moeprof.tables.analysis import Analysis
 from moeprof.tables.pipeline import STAGE_WORK
+
+
+def verdict(finding: Finding) -> str:
+    """The pipeline in words: its shape, how long it takes, how much stages idle and why."""
+    figures = {m["metric"]: written(m["value"], m["unit"]) for m in finding["headline"]}
+    return (
+        f"{figures['schedule']}: {figures['stages']} stages, {figures['microbatches']} "
+        f"microbatches, {figures['chunks_per_stage']} chunk(s) per stage. Iteration "
+        f"{figures['iteration']}: {figures['iteration_time']}. Bubble {figures['bubble_share']}, "
+        f"{figures['schedule_share']} by the schedule. Of the iteration, stages idle: "
+        f"{figures['fill_share']} to fill and drain, {figures['imbalance_share']} as stages are "
+        f"unequal, {figures['wait_share']} in transfers and waits."
+    )
+
 
 SCHEMA = "moeprof.pipeline/1"
 

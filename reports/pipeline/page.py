@@ -20,8 +20,7 @@ from moeprof.answers.values import number, written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
 from moeprof.reports.parts.views import FigureView, TableView, captioned, finding_table
-from moeprof.reports.pipeline.document import PipelineDocument, Planned, Shown, to_json
-from moeprof.reports.pipeline.words import verdict
+from moeprof.reports.pipeline.document import PipelineDocument, Planned, Shown, to_json, verdict
 from moeprof.units import format_percent
 
 _CAUSES = {

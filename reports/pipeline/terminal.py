@@ -12,8 +12,7 @@ from moeprof.answers.document import ColumnInfo, Finding, Value
 from moeprof.answers.names import printable, shortened
 from moeprof.answers.values import whole
 from moeprof.reports.parts.terminal import drawn_grid, wrapped
-from moeprof.reports.pipeline.document import PipelineDocument, Shown
-from moeprof.reports.pipeline.words import verdict
+from moeprof.reports.pipeline.document import PipelineDocument, Shown, verdict
 
 WIDTH = 80
 _FORWARD, _BACKWARD, _WEIGHTS, _IDLE = "0123456789", "abcdefghij", "w", "·"

@@ -16,7 +16,7 @@ from moeprof.answers import story
 from moeprof.answers.bars import Figure
 from moeprof.answers.document import Document, is_unrecorded
 from moeprof.answers.names import printable
-from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.answers.story import described_interval_parts, described_outside, described_rate
 from moeprof.answers.values import written
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.templating import rendered, write
@@ -104,6 +104,7 @@ class RunView:
     checked: str
     step: str
     step_detail: str
+    rate: str
     step_notes: tuple[str, ...]
     read: tuple[str, ...]
     parts: str
@@ -138,13 +139,13 @@ class PageView:
     command: str
 
 
-def write_page(documents: Sequence[Document], out: Path) -> None:
-    """Write the report of one run, or of several side by side, to `out`.
+def write_page(documents: Sequence[Document], out: Path, option: str = "-o") -> None:
+    """Write the report of one run, or of several side by side, to `out`, which ``option`` named.
 
     Raises:
         MoeprofError: `out` cannot be written.
     """
-    write(render(documents), out, "-o")
+    write(render(documents), out, option)
 
 
 def render(documents: Sequence[Document]) -> str:
@@ -199,13 +200,11 @@ def _run(document: Document, label: str, prefix: str, longest_ns: float) -> RunV
         checked=_checked(len(troubles[shown:]), len(passed)),
         step=_step(document),
         step_detail=_step_detail(document),
+        rate=described_rate(document),
         step_notes=tuple(
             text
-            for text in (
-                described_interval_parts(document),
-                described_outside(document),
-            )
-            if text
+            for tell in (described_interval_parts, described_outside)
+            if (text := tell(document))
         ),
         read=_read(document),
         parts=story.described_parts(document),

@@ -25,9 +25,9 @@ def sentence(document: Document, name: str) -> str:
         return NONE
     if status == "not_known":
         return _NOT_KNOWN
-    said = question(name).sentence if is_question(name) else None
-    if said:
-        return said(document)
+    say = question(name).sentence if is_question(name) else None
+    if say:
+        return say(document) or NONE
     if finding["headline"]:
         return f"{' · '.join(map(described_metric, finding['headline']))}."
     return count_of(len(finding["rows"])) if finding["rows"] else NONE

@@ -6,6 +6,7 @@ Colour only repeats what the words say; without a terminal there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from moeprof.answers.document import (
     rows,
 )
 from moeprof.answers.names import printable, shortened
-from moeprof.answers.story import described_interval_parts, described_outside
+from moeprof.answers.story import described_interval_parts, described_outside, described_rate
 from moeprof.reports.parts import phrases
 from moeprof.reports.parts.terminal import drawn_grid, wrapped
 from moeprof.reports.run import words
@@ -38,6 +39,19 @@ FEW = 3
 """Hints in an overview."""
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How a reader gets to another answer, to all rows of this one, and to those of a picture."""
+
+    to_answer: str
+    to_rows: str
+    to_picture: str
+
+
+ON_COMMAND_LINE = Ways("--only {}", "--only {}", "the page draws it, --json has every row")
+IN_PYTHON = Ways(".{}()", ".table has all", ".table has every row")
+
+
 def summary(document: Document) -> Text:
     """What is said after a capture: the overview, every note once, and the next command.
 
@@ -53,19 +67,21 @@ def summary(document: Document) -> Text:
     return _joined([overview(document), _notes(list(dict.fromkeys(notes))), next_command])
 
 
-def overview(document: Document) -> Text:
+def overview(document: Document, ways: Ways = ON_COMMAND_LINE) -> Text:
     """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns."""
-    hints = advice(document, WIDTH, FEW)
+    hints = advice(document, WIDTH, FEW, ways)
     heading = Text("What to do, largest gain first\n", style="bold") if hints.plain else Text("")
-    return _joined([_heading(document), _bars(document), heading + (hints or _nothing(document))])
+    told = hints or _nothing(document, ways)
+    return _joined([_heading(document), _bars(document), heading + told])
 
 
-def _nothing(document: Document) -> Text:
+def _nothing(document: Document, ways: Ways) -> Text:
     """That no pattern shows, where they were looked for and could be found."""
     is_asked = "hints" in document["analyses"] and story.parts(document)
     if not is_asked or phrases.withheld_by(document, "hints"):
         return Text("")
-    return Text("No known pattern shows in this run; --only hints says which were looked for")
+    where = ways.to_answer.format("hints")
+    return Text(f"No known pattern shows in this run; {where} says which were looked for")
 
 
 def tables(
@@ -81,7 +97,7 @@ def tables(
         section(document, name, width, most or (None if name in only else _FEW_ROWS))
         for name in document["analyses"]
     ]
-    pictures = [_picture(drawing) for name, drawing in document["drawings"].items() if name in only]
+    pictures = [picture(drawing) for name, drawing in document["drawings"].items() if name in only]
     return _joined([*findings, *pictures, _next(document, "report")])
 
 
@@ -124,7 +140,8 @@ def _heading(document: Document) -> Text:
         lines += _entries("", text, colour)
     if not is_unrecorded(document):
         lines += _entries("Step", story.described_step(document))
-        for text in (described_interval_parts(document), described_outside(document)):
+        for tell in (described_rate, described_interval_parts, described_outside):
+            text = tell(document)
             lines += _entries("", text) if text else []
     return Text("\n").join(lines)
 
@@ -197,10 +214,10 @@ def _untold(document: Document, finding: Finding) -> list[str]:
     return [note for note in finding["notes"] if note != above]
 
 
-def _picture(drawing: Drawing) -> Text:
+def picture(drawing: Drawing, ways: Ways = ON_COMMAND_LINE) -> Text:
     """A picture was asked for: what it shows, and where it can be seen."""
     rows = max((len(drawn_column(drawing, name)) for name in drawing["data"]), default=0)
-    told = f"A picture of {story.count_of(rows)}: the page draws it, --json has every row."
+    told = f"A picture of {story.count_of(rows)}: {ways.to_picture}."
     question = wrapped(drawing["question"], WIDTH)
     notes = [_notes(drawing["notes"])] if drawing["notes"] else []
     shown = [Text("\n".join([*question, *wrapped(told, WIDTH)])), *notes]
@@ -214,7 +231,11 @@ def _figures(finding: Finding) -> str:
 
 
 def section(
-    document: Document, name: str, width: int = WIDTH, most: int | None = _FEW_ROWS
+    document: Document,
+    name: str,
+    width: int = WIDTH,
+    most: int | None = _FEW_ROWS,
+    ways: Ways = ON_COMMAND_LINE,
 ) -> Text:
     """One question: what it asks, its answer, at most ``most`` rows (None for all), its notes."""
     finding = document["analyses"][name]
@@ -227,7 +248,7 @@ def section(
     if told_by_figures(document, name) and (figures := _figures(finding)):
         lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
-        lines += [Text(""), advice(document, width, most)]
+        lines += [Text(""), advice(document, width, most, ways)]
     elif rows:
         lines += [
             Text(""),
@@ -235,37 +256,42 @@ def section(
         ]
     left = len(finding["rows"]) - len(rows) + finding.get("rows_left_out", 0)
     if left and name != "hints":
-        lines.append(Text(f"… and {story.count_of(left)} more: --only {name}"))
+        lines.append(Text(f"… and {story.count_of(left)} more: {ways.to_rows.format(name)}"))
     notes = _untold(document, finding)
     if notes and not phrases.withheld_by(document, name):  # why stands under Trust
         lines += [Text(""), _notes(notes)]
     return Text("\n").join(lines)
 
 
-def advice(document: Document, width: int, most: int | None = None) -> Text:
+def advice(
+    document: Document, width: int, most: int | None = None, ways: Ways = ON_COMMAND_LINE
+) -> Text:
     """Hints as a numbered list of at most `width` columns; empty where there is none.
 
     Args:
         document: the findings.
         width: columns.
         most: how many hints to show, by default all.
+        ways: how a reader gets to more.
     """
     hints = rows(document, "hints")
     shown = hints[:most]
-    lines = [line for place, hint in enumerate(shown, 1) for line in _hint(place, hint, width)]
+    numbered = enumerate(shown, 1)
+    lines = [line for place, hint in numbered for line in _hint(place, hint, width, ways)]
     if len(shown) < len(hints):
-        lines.append(Text(f"… and {len(hints) - len(shown)} more: --only hints"))
+        more = ways.to_answer.format("hints")
+        lines.append(Text(f"… and {len(hints) - len(shown)} more: {more}"))
     return Text("\n").join(lines)
 
 
-def _hint(place: int, hint: Mapping[str, Value], width: int) -> list[Text]:
+def _hint(place: int, hint: Mapping[str, Value], width: int, ways: Ways) -> list[Text]:
     name = printable(str(hint["hint"])).replace("_", " ").capitalize()
     title = f"{place:>2}. {name}{_saved(hint)}"
     lines = [Text(line) for line in wrapped(title, width, indent=" " * _HINT_INDENT)]
     lines[0].stylize("bold", _HINT_INDENT, _HINT_INDENT + len(name))
     lines += [Text(line) for line in _wrapped(str(hint["evidence"]), "", width)]
     lines += [Text(line) for line in _wrapped(str(hint["change"]), "→ ", width)]
-    more = f"details: --only {hint['look']}"
+    more = f"details: {ways.to_answer.format(hint['look'])}"
     source = f"; source: {hint['source']}" if hint["source"] else ""
     lines += [Text(line, style="dim") for line in _wrapped(more + source, "", width)]
     return lines

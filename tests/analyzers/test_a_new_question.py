@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,14 @@ def test_the_page_has_it_in_its_group(run, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<a href="#pieces"' in page
     assert page.index('href="#launch"') < page.index('href="#pieces"')
+
+
+def test_the_index_of_the_docs_has_it(run):
+    docs = Path(__file__).parents[2] / "docs"
+    index = runpy.run_path(str(docs / "write_questions.py"))["with_questions"]
+    (row,) = [
+        line
+        for line in index((docs / "README.md").read_text(encoding="utf-8")).splitlines()
+        if "questions/pieces.md" in line
+    ]
+    assert "How many pieces of device work does a step have?" in row

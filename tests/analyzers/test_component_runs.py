@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders.work import kernel, traced
 
-from moeprof.analyzers.activity.component_runs import component_runs
 from moeprof.analyzers.activity.work import SHORT_NS
+from moeprof.reports.perfetto.work import component_runs
 
 
 def runs(*events) -> list[tuple]:

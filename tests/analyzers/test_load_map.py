@@ -6,10 +6,10 @@ from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.load_map import load_map
-from moeprof.analyzers.drawings.parts import cells as module
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.drawings.rank_map import ONE_RANK, rank_map
 from moeprof.analyzers.questions.expert_load import NONE, expert_load
+from moeprof.answers import cells as module
+from moeprof.answers.cells import per_cell
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
 

@@ -5,7 +5,10 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
+from moeprof.analyzers import analyze
 from moeprof.analyzers.questions.roofline import roofline
+from moeprof.reports.run.document import build
+from moeprof.tables.law import Law, Need
 from moeprof.tables.trace import with_hardware
 
 H100 = {"a": "NVIDIA H100 80GB HBM3"}
@@ -91,6 +94,27 @@ def test_what_attention_multiplies_again_on_the_way_back_is_no_model_flops():
     ops = (*(parameter(name, "bf16[2,16,4,4]", size_bytes=1024) for name in "qkv"), back)
     found = figures(run(kernel("out", 0, 1000), ops=ops))
     assert (found["hardware_flops"], found["model_flops"]) == (5 * 16_384, 4 * 16_384)
+
+
+def test_mfu_of_the_interval_counts_the_time_between_steps():
+    """137.44 GFLOP in steps of 0.5 ms, one a millisecond: 27.8 % of 989.4 TFLOP/s, and 13.9 %."""
+    work = [kernel("ahead", s * 1_000_000, 500_000, step=s, run_id=s) for s in (0, 1)]
+    found = figures(run(*work))
+    assert found["mfu"] == found["mfu_at_most"] == pytest.approx(0.27782, abs=1e-5)
+    assert found["interval_mfu"] == pytest.approx(0.13891, abs=1e-5)
+    assert found["interval_mfu_at_most"] == pytest.approx(0.13891, abs=1e-5)
+    alone = figures(run(work[0]))
+    assert (alone["interval_mfu"], alone["interval_mfu_at_most"]) == (None, None)
+
+
+def test_mfu_of_the_interval_falls_with_the_interval():
+    work = [kernel("ahead", s * 1_000_000, 500_000, step=s, run_id=s) for s in (0, 1)]
+    law = Law("intervals", "fail", "parts do not add up", (Need.INTERVALS,))
+    trace = dataclasses.replace(traced(work, OPS, models=H100), trust=(law,))
+    found = build(trace, analyze(trace, ["roofline"]))["analyses"]["roofline"]["headline"]
+    values = {metric["metric"]: metric["value"] for metric in found}
+    assert (values["interval_mfu"], values["interval_mfu_at_most"]) == (None, None)
+    assert values["mfu"] == pytest.approx(0.27782, abs=1e-5)
 
 
 def test_a_link_is_no_memory():

@@ -2,10 +2,10 @@ import pytest
 from builders.work import hlo, kernel, traced
 
 from moeprof.analyzers.communication.waits import NONE
-from moeprof.analyzers.drawings.parts import cells as module
-from moeprof.analyzers.drawings.parts.cells import per_cell
 from moeprof.analyzers.drawings.wait_map import wait_map
 from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.answers import cells as module
+from moeprof.answers.cells import per_cell
 
 OPS = (hlo("x", "parameter", size_bytes=8, shape="f32[2]"), hlo("sent", "all-to-all", "x"))
 LATE = ((0, 30, 70), (0, 50, 10), (40, 0, 0))

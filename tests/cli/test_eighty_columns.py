@@ -70,7 +70,7 @@ RUNS = [
 ]
 """What is run for real. `capture`, `replay` and `view` need a program, JAX or a browser: their own
 tests run them, and their help is read here."""
-NOT_RUN = {"capture", "replay", "view"}
+NOT_RUN = {"capture", "replay", "view", "mcp"}
 TELLS_MORE = {"export"}
 """Commands whose stderr is documented: one JSON document."""
 

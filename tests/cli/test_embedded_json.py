@@ -26,7 +26,7 @@ def answered(monkeypatch) -> dict[tuple[object, ...], object]:
             known[asked] = analyze(trace, only, is_drawn=is_drawn, tell=tell)
         return known[asked]
 
-    monkeypatch.setattr("moeprof.analyzers.analyze", analyze_once)
+    monkeypatch.setattr("moeprof.session.run.analyze", analyze_once)
     return known
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, EVIDENCE
-from moeprof.analyzers.registry import all_drawings, all_names, all_patterns
+from moeprof.analyzers.registry import all_drawings, all_names, all_patterns, all_questions
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = DOCS / "questions"
@@ -49,6 +49,14 @@ def test_examples_are_what_the_commands_print(write_questions):
         if write_questions["written"](page) != _text(page)
     ]
     assert not stale, "run: python docs/write_questions.py"
+
+
+def test_the_index_has_every_question_as_it_is_asked(write_questions):
+    index = _text(DOCS / "README.md")
+    assert write_questions["with_questions"](index) == index, "run: python docs/write_questions.py"
+    for each in all_questions():
+        row = f"| {each.asks} | {each.title} | [{each.name}](questions/{each.name}.md) |"
+        assert row in index
 
 
 @pytest.mark.parametrize("drawing", all_drawings(), ids=lambda each: each.name)

@@ -38,6 +38,7 @@ SAID = [
         "stable=1 sorted=1 unique=1",
     ),
     (Attributes(exponent_bits=8, mantissa_bits=0), "", "exponent_bits=8 mantissa_bits=0"),
+    (Attributes(splits=(16, 1)), "", "splits=16,1"),
     (Attributes(literal=-0.1), "", "literal=-0.1"),
     (Attributes(literal=float("inf")), "", "literal=inf"),
     (Attributes(literal=nan), "", "literal=nan"),

@@ -69,6 +69,10 @@ def test_templates_and_the_native_library_travel_along(site):
     assert (site / "moeprof" / "native" / "libmoeprof_cpu.so").is_file()
 
 
+def test_type_checkers_read_its_types(site):
+    assert (site / "moeprof" / "py.typed").is_file()
+
+
 def test_help_imports_nothing_heavy(site):
     code = (
         "import moeprof.cli.main as m; m.group.main(['--help'], standalone_mode=False); "

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from moeprof.recording.export import Export, GaveUpError, interrupt_waits
+from moeprof.recording.export import Export
+from moeprof.recording.signals import GaveUpError, interrupt_waits
 
 
 class Finished:

@@ -12,8 +12,10 @@ from moeprof.errors import CaptureError
 from moeprof.recording.run_folder import (
     Launch,
     claim,
+    claim_free,
     default_run_dir,
     launcher_rank,
+    newest_recording,
     run_status,
     write_meta,
 )
@@ -50,6 +52,49 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(CaptureError, match="expected none or an empty one"):
         claim(tmp_path / "run", {})
+
+
+def test_a_job_that_is_started_again_gets_a_folder_beside_the_first(tmp_path):
+    wanted, lines = tmp_path / "run", []
+    for number in range(3):
+        run_dir = claim_free(wanted, {}, lines.append)
+        (run_dir / "meta.json").write_text(str(number))
+    assert run_dir == tmp_path / "run-3"
+    assert (wanted / "meta.json").read_text() == "0"
+    assert lines == [
+        f"moeprof: {wanted} has files in it: this run goes to {wanted}-{number}"
+        for number in (2, 3)
+    ]
+
+
+@pytest.mark.parametrize("again", [{}, {"SLURM_RESTART_COUNT": "1"}])
+def test_ranks_that_are_started_again_share_a_new_folder(tmp_path, again):
+    def claimed(**environment: str) -> list[Path]:
+        ranks = ({**SLURM, **environment, "SLURM_PROCID": str(rank)} for rank in range(3))
+        return [claim_free(tmp_path / "run", rank, lambda line: None) for rank in ranks]
+
+    assert claimed() == [tmp_path / "run"] * 3
+    assert claimed(**again) == [tmp_path / "run-2"] * 3
+
+
+def test_the_newest_recording_is_the_last_one_with_a_profile(tmp_path):
+    wanted = tmp_path / "run"
+    assert newest_recording(wanted) == wanted
+    for _ in range(4):
+        run_dir = claim_free(wanted, {}, lambda line: None)
+        (run_dir / "meta.json").write_text("")
+    profile = tmp_path / "run-3" / "plugins" / "profile" / "run-3" / "node-p0.xplane.pb"
+    profile.parent.mkdir(parents=True)
+    profile.touch()
+    assert newest_recording(wanted) == tmp_path / "run-3"
+    assert newest_recording(tmp_path / "run-3") == tmp_path / "run-3"
+
+
+def test_a_folder_of_another_run_with_such_a_name_is_no_recording_of_it(tmp_path):
+    profile = tmp_path / "run-2" / "plugins" / "x.xplane.pb"
+    profile.parent.mkdir(parents=True)
+    profile.touch()
+    assert newest_recording(tmp_path / "run") == tmp_path / "run"
 
 
 def test_the_rank_is_the_launchers():

@@ -236,8 +236,7 @@ def test_an_op_beyond_its_roof_has_no_share_of_it(bound, told):
 
 def test_without_steps_times_are_of_the_whole_capture():
     breakdown = Analysis(
-        "breakdown", "?", (Metric("basis", "per device over the whole capture", ""),),
-        STRAGGLERS, STRAGGLERS.frame(),
+        "breakdown", "?", (), STRAGGLERS, STRAGGLERS.frame(), basis="capture"
     )  # fmt: skip
     counts = (Metric(name, n, "count") for name, n in (("ops", 4), ("cheaper_ops", 3)))
     head = (Metric("op_time", 10.0 * MS, "ns"), *counts)

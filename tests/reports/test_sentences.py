@@ -136,7 +136,15 @@ def test_roofline_of_a_known_device(mfu, most, words):
         "rows": [],
         "notes": [],
     }
-    assert sentence(made, "roofline") == f"{words}, from 82.75 GFLOP per device and step."
+    said = f"{words}, from 82.75 GFLOP per device and step."
+    assert sentence(made, "roofline") == said
+    made["analyses"]["roofline"]["headline"] += [
+        {"metric": "interval_mfu", "value": mfu and mfu / 2, "unit": "share"},
+        {"metric": "interval_mfu_at_most", "value": most and most / 2, "unit": "share"},
+    ]
+    between = {0.31: " is 15.5 %", 0.35: " is at most 17.5 %", None: ""}[most]
+    more = f" From the start of a step to that of the next MFU{between}." if between else ""
+    assert sentence(made, "roofline") == said + more
 
 
 def test_roofline_of_an_unknown_device():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moeprof.analyzers import analyze
-from moeprof.analyzers.pattern import Hint
+from moeprof.analyzers.question import Hint
 from moeprof.analyzers.registry import all_questions
 from moeprof.answers.document import Document
 from moeprof.cli.findings import is_partial
@@ -92,7 +92,7 @@ def cut(tmp_path: Path) -> Path:
     return damaged
 
 
-@pytest.fixture(params=["sparse-gmm", "sparse-ragged-dot", "cut"])
+@pytest.fixture(params=["sparse-gmm", "cut"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return cut(tmp_path) if request.param == "cut" else GPU / request.param
 

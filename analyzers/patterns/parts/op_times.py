@@ -9,7 +9,8 @@ from moeprof.analyzers.attribution import is_guess, programs_of, sums_in_steps
 from moeprof.analyzers.patterns.parts.gain import Saving
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Op, Program
-from moeprof.tables.trace import Trace, once
+from moeprof.tables.once import once
+from moeprof.tables.trace import Trace
 
 
 class RunOp(NamedTuple):

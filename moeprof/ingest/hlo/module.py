@@ -7,12 +7,13 @@ xla/service/hlo.proto.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from moeprof.hlo.instruction import Frame, Frames, Instruction
 from moeprof.ingest.hlo.instruction import NO_CONFIG, InstructionReader, Raw
 from moeprof.ingest.hlo.loops import LoopReader, written_trip_count
+from moeprof.ingest.hlo.shardings import parse_splits
 from moeprof.ingest.xspace.wire import (
     Message,
     Stretch,
@@ -23,7 +24,7 @@ from moeprof.ingest.xspace.wire import (
     whole_numbers,
 )
 
-_NAME, _ENTRY, _COMPUTATIONS, _SCHEDULE, _FRAMES, _PAYLOADS = 1, 2, 3, 7, 17, 22
+_NAME, _ENTRY, _COMPUTATIONS, _SCHEDULE, _SPLITS, _FRAMES, _PAYLOADS = 1, 2, 3, 7, 14, 17, 22
 _INSTRUCTIONS, _ID, _ROOT = 2, 5, 6
 _MOST_NAMES = 32  # times the size of the program, for the names that operands stand for
 
@@ -54,7 +55,7 @@ def parse_module(data: bytes, start: int, end: int) -> HloModule:
     Raises:
         WireError: the bytes are damaged.
     """
-    module = read_message(data, start, end, (_COMPUTATIONS, _PAYLOADS))
+    module = read_message(data, start, end, (_COMPUTATIONS, _SPLITS, _PAYLOADS))
     reader = InstructionReader(data, _payloads(data, module))
     parts = [_computation(data, reader, *part) for part in _stretches(module, _COMPUTATIONS)]
     raws = [raw for part in parts for raw in part.instructions]
@@ -64,10 +65,11 @@ def parse_module(data: bytes, start: int, end: int) -> HloModule:
     index = parse_stack_frames(data, *frames) if frames else StackFrames()
     named = _named(parts, index, schedule, reader)
     configs = {raw.name: raw.more.config for raw in raws if raw.more.config != NO_CONFIG}
+    entry = _text(data, module, _ENTRY)
     return HloModule(
         name=_text(data, module, _NAME),
-        entry=_text(data, module, _ENTRY),
-        instructions=_completed(data, named, configs),
+        entry=entry,
+        instructions=_completed(data, _split(data, module, entry, named), configs),
         configs=configs,
     )
 
@@ -120,6 +122,33 @@ def _named(
         for part in parts
         for raw in part.instructions
     ]
+
+
+def _split(
+    data: bytes, module: Message, entry: str, instructions: list[Instruction]
+) -> list[Instruction]:
+    """The instructions, of which the program's arguments say how they are split over devices.
+
+    Not where the module lists more or fewer shardings than it has arguments.
+    """
+    shardings = _stretches(module, _SPLITS)
+    arguments = [
+        at
+        for at, item in enumerate(instructions)
+        if item.opcode == "parameter" and item.computation == entry
+    ]
+    if len(shardings) != len(arguments):
+        return instructions
+    found = list(instructions)
+    for at in arguments:
+        item = instructions[at]
+        where = shardings[item.parameter] if 0 <= item.parameter < len(shardings) else None
+        splits = (
+            parse_splits(data, *where, len(item.dims)) if where and item.result.is_array else ()
+        )
+        if splits:
+            found[at] = item._replace(attributes=replace(item.attributes, splits=splits))
+    return found
 
 
 def _completed(

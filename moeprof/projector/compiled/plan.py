@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.errors import CompileError, SelectionError
-from moeprof.own_process import module_command
+from moeprof.interpreter import module_command
 from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
 from moeprof.specs.hardware import HardwareSpec, load_hardware

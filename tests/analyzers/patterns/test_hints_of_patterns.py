@@ -4,7 +4,7 @@ import dataclasses
 
 from builders.work import RECOMPUTED, exchanged, traced
 
-from moeprof.analyzers.pattern import Hint, Pattern
+from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.hints import hints
 from moeprof.analyzers.registry import all_patterns
 

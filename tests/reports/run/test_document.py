@@ -45,7 +45,9 @@ def test_keys_are_those_that_scripts_rely_on():
     keys = ["step", "start_ns", "duration_ns", "used", "reason", "interval_ns"]
     assert list(made["steps"][0]) == keys
     finding = made["analyses"]["breakdown"]
-    assert list(finding) == ["question", "headline", "columns", "rows", "notes"]
+    assert list(finding) == [
+        *("question", "headline", "columns", "rows", "notes", "status", "basis")
+    ]
     assert list(finding["columns"][0]) == ["name", "unit", "meaning"]
     assert list(finding["headline"][0]) == ["metric", "value", "unit"]
 

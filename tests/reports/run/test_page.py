@@ -131,9 +131,10 @@ def test_the_first_screen_says_which_session_was_read_and_what_is_unexplained():
 
 
 def test_a_section_of_nothing_says_once_why():
+    why = "none in this trace: no kernels of a GPU, so no launches"
     launch = Analysis(
         "launch", "Does launching keep up?", (Metric("queue_depth_median", None, ""),), LAUNCH,
-        LAUNCH.frame(), ("none in this trace: no kernels of a GPU, so no launches",),
+        LAUNCH.frame(), (why,), status="none", why=why,
     )  # fmt: skip
     page = render([build(trace(), {"launch": launch})])
     shown = page[page.index('<section class="question" id="launch"') : page.index("<footer>")]
@@ -147,6 +148,6 @@ def test_the_times_of_operations_are_seen_without_scrolling():
     columns = [{"name": name, "kind": "text", "unit": "", "meaning": ""} for name in names]
     finding = {"question": "", "headline": [], "columns": columns, "rows": [], "notes": []}
     assert [column["name"] for column in read_first("ops", finding)["columns"]] == [
-        *("op", "component", "per_step_ns", "share", "calls", "module", "phase", "source")
+        *("op", "component", "per_step_ns", "share", "source", "module", "phase", "calls")
     ]
     assert read_first("breakdown", finding)["columns"] == columns

@@ -7,7 +7,11 @@ from moeprof.answers import story
 from moeprof.reports.parts import phrases
 from moeprof.reports.run import words as run_words
 from moeprof.reports.run.document import build
+from moeprof.reports.run.page import page_view
 from moeprof.reports.run.sentences import comparison_sentence
+from moeprof.reports.run.terminal import overview
+from moeprof.tables.analysis import Analysis, Metric
+from moeprof.tables.schema import Schema
 
 
 def of_steps(*steps: tuple[int, int, str]):
@@ -125,3 +129,70 @@ def test_withheld_parts_are_not_called_missing_work():
         "Where the step goes is withheld: clocks failed"
     )
     assert run_words.unknown_parts(document()) == ""
+
+
+MFU = "(model FLOPs without recompute, of the dense bf16 peak)"
+RATE = {
+    "step_time": {"tokens_per_second_device": 12419.6, "step_tokens_per_second_device": 20000.0}
+}
+EXACT = {"roofline": {"mfu": 0.4, "mfu_at_most": 0.4, "interval_mfu": 0.31}}
+AT_MOST = {"roofline": {"mfu": None, "mfu_at_most": 0.4, "interval_mfu_at_most": 0.31}}
+
+
+def told(figures, *, has_interval=True):
+    """A run of two steps whose answers have these headline figures."""
+    findings = {
+        name: Analysis(
+            name,
+            "?",
+            tuple(Metric(metric, value, "share") for metric, value in of_name.items()),
+            Schema(name, ()),
+            Schema(name, ()).frame(),
+            status="not_known",
+        )
+        for name, of_name in figures.items()
+    }
+    made = build(trace(), findings)
+    if has_interval:
+        made["steps"][1]["interval_ns"] = 412.3 * MS
+    return made
+
+
+def lost(exact, least):
+    return {"expert_load": {"dropped_share": exact, "dropped_share_at_least": least}}
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({}, ""),
+        (RATE, "12,420 tokens/s/device"),
+        (EXACT, f"MFU 31.0 % {MFU}"),
+        (AT_MOST, f"MFU at most 31.0 % {MFU}"),
+        (RATE | EXACT, f"12,420 tokens/s/device · MFU 31.0 % {MFU}"),
+        (RATE | lost(0.021, 0.021), "12,420 tokens/s/device · 2.1 % of (token, expert) pairs "
+         "dropped"),
+        (lost(None, 0.01), "at least 1.0 % of (token, expert) pairs dropped"),
+        (lost(0.0, 0.0), "no (token, expert) pair dropped"),
+        (lost(None, 0.0), ""),  # that some may be dropped says nothing
+        (lost(None, None), ""),
+        ({"step_time": {"tokens_per_second_device": None}}, ""),
+    ],
+)  # fmt: skip
+def test_what_a_step_does_is_told_where_it_is_known(figures, words):
+    assert story.described_rate(told(figures)) == words
+
+
+def test_without_an_interval_the_time_is_said():
+    found = story.described_rate(told(RATE | EXACT, has_interval=False))
+    assert found == (f"by the device work of a step: 20,000 tokens/s/device · MFU 40.0 % {MFU}")
+    assert story.described_rate(told(lost(0.021, 0.021), has_interval=False)).startswith("2.1 %")
+
+
+def test_what_a_step_does_stands_below_its_time():
+    made = told(RATE | EXACT | lost(0.021, 0.021))
+    assert page_view([made]).runs[0].rate == story.described_rate(made)
+    lines = overview(made).plain.splitlines()
+    at = next(n for n, line in enumerate(lines) if "tokens/s/device" in line)
+    assert lines[at].startswith("       12,420 tokens/s/device · MFU 31.0 % (model FLOPs")
+    assert max(map(len, lines)) <= 80

@@ -80,7 +80,7 @@ def test_shares_that_nothing_explains_are_told_even_where_they_are_nothing():
 def test_without_a_used_step_the_parts_are_of_the_whole_capture():
     whole = "per device over the whole capture"
     finding = breakdown()
-    finding = replace(finding, headline=(*finding.headline, Metric("basis", whole, "")))
+    finding = replace(finding, basis="capture")
     drawn = text.summary(build(trace(steps=()), {"breakdown": finding})).plain
     assert f"of 400.0 ms op time {whole}" in drawn
     assert "per device and step" not in drawn
