@@ -28,6 +28,27 @@ CALLS = frozenset(
 EACH, CARRY, STACK, SHARD, WHOLE, BRANCH = "each", "carry", "stack", "shard", "whole", "branch"
 """Nodes at the edges of loops, meshes and branches; `SHARD` and `WHOLE` change a shape alone."""
 
+_NAMES = """
+add sub mul div max min neg sign abs sqrt rsqrt cbrt exp exp2 log log1p expm1 logistic tanh erf pow
+integer_pow square convert_element_type reduce_precision stop_gradient copy copy_p select_n clamp
+sharding_constraint mesh_cast reshard pvary pcast add_any is_finite floor ceil round sin cos name
+optimization_barrier layout_constraint nextafter rem psum psum2 psum_invariant pmax pmin pbroadcast
+real imag
+"""
+ELEMENTWISE = frozenset(_NAMES.split())
+"""What leaves each element in its place."""
+REDUCTIONS = frozenset(
+    {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
+)
+SLOTTED = frozenset({"optimization_barrier", "psum", "psum2", "psum_invariant", "pmax", "pmin"})
+"""Each output is made of the input of the same number alone."""
+_SAME_EVERYWHERE = frozenset(
+    {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"}
+)
+_DIFFERENT = frozenset(
+    {"axis_index", "reduce_scatter", "psum_scatter", "all_to_all", "ragged_all_to_all"}
+)
+
 
 @dataclass(eq=False, repr=False)
 class Scope:
@@ -249,3 +270,107 @@ def before(start: Node) -> Iterator[Node]:
             if source not in seen:
                 seen.add(source)
                 todo.append(source)
+
+
+def along(node: Node, axis: int) -> list[tuple[Node, int]]:
+    """The values, and their dimensions, that dimension `axis` of a value comes from.
+
+    Empty where it comes from none, or where elements do not stay in their places along it.
+    """
+    name = node.primitive
+    if name in ELEMENTWISE or name == BRANCH or name in (CARRY, SHARD, WHOLE):
+        sources = [node.of[node.slot]] if name in SLOTTED else node.of
+        return [(one, axis) for one in sources if len(one.shape) == len(node.shape)]
+    if name == EACH:
+        return [(node.of[0], axis + 1)]
+    if name == STACK:
+        return [(node.of[0], axis - 1)] if axis else []
+    source = node.of[0] if node.of else node
+    moved = _moved(node, source, axis)
+    return [] if moved is None else [(one, moved) for one in _same_rank(node, source)]
+
+
+def _same_rank(node: Node, source: Node) -> list[Node]:
+    return node.of if node.primitive == "concatenate" else [source]
+
+
+def _moved(node: Node, source: Node, axis: int) -> int | None:
+    """Where dimension `axis` of a view lies in its source."""
+    name, params = node.primitive, node.params
+    if name == "transpose":
+        return int(params["permutation"][axis])
+    if name == "reshape":
+        return _reshaped(source.shape, node.shape, axis)
+    if name == "broadcast_in_dim":
+        places = [int(place) for place in params["broadcast_dimensions"]]
+        if axis not in places:
+            return None
+        inner = places.index(axis)
+        return inner if source.shape[inner] == node.shape[axis] else None
+    if name in ("slice", "pad", "concatenate", "dynamic_slice"):
+        is_whole = source.shape[axis] == node.shape[axis]
+        return axis if is_whole and params.get("dimension") != axis else None
+    if name in REDUCTIONS or name in ("argmax", "argmin"):
+        return [at for at in range(len(source.shape)) if at not in params["axes"]][axis]
+    if name in ("squeeze", "expand_dims"):
+        return _reshaped(source.shape, node.shape, axis)
+    if name.startswith("all_gather"):
+        return axis if params.get("tiled") else None
+    return None
+
+
+def _reshaped(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
+    """The dimension that a reshape keeps as it is."""
+    ahead = 1
+    for length in new[:axis]:
+        ahead *= length
+    passed = 1
+    for at, length in enumerate(old):
+        if passed == ahead and length == new[axis] and length > 1:
+            return at
+        passed *= length
+    return None
+
+
+def differs_along(node: Node, scope: Scope) -> set[str]:
+    """Axes of the mesh of `scope` along which the value of a node inside it may differ.
+
+    It follows from how it is made: what enters differs as its sharding says, and a sum or a gather
+    over an axis makes it the same. JAX's own note (``vma`` of a type) calls what was gathered, or
+    declared to differ, different.
+    """
+    known: dict[Node, set[str]] = {}
+    inside = [one for one in reversed(list(before(node))) if scope in one.scope.chain()]
+    changed = True
+    while changed:  # a loop's state is made of what it becomes
+        changed = False
+        for one in inside:
+            axes = _axes(one, scope, known)
+            if axes != known.get(one):
+                known[one] = axes
+                changed = True
+    return known.get(node, set())
+
+
+def _axes(node: Node, scope: Scope, known: dict[Node, set[str]]) -> set[str]:
+    if node.primitive == SHARD and node.scope is scope:
+        return named_axes(scope.eqn.params["in_specs"][node.slot])
+    axes: set[str] = set().union(*(known.get(source, set()) for source in node.of))
+    is_of_all = node.params.get("axis_index_groups") is None
+    if node.primitive in _SAME_EVERYWHERE and is_of_all:
+        return axes - _axis_names(node)
+    return axes | _axis_names(node) if node.primitive in _DIFFERENT else axes
+
+
+def _axis_names(node: Node) -> set[str]:
+    params = node.params
+    names = params.get("axes", params.get("axis_name", ()))
+    return {names} if isinstance(names, str) else {str(name) for name in names}
+
+
+def named_axes(spec: Any) -> set[str]:
+    """Mesh axes that a sharding, or a part of one, names."""
+    found: set[str] = set()
+    for part in spec:
+        found |= {part} if isinstance(part, str) else set(part or ())
+    return found

@@ -8,17 +8,170 @@ stacked along a new first dimension, one inside a mesh's shard as the shards one
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from moeprof.recording import jax_private
-from moeprof.recording.choices.graph import INLINED, Node, Scope
-from moeprof.recording.choices.meshes import differs_along
-from moeprof.recording.choices.routers import NotRecorded
+from moeprof.recording.choices.graph import INLINED, Node, Scope, differs_along
+from moeprof.recording.choices.routers import NotRecorded, Router
+
+
+@dataclass(frozen=True, eq=False)
+class Indices:
+    """How to read the array of one router: the layer of each place along its loops over layers.
+
+    ``rows`` are numbers of layers [lengths of those loops], ``dims`` their places in the array.
+    ``counted`` says which places along the first dimension of tokens, ``tokens``, are no copies
+    of others: shards of a mesh that hold the same tokens come out one after another.
+    """
+
+    rows: np.ndarray
+    dims: tuple[int, ...]
+    tokens: int
+    counted: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How to read all arrays of a step."""
+
+    arrays: tuple[Indices, ...]
+    layers: int
+    experts: int
+    ranks: int
+
+
+def layout_of(routers: Sequence[Router]) -> Layout:
+    """Number the layers of routers.
+
+    Raises:
+        NotRecorded: layers have different numbers of experts, so that no one table holds them.
+    """
+    sizes = sorted({router.experts for router in routers})
+    if len(sizes) > 1:
+        raise NotRecorded(f"none found: layers have {' and '.join(map(str, sizes))} experts")
+    places = {key: name for router in routers for key, name in _places(router)}
+    numbers: dict[object, int] = {}
+    for key in sorted(places):
+        numbers.setdefault(places[key], len(numbers))
+    ranks = {router.ranks for router in routers}
+    return Layout(
+        tuple(_indices(router, numbers) for router in routers),
+        len(numbers),
+        sizes[0],
+        ranks.pop() if len(ranks) == 1 else 1,
+    )
+
+
+def _places(router: Router) -> Iterator[tuple[tuple[int, ...], object]]:
+    """Where in the order of a step each layer of a router runs, and a name for the layer.
+
+    A router that chooses twice has one name for both.
+    """
+    for at in _iterations(router):
+        key: list[int] = []
+        for scope in router.node.scope.chain():
+            key.append(scope.index)
+            if scope in router.layers:
+                key.append(at[router.layers.index(scope)])
+        yield (*key, router.node.index), (router.weight.arguments, at)
+
+
+def _iterations(router: Router) -> Iterator[tuple[int, ...]]:
+    return product(*(range(scope.eqn.params["length"]) for scope in router.layers))
+
+
+def _indices(router: Router, numbers: dict[object, int]) -> Indices:
+    rows = [numbers[router.weight.arguments, at] for at in _iterations(router)]
+    loops = [scope for scope in router.node.scope.chain() if scope.kind == "loop"]
+    lengths = [scope.eqn.params["length"] for scope in router.layers]
+    dims = tuple(loops.index(scope) for scope in router.layers)
+    counted = _no_copies(router.node)
+    return Indices(np.array(rows, np.int64).reshape(lengths), dims, len(loops), counted)
+
+
+def _no_copies(node: Node) -> np.ndarray:
+    """Which places along the first dimension of a node's value, of all shards, are no copies."""
+    counted = np.ones(node.shape[:1], bool)
+    for scope in reversed(node.scope.chain()):
+        if scope.kind == "mesh":
+            differs, names = differs_along(node, scope), _out_axes(node, scope)
+            places = np.indices([scope.eqn.params["mesh"].shape[name] for name in names])
+            copies = [
+                place for name, place in zip(names, places, strict=True) if name not in differs
+            ]
+            own = ~np.any(copies, axis=0) if copies else np.ones(places.shape[1:], bool)
+            counted = (own.reshape(-1, 1) & counted).reshape(-1)
+    return counted
+
+
+def _out_axes(node: Node, scope: Scope) -> list[str]:
+    """The mesh axes along which shards of a value come out: where JAX takes them to differ."""
+    axes = differs_along(node, scope) | set(getattr(node.aval, "vma", ()) or ())
+    return [name for name in scope.eqn.params["mesh"].axis_names if name in axes]
+
+
+class Chosen:
+    """Tokens per expert [layers, experts] of one step, counted when someone reads them."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Of a step none of whose calls has been made."""
+        self._layout = layout
+        self._calls: list[Sequence[Any]] = []
+        self.shape = (layout.layers, layout.experts)
+
+    def add(self, arrays: Sequence[Any]) -> None:
+        """A call of the step has returned these."""
+        self._calls.append(arrays)
+
+    def block_until_ready(self) -> None:
+        """Wait until the devices have computed them."""
+        for arrays in self._calls:
+            for array in arrays:
+                array.block_until_ready()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Counts over the shards that this process holds."""
+        counts = np.zeros(self.shape, np.int64)
+        for arrays in self._calls:
+            for array, indices in zip(arrays, self._layout.arrays, strict=True):
+                for part, start in _own_parts(array):
+                    counts += self._counted(part, start, indices)
+        return counts if dtype is None else counts.astype(dtype)
+
+    def _counted(self, part: np.ndarray, start: list[int], indices: Indices) -> np.ndarray:
+        layers, experts = self.shape
+        within = tuple(slice(start[dim], start[dim] + part.shape[dim]) for dim in indices.dims)
+        if not indices.counted.all():
+            at = start[indices.tokens]
+            kept = indices.counted[at : at + part.shape[indices.tokens]]
+            part = np.compress(kept, part, axis=indices.tokens)
+        rows = indices.rows[within]
+        shape = [part.shape[dim] if dim in indices.dims else 1 for dim in range(part.ndim)]
+        places = rows.reshape(shape) * experts + part.astype(np.int64)
+        counts: np.ndarray = np.bincount(places.reshape(-1), minlength=layers * experts)
+        return counts.reshape(self.shape)
+
+
+def _own_parts(array: Any) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Distinct shards of an array that this process holds, each with the index it starts at."""
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            yield np.asarray(shard.data), [piece.start or 0 for piece in shard.index]
+
+
+def size_bytes(avals: Sequence[Any]) -> int:
+    """Bytes of arrays of these types, all shards together."""
+    return sum(prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+
 
 _shape: Any = jax.ShapeDtypeStruct  # without types in some versions of JAX
 _spec: Any = PartitionSpec
@@ -132,12 +285,11 @@ def _across(
     mesh = params["mesh"]
     specs, wholes = [], []
     for node, aval in zip(nodes, avals, strict=True):
-        axes = differs_along(node, scope)
         chain = node.scope.chain()
         loops = sum(one.kind == "loop" for one in chain[chain.index(scope) + 1 :])
-        if axes and len(aval.shape) <= loops:
+        names = _out_axes(node, scope)
+        if names and len(aval.shape) <= loops:
             raise NotRecorded("none found: a router of single tokens stands in a mesh's shard")
-        names = [name for name in mesh.axis_names if name in axes]
         specs.append(_spec(*[None] * loops, tuple(names)) if names else _spec())
         shape = list(aval.shape)
         for name in names:

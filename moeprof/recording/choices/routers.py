@@ -13,17 +13,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
-from moeprof.recording.choices.graph import CARRY, Graph, Node, Scope, before, graph_of
-from moeprof.recording.choices.meshes import differs_along
-from moeprof.recording.choices.steering import Steering
-from moeprof.recording.choices.weights import Weight, Weights, along, is_float
+from moeprof.recording.choices.graph import (
+    CARRY,
+    Graph,
+    Node,
+    Scope,
+    along,
+    before,
+    differs_along,
+    graph_of,
+)
+from moeprof.recording.choices.weights import Choice, Steering, Weight, Weights, is_float
 
-CHOICES = {"top_k": 1, "approx_top_k": 1, "argmax": 0}
+CHOICES = {"top_k": 1, "approx_top_k": 1, "argmax": 0, "argmin": 0}
 """Which output of a choice has the indices."""
 
 
 class NotRecorded(Exception):
     """Why the routing of a step is not recorded, in a few words."""
+
+
+class NotUnderstood(NotRecorded):
+    """Why it is not recorded although there are routers; whether the step has a backward pass."""
+
+    def __init__(self, why: str, is_training: bool = False) -> None:
+        """Keep both."""
+        super().__init__(why)
+        self.is_training = is_training
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +49,7 @@ class Router:
     ``columns`` are the values that the weight has in the products. ``layers`` are the loops around
     it that go over layers, outermost first; others go over tokens.
     ``ranks`` is how many devices share the experts' weights, 1 where that is not known.
+    ``scored`` are the arguments that its scores are products of.
     """
 
     node: Node
@@ -42,11 +59,17 @@ class Router:
     columns: tuple[Node, ...] = ()
     layers: tuple[Scope, ...] = ()
     ranks: int = 1
+    scored: frozenset[Node] = frozenset()
+
+    @property
+    def choice(self) -> Choice:
+        """What is asked of its way to the experts."""
+        return Choice(self.node, self.experts, self.scored)
 
     @property
     def chosen(self) -> int:
         """Experts chosen by each token."""
-        return 1 if self.node.primitive == "argmax" else self.node.shape[-1]
+        return 1 if CHOICES.get(self.node.primitive) == 0 else self.node.shape[-1]
 
 
 def find(closed: object) -> list[Router]:
@@ -59,12 +82,30 @@ def find(closed: object) -> list[Router]:
     weights = Weights(graph)
     steering = Steering(graph, weights)
     scored = list(_scored(graph, weights))
-    routers = [one for one in scored if steering.reaches_experts(one.node, one.experts)]
+    routers = [one for one in scored if steering.reaches_experts(one.choice)]
+    of_experts = _chosen_by_experts(graph, weights, steering, routers)
     if not routers:
-        raise NotRecorded(_why_none(graph, weights, steering, scored))
+        raise NotRecorded(of_experts or _why_none(scored))
+    try:
+        return _understood(graph, weights, steering, scored, routers, of_experts)
+    except NotRecorded as why:
+        raise NotUnderstood(str(why)) from None
+
+
+def _understood(
+    graph: Graph,
+    weights: Weights,
+    steering: Steering,
+    scored: list[Router],
+    routers: list[Router],
+    of_experts: str | None,
+) -> list[Router]:
+    """The routers with their layers, if nothing about any of them is in doubt."""
+    if of_experts:
+        raise NotRecorded(of_experts)
     _require_all(scored, routers)
     _require_one_step(graph, weights, steering, routers)
-    if not all(steering.reaches_experts(one.node, one.experts, {one.node}) for one in routers):
+    if not all(steering.reaches_experts(one.choice, {one.node}) for one in routers):
         raise NotRecorded("none found: experts are taken by a bound on scores, not by indices")
     forward = [one for one in routers if not one.node.is_backward]
     if not forward:
@@ -80,7 +121,12 @@ def _scored(graph: Graph, weights: Weights) -> Iterator[Router]:
             columns = _score_columns(operand, axis, weights)
             if columns:
                 yield Router(
-                    index, operand, operand.shape[axis], _joined(columns, weights), tuple(columns)
+                    index,
+                    operand,
+                    operand.shape[axis],
+                    _joined(columns, weights),
+                    tuple(columns),
+                    scored=_scored_by(operand, weights),
                 )
 
 
@@ -163,16 +209,36 @@ def _columns(product: Node, axis: int, weights: Weights) -> list[Node]:
     return []
 
 
-def _why_none(graph: Graph, weights: Weights, steering: Steering, scored: list[Router]) -> str:
-    """Why no choice of a step is taken for a router's."""
+def _scored_by(operand: Node, weights: Weights) -> frozenset[Node]:
+    """The arguments that scores are products of: weights, and tokens that are an argument."""
+    products = [node for node in _scores_behind(operand) if node.primitive == "dot_general"]
+    known = [weights.of(source) for node in products for source in node.of if is_float(source)]
+    return frozenset(node for weight in known if weight for node, _ in weight.arguments)
+
+
+def _chosen_by_experts(
+    graph: Graph, weights: Weights, steering: Steering, routers: list[Router]
+) -> str | None:
+    """Why nothing can be recorded where experts choose tokens.
+
+    Experts that choose among the tokens that chose them fill their capacity: no choice of theirs.
+    """
+    later = {node for one in routers for node in steering.ahead_of(one.node)}
     for node in graph.nodes:
         for operand, axis, index in _choice(graph, node):
-            others = [at for at in range(len(operand.shape)) if at != axis]
-            for at in others:
-                experts = operand.shape[at]
-                columns = _score_columns(operand, at, weights)
-                if columns and steering.reaches_experts(index, experts):
-                    return f"expert choice: not recorded ({experts} experts choose tokens)"
+            if node in later or index in later:
+                continue
+            scored = _scored_by(operand, weights)
+            for at in range(len(operand.shape)):
+                choice = Choice(index, operand.shape[at], scored)
+                is_along = at != axis and _score_columns(operand, at, weights)
+                if is_along and steering.reaches_experts(choice):
+                    return f"expert choice: not recorded ({choice.experts} experts choose tokens)"
+    return None
+
+
+def _why_none(scored: list[Router]) -> str:
+    """Why no choice of a step is taken for a router's."""
     if scored:
         return "none found: what is chosen among columns of a weight steers no experts' weights"
     return "none found: nothing is chosen among the columns of a weight"
@@ -198,10 +264,9 @@ def _require_one_step(
         own = _products_behind(one.operand, weights)
         for node in steering.ahead_of(one.node):
             for operand, _, _ in _choice(graph, node):
-                others = _products_behind(operand, weights) - own
-                if is_float(operand) and others:
+                if is_float(operand) and _products_behind(operand, weights) - own:
                     raise NotRecorded("none found: experts are chosen in two steps")
-    ends = {one: steering.experts_of(one.node, one.experts) for one in routers}
+    ends = {one: steering.experts_of(one.choice) for one in routers}
     for one, other in combinations(routers, 2):
         is_of_one = one.weight.arguments == other.weight.arguments
         if is_of_one or not ends[one] & ends[other]:
@@ -211,12 +276,13 @@ def _require_one_step(
 
 
 def _products_behind(operand: Node, weights: Weights) -> set[object]:
-    """The weights of the products that scores are made of."""
+    """The products that scores are made of, each by the columns of its weight, if it has one."""
     found: set[object] = set()
     for node in _scores_behind(operand):
         if node.primitive == "dot_general":
             known = [weights.of(source) for source in node.of[:2] if is_float(source)]
-            found |= {way for weight in known if weight is not None for way in weight.arguments}
+            ways = {way for weight in known if weight is not None for way in weight.arguments}
+            found |= ways or {node}
     return found
 
 
@@ -288,7 +354,7 @@ def _placed(router: Router, steering: Steering) -> Router:
             layers.append(scope)
         elif _carries_activations(router.operand, scope):
             raise NotRecorded("none found: a loop carries tokens past the same router again")
-    ranks = steering.ranks(router.node, router.experts)
+    ranks = steering.ranks(router.choice)
     return replace(router, layers=tuple(layers), ranks=ranks)
 
 

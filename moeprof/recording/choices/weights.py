@@ -1,4 +1,4 @@
-"""Question: which arguments of a step is a value a view of, as a weight is?
+"""Question: which values are weights, and does a choice steer those of experts?
 
 A weight is an argument, or several, that was cast, sliced, normalised or gathered from other
 devices, but never multiplied by activations. In a loop over layers it is one slice of a stack: then
@@ -7,44 +7,29 @@ it differs from one iteration to the next (``loops``).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 from moeprof.recording.choices.graph import (
     BRANCH,
     CARRY,
     EACH,
+    ELEMENTWISE,
+    REDUCTIONS,
     SHARD,
+    SLOTTED,
     STACK,
     WHOLE,
     Graph,
     Node,
     Scope,
     before,
+    differs_along,
+    named_axes,
 )
 
-ELEMENTWISE = frozenset(
-    {"add", "sub", "mul", "div", "max", "min", "neg", "sign", "abs", "sqrt", "rsqrt", "cbrt"}
-    | {"exp", "exp2", "log", "log1p", "expm1", "logistic", "tanh", "erf", "pow", "integer_pow"}
-    | {"square", "convert_element_type", "reduce_precision", "stop_gradient", "copy", "copy_p"}
-    | {"select_n", "clamp", "sharding_constraint", "mesh_cast", "reshard", "pvary", "pcast"}
-    | {
-        "add_any",
-        "is_finite",
-        "floor",
-        "ceil",
-        "round",
-        "sin",
-        "cos",
-        "name",
-        "optimization_barrier",
-    }
-    | {"layout_constraint", "nextafter", "rem", "psum", "psum2", "psum_invariant", "pmax", "pmin"}
-    | {"pbroadcast", "real", "imag"}
-)
-"""What leaves each element in its place."""
-REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
-)
 VIEWS = (
     ELEMENTWISE
     | REDUCTIONS
@@ -55,8 +40,6 @@ VIEWS = (
     )
 )
 _SLICES = frozenset({"dynamic_slice", "gather"})
-_SLOTTED = frozenset({"optimization_barrier", "psum", "psum2", "psum_invariant", "pmax", "pmin"})
-"""Each output is made of the input of the same number alone."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,12 +57,25 @@ class Weight:
         """Whether it comes from a matrix among the arguments, and not from constants alone."""
         return any(len(node.shape) >= 2 and is_float(node) for node, _ in self.arguments)
 
-    def comes_from_stack_of(self, experts: int) -> bool:
-        """Whether one of the arguments has a dimension of experts beside those of matrices."""
+    def comes_from_stack_for(self, choice: Choice) -> bool:
+        """Whether one of the arguments has a dimension of experts ahead of those of matrices."""
         return any(
-            len(node.shape) >= 3 and experts in node.shape and is_float(node)
+            len(node.shape) >= 3 and choice.experts in node.shape[:-1] and is_float(node)
             for node, _ in self.arguments
+            if node not in choice.scored
         )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Indices, among how many experts, and the arguments that the scores are products of.
+
+    Those hold no expert's weights: a head of several parts has columns in a stack of its own.
+    """
+
+    node: Node
+    experts: int
+    scored: frozenset[Node]
 
 
 @dataclass(repr=False)
@@ -138,7 +134,7 @@ def _sources(node: Node) -> list[Node] | None:
         return node.of[:1]
     if node.primitive not in VIEWS:
         return None
-    return [node.of[node.slot]] if node.primitive in _SLOTTED else node.of
+    return [node.of[node.slot]] if node.primitive in SLOTTED else node.of
 
 
 def _slice_of(node: Node) -> object | None:
@@ -184,61 +180,183 @@ def is_float(node: Node) -> bool:
     return getattr(getattr(node.aval, "dtype", None), "kind", "") in ("f", "V")
 
 
-def along(node: Node, axis: int) -> list[tuple[Node, int]]:
-    """The values, and their dimensions, that dimension `axis` of a value comes from.
-
-    Empty where it comes from none, or where elements do not stay in their places along it.
-    """
-    name = node.primitive
-    if name in ELEMENTWISE or name == BRANCH or name in (CARRY, SHARD, WHOLE):
-        sources = [node.of[node.slot]] if name in _SLOTTED else node.of
-        return [(one, axis) for one in sources if len(one.shape) == len(node.shape)]
-    if name == EACH:
-        return [(node.of[0], axis + 1)]
-    if name == STACK:
-        return [(node.of[0], axis - 1)] if axis else []
-    source = node.of[0] if node.of else node
-    moved = _moved(node, source, axis)
-    return [] if moved is None else [(one, moved) for one in _same_rank(node, source)]
+_PLACES = VIEWS | {CARRY, STACK}
+_MOVES = ("gather", "dynamic_", "scatter", "sort", "cum")
+_MEETING = frozenset(
+    {"mul", "dot_general", "select_n", "gather", "scatter-add", "scatter", "while"}
+)
 
 
-def _same_rank(node: Node, source: Node) -> list[Node]:
-    return node.of if node.primitive == "concatenate" else [source]
+class Steering:
+    """Follows choices through one graph."""
+
+    def __init__(self, graph: Graph, weights: Weights) -> None:
+        """Follow nothing yet."""
+        self._graph = graph
+        self._weights = weights
+        self._results: dict[tuple[int, frozenset[Node], Scope], set[Node]] = {}
+
+    def reaches_experts(self, choice: Choice, starts: Collection[Node] | None = None) -> bool:
+        """Whether a choice, or these results of it, steers the weights of as many experts."""
+        ahead = list(self._ahead(self.chosen(choice.node) if starts is None else starts))
+        if any(self._stacks(node, choice) for node in ahead):
+            return True
+        if self._compares_with_each(ahead, choice.experts):
+            return True
+        results, reached = self._of_experts(choice), set(ahead)
+        return any(_meets(node, reached, results) for node in ahead)
+
+    def ahead_of(self, choice: Node) -> list[Node]:
+        """What is made of a choice, up to products with weights."""
+        return list(self._ahead(self.chosen(choice)))
+
+    def experts_of(self, choice: Choice) -> set[Node]:
+        """The products with experts' weights that a choice comes to first."""
+        return {node for node in self.ahead_of(choice.node) if self._stacks(node, choice)}
+
+    def ranks(self, choice: Choice) -> int:
+        """Devices that share the experts, where each computes with its own part of the stack.
+
+        Known inside a mesh's shard alone: what a compiler shares out, no trace tells.
+        """
+        users = self.experts_of(choice) or {
+            node
+            for node in self._graph.nodes
+            if node.scope is choice.node.scope and self._stacks(node, choice)
+        }
+        stacks = (stack for node in users for stack in self._stacks(node, choice))
+        found = {_shares(stack, choice.experts) for stack in stacks}
+        return found.pop() if len(found) == 1 else 1
+
+    def chosen(self, choice: Node) -> set[Node]:
+        """A choice's indices, and the values that go with them."""
+        same = self._graph.users[choice.of[0]]
+        return {choice} | {
+            node for node in same if node.eqn is choice.eqn and node.scope is choice.scope
+        }
+
+    def _ahead(self, starts: Collection[Node]) -> Iterator[Node]:
+        """What is made of some values in the forward pass, up to products with weights."""
+        seen, todo = set(starts), list(starts)
+        while todo:
+            node = todo.pop()
+            yield node
+            if node not in starts and self._ends_at(node):
+                continue
+            for user in self._graph.users[node]:
+                if user not in seen and not user.is_backward:
+                    seen.add(user)
+                    todo.append(user)
+
+    def _ends_at(self, node: Node) -> bool:
+        return _computes(node) and any(weight.is_given for _, weight in self._given(node))
+
+    def _given(self, node: Node) -> list[tuple[Node, Weight]]:
+        """Operands of a node that are weights."""
+        pairs = ((source, self._weights.of(source)) for source in node.of if is_float(source))
+        return [(source, weight) for source, weight in pairs if weight is not None]
+
+    def _stacks(self, node: Node, choice: Choice) -> list[Node]:
+        """Operands of a node that hold a matrix for each expert, or some of those.
+
+        In a loop over experts it is one matrix of a stack; a loop around the choice is none.
+        """
+        if not (_computes(node) or _takes_matrices(node)):
+            return []
+        around = set(choice.node.scope.chain())
+        return [
+            source
+            for source, weight in self._given(node)
+            if weight.comes_from_stack_for(choice)
+            and (
+                len(source.shape) >= 3
+                or any(
+                    loop.eqn.params["length"] == choice.experts for loop in weight.loops - around
+                )
+            )
+        ]
+
+    def _compares_with_each(self, ahead: list[Node], experts: int) -> bool:
+        """Whether what was chosen is compared with each expert's number, for weights of its own."""
+        weights: dict[str, set[object]] = {str(number): set() for number in range(experts)}
+        for node in ahead:
+            if node.primitive in ("eq", "ne"):
+                for source in node.of:
+                    number = str(source.literal)
+                    if source.primitive == "literal" and number in weights:
+                        weights[number] |= self._steered(node)
+        every = Counter(weight for found in weights.values() for weight in found)
+        return all(any(every[weight] == 1 for weight in found) for found in weights.values())
+
+    def _steered(self, start: Node) -> set[object]:
+        """Weights of the products that a value comes to first, or whose results it weighs."""
+        ahead = set(self._ahead({start}))
+        found: set[object] = set()
+        for node in ahead:
+            if self._ends_at(node):
+                found |= self._behind([node])
+            elif node.primitive in _MEETING and len(node.shape) > 1:
+                found |= self._behind([source for source in node.of if source not in ahead])
+        return found
+
+    def _behind(self, todo: list[Node]) -> set[object]:
+        """Weights of the last products that values are made of."""
+        found: set[object] = set()
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            if self._ends_at(node):
+                found |= {way for _, weight in self._given(node) for way in weight.arguments}
+                continue
+            todo += [source for source in node.of if source not in seen]
+            seen |= set(node.of)
+        return found
+
+    def _of_experts(self, choice: Choice) -> set[Node]:
+        """What is made of the results of products with the stack of so many matrices."""
+        key = choice.experts, choice.scored, choice.node.scope
+        if key not in self._results:
+            starts = {
+                node
+                for node in self._graph.nodes
+                if not node.is_backward and _computes(node) and self._stacks(node, choice)
+            }
+            self._results[key] = {
+                node for node in self._ahead(starts) if node in starts or not self._ends_at(node)
+            }
+        return self._results[key]
 
 
-def _moved(node: Node, source: Node, axis: int) -> int | None:
-    """Where dimension `axis` of a view lies in its source."""
-    name, params = node.primitive, node.params
-    if name == "transpose":
-        return int(params["permutation"][axis])
-    if name == "reshape":
-        return _reshaped(source.shape, node.shape, axis)
-    if name == "broadcast_in_dim":
-        places = [int(place) for place in params["broadcast_dimensions"]]
-        if axis not in places:
-            return None
-        inner = places.index(axis)
-        return inner if source.shape[inner] == node.shape[axis] else None
-    if name in ("slice", "pad", "concatenate", "dynamic_slice"):
-        is_whole = source.shape[axis] == node.shape[axis]
-        return axis if is_whole and params.get("dimension") != axis else None
-    if name in REDUCTIONS or name in ("argmax", "argmin"):
-        return [at for at in range(len(source.shape)) if at not in params["axes"]][axis]
-    if name in ("squeeze", "expand_dims"):
-        return _reshaped(source.shape, node.shape, axis)
-    if name.startswith("all_gather"):
-        return axis if params.get("tiled") else None
-    return None
+def _meets(node: Node, ahead: set[Node], results: set[Node]) -> bool:
+    """Whether a node takes what was chosen and results of experts, from different operands."""
+    if node.primitive not in _MEETING or len(node.shape) < 2:
+        return False
+    chosen = [source for source in node.of if source in ahead and source not in results]
+    made = [source for source in node.of if source in results]
+    return bool(chosen and made)
 
 
-def _reshaped(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
-    """The dimension that a reshape keeps as it is."""
-    ahead = 1
-    for length in new[:axis]:
-        ahead *= length
-    passed = 1
-    for at, length in enumerate(old):
-        if passed == ahead and length == new[axis] and length > 1:
-            return at
-        passed *= length
-    return None
+def _takes_matrices(node: Node) -> bool:
+    """Whether a node takes whole matrices of a stack, and not rows of a table of several parts."""
+    sizes = node.params.get("slice_sizes", ())
+    return node.primitive in _SLICES and sum(size > 1 for size in sizes) >= 2
+
+
+def _computes(node: Node) -> bool:
+    """Whether a value is computed from its operands, by a kernel of any name: not moved alone."""
+    return node.primitive not in _PLACES and not node.primitive.startswith(_MOVES)
+
+
+def _shares(stack: Node, experts: int) -> int:
+    """Into how many parts a mesh's shards split a stack of matrices by experts."""
+    parts = 1
+    for node in before(stack):
+        shape = node.of[0].shape if node.primitive == SHARD else ()
+        if shape.count(experts) != 1 or node.scope.kind != "mesh":
+            continue
+        spec = node.scope.eqn.params["in_specs"][node.slot]
+        axes = named_axes(spec[shape.index(experts) :][:1])
+        if axes <= differs_along(stack, node.scope):
+            lengths = node.scope.eqn.params["mesh"].shape
+            parts *= prod(lengths[axis] for axis in axes)
+    return parts
