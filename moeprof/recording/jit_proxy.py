@@ -111,7 +111,8 @@ class JitProxy(_Proxy):  # type: ignore[misc]  # a class without a static type
         """Call the function, past the observer if there is one."""
         observer = _observer
         if observer is None:
-            return _for_good.get(id(self.__wrapped__), self.__wrapped__)(*args, **kwargs)
+            function: Any = _for_good.get(id(self.__wrapped__)) or self.__wrapped__
+            return function(*args, **kwargs)
         return observed_call(observer, self._self_key, self.__wrapped__, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:

@@ -40,6 +40,7 @@ ELEMENTWISE = frozenset(_NAMES.split())
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
+Differing = dict[tuple["Node", "Scope"], set[str]]
 SLOTTED = frozenset({"optimization_barrier", "psum", "psum2", "psum_invariant", "pmax", "pmin"})
 """Each output is made of the input of the same number alone."""
 _SAME_EVERYWHERE = frozenset(
@@ -332,34 +333,54 @@ def _reshaped(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | No
     return None
 
 
-def differs_along(node: Node, scope: Scope) -> set[str]:
+def differs_along(node: Node, scope: Scope, seen: Differing | None = None) -> set[str]:
     """Axes of the mesh of `scope` along which the value of a node inside it may differ.
 
     It follows from how it is made: what enters differs as its sharding says, and a sum or a gather
     over an axis makes it the same. JAX's own note (``vma`` of a type) calls what was gathered, or
     declared to differ, different.
     """
+    seen = {} if seen is None else seen
+    if (node, scope) in seen:
+        return seen[node, scope]
     known: dict[Node, set[str]] = {}
     inside = [one for one in reversed(list(before(node))) if scope in one.scope.chain()]
     changed = True
     while changed:  # a loop's state is made of what it becomes
         changed = False
         for one in inside:
-            axes = _axes(one, scope, known)
+            axes = _axes(one, scope, known, seen)
             if axes != known.get(one):
                 known[one] = axes
                 changed = True
-    return known.get(node, set())
+    seen[node, scope] = known.get(node, set())
+    return seen[node, scope]
 
 
-def _axes(node: Node, scope: Scope, known: dict[Node, set[str]]) -> set[str]:
+def _axes(node: Node, scope: Scope, known: dict[Node, set[str]], seen: Differing) -> set[str]:
     if node.primitive == SHARD and node.scope is scope:
-        return named_axes(scope.eqn.params["in_specs"][node.slot])
+        named = named_axes(scope.eqn.params["in_specs"][node.slot])
+        return named & _handed_over(node, scope, seen) if named else named
     axes: set[str] = set().union(*(known.get(source, set()) for source in node.of))
     is_of_all = node.params.get("axis_index_groups") is None
     if node.primitive in _SAME_EVERYWHERE and is_of_all:
         return axes - _axis_names(node)
     return axes | _axis_names(node) if node.primitive in _DIFFERENT else axes
+
+
+def _handed_over(node: Node, scope: Scope, seen: Differing) -> set[str]:
+    """Axes along which what enters a mesh's shards may differ, where other shards made it.
+
+    So the forward pass hands on what it keeps, constants too, as if each shard had its own.
+    """
+    (source,) = node.of
+    spec, mesh = scope.eqn.params["in_specs"][node.slot], scope.eqn.params["mesh"]
+    every = named_axes(spec)
+    if source.primitive != WHOLE:
+        return every
+    made = source.scope
+    is_same = made.eqn.params["mesh"] == mesh and made.eqn.params["out_specs"][source.slot] == spec
+    return differs_along(source.of[0], made, seen) if is_same else every
 
 
 def _axis_names(node: Node) -> set[str]:

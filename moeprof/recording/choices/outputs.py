@@ -29,14 +29,10 @@ class Indices:
     """How to read the array of one router: the layer of each place along its loops over layers.
 
     ``rows`` are numbers of layers [lengths of those loops], ``dims`` their places in the array.
-    ``counted`` says which places along the first dimension of tokens, ``tokens``, are no copies
-    of others: shards of a mesh that hold the same tokens come out one after another.
     """
 
     rows: np.ndarray
     dims: tuple[int, ...]
-    tokens: int
-    counted: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,29 +90,7 @@ def _indices(router: Router, numbers: dict[object, int]) -> Indices:
     loops = [scope for scope in router.node.scope.chain() if scope.kind == "loop"]
     lengths = [scope.eqn.params["length"] for scope in router.layers]
     dims = tuple(loops.index(scope) for scope in router.layers)
-    counted = _no_copies(router.node)
-    return Indices(np.array(rows, np.int64).reshape(lengths), dims, len(loops), counted)
-
-
-def _no_copies(node: Node) -> np.ndarray:
-    """Which places along the first dimension of a node's value, of all shards, are no copies."""
-    counted = np.ones(node.shape[:1], bool)
-    for scope in reversed(node.scope.chain()):
-        if scope.kind == "mesh":
-            differs, names = differs_along(node, scope), _out_axes(node, scope)
-            places = np.indices([scope.eqn.params["mesh"].shape[name] for name in names])
-            copies = [
-                place for name, place in zip(names, places, strict=True) if name not in differs
-            ]
-            own = ~np.any(copies, axis=0) if copies else np.ones(places.shape[1:], bool)
-            counted = (own.reshape(-1, 1) & counted).reshape(-1)
-    return counted
-
-
-def _out_axes(node: Node, scope: Scope) -> list[str]:
-    """The mesh axes along which shards of a value come out: where JAX takes them to differ."""
-    axes = differs_along(node, scope) | set(getattr(node.aval, "vma", ()) or ())
-    return [name for name in scope.eqn.params["mesh"].axis_names if name in axes]
+    return Indices(np.array(rows, np.int64).reshape(lengths), dims)
 
 
 class Chosen:
@@ -150,10 +124,6 @@ class Chosen:
     def _counted(self, part: np.ndarray, start: list[int], indices: Indices) -> np.ndarray:
         layers, experts = self.shape
         within = tuple(slice(start[dim], start[dim] + part.shape[dim]) for dim in indices.dims)
-        if not indices.counted.all():
-            at = start[indices.tokens]
-            kept = indices.counted[at : at + part.shape[indices.tokens]]
-            part = np.compress(kept, part, axis=indices.tokens)
         rows = indices.rows[within]
         shape = [part.shape[dim] if dim in indices.dims else 1 for dim in range(part.ndim)]
         places = rows.reshape(shape) * experts + part.astype(np.int64)
@@ -287,7 +257,8 @@ def _across(
     for node, aval in zip(nodes, avals, strict=True):
         chain = node.scope.chain()
         loops = sum(one.kind == "loop" for one in chain[chain.index(scope) + 1 :])
-        names = _out_axes(node, scope)
+        axes = differs_along(node, scope)
+        names = [name for name in mesh.axis_names if name in axes]
         if names and len(aval.shape) <= loops:
             raise NotRecorded("none found: a router of single tokens stands in a mesh's shard")
         specs.append(_spec(*[None] * loops, tuple(names)) if names else _spec())
