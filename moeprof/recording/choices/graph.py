@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 Jaxpr = Any  # jax.extend.core.Jaxpr and its parts: private in some versions, untyped in others
@@ -40,6 +41,7 @@ ELEMENTWISE = frozenset(_NAMES.split())
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
+Axes = tuple[int, ...]
 Differing = dict[tuple["Node", "Scope"], set[str]]
 SLOTTED = frozenset({"optimization_barrier", "psum", "psum2", "psum_invariant", "pmax", "pmin"})
 """Each output is made of the input of the same number alone."""
@@ -273,35 +275,37 @@ def before(start: Node) -> Iterator[Node]:
                 todo.append(source)
 
 
-def along(node: Node, axis: int) -> list[tuple[Node, int]]:
-    """The values, and their dimensions, that dimension `axis` of a value comes from.
+def along(node: Node, axes: Axes) -> list[tuple[Node, Axes]]:
+    """The values, and their dimensions, that dimensions `axes` of a value come from.
 
-    Empty where it comes from none, or where elements do not stay in their places along it.
+    Several dimensions, one after another, are one that was cut up. Empty where they come from
+    none, or where elements do not stay in their places along them.
     """
     name = node.primitive
     if name in ELEMENTWISE or name == BRANCH or name in (CARRY, SHARD, WHOLE):
         sources = [node.of[node.slot]] if name in SLOTTED else node.of
-        return [(one, axis) for one in sources if len(one.shape) == len(node.shape)]
-    if name == EACH:
-        return [(node.of[0], axis + 1)]
-    if name == STACK:
-        return [(node.of[0], axis - 1)] if axis else []
+        return [(one, axes) for one in sources if len(one.shape) == len(node.shape)]
     source = node.of[0] if node.of else node
-    moved = _moved(node, source, axis)
-    return [] if moved is None else [(one, moved) for one in _same_rank(node, source)]
-
-
-def _same_rank(node: Node, source: Node) -> list[Node]:
-    return node.of if node.primitive == "concatenate" else [source]
+    if name in ("reshape", "squeeze", "expand_dims"):
+        moved = _reshaped(source.shape, node.shape, axes)
+    else:
+        each = [_moved(node, source, axis) for axis in axes]
+        places = [at for at in each if at is not None]
+        is_kept = len(places) == len(axes) and places == [*range(places[0], places[0] + len(axes))]
+        moved = tuple(places) if is_kept else ()
+    sources = node.of if name == "concatenate" else [source]
+    return [(one, moved) for one in sources if moved]
 
 
 def _moved(node: Node, source: Node, axis: int) -> int | None:
-    """Where dimension `axis` of a view lies in its source."""
+    """Where dimension `axis` of a value lies in its source."""
     name, params = node.primitive, node.params
+    if name == EACH:
+        return axis + 1
+    if name == STACK:
+        return axis - 1 if axis else None
     if name == "transpose":
         return int(params["permutation"][axis])
-    if name == "reshape":
-        return _reshaped(source.shape, node.shape, axis)
     if name == "broadcast_in_dim":
         places = [int(place) for place in params["broadcast_dimensions"]]
         if axis not in places:
@@ -313,24 +317,19 @@ def _moved(node: Node, source: Node, axis: int) -> int | None:
         return axis if is_whole and params.get("dimension") != axis else None
     if name in REDUCTIONS or name in ("argmax", "argmin"):
         return [at for at in range(len(source.shape)) if at not in params["axes"]][axis]
-    if name in ("squeeze", "expand_dims"):
-        return _reshaped(source.shape, node.shape, axis)
     if name.startswith("all_gather"):
         return axis if params.get("tiled") else None
     return None
 
 
-def _reshaped(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
-    """The dimension that a reshape keeps as it is."""
-    ahead = 1
-    for length in new[:axis]:
-        ahead *= length
-    passed = 1
-    for at, length in enumerate(old):
-        if passed == ahead and length == new[axis] and length > 1:
-            return at
-        passed *= length
-    return None
+def _reshaped(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
+    """The dimensions that a reshape makes others of, all of them: none where it mixes them."""
+    ahead, size = prod(new[: axes[0]]), prod(new[axis] for axis in axes)
+    starts = [prod(old[:at]) for at in range(len(old) + 1)]
+    if size < 2 or ahead not in starts or ahead * size not in starts:
+        return ()
+    first = max(at for at, start in enumerate(starts) if start == ahead)
+    return tuple(range(first, starts.index(ahead * size)))
 
 
 def differs_along(node: Node, scope: Scope, seen: Differing | None = None) -> set[str]:

@@ -168,11 +168,12 @@ def _first_of_sorted(graph: Graph, node: Node, axis: int) -> Node | None:
 def _score_columns(operand: Node, axis: int, weights: Weights) -> list[Node]:
     """The weights whose columns the scores are along `axis`; none if they are no such product."""
     found = []
-    seen, todo = {(operand, axis)}, [(operand, axis)]
+    start = operand, (axis,)
+    seen, todo = {start}, [start]
     while todo:
         node, at = todo.pop()
         if node.primitive == "dot_general":
-            found += _columns(node, at, weights)
+            found += _columns(node, at[0], weights) if len(at) == 1 else []
             continue
         for source in along(node, at):
             if source not in seen and source[0].shape:

@@ -201,7 +201,7 @@ class Steering:
         ahead = list(self._ahead(self.chosen(choice.node) if starts is None else starts))
         if any(self._stacks(node, choice) for node in ahead):
             return True
-        if self._compares_with_each(ahead, choice.experts):
+        if self._compares_with_each(choice):
             return True
         results, reached = self._of_experts(choice), set(ahead)
         return any(_meets(node, reached, results) for node in ahead)
@@ -276,15 +276,19 @@ class Steering:
             )
         ]
 
-    def _compares_with_each(self, ahead: list[Node], experts: int) -> bool:
-        """Whether what was chosen is compared with each expert's number, for weights of its own."""
-        weights: dict[str, set[object]] = {str(number): set() for number in range(experts)}
-        for node in ahead:
-            if node.primitive in ("eq", "ne"):
-                for source in node.of:
-                    number = str(source.literal)
-                    if source.primitive == "literal" and number in weights:
-                        weights[number] |= self._steered(node)
+    def _compares_with_each(self, choice: Choice) -> bool:
+        """Whether indices are compared with each expert's number, for weights of its own."""
+        weights: dict[str, set[object]] = {str(number): set() for number in range(choice.experts)}
+        seen, todo = {choice.node}, [choice.node]
+        while todo:
+            for user in self._graph.users[todo.pop()]:
+                numbers = {str(one.literal) for one in user.of if one.primitive == "literal"}
+                if user.primitive in ("eq", "ne"):
+                    for number in numbers & weights.keys():
+                        weights[number] |= self._steered(user)
+                elif user.primitive in _PLACES and user not in seen and not user.is_backward:
+                    seen.add(user)
+                    todo.append(user)
         every = Counter(weight for found in weights.values() for weight in found)
         return all(any(every[weight] == 1 for weight in found) for found in weights.values())
 
