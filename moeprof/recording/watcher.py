@@ -47,7 +47,7 @@ class Watcher:
         self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
         self._compiled: Counter[str] = Counter()  # by function: in calls that compile unseen
         self.record = ProcessRecord(options.run_dir)
-        self.routing = AutoRouting(options, self.counter, channel)
+        self.routing = AutoRouting(options, self.counter, channel, jit_proxy.stand_in_for_good)
         self.in_place_of = self.routing.in_place_of
         self.pauses = GarbagePauses()
         self.times = StepTimes()

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from moeprof.recording import jax_private, jit_proxy, routing
+from moeprof.recording import jax_private, routing
 from moeprof.recording.choices.graph import CALLS, stands_in_backward
 from moeprof.recording.choices.outputs import Chosen, Layout, layout_of, size_bytes, with_outputs
 from moeprof.recording.choices.routers import CHOICES, NotRecorded, NotUnderstood, find
@@ -205,12 +205,19 @@ class _Kept:
 class AutoRouting:
     """Finds the step among the functions that are called, and keeps what its routers chose."""
 
-    def __init__(self, options: CaptureOptions, counter: StepCounter, channel: Listener) -> None:
-        """Follow the windows of `counter`."""
+    def __init__(
+        self,
+        options: CaptureOptions,
+        counter: StepCounter,
+        channel: Listener,
+        for_good: Callable[[Any, Callable[..., Any]], None],
+    ) -> None:
+        """Follow the windows of `counter`; `for_good` lets one function be called for another."""
         self._is_wanted = options.routing == "auto"
         self._hosts = options.hosts
         self._counter = counter
         self._channel = channel
+        self._for_good = for_good
         self._calls: Counter[Hashable] = Counter()
         self._refused: dict[Hashable, tuple[str, str]] = {}  # name, and why
         self._not_understood: dict[bool, str] = {}  # functions with routers, by whether they train
@@ -275,7 +282,7 @@ class AutoRouting:
                 self._step = key, name, found
                 self._say(_announcement(name, found))
                 if jax.process_count() > 1:
-                    jit_proxy.stand_in_for_good(function, partial(self._instead, found))
+                    self._for_good(function, partial(self._instead, found))
 
     def _require_alone(self, name: str, found: StandIn) -> None:
         """Refuse a function where another chooses experts too, in as much of a training step."""
