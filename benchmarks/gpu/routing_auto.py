@@ -45,6 +45,7 @@ SMOKE = {"d": 64, "f": 32, "e": 4, "k": 2, "l": 2, "b": 2, "s": 32, "v": 128}
 HEAD = 32
 RATE, BETA, EPSILON = 1e-4, 0.9, 1e-8
 
+wait: Any = jax.block_until_ready  # without types in some versions of JAX
 State = dict[str, Any]
 Call = Callable[[State, jax.Array], tuple[State, jax.Array, list[Any]]]
 
@@ -137,7 +138,7 @@ def substituted(found: StandIn) -> Call:
     """The stand-in as the capture calls it."""
 
     def call(state: State, tokens: jax.Array) -> tuple[State, jax.Array, list[Any]]:
-        arguments = (state, tokens), {}
+        arguments: tuple[tuple[Any, ...], dict[str, Any]] = (state, tokens), {}
         if not found.fits(arguments):
             sys.exit("the stand-in does not fit the step's arguments")
         (state, value), indices = found(found.leaves(arguments))
@@ -148,14 +149,14 @@ def substituted(found: StandIn) -> Call:
 
 def timed_round(call: Call, start: State, every: list[jax.Array]) -> Round:
     """A step after another from a copy of `start`, one wait at the end."""
-    state = jax.block_until_ready(jax.tree.map(jnp.copy, start))
+    state = wait(jax.tree.map(jnp.copy, start))
     losses, kept = [], []
     began = time.perf_counter()
     for tokens in every:
         state, value, indices = call(state, tokens)
         losses.append(value)
         kept.append(indices)
-    jax.block_until_ready((state, losses, kept))
+    wait((state, losses, kept))
     seconds = (time.perf_counter() - began) / len(every)
     return Round(seconds, np.array([float(value) for value in losses]), kept)
 

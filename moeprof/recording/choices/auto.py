@@ -190,7 +190,6 @@ def _described(arguments: Arguments, static: Static) -> object:
 
 
 DECIDING_CALL = 3
-_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass
@@ -278,11 +277,17 @@ class AutoRouting:
         except Exception as error:  # a form of program, or a version of JAX, that is not known
             self._refused[key] = name, f"none found: {type(error).__name__}: {error}"
         else:
-            if self._step is None or (found.is_training and not self._step[2].is_training):
-                self._step = key, name, found
-                self._say(_announcement(name, found))
-                if jax.process_count() > 1:
-                    self._for_good(function, partial(self._instead, found))
+            self._take(key, name, found)
+
+    def _take(self, key: Hashable, name: str, found: StandIn) -> None:
+        """It is the step, if nothing was or what was does not train."""
+        if self._step is not None and (self._step[2].is_training or not found.is_training):
+            return
+        self._forget()
+        self._step = key, name, found
+        self._say(_announcement(name, found))
+        if jax.process_count() > 1:
+            self._for_good(found.function, partial(self._instead, found))
 
     def _require_alone(self, name: str, found: StandIn) -> None:
         """Refuse a function where another chooses experts too, in as much of a training step."""
@@ -303,8 +308,8 @@ class AutoRouting:
             self._end(why)
         else:
             self._refused[key] = name, f"not recorded: {why}"
-            self._step = self._kept = None
-            routing.drop_parts()
+            self._step = None
+            self._forget()
 
     def _is_time(self) -> bool:
         """Whether the window is open, or the first one is still to come.
@@ -337,10 +342,13 @@ class AutoRouting:
         self._keep(stand_in, [leaves[place] for place in stand_in.scored_by], indices)
         return results
 
-    def _end(self, why: str) -> None:
-        self._is_over = True
+    def _forget(self) -> None:
         self._kept = None
         routing.drop_parts()
+
+    def _end(self, why: str) -> None:
+        self._is_over = True
+        self._forget()
         self._say(f"routing: not recorded: {why}")
 
     def _keep(self, stand_in: StandIn, weights: list[Any], indices: list[Any]) -> None:
@@ -393,8 +401,9 @@ def _announcement(name: str, found: StandIn) -> str:
     )
 
 
-def _size(count: int) -> str:
-    for scale, unit in _SCALES:
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} bytes"
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

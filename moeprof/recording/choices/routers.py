@@ -15,6 +15,7 @@ from itertools import combinations, pairwise
 
 from moeprof.recording.choices.graph import (
     CARRY,
+    Axes,
     Graph,
     Node,
     Scope,
@@ -168,7 +169,7 @@ def _first_of_sorted(graph: Graph, node: Node, axis: int) -> Node | None:
 def _score_columns(operand: Node, axis: int, weights: Weights) -> list[Node]:
     """The weights whose columns the scores are along `axis`; none if they are no such product."""
     found = []
-    start = operand, (axis,)
+    start: tuple[Node, Axes] = operand, (axis,)
     seen, todo = {start}, [start]
     while todo:
         node, at = todo.pop()

@@ -235,7 +235,7 @@ class Steering:
             node for node in same if node.eqn is choice.eqn and node.scope is choice.scope
         }
 
-    def _ahead(self, starts: Collection[Node]) -> Iterator[Node]:
+    def _ahead(self, starts: Collection[Node], *, follows_loops: bool = True) -> Iterator[Node]:
         """What is made of some values in the forward pass, up to products with weights."""
         seen, todo = set(starts), list(starts)
         while todo:
@@ -244,7 +244,8 @@ class Steering:
             if node not in starts and self._ends_at(node):
                 continue
             for user in self._graph.users[node]:
-                if user not in seen and not user.is_backward:
+                is_followed = follows_loops or user.primitive != CARRY
+                if user not in seen and is_followed and not user.is_backward:
                     seen.add(user)
                     todo.append(user)
 
@@ -293,8 +294,11 @@ class Steering:
         return all(any(every[weight] == 1 for weight in found) for found in weights.values())
 
     def _steered(self, start: Node) -> set[object]:
-        """Weights of the products that a value comes to first, or whose results it weighs."""
-        ahead = set(self._ahead({start}))
+        """Weights of the products that a value comes to first, or whose results it weighs.
+
+        What a loop carries on is the next layer's, whose experts are slices of the same stacks.
+        """
+        ahead = set(self._ahead({start}, follows_loops=False))
         found: set[object] = set()
         for node in ahead:
             if self._ends_at(node):

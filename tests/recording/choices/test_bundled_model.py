@@ -31,7 +31,7 @@ def test_counts_of_each_strategy(strategy):
     arguments = (state, batch), {}
     found = stand_in_for(make_step(job, mesh, settings), arguments)
     assert found.layout.ranks == 2
-    (_, report), indices = found(arguments)
+    (_, report), indices = found(found.leaves(arguments))
     chosen = Chosen(found.layout)
     chosen.add(indices)
     assert np.asarray(chosen).tolist() == np.asarray(report.tokens_per_expert).tolist()

@@ -19,7 +19,7 @@ from . import models
 def recorded(step, *arguments):
     """What the step returns, and the counts by its stand-in."""
     found = stand_in_for(step, (arguments, {}))
-    results, indices = found((arguments, {}))
+    results, indices = found(found.leaves((arguments, {})))
     chosen = Chosen(found.layout)
     chosen.add(indices)
     return results, np.asarray(chosen)
@@ -145,7 +145,7 @@ def test_static_and_named_arguments_and_numbers_of_python():
     arguments = ((models.parameters(), "static", np.asarray(models.batch(), np.float64), 2), {})
     arguments[1]["top"] = 1
     found = stand_in_for(step, arguments)
-    results, indices = found(arguments)
+    results, indices = found(found.leaves(arguments))
     np.testing.assert_array_equal(results, step(*arguments[0], **arguments[1]))
     assert indices[0].shape == (models.LAYERS, models.TOKENS, 1)
     assert found.fits(arguments)
@@ -277,6 +277,145 @@ def by_a_bound(weights, x):
 def test_what_is_not_certain_is_not_recorded(forward, reason):
     why = refusal(models.step_of(forward), models.parameters(), models.batch())
     assert why.startswith(f"none found: {reason}")
+
+
+def of_groups(scores):
+    """A group's places are closed before experts are chosen, in the shape of groups."""
+    chances = jax.nn.sigmoid(scores)
+    groups = chances.reshape(-1, 2, 2)
+    _, best = jax.lax.top_k(jax.lax.top_k(groups, 2)[0].sum(-1), 1)
+    is_open = jnp.any(best[..., None] == jnp.arange(2), 1)[..., None]
+    masked = jnp.where(is_open, groups, -jnp.inf).reshape(chances.shape)
+    _, chosen = jax.lax.top_k(masked, models.TOP)
+    return jnp.take_along_axis(chances, chosen, -1), chosen
+
+
+def balanced_by_sums(scores):
+    """Sinkhorn's iterations, in a loop."""
+
+    def body(_, scores):
+        scores = scores - jax.nn.logsumexp(scores, 1, keepdims=True)
+        return scores - jax.nn.logsumexp(scores, 0, keepdims=True)
+
+    chosen = jnp.argmax(jax.lax.fori_loop(0, 3, body, jax.lax.stop_gradient(scores)), -1)[:, None]
+    return jnp.take_along_axis(jax.nn.sigmoid(scores), chosen, -1), chosen
+
+
+def by_priority(x, weights, best, chosen):
+    """Experts fill their capacity with those of the tokens that chose them that score highest."""
+    mask = (jax.nn.one_hot(chosen, models.EXPERTS) * best[..., None]).sum(1)
+    share, places = jax.lax.top_k(mask.T, models.TOKENS // 2)
+    rows = jax.nn.relu(jnp.einsum("ecd,edf->ecf", x[places], weights["up"]))
+    rows = jnp.einsum("ecf,efd->ecd", rows, weights["down"]) * share[..., None]
+    return jnp.zeros_like(x).at[places.reshape(-1)].add(rows.reshape(-1, models.WIDTH))
+
+
+def apart(x, weights, best, chosen):
+    """Each expert's tokens are picked by its number; its weights are values of their own."""
+    total = jnp.zeros_like(x)
+    for expert in range(models.EXPERTS):
+        (places,) = jnp.where((chosen == expert).any(-1), size=models.TOKENS, fill_value=0)
+        rows = jax.nn.relu(x[places] @ weights["up"][expert]) @ weights["down"][expert]
+        total = total.at[places].add(rows * best[places].sum(-1, keepdims=True))
+    return total
+
+
+def found_in(forward, weights=None):
+    """Routers, layers and experts of a step that is traced and never run."""
+    step = models.step_of(forward)
+    found = stand_in_for(step, ((weights or models.parameters(), models.batch()), {}))
+    return found.chosen, found.layout.layers, found.layout.experts
+
+
+@pytest.mark.parametrize(
+    ("choose", "dispatch", "top"),
+    [
+        (of_groups, models.ragged, 2),
+        (balanced_by_sums, models.ragged, 1),
+        (models.top_k, by_priority, 2),
+        (models.top_k, apart, 2),
+    ],
+)
+def test_forms_of_published_models(choose, dispatch, top):
+    one = functools.partial(models.layer, choose=choose, dispatch=dispatch)
+    assert found_in(functools.partial(models.scanned, one=one)) == (top, 3, 4)
+
+
+def test_experts_that_choose_beside_tokens_that_choose_leave_no_half_table():
+    def one(x, layer):
+        x, chosen = models.layer(x, layer)
+        _, places = jax.lax.top_k(jax.nn.softmax(x @ layer["router"]).T, 8)
+        rows = jnp.einsum("ecd,edf->ecf", x[places], layer["up"])
+        rows = jnp.einsum("ecf,efd->ecd", rows, layer["down"])
+        return x.at[places.reshape(-1)].add(rows.reshape(-1, models.WIDTH)), chosen
+
+    step = models.step_of(functools.partial(models.scanned, one=one))
+    why = refusal(step, models.parameters(), models.batch())
+    assert why == "expert choice: not recorded (4 experts choose tokens)"
+
+
+def test_a_second_choice_by_weights_that_the_first_one_took():
+    """The first choice is among groups, and no table of experts."""
+
+    def one(x, layer):
+        group = jnp.argmax(x @ layer["router"], -1)
+        inner = jnp.einsum("td,tde->te", x, layer["inner"][group])
+        return x + models.everywhere(x, layer, jnp.ones((32, 1)), group[:, None]) * (
+            jnp.argmax(inner, -1, keepdims=True)
+        ), group[:, None]
+
+    weights = models.parameters()
+    weights["inner"] = jnp.ones((models.LAYERS, models.EXPERTS, models.WIDTH, 3))
+    step = models.step_of(functools.partial(models.scanned, one=one))
+    why = refusal(step, weights, models.batch())
+    assert why == "none found: experts are chosen in two steps"
+
+
+def confidence(logits, chosen, labels):
+    return jnp.take_along_axis(logits, chosen[:, None], -1)
+
+
+def scores_by_class(logits, chosen, labels):
+    """F1, by comparing with each class in turn."""
+    return [((chosen == one) & (labels == one)).sum() for one in range(logits.shape[-1])]
+
+
+@pytest.mark.parametrize("metric", [confidence, scores_by_class])
+def test_a_classifier_with_as_many_heads_of_attention_as_classes_has_no_router(metric):
+    classes = 4
+    weights = {
+        "query": jnp.ones((models.WIDTH, classes, 6)),
+        "out": jnp.ones((classes, 6, models.WIDTH)),
+        "head": jnp.ones((models.WIDTH, classes)),
+    }
+
+    @jax.jit
+    def step(weights, x, labels):
+        def loss(weights):
+            heads = jnp.tanh(jnp.einsum("td,dhk->thk", x, weights["query"]))
+            logits = (x + jnp.einsum("thk,hkd->td", heads, weights["out"])) @ weights["head"]
+            return (logits**2).mean(), metric(logits, jnp.argmax(logits, -1), labels)
+
+        return jax.value_and_grad(loss, has_aux=True)(weights)
+
+    labels = jnp.zeros(models.TOKENS, int)
+    assert "steers no experts' weights" in refusal(step, weights, models.batch(), labels)
+
+
+def test_heads_of_several_codebooks_are_no_experts():
+    weights = {
+        "heads": jnp.ones((models.WIDTH, 3, 11)),
+        "tables": jnp.ones((3, 11, models.WIDTH)),
+    }
+
+    @jax.jit
+    def sample(weights, x):
+        logits = jnp.einsum("td,dnv->tnv", jnp.tanh(x), weights["heads"])
+        chosen = jnp.argmax(logits, -1)
+        sure = jnp.take_along_axis(logits, chosen[..., None], -1)
+        return weights["tables"][jnp.arange(3)[None], chosen].sum(1), sure
+
+    assert "steers no experts' weights" in refusal(sample, weights, models.batch())
 
 
 def test_what_is_no_function_of_jit_is_left_alone():

@@ -81,7 +81,7 @@ def test_a_program_that_the_compiler_shares_out(specs, one):
     own = collectives(step.lower(*arguments()).compile().as_text())
     assert own
     assert collectives(compiled(found.run, leaves)) == own
-    results, indices = found((arguments(), {}))
+    results, indices = found(found.leaves((arguments(), {})))
     chosen = Chosen(found.layout)
     chosen.add(indices)
     assert np.asarray(chosen).tolist() == models.counted(oracle).tolist()
@@ -148,7 +148,7 @@ def test_shards_of_a_mesh_count_their_own_tokens(checks, outside):
     assert found.layout.ranks == 4
     own = collectives(step.lower(*arguments()).compile().as_text())
     assert collectives(compiled(found.run, jax.tree.leaves(arguments()))) == own
-    results, indices = found((arguments(), {}))
+    results, indices = found(found.leaves((arguments(), {})))
     chosen = Chosen(found.layout)
     chosen.add(indices)
     assert np.asarray(chosen).tolist() == models.counted(oracle).tolist()
@@ -171,8 +171,44 @@ def test_tokens_that_are_the_same_on_several_devices_are_counted_once():
     *_, oracle = models.step_of(shards, returns_indices=True)(*arguments)
     arguments = (models.parameters(), models.batch())
     found = stand_in_for(step, (arguments, {}))
-    _, indices = found((arguments, {}))
+    _, indices = found(found.leaves((arguments, {})))
     chosen = Chosen(found.layout)
     chosen.add(indices)
     assert np.asarray(chosen).sum() == models.LAYERS * models.TOKENS * models.TOP
     assert np.asarray(chosen).tolist() == models.counted(oracle).tolist()
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("columns", [PartitionSpec(), PartitionSpec(None, "expert")])
+def test_tokens_that_each_shard_gathers_are_counted_once(checks, columns):
+    """Shards gather their neighbours' tokens, and compute those of their own experts."""
+
+    def one(x, weights):
+        x = jax.lax.all_gather(x, "expert", tiled=True)
+        scores = x @ weights["router"]
+        if columns:
+            scores = jax.lax.all_gather(scores, "expert", axis=1, tiled=True)
+        best, chosen = models.top_k(scores)
+        share = (jax.nn.one_hot(chosen, models.EXPERTS) * best[..., None]).sum(1)
+        own = jax.lax.dynamic_slice_in_dim(share, jax.lax.axis_index("expert"), 1, 1)
+        rows = jax.nn.relu(jnp.einsum("td,edf->tef", x, weights["up"]))
+        y = jnp.einsum("te,ted->td", own, jnp.einsum("tef,efd->ted", rows, weights["down"]))
+        return jax.lax.psum_scatter(y, "expert", tiled=True)
+
+    def layer(x, weights):
+        specs = {
+            "router": columns,
+            "up": PartitionSpec("expert"),
+            "down": PartitionSpec("expert"),
+        }
+        shards = jax.shard_map(
+            one, mesh=mesh(), in_specs=(ROWS, specs), out_specs=ROWS, check_vma=checks
+        )
+        return x + shards(x, weights), jnp.zeros((models.TOKENS, 1), int)
+
+    step = models.step_of(functools.partial(models.scanned, one=layer))
+    found = stand_in_for(step, ((models.parameters(), models.batch()), {}))
+    leaves = jax.tree.leaves((models.parameters(), models.batch()))
+    *_, indices = jax.eval_shape(found.run, *leaves)
+    assert indices.shape == (models.LAYERS, models.TOKENS, models.TOP)
+    assert found.layout.ranks == 4
