@@ -115,9 +115,10 @@ def command(
     exit code is the script's own. Where the run folder has files in it already, as when a
     scheduler starts the job again, the run goes to a new one beside it, OUT-2.
 
-    With --routing auto one thing of the program changes: until the window closes, its step also
-    returns the indices of its routers (4 bytes for each token, layer and chosen expert), which
-    are counted behind the window. Results, shardings and collectives stay.
+    With --routing auto one thing of the program changes: until the window closes (with several
+    processes until it ends), its step also returns the indices of its routers (4 bytes for each
+    token, layer and chosen expert), which are counted behind the window. Results, shardings and
+    collectives stay.
 
     Example:
 

@@ -1,10 +1,15 @@
-"""Question: when does a step's stand-in run, and where do its indices go?
+"""Question: which function runs in a step's place, from when on, and where do its indices go?
+
+`stand_in_for` traces the step as it is called, with its static arguments, and binds the rewritten
+jaxpr: JAX keeps in it what the step was jitted with, its name, shardings, donated arguments and
+compiler options.
 
 Of each jitted function that the script calls, the third call decides whether it is the step: it has
 routers, and a backward pass unless nothing else has. By then the shapes of its arguments have
-settled, and all processes of a run, which make the same calls, decide alike. From that call until
-the window closes the stand-in runs: it compiles before the window, which waits for two more settled
-steps. In the window the indices of each step are kept, unread, for `moeprof.recording.routing`.
+settled. From that call until the window closes the stand-in runs, with several processes to the
+end: it compiles before the window, which waits for two more settled steps. In the window the
+indices of each step are kept, unread, for `moeprof.recording.routing`. Where another function
+computes a part of the same step nothing is kept: its tokens or layers would be missing.
 """
 
 from __future__ import annotations
@@ -19,8 +24,15 @@ import jax
 from jax.extend import core
 
 from moeprof.recording import jax_private, routing
-from moeprof.recording.choices.graph import CALLS, stands_in_backward
-from moeprof.recording.choices.outputs import Chosen, Layout, layout_of, size_bytes, with_outputs
+from moeprof.recording.choices.graph import stands_in_backward
+from moeprof.recording.choices.outputs import (
+    Chosen,
+    Layout,
+    layout_of,
+    size_bytes,
+    size_text,
+    with_outputs,
+)
 from moeprof.recording.choices.routers import CHOICES, NotRecorded, NotUnderstood, find
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.progress import Listener
@@ -77,7 +89,7 @@ def stand_in_for(function: Any, arguments: Arguments) -> StandIn:
     if _are_traced(leaves):
         raise NotRecorded("none found: it is differentiated or mapped outside of jax.jit")
     closed, results = _traced(function, arguments, static, leaves)
-    is_training = any(_is_backward(closed.jaxpr))
+    is_training = any(map(stands_in_backward, _equations(closed.jaxpr)))
     try:
         routers = find(closed)
         layout = layout_of(routers)
@@ -93,7 +105,7 @@ def stand_in_for(function: Any, arguments: Arguments) -> StandIn:
         static,
         jax.tree.structure(results),
         layout,
-        sum(router.chosen * router_layers(router) for router in routers) // layout.layers,
+        sum(router.chosen * router.runs for router in routers) // layout.layers,
         size_bytes(rewritten.out_avals[-len(routers) :]),
         is_training,
         tuple(sorted(scored_by)),
@@ -114,20 +126,12 @@ def _traced(
         return function(*args, **kwargs)
 
     closed, results = jax.make_jaxpr(call, return_shape=True)(*leaves)
-    primitives = set(_equations(closed.jaxpr))
+    primitives = {eqn.primitive.name for eqn in _equations(closed.jaxpr)}
     if "jit" not in {eqn.primitive.name.replace("pjit", "jit") for eqn in closed.jaxpr.eqns}:
         raise NotRecorded("none found: its program is written in place (inline=True)")
     if not primitives & {*CHOICES, "sort"}:
         raise NotRecorded("none found: nothing in it chooses the largest")
     return closed, results
-
-
-def router_layers(router: Any) -> int:
-    """Layers that a router is of."""
-    count = 1
-    for scope in router.layers:
-        count *= scope.eqn.params["length"]
-    return count
 
 
 def _inner(eqn: Any) -> Iterator[Any]:
@@ -138,21 +142,12 @@ def _inner(eqn: Any) -> Iterator[Any]:
                 yield one
 
 
-def _equations(jaxpr: Any) -> Iterator[str]:
-    """Primitives of a jaxpr and of those inside it."""
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Equations of a jaxpr and of those inside it."""
     for eqn in jaxpr.eqns:
-        yield eqn.primitive.name
+        yield eqn
         for inner in _inner(eqn):
             yield from _equations(inner)
-
-
-def _is_backward(jaxpr: Any) -> Iterator[bool]:
-    """Whether each equation is of a backward pass, functions that are called in place included."""
-    for eqn in jaxpr.eqns:
-        yield stands_in_backward(eqn)
-        if eqn.primitive.name in CALLS | {"scan", "shard_map"}:
-            for inner in _inner(eqn):
-                yield from _is_backward(inner)
 
 
 def _dynamic(arguments: Arguments, static: Static) -> Arguments:
@@ -190,6 +185,7 @@ def _described(arguments: Arguments, static: Static) -> object:
 
 
 DECIDING_CALL = 3
+_OWN = "the script records it itself: left to it"
 
 
 @dataclass
@@ -264,6 +260,8 @@ class AutoRouting:
 
     def _decide(self, key: Hashable, name: str, function: Any, arguments: Arguments) -> None:
         try:
+            if jax.process_count() == 1 and routing.has_records():
+                raise NotRecorded(_OWN)
             found = stand_in_for(function, arguments)
             self._require_alone(name, found)
             _require_possible(name, found, self._hosts)
@@ -388,7 +386,7 @@ def _require_possible(name: str, found: StandIn, hosts: object) -> None:
         if not jax_private.all_processes_say("refused" if is_own else says) and not is_own:
             raise NotRecorded("not recorded: not all processes find the same routers")
     if is_own:
-        raise NotRecorded("the script records it itself: left to it")
+        raise NotRecorded(_OWN)
 
 
 def _announcement(name: str, found: StandIn) -> str:
@@ -397,13 +395,5 @@ def _announcement(name: str, found: StandIn) -> str:
     return (
         f"routing: {name} runs with the indices of its routers as further results until {until}: "
         f"{layout.layers} layer(s), top {found.chosen} of {layout.experts} experts, "
-        f"{_size(found.bytes_per_call)} a call over all devices"
+        f"{size_text(found.bytes_per_call)} a call over all devices"
     )
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -1,4 +1,4 @@
-"""Question: how does a traced step return some of its inner values as well?
+"""Question: how does a traced step return its routers' indices as well, and how are they read?
 
 `with_outputs` rewrites the jaxpr alone: no equation is added, so nothing is computed, sent or kept
 that was not before, except that the chosen values outlive the step. A value inside a loop comes out
@@ -276,3 +276,12 @@ def _with(jaxpr: Any, **changes: Any) -> Any:
     if debug is not None and hasattr(debug, "_replace"):
         changes["debug_info"] = debug._replace(result_paths=None)
     return jaxpr.replace(**changes)
+
+
+def size_text(count: float) -> str:
+    """A number of bytes, as one reads it."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

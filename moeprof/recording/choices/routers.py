@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from math import prod
 
 from moeprof.recording.choices.graph import (
     CARRY,
@@ -66,6 +67,11 @@ class Router:
     def choice(self) -> Choice:
         """What is asked of its way to the experts."""
         return Choice(self.node, self.experts, self.scored)
+
+    @property
+    def runs(self) -> int:
+        """Layers that it is the router of."""
+        return prod(scope.eqn.params["length"] for scope in self.layers)
 
     @property
     def chosen(self) -> int:
