@@ -89,6 +89,13 @@ def _profiler(
     callback=_profiler,
     help="Profiler option.",
 )
+@click.option(
+    "--routing",
+    type=click.Choice(["off", "auto"]),
+    default="off",
+    show_default=True,
+    help="auto: routers' indices become results of the step until the window closes.",
+)
 @click.option("--no-report", is_flag=True, help="Write the run folder only.")
 @names_parts
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -103,6 +110,7 @@ def command(
     hosts: tuple[int, ...] | None,
     export_timeout: float | None,
     profiler: ProfilerSettings,
+    routing: str,
     no_report: bool,
     names: NameRules | None,
     is_module: bool,
@@ -114,6 +122,11 @@ def command(
     Waits until compilation has settled, records a few whole steps, and writes a run folder. The
     exit code is the script's own. Where the run folder has files in it already, as when a
     scheduler starts the job again, the run goes to a new one beside it, OUT-2.
+
+    With --routing auto one thing of the program changes: until the window closes (with several
+    processes until it ends), its step also returns the indices of its routers (4 bytes for each
+    token, layer and chosen expert), which are counted behind the window. Results, shardings and
+    collectives stay.
 
     Example:
 
@@ -140,6 +153,7 @@ def command(
         hosts=hosts,
         export_timeout_s=export_timeout,
         profiler=profiler,
+        routing=routing,
     )
     sys.exit(_run(target, arguments, options, no_report, names))
 

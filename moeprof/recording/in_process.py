@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CaptureError
-from moeprof.recording import routing
+from moeprof.recording import routing as routing_log
 from moeprof.recording.host_facts import preflight
 from moeprof.recording.options import (
     LEAST_STEPS,
@@ -57,6 +57,7 @@ def capture(
     hosts: Collection[int] | None = None,
     export_timeout: float | None = None,
     options: Mapping[str, Value] | None = None,
+    routing: str = "off",
     say: Callable[[str], None] | None = None,
 ) -> Recording:
     """Record some steps of the training that runs in a ``with`` block.
@@ -80,6 +81,8 @@ def capture(
         hosts: process indices that record. Default: all.
         export_timeout: seconds after which an export is given up. Default: none.
         options: profiler options, as ``{"python_tracer_level": 1}``.
+        routing: ``"auto"`` makes the indices of the step's routers results of it until the window
+            closes, so that tokens are counted per expert; of steps jitted in the block.
         say: takes each line of progress. Default: prints it to stderr.
 
     Returns:
@@ -102,6 +105,8 @@ def capture(
     _above_zero("export_timeout", export_timeout)
     if every is not None and seconds is None:
         _at_least("every", every, (steps or LEAST_STEPS) + 1)
+    if routing not in ("off", "auto"):
+        raise CaptureError(f"capture: routing: expected 'off' or 'auto', found {routing!r}.")
     asked = {
         "skip_steps": skip,
         "record_steps": steps,
@@ -109,6 +114,7 @@ def capture(
         "every_steps": every,
         "hosts": None if hosts is None else tuple(sorted(hosts)),
         "export_timeout_s": export_timeout,
+        "routing": routing,
         "profiler": parse_profiler_options(
             f"{name}={value}" for name, value in (options or {}).items()
         ),
@@ -259,7 +265,7 @@ class Recording:
     def _finish_routing(self) -> None:
         assert self._path is not None
         try:
-            routing.finish(self._path)
+            routing_log.finish(self._path)
         except Exception as fault:  # the training goes on
             self._say(f"moeprof: routing was not saved: {type(fault).__name__}: {fault}")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
 from moeprof.recording import jax_private, jit_proxy, observe, routing
+from moeprof.recording.choices.auto import AutoRouting
 from moeprof.recording.device_facts import describe_process, mesh_axes, program_sizes
 from moeprof.recording.host_facts import LIMIT, GarbagePauses
 from moeprof.recording.options import CaptureOptions
@@ -46,6 +47,8 @@ class Watcher:
         self.counter = StepCounter(WindowPlan(options.skip_steps, *limits))
         self._compiled: Counter[str] = Counter()  # by function: in calls that compile unseen
         self.record = ProcessRecord(options.run_dir)
+        self.routing = AutoRouting(options, self.counter, channel, jit_proxy.stand_in_for_good)
+        self.in_place_of = self.routing.in_place_of
         self.pauses = GarbagePauses()
         self.times = StepTimes()
         self.recorder: Recorder | None = None
@@ -58,8 +61,6 @@ class Watcher:
         self._listeners = contextlib.ExitStack()
         self._termination = Termination(self._on_terminate)
         self._closing = threading.Lock()
-
-    # -- installing
 
     def install(self) -> None:
         """Put the observers in; JAX has just been imported."""
@@ -338,8 +339,6 @@ class Watcher:
     def _save(self) -> None:
         self.record.save(self.recorder, self.pauses.pauses, self.channel)
 
-    # -- the end
-
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended, by `error` or well: save what there is, say why there is no more.
 
@@ -350,6 +349,7 @@ class Watcher:
         try:
             for part in (
                 lambda: self._end_window(error),
+                self.routing.finish,
                 self._save,  # before adopting, which may fail or be interrupted
                 lambda: self.record.adopt_profiles(self._note),
                 self._save,

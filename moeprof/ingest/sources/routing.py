@@ -15,7 +15,7 @@ from moeprof.errors import TableError, TraceError
 from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import number_in
-from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
+from moeprof.tables.routing import PARTS_KEY, RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 
 _MOST_NAMED = 3
@@ -48,6 +48,7 @@ def routing_of_run(run: Path | None, beside: Beside) -> Routing:
     try:
         kinds = _files(run)
         strays = [[why for file in files if (why := _stray(file, beside))] for files in kinds]
+        strays[0] += _missing_parts(kinds[0])
         kept = [[] if why else files for files, why in zip(kinds, strays, strict=True)]
         (routing, idle), (received, silent) = (
             _counted(_read(files, schema), name, value)
@@ -148,11 +149,32 @@ def _process(file: Path) -> int:
 
 def _recording(file: Path) -> str | None:
     """The id of the recording in a table; empty where it bears none, None where it is damaged."""
+    return _told(file, RECORDING_KEY)
+
+
+def _told(file: Path, key: bytes) -> str | None:
+    """What a table says of itself; None where it is damaged."""
     try:
         told = pyarrow.parquet.read_schema(file).metadata or {}
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return bytes(told.get(RECORDING_KEY, b"")).decode("utf-8", "replace")
+    return bytes(told.get(key, b"")).decode("utf-8", "replace")
+
+
+def _parts(file: Path) -> int:
+    """How many processes counted a part of each batch; 0 where one counted all of it."""
+    told = _told(file, PARTS_KEY) or ""
+    return int(told) if told.isdecimal() else 0
+
+
+def _missing_parts(files: list[Path]) -> list[str]:
+    """Why tables are no whole: each process counted the tokens of its devices alone."""
+    wanted = max(map(_parts, files), default=0)
+    if not wanted or [_parts(file) for file in files] == [wanted] * wanted:
+        return []
+    return [
+        f"{wanted} processes counted a part of the routing each, {len(files)} table(s) are here"
+    ]
 
 
 def _counted(frame: pd.DataFrame, name: str, value: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -181,7 +203,16 @@ def _read(files: list[Path], schema: Schema) -> pd.DataFrame:
     frames = [_one(file, schema) for file in files]
     if not frames:
         return schema.frame()
-    return schema.check(pd.concat(frames, ignore_index=True))
+    rows = pd.concat(frames, ignore_index=True)
+    return schema.check(_summed(rows, len(files)) if _parts(files[0]) else rows)
+
+
+def _summed(rows: pd.DataFrame, parts: int) -> pd.DataFrame:
+    """Parts of the same batches added up; steps that not every process counted are left out."""
+    *keys, counts = rows.columns
+    found = rows.groupby(keys, as_index=False)[counts].agg(["sum", "count"])
+    whole = found.groupby("step")["count"].transform("min") == parts
+    return found[whole].rename(columns={"sum": counts})[[*keys, counts]].reset_index(drop=True)
 
 
 def _one(file: Path, schema: Schema) -> pd.DataFrame:
