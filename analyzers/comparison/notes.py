@@ -195,7 +195,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     both values in one text, as either may be the one that holds.
     """
     found: dict[str, list[str]] = {}
-    place = 0
+    place = 1 if words[:1] == ["-m"] else 0
     for before, word in pairwise(["", *words]):
         name, equals, value = word.partition("=")
         if word.startswith("-") and not _is_figure(word):

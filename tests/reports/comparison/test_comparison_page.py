@@ -184,7 +184,7 @@ def test_arguments_of_the_form_key_value_are_compared_by_key():
     new = record([*train, "ici_expert_parallelism=4", "remat_policy=", "run_name=a", "steps=12"])
     assert setting_changes(base, new).to_dict("split")["data"] == [
         ["ici_expert_parallelism", "8", "4"],
-        ["argument 1", "dump/a=1/x", ""],
+        ["argument 2", "dump/a=1/x", ""],
         ["remat_policy", "", '""'],
     ]
     again = record([*train, "lr=1", "lr=2"])
