@@ -131,7 +131,7 @@ def environment(place: Place, rank: int, processes: int) -> dict[str, str]:
     mine = {
         "DECOUPLE_GCLOUD": "TRUE",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "MOEPROF_LAUNCH_ID": str(place.work),
     }
     if place.is_gpu:
         mine |= {"JAX_COORDINATOR_IP": "127.0.0.1", "JAX_COORDINATOR_PORT": "1234"}
