@@ -140,7 +140,10 @@ def environment(place: Place, rank: int, processes: int) -> dict[str, str]:
     mine |= {"JAX_PLATFORMS": "cpu", "JAX_COORDINATOR_ADDRESS": "127.0.0.1"}
     mine |= {"JAX_PROCESS_COUNT": str(processes), "PROCESSES_IN_JOB": str(processes)}
     mine |= {"JOB_INDEX": "0", "JOB_COMPLETION_INDEX": str(rank)}
-    mine["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={8 // processes}"
+    # Compiled a quarter faster; how fast the code is matters to nobody here.
+    flags = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
+    count = f"--xla_force_host_platform_device_count={8 // processes}"
+    mine["XLA_FLAGS"] = " ".join((count, *flags))
     return os.environ | mine
 
 
