@@ -233,6 +233,7 @@ class Watcher:
         self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
+            self.channel.send("stopped")
         self.counter.stop()
         jit_proxy.set_observer(None)
 

@@ -166,7 +166,7 @@ def is_terminated(place: Place, when: str) -> Verdict:
     """SIGTERM: MaxText saves a checkpoint and ends as it does alone."""
     verdict = Verdict()
     plain = terminated(place, "alone", None)
-    run = terminated(place, when, ("--no-report", "--steps", "20"))
+    run = terminated(place, when, ("--no-report", "--seconds", "5"))
     orderly = "Training stopped: Job received termination signal"
     verdict.expect(plain.has(orderly), "MaxText alone did not end in an orderly way")
     verdict.expect(run.has(orderly), f"killed: {' | '.join(run.lines[-3:])}")
@@ -188,8 +188,8 @@ def terminated(place: Place, when: str, capture: Sequence[str] | None) -> Ended:
     code = folder / "code"
     if code.exists():
         return Ended(int(code.read_text()), (folder / "log0.txt").read_text().splitlines(), folder)
-    options = capacity_options(place) | {"steps": 400, "enable_checkpointing": "true"}
-    options |= {"async_checkpointing": "false", "checkpoint_period": 1000}
+    options = capacity_options(place) | {"steps": 10**6, "enable_checkpointing": "true"}
+    options |= {"async_checkpointing": "false", "checkpoint_period": 10**6}
     options |= {"jax_cache_dir": "../sigterm-cache"}
     training = Training(place, folder.name, options, capture=capture)
     training.terminate_when(SIGTERM_AT[when])
@@ -205,8 +205,8 @@ def checkpoints(ended: Ended) -> list[Path]:
 
 
 SIGTERM_AT = {
-    "alone": "completed step: 0",
-    "before": "completed step: 0",
+    "alone": "number parameters",  # the last line before the first step
+    "before": "number parameters",
     "in": "moeprof: recording",
     "after": "moeprof: exported",
 }
