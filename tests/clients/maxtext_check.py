@@ -221,8 +221,8 @@ def two_processes(place: Place) -> Verdict:
     options = place.mesh(fsdp=2, expert=4) | CAPACITY
     ranks = [Training(place, "two-processes", options, rank=(rank, 2)) for rank in (0, 1)]
     ends = [rank.end() for rank in ranks]
-    for end in ends:
-        judge(end, verdict)
+    judge(ends[0], verdict)
+    verdict.expect(ends[1].code == 0, f"rank 1: exit code {ends[1].code}")
     meta = json.loads((ends[0].folder / "run" / "meta.json").read_text())
     verdict.expect(meta["expected_processes"] == 2, f"{meta['expected_processes']} processes")
     profiles = list((ends[0].folder / "run" / "plugins" / "profile").glob("*/*.xplane.pb"))
