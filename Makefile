@@ -12,6 +12,9 @@ NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_prox
   tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
   tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
   tests/projector/compiled tests/known_traces/test_linen_program.py
+# Trainers that moeprof is checked with as their users run them; MaxText needs Python 3.12.
+PYTHON_MAXTEXT ?= python3.12
+MAXTEXT := .venv-maxtext
 CLANG ?= clang++
 SECONDS := 300
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
@@ -22,7 +25,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test test-newest gpu hip stress fuzz fuzz-replay lint bench browser node clean
+.PHONY: demo test test-newest maxtext-check gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -37,6 +40,9 @@ test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
 test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the newest jax there is.
 	$(NEWEST)/bin/python -c "import jax, sys; print('jax', jax.__version__, 'on', sys.version)"
 	$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -q $(PYTEST_ARGS) $(NEWEST_TESTS)
+
+maxtext-check: $(MAXTEXT)/.installed ## MaxText alone and captured, on eight virtual CPU devices.
+	$(MAXTEXT)/bin/python tests/clients/maxtext_check.py $(MAXTEXT_ARGS)
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
@@ -125,9 +131,17 @@ $(NEWEST)/.test: pyproject.toml $(NATIVE)
 	$(NEWEST)/bin/python -m pip install -q --no-deps "xprof>=2.24"
 	@touch $@
 
+$(MAXTEXT)/.installed: pyproject.toml tests/clients/maxtext.txt $(NATIVE)
+	$(PYTHON_MAXTEXT) -m venv $(MAXTEXT)
+	$(MAXTEXT)/bin/python -m pip install -q --no-compile -r tests/clients/maxtext.txt \
+	  "scikit-build-core>=0.11" cmake ninja scipy-openblas32
+	$(MAXTEXT)/bin/python -m pip install -q --no-build-isolation \
+	  --config-settings=build-dir=build/maxtext --editable ".[jax]"
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.test
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test,lint]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(NEWEST) build dist
+	rm -rf $(VENV) $(NEWEST) $(MAXTEXT) build dist

@@ -156,15 +156,20 @@ def failure_text(error: BaseException | None, what: str) -> str:
     return f"{what} raised {type(error).__name__}"
 
 
-def why_nothing(how: str, counter: StepCounter, options: CaptureOptions) -> str:
-    """Why no window was opened by the time it ended as `how` says."""
+def why_nothing(
+    how: str, counter: StepCounter, options: CaptureOptions, error: BaseException | None = None
+) -> str:
+    """Why no window was opened by the time it ended as `how` says; no advice where it failed."""
     dashes = "" if options.in_process else "--"
     asked = f"{dashes}skip{'=' if options.in_process else ' '}{options.skip_steps}"
     needed = (
         f"recording starts after {SETTLED_STEPS} steps without compilation "
         f"and {asked} more: train for more steps or lower {dashes}skip"
     )
-    if not counter.tracks and options.in_process:
+    has_failed = isinstance(error, Exception)  # sys.exit is none
+    if has_failed:
+        needed = "nothing was recorded"
+    if not counter.tracks and options.in_process and not has_failed:
         return f"{how}, and no step was seen: call recording.step() as each one begins; {needed}"
     key = counter.dominant()
     if key is None:

@@ -139,6 +139,9 @@ class Progress:
         verdict = "settled" if message["settled"] else late
         self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
 
+    def _on_stopped(self, message: Mapping[str, object], now_s: float) -> None:
+        self._waiting_since = None
+
     def _on_closed(self, message: Mapping[str, object], now_s: float) -> None:
         self._is_open = False
 

@@ -233,6 +233,7 @@ class Watcher:
         self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
+            self.channel.send("stopped")
         self.counter.stop()
         jit_proxy.set_observer(None)
 
@@ -384,7 +385,7 @@ class Watcher:
             reason = "complete" if is_complete else how
             self._close(reason, wait_for_devices=error is None)
         elif self.recorder is None and self.counter.phase is Phase.WAITING:
-            self._note(why_nothing(how, self.counter, self.options))
+            self._note(why_nothing(how, self.counter, self.options, error))
 
     def _wait_for_exports(self) -> None:
         """Give an export that outlived its limit one more chance before the process goes."""
