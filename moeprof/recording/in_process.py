@@ -31,7 +31,7 @@ from moeprof.recording.options import (
     parse_profiler_options,
 )
 from moeprof.recording.progress import HEARTBEAT_S, Progress
-from moeprof.recording.run_folder import Launch, claim_free, default_run_dir, write_meta
+from moeprof.recording.run_folder import Launch, claim_free, default_run_dir, leave, write_meta
 
 if TYPE_CHECKING:
     from typing import Self
@@ -100,6 +100,7 @@ def capture(
     if every is not None and seconds is None:
         _at_least("every", every, steps + 1)
     asked = {
+        "asked_for": "" if out is None else str(Path(out).absolute()),
         "skip_steps": skip,
         "record_steps": steps,
         "record_seconds": seconds,
@@ -144,7 +145,7 @@ class Recording:
     @property
     def path(self) -> Path | None:
         """The run folder; None before the block, and where nothing is recorded."""
-        return self._path
+        return self._path if self._watcher is None else self._watcher.options.run_dir
 
     def __enter__(self) -> Self:
         """Begin to watch.
@@ -245,6 +246,8 @@ class Recording:
                 self._end_step()
             watcher.finish(error)
         finally:
+            self._path = watcher.options.run_dir
+            _written.add(self._path)
             try:
                 self._finish_routing()
                 self._meta.end()
@@ -297,7 +300,9 @@ class _Meta:
         with self._lock:
             self._progress.on_message({"kind": kind, **(values or {})}, time.monotonic())
             self._progress.tick(time.monotonic())
-            if kind == "process":
+            if kind == "moved":
+                leave(self._options.run_dir)
+            if kind in ("process", "introduced"):
                 self._write()
         if kind == "exporting":
             self._exported.clear()
@@ -311,7 +316,11 @@ class _Meta:
         self._exported.set()
         with self._lock:
             self._write()
-        self._say(f"moeprof: run folder {self._options.run_dir} ({self._status})")
+        self._say(f"moeprof: run folder {self._run_dir} ({self._status})")
+
+    @property
+    def _run_dir(self) -> Path:
+        return self._progress.run_dir or self._options.run_dir
 
     def _beat(self) -> None:
         """Let a long export be seen to go on."""
@@ -330,7 +339,7 @@ class _Meta:
         process = self._progress.process
         versions = self._progress.versions
         try:
-            run_dir, environment = self._options.run_dir, os.environ
+            run_dir, environment = self._run_dir, os.environ
             meta = write_meta(run_dir, launch, process, versions=versions, environment=environment)
             self._status = str(meta["status"])
         except OSError as error:

@@ -87,6 +87,7 @@ class CaptureOptions:
     hosts: tuple[int, ...] | None = None  # process indices that record; None is all
     export_timeout_s: float | None = None  # None waits as long as it takes
     profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
+    asked_for: str = ""  # the folder that was named for the run; empty where it was left open
     in_process: bool = False  # asked for by the training code, which keeps its signals to itself
     recording: str = field(default_factory=lambda: uuid4().hex)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from moeprof.recording.export import Export, start_session
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.progress import Listener
 from moeprof.recording.signals import GaveUpError, interrupt_waits
+from moeprof.recording.together import Vigil
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Recorder:
         self._process_index = process_index
         self.windows: list[Window] = []
         self.current: Window | None = None
+        self.vigil: Vigil | None = None
+        self._opened_s = 0.0
 
     def open(self, facts: dict[str, Any]) -> None:
         """Wait for the devices, then start the profiler.
@@ -60,6 +64,13 @@ class Recorder:
         export = Export(session, lambda export: self._exported(facts, export))
         self.current = Window(facts, export, {"before": before, "in": []}, states)
         self.windows.append(self.current)
+        self._opened_s = time.monotonic()
+
+    @property
+    def is_time_up(self) -> bool:
+        """Whether the open window has lasted the seconds that were asked for."""
+        seconds = self._options.record_seconds
+        return seconds is not None and time.monotonic() - self._opened_s >= seconds
 
     def sample(self) -> None:
         """Keep the memory in use at a step boundary inside the window."""
@@ -73,8 +84,7 @@ class Recorder:
         if window is None:
             return None
         window.memory["states"] = window.states.close()
-        if wait_for_devices:
-            drain()
+        facts = facts | (self._waited() if wait_for_devices else {})
         window.memory["in"].append(memory_sample())
         window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
         path = self._path(len(self.windows))
@@ -90,12 +100,31 @@ class Recorder:
             is_done = False
         finally:
             window.memory["after"] = memory_sample()
+            if self.vigil is not None:
+                self.vigil.end()
         if not is_done:
             window.facts["export_given_up_after_s"] = (
                 time.time() - window.facts["ended_epoch_ns"] / 1e9
             )
             self._channel.send("given_up")
         return window
+
+    def _waited(self) -> dict[str, str]:
+        """Wait for the devices; what changes in the facts if they will not finish any more."""
+        if self.vigil is None:
+            drain()
+        elif not self.vigil.wait_for(drain):
+            return {"closed_because": self.vigil.why}
+        return {}
+
+    def wait_for_exports(self, save: Callable[[], None]) -> None:
+        """Give an export that outlived its limit one more chance before the process goes."""
+        # Of a command Ctrl-C came twice, where there is no limit and an export has not ended.
+        limit = self._options.export_timeout_s or (None if self._options.in_process else 0.0)
+        for window in self.windows:
+            if not window.export.is_done:
+                window.export.wait(limit)
+                save()
 
     def _interrupts_held(self) -> contextlib.AbstractContextManager[None]:
         """Of a command's script; training that asked itself gets its Ctrl-C at once."""
