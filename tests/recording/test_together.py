@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import pytest
 
+from moeprof.recording import together
 from moeprof.recording.options import RUN_DIR_VARIABLE, CaptureOptions
 from moeprof.recording.run_folder import claim_free
-from moeprof.recording.together import AHEAD, MOST_WAIT_S, PATIENCE, Job, Together
+from moeprof.recording.together import AHEAD, MOST_WAIT_S, PATIENCE, Job, Together, Vigil
 
 
 class Keys:
@@ -175,3 +177,46 @@ def test_one_that_never_comes_is_not_waited_for_for_long(tmp_path):
     one._pause = waited.append
     assert not any(one.may_open(step, "calls of f", True) for step in range(4, 10))
     assert sum(waited) == pytest.approx(MOST_WAIT_S, abs=0.1)
+
+
+@pytest.fixture
+def _often(monkeypatch):
+    monkeypatch.setattr(together, "EVERY_S", 0.01)
+
+
+@pytest.mark.usefixtures("_often")
+def test_a_process_that_ended_by_a_fault_is_told_once_while_the_window_is_open(tmp_path):
+    one, _ = (each for each, _ in joined(Keys(), tmp_path, 2))
+    told, is_told = [], threading.Event()
+    vigil = one.watch(tmp_path, lambda: (0, 0), lambda why: (told.append(why), is_told.set()))
+    rows = [
+        {"job": one.capture, "process_index": 0, "exit_code": 1},  # this one
+        {"job": "another", "process_index": 5, "exit_code": 1},
+        {"job": one.capture, "process_index": 2, "exit_code": 0},
+        {"job": one.capture, "process_index": 1, "exit_code": 137},
+    ]
+    (tmp_path / "meta.json").write_text(json.dumps({"processes": rows}))
+    assert is_told.wait(10)
+    assert told == ["process 1 ended with exit code 137"]
+    assert not vigil.wait_for(threading.Event().wait)  # devices that will not finish any more
+    vigil.end()
+
+
+@pytest.mark.usefixtures("_often")
+def test_devices_that_finish_are_waited_for():
+    vigil = Vigil(lambda: "", lambda why: None)
+    assert vigil.wait_for(lambda: None)
+    vigil.end()
+
+
+@pytest.mark.parametrize(
+    ("running_s", "longest_s", "is_told"),
+    [(59, 0.01, False), (61, 0.01, True), (61, 20, False), (101, 20, True)],
+)
+def test_a_step_stands_where_it_lasts_out_of_proportion(running_s, longest_s, is_told):
+    why = together._what_stands(int(running_s * 1e9), int(longest_s * 1e9))
+    assert bool(why) == is_told
+
+
+def test_a_process_alone_is_not_watched(tmp_path):
+    assert Together(wait=int).watch(tmp_path, lambda: (0, 0), print) is None
