@@ -88,7 +88,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks, found)
     steps = steps_frame(tables, meta)
-    meta = replace(meta, notes=(*meta.notes, *steps_apart(steps)))
+    meta = replace(meta, notes=(*meta.notes, *steps_apart(tables)))
     if meta.are_steps_numbered_by_script:
         routing = of_recorded_steps(routing, steps["step"].tolist())
     sides = HostSides([table.host for table in tables], source.of_host)

@@ -141,16 +141,17 @@ def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
     return STEPS.frame({name: steps[name] for name in STEPS.names})
 
 
-def steps_apart(steps: pd.DataFrame) -> tuple[str, ...]:
+def steps_apart(tables: Sequence[HostTables]) -> tuple[str, ...]:
     """Which steps no hosts are compared in, as some recorded them and others did not; in words."""
-    alone = steps["step"][steps["reason"].str.fullmatch(r"work of \d+ of \d+ hosts")]
-    if alone.empty:
+    own = [{step.step for step in table.cut.steps if step.runs} for table in tables]
+    own = [numbers for numbers in own if numbers]
+    if not own:
         return ()
-    word = "step" if len(alone) == 1 else "steps"
-    told = (
-        f"{word} {named_numbers(alone)}: not on all hosts, which are compared in common steps alone"
-    )
-    return (told,)
+    alone = own[0].union(*own[1:]) - own[0].intersection(*own[1:])
+    if not alone:
+        return ()
+    told = f"{'step' if len(alone) == 1 else 'steps'} {named_numbers(alone)}"
+    return (f"{told}: not on all hosts, which are compared in common steps alone",)
 
 
 def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
