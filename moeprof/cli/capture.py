@@ -146,6 +146,7 @@ def command(
         os.execv(sys.executable, [sys.executable, *target, *arguments])
     options = CaptureOptions(
         run_dir=run_dir,
+        asked_for="" if out is None else str(out.absolute()),
         skip_steps=skip,
         record_steps=steps,
         record_seconds=seconds,
@@ -189,14 +190,15 @@ def _run(
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
     outcome = run_script([*target, *arguments], options, _say)
     _say(f"{target[-1]} ended with exit code {outcome.exit_code}")
-    later = f"the analysis is left to `moeprof analyze {_shown(options.run_dir)}`"
+    run_dir = outcome.run_dir or options.run_dir
+    later = f"the analysis is left to `moeprof analyze {_shown(run_dir)}`"
     with (
         _keeping_exit_code(),
         ending_with(outcome.exit_code, lambda name: _say(f"moeprof: {name}: {later}")),
     ):
         if outcome.is_terminated and not no_report:
             _say(f"moeprof: terminated: {later}")
-        _tell_results(options.run_dir, outcome, no_report or outcome.is_terminated, names)
+        _tell_results(run_dir, outcome, no_report or outcome.is_terminated, names)
     return outcome.exit_code
 
 

@@ -39,7 +39,7 @@ def newest(run: Path, session: str | None) -> Path:
 
 
 def read_document(
-    run: Path,
+    run: Path | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -52,6 +52,7 @@ def read_document(
 
     ``is_drawn`` asks for the drawings too, where `only` is empty. ``hardware`` is the key of the
     device it ran on, by default what the profile says. ``names`` are the user's rules for parts.
+    Several paths are folders of one run.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
@@ -61,7 +62,7 @@ def read_document(
 
 
 def read_both(
-    run: Path,
+    run: Path | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),

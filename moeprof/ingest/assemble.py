@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from moeprof.ingest.host_frames import (
     executions_frame,
     markers_frame,
     rendezvous_frame,
+    steps_apart,
     steps_frame,
 )
 from moeprof.ingest.joining.clocks import align
@@ -47,7 +48,8 @@ class Source:
     """The path that was given, the run folder that it stands for (empty for none), and notes.
 
     ``damage`` is what was wrong with files that are in no host: one that could not be read at all,
-    the run's record. ``beside`` tells which files of the folder are of the run.
+    the run's record. ``beside`` tells which files of the folder are of the run, ``of_host`` the
+    same for the folder of each host, by its name.
     """
 
     path: str
@@ -56,6 +58,7 @@ class Source:
     processes: Processes
     damage: tuple[str, ...] = ()
     beside: Beside = NOTHING_BESIDE
+    of_host: Mapping[str, Beside] = field(default_factory=dict)
 
 
 def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
@@ -85,10 +88,10 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     source = replace(source, notes=(*source.notes, *renamed))
     meta = _meta(source, tables, events, clocks, found)
     steps = steps_frame(tables, meta)
+    meta = replace(meta, notes=(*meta.notes, *steps_apart(tables)))
     if meta.are_steps_numbered_by_script:
         routing = of_recorded_steps(routing, steps["step"].tolist())
-    left_out = source.beside.left_out
-    sides = HostSides([table.host for table in tables], source.run_folder, left_out)
+    sides = HostSides([table.host for table in tables], source.of_host)
     evidence = _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
     trace = Trace(
         meta=meta,

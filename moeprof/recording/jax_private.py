@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from moeprof.recording.together import Job
+
 try:
     from jax._src.core import trace_ctx as _TRACE_CONTEXT
 except ImportError:
@@ -183,6 +185,49 @@ def backends_are_initialized() -> bool:
         return bool(initialized())
     except (ImportError, AttributeError):
         return False
+
+
+class _KeyValues:
+    """The store of `jax.distributed`, as `moeprof.recording.together` needs it."""
+
+    def __init__(self, client: Any) -> None:
+        """Of a connected client."""
+        self._client = client
+
+    def put(self, key: str, value: str) -> bool:
+        """Set a key that nobody has set yet; whether that was so."""
+        try:
+            self._client.key_value_set(key, value)
+        except Exception as error:  # of the runtime, whose class is told by its text alone
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+            return False
+        return True
+
+    def tell(self, key: str, value: str) -> None:
+        """Set a key in the place of what it was."""
+        self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def under(self, folder: str) -> dict[str, str]:
+        """All keys of a folder, by their names in it."""
+        found = self._client.key_value_dir_get(folder)
+        return {str(key).removeprefix(f"{folder}/"): str(value) for key, value in found}
+
+
+def distributed_job() -> Job | None:
+    """The job that `jax.distributed` has joined this process to. Starts no backend.
+
+    None of a single process, and before the job is joined. Fallback: None, so each process of a
+    job is captured by itself.
+    """
+    try:
+        from jax._src.distributed import global_state as state
+    except ImportError:
+        return None
+    client, count = getattr(state, "client", None), getattr(state, "num_processes", 1)
+    if client is None or not isinstance(count, int) or count < 2:
+        return None
+    return Job(int(getattr(state, "process_id", 0)), count, _KeyValues(client))
 
 
 def script_session_is_active() -> bool:

@@ -94,6 +94,7 @@ class CaptureOptions:
     export_timeout_s: float | None = None  # None waits as long as it takes
     profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
     routing: str = "off"  # or "auto": indices of the step's routers become results of it
+    asked_for: str = ""  # the folder that was named for the run; empty where it was left open
     in_process: bool = False  # asked for by the training code, which keeps its signals to itself
     recording: str = field(default_factory=lambda: uuid4().hex)
 

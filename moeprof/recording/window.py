@@ -6,7 +6,7 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from moeprof.recording.options import (
 )
 from moeprof.recording.progress import Listener
 from moeprof.recording.signals import GaveUpError, interrupt_waits
+from moeprof.recording.together import Vigil
 
 
 class Budget:
@@ -95,6 +96,7 @@ class Recorder:
         self.windows: list[Window] = []
         self.current: Window | None = None
         self.budget: Budget | None = None
+        self.vigil: Vigil | None = None
         self._opened = 0.0
 
     def open(self, facts: dict[str, Any]) -> None:
@@ -150,8 +152,7 @@ class Recorder:
         if window is None:
             return None
         window.memory["states"] = window.states.close()
-        if wait_for_devices:
-            drain()
+        facts = facts | (self._waited() if wait_for_devices else {})
         window.memory["in"].append(memory_sample())
         window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
         path = self._path(len(self.windows))
@@ -167,12 +168,31 @@ class Recorder:
             is_done = False
         finally:
             window.memory["after"] = memory_sample()
+            if self.vigil is not None:
+                self.vigil.end()
         if not is_done:
             window.facts["export_given_up_after_s"] = (
                 time.time() - window.facts["ended_epoch_ns"] / 1e9
             )
             self._channel.send("given_up")
         return window
+
+    def _waited(self) -> dict[str, str]:
+        """Wait for the devices; what changes in the facts if they will not finish any more."""
+        if self.vigil is None:
+            drain()
+        elif not self.vigil.wait_for(drain):
+            return {"closed_because": self.vigil.why}
+        return {}
+
+    def wait_for_exports(self, save: Callable[[], None]) -> None:
+        """Give an export that outlived its limit one more chance before the process goes."""
+        # Of a command Ctrl-C came twice, where there is no limit and an export has not ended.
+        limit = self._options.export_timeout_s or (None if self._options.in_process else 0.0)
+        for window in self.windows:
+            if not window.export.is_done:
+                window.export.wait(limit)
+                save()
 
     def _interrupts_held(self) -> contextlib.AbstractContextManager[None]:
         """Of a command's script; training that asked itself gets its Ctrl-C at once."""

@@ -221,7 +221,7 @@ class HostClock:
 
     common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
     Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
-    statement across hosts is finer than that.
+    statement across hosts is finer than that. Without pairs: a process of the first one's machine.
     """
 
     host: str

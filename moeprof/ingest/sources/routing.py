@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -70,6 +70,22 @@ def routing_of_run(run: Path | None, beside: Beside) -> Routing:
         has_tables=any(kinds),
         is_identified=any(kept)
         and all(_recording(file) in beside.recordings for files in kept for file in files),
+    )
+
+
+def routing_of_runs(besides: Mapping[Path | None, Beside]) -> Routing:
+    """The tables of all folders of a run, each with what lies beside its profiles."""
+    found = [routing_of_run(run, beside) for run, beside in besides.items()]
+    if len(found) == 1:
+        return found[0]
+    return Routing(
+        ROUTING.check(pd.concat([one.routing for one in found], ignore_index=True)),
+        RECEIVED.check(pd.concat([one.received for one in found], ignore_index=True)),
+        faults=tuple(fault for one in found for fault in one.faults),
+        unread=tuple(line for one in found for line in one.unread),
+        has_tables=any(one.has_tables for one in found),
+        is_identified=any(one.has_tables for one in found)
+        and all(one.is_identified for one in found if one.has_tables),
     )
 
 

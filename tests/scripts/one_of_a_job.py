@@ -1,0 +1,45 @@
+"""One process of a job: its rank, how many, port of the coordinator, and what happens to the last.
+
+Each step has a sum over all processes, so that none is far ahead of another.
+
+    compiles_late: another program in its step 2, so that it settles later than the others
+    dies: killed in step 7
+"""
+
+import os
+import signal
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+rank, count, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+what = sys.argv[4] if len(sys.argv) > 4 and rank == count - 1 else ""
+
+jax.distributed.initialize(
+    f"127.0.0.1:{port}",
+    num_processes=count,
+    process_id=rank,
+    heartbeat_timeout_seconds=10,
+    shutdown_timeout_seconds=5,
+)
+mesh = Mesh(np.array(jax.devices()), ("data",))
+rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["data"], []))
+batch = jax.make_array_from_process_local_data(rows, np.ones((8, 64), np.float32))
+weights = jax.make_array_from_process_local_data(everywhere, np.ones((64, 64), np.float32))
+
+
+@jax.jit
+def train_step(weights, batch):
+    return weights - 1e-6 * batch.T @ (batch @ weights)
+
+
+for step in range(14):
+    weights = train_step(weights, batch)
+    weights.block_until_ready()
+    if what == "compiles_late" and step == 2:
+        jax.jit(lambda x: x + 1)(np.ones(3))
+    if what == "dies" and step == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("rank", jax.process_index(), "of", jax.process_count())
