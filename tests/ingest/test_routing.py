@@ -3,16 +3,11 @@ from unittest.mock import patch
 import pandas as pd
 import pyarrow as pa
 import pytest
+from builders.sessions import read_routing
 
 from moeprof.errors import TraceError
-from moeprof.ingest.sources.routing import _files, _read, routing_notes
-from moeprof.tables.routing import RECEIVED, ROUTING
-
-
-def read_routing(run):
-    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none."""
-    routing, received = _files(run)
-    return _read(routing, ROUTING), _read(received, RECEIVED)
+from moeprof.ingest.sources.routing import routing_notes
+from moeprof.tables.routing import RECEIVED
 
 
 def received(run, table):

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 from builders import processes
+from builders.sessions import read_routing
 
 import moeprof
 from moeprof.errors import CaptureError
 from moeprof.ingest.sources.beside import Beside
-from moeprof.ingest.sources.routing import read_routing, routing_of_run
+from moeprof.ingest.sources.routing import routing_of_run
 
 from .choices import models
 from .running import SCRIPTS, command_line, environment
