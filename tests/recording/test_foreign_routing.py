@@ -74,12 +74,8 @@ def test_what_the_script_records_itself_is_left_to_it(capture):
 
 def launched(run_dir):
     port = str(free_port())
-    commands = [
-        command_line(
-            "--no-report", "--out", run_dir, "--routing", "auto", "foreign_moe.py", "12", rank, port
-        )
-        for rank in ("0", "1")
-    ]
+    options = "--no-report", "--out", run_dir, "--steps", "3", "--routing", "auto"
+    commands = [command_line(*options, "foreign_moe.py", "12", rank, port) for rank in ("0", "1")]
     settings = {"cwd": SCRIPTS, "env": environment(MOEPROF_LAUNCH_ID="one launch")}
     with processes.all_started(commands, stdout=subprocess.PIPE, **settings) as ranks:
         outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
