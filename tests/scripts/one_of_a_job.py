@@ -6,6 +6,7 @@ Each step has a sum over all processes, so that none is far ahead of another.
     dies: killed in step 7
 """
 
+import inspect
 import os
 import signal
 import sys
@@ -17,13 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 rank, count, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 what = sys.argv[4] if len(sys.argv) > 4 and rank == count - 1 else ""
 
-jax.distributed.initialize(
-    f"127.0.0.1:{port}",
-    num_processes=count,
-    process_id=rank,
-    heartbeat_timeout_seconds=10,
-    shutdown_timeout_seconds=5,
-)
+# how soon a process that died is given up; older versions of JAX cannot be told
+limits = {"heartbeat_timeout_seconds": 10, "shutdown_timeout_seconds": 5}
+known = inspect.signature(jax.distributed.initialize).parameters
+limits = {name: seconds for name, seconds in limits.items() if name in known}
+jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=count, process_id=rank, **limits)
 mesh = Mesh(np.array(jax.devices()), ("data",))
 rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["data"], []))
 batch = jax.make_array_from_process_local_data(rows, np.ones((8, 64), np.float32))
