@@ -24,12 +24,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from maxtext_training import KERNELS, STEPS, Ended, Place, Training, base_yml, environment
+from maxtext_training import KERNELS, STEPS, WINDOW, Ended, Place, Training, base_yml, environment
 
 import moeprof
 
-WINDOW = 3
-"""Steps that `moeprof capture` records by default."""
 MOST_UNNAMED = 0.1
 """Share of op time that no component may have; none has none on eight CPU devices."""
 CAPACITY = {"sparse_matmul": "False", "capacity_factor": 1.25}

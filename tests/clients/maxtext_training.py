@@ -17,6 +17,7 @@ KERNELS = (str(ROOT / "examples" / "maxtext_kernels.py"),)
 """What the command runs: MaxText, and MaxText on moeprof's kernels."""
 LIMIT_S = 900.0
 STEPS = 12
+WINDOW = 3  # of these that a capture records
 OPTIONS: dict[str, object] = {
     "model_name": "deepseek3-tiny",
     "override_model_config": "true",
@@ -90,9 +91,14 @@ class Training:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self.folder / f"log{rank[0]}.txt"
         every = OPTIONS | {"hardware": "gpu" if place.is_gpu else "cpu"} | dict(options)
-        words = [*script, place.base, *(f"{key}={value}" for key, value in every.items())]
+        words = arguments = [
+            *script,
+            place.base,
+            *(f"{key}={value}" for key, value in every.items()),
+        ]
         if capture is not None:
-            words = ["-m", "moeprof", "capture", "--out", "run", *capture, *words]
+            words = ["-m", "moeprof", "capture", "--out", "run", "--steps", str(WINDOW)]
+            words += [*capture, *arguments]
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [place.python, *words],
