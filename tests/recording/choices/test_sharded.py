@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.recording.choices.auto import stand_in_for
 from moeprof.recording.choices.outputs import Chosen
+from moeprof.recording.choices.stand_in import stand_in_for
 
 from . import models
 
