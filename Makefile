@@ -11,7 +11,10 @@ NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_prox
   tests/examples/test_train_moe.py tests/model/test_router.py \
   tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
   tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
-  tests/projector/compiled tests/known_traces/test_linen_program.py
+  tests/projector/compiled tests/known_traces/test_linen_program.py \
+  tests/recording/choices/test_in_place.py \
+  $(addprefix tests/recording/choices/test_routers.py::test_, a_checkpoint_around_all_layers \
+    what_a_checkpoint_computes_again_is_counted_once microbatches_in_a_loop_are_added_up)
 CLANG ?= clang++
 SECONDS := 300
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.

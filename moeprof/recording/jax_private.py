@@ -1,7 +1,8 @@
 """Question: what does capture need that JAX has no public name for? All of it is here, guarded.
 
-Tested with jax 0.7.0, 0.10.2 and 0.12.0; parameters of `scan` with 0.11.2 as well. Where a name is absent in another version, the function
-says so by its documented fallback value and capture goes on without it.
+Tested with jax 0.7.0, 0.10.2 and 0.12.0; parameters of `scan` with 0.11.2 too. Where a name is
+absent in another version, the function says so by its documented fallback value and capture goes on
+without it.
 """
 
 from __future__ import annotations
