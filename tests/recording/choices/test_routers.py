@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moeprof.recording.choices.auto import stand_in_for
 from moeprof.recording.choices.outputs import Chosen
 from moeprof.recording.choices.routers import NotRecorded
+from moeprof.recording.choices.stand_in import stand_in_for
 
 from . import models
 
