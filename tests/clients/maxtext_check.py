@@ -4,6 +4,8 @@
     python tests/clients/maxtext_check.py --case capacity …      # some of them
     python tests/clients/maxtext_check.py --gpu --python PYTHON  # their twins on one GPU
 
+With --json FILE the verdicts are written too, with the machine, its versions and the date.
+
 A case trains a tiny DeepSeek for some steps, on eight virtual CPU devices or on one GPU, and says
 what is wrong with the end, the output or the capture. PYTHON is one that has MaxText 0.2.5 and
 moeprof; by default the one this runs in. It is no part of the test suite: it takes minutes.
@@ -21,9 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from gpu.machine import gpu_machine
+from machine import machine
 from maxtext_training import (
     COUNTS,
     KERNELS,
@@ -302,13 +308,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="on one GPU, no virtual devices")
     parser.add_argument("--python", default=sys.executable, help="a Python that has MaxText")
     parser.add_argument("--keep", type=Path, help="folder for what the cases write; kept")
+    parser.add_argument("--json", type=Path, help="file for the verdicts")
     options = parser.parse_args(argv)
     work = Path(options.keep or tempfile.mkdtemp(prefix="maxtext-check-")).absolute()
     work.mkdir(parents=True, exist_ok=True)
     place = Place(options.python, base_yml(options.python), work, options.gpu)
     names = options.case or [n for n in CASES if not (options.gpu and n in NEED_MORE_DEVICES)]
-    failed = [name for name in names if not passes(name, place)]
+    told = [tried(name, place) for name in names]
+    failed = [each["case"] for each in told if each["faults"]]
     print(f"{len(names) - len(failed)} of {len(names)} cases passed")
+    if options.json:
+        about = gpu_machine() if options.gpu else machine("jax", "maxtext")
+        document = {"schema": "moeprof.bench/1", "machine": about, "cases": told}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
     if not options.keep and not failed:
         shutil.rmtree(work, ignore_errors=True)
     elif failed:
@@ -316,19 +328,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def passes(name: str, place: Place) -> bool:
-    """Run a case and print its line, and a line for each fault."""
+def tried(name: str, place: Place) -> dict[str, object]:
+    """Run a case, print its line and a line for each fault, and return them with its times in s."""
     began, used = time.monotonic(), cpu_seconds()
     try:
         verdict = CASES[name](place)
     except Exception as error:  # a capture that cannot be read is a fault of the case
         verdict = Verdict([f"{type(error).__name__}: {error}"])
+    wall_s, cpu_s = time.monotonic() - began, cpu_seconds() - used
     word = "FAIL" if verdict.faults else "PASS"
-    took = f"{time.monotonic() - began:6.1f} s, {cpu_seconds() - used:.0f} of CPU"
+    took = f"{wall_s:6.1f} s, {cpu_s:.0f} of CPU"
     print(f"{word}  {name:<15}{took:<20}  {'; '.join(verdict.notes)}", flush=True)
     for fault in verdict.faults:
         print(f"      {fault}", flush=True)
-    return not verdict.faults
+    return {"case": name, "wall_s": wall_s, "cpu_s": cpu_s, **asdict(verdict)}
 
 
 def cpu_seconds() -> float:
