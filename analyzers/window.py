@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.tables.intervals import covered_by_group
+from moeprof.tables.lazy import LazyFrame
 from moeprof.tables.once import once
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
@@ -19,7 +20,7 @@ PER_STEP = "mean over devices and used steps"
 _PER_CAPTURE = "mean over devices, of the whole capture: no step could be measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window:
     """Device work of the used steps; of the whole capture where there is no step.
 
@@ -27,7 +28,7 @@ class Window:
     divided by ``steps × devices``.
     """
 
-    events: pd.DataFrame
+    events: LazyFrame = LazyFrame()
     steps: int
     devices: int
     notes: tuple[str, ...]
@@ -65,16 +66,24 @@ class Window:
 @once
 def window(trace: Trace) -> Window:
     """The used steps of a trace, else all its device work with a note that says so."""
+    found = window_in_steps(trace)
+    if len(found.events):
+        return found
+    work = work_of(trace.events)
+    devices = len(work[["host", "device"]].drop_duplicates())
+    return Window(work, 0, devices, NO_STEP) if len(work) else found
+
+
+NO_STEP = ("no whole step in the capture: times are per device over all of it",)
+
+
+def window_in_steps(trace: Trace) -> Window:
+    """The used steps of a trace, even where none of its work is in them."""
     used = trace.steps["step"][trace.steps["used"]]
     work = work_of(trace.events)
     events = work[work["step"].isin(used)]
-    notes: tuple[str, ...] = ()
-    if events.empty:
-        events = work
-        if len(events):
-            notes = ("no whole step in the capture: times are per device over all of it",)
     devices = len(events[["host", "device"]].drop_duplicates())
-    return Window(events, int(used.nunique()) if not notes else 0, devices, notes)
+    return Window(events, int(used.nunique()), devices, ())
 
 
 def spans_of_steps(trace: Trace) -> pd.DataFrame:
@@ -92,6 +101,21 @@ def spans_of_steps(trace: Trace) -> pd.DataFrame:
     )
     spans = timed[timed["step"] != -1].groupby(["host", "step"])
     return spans.agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max")).reset_index()
+
+
+@once
+def op_time(trace: Trace) -> tuple[int, int]:
+    """Self time of all work, and of that in used steps, in ns."""
+    steps = trace.steps["step"][trace.steps["used"]]
+    work = work_of(trace.events)
+    in_steps = work["self_ns"][work["step"].isin(steps)]
+    return int(work["self_ns"].sum()), int(in_steps.sum())
+
+
+@once
+def busy_by_step(trace: Trace) -> pd.Series:
+    """`busy_ns` of all work, of each piece the time within its step."""
+    return busy_ns(trace.events, spans_of_steps(trace))
 
 
 def busy_ns(events: pd.DataFrame, spans: pd.DataFrame | None = None) -> pd.Series:

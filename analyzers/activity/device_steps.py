@@ -35,7 +35,8 @@ def step_spans(trace: Trace) -> pd.DataFrame:
         spans["start_ns"] = used["start_ns"].to_numpy()
         spans["end_ns"] = spans["start_ns"] + used["duration_ns"].to_numpy()
         return spans.sort_values(["host", "start_ns"], ignore_index=True)
-    for work in (trace.executions, work_of(trace.events)):
+    for read in (lambda: trace.executions, lambda: work_of(trace.events)):
+        work = read()
         inside = work[work["step"].isin(used["step"])]
         if len(inside):
             return _hulls(inside)

@@ -15,6 +15,7 @@ import pandas as pd
 from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
+from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 
@@ -52,8 +53,7 @@ def early_end(trace: Trace) -> EarlyEnd | None:
     steps = trace.steps[trace.steps["used"]].sort_values("start_ns")
     if len(aligned) < 2 or steps.empty:
         return None
-    events = work_of(trace.events)
-    ends = _ends(trace, events, aligned)
+    ends = _ends(trace, aligned)
     if len(ends) < 2:
         return None
     apart = steps["start_ns"].diff().dropna()
@@ -70,26 +70,35 @@ def early_end(trace: Trace) -> EarlyEnd | None:
         int(rest.median() - early.iloc[0]),
         most_ns,
         len(ends),
-        _standing(trace, events, set(hosts)),
+        _standing(trace, set(hosts)),
     )
 
 
-def _ends(trace: Trace, events: pd.DataFrame, aligned: frozenset[str]) -> pd.Series:
+@once
+def last_ends(trace: Trace) -> pd.DataFrame:
+    """Rows (host, module, end_ns): the last end of each program's work by the host's clock."""
+    work = work_of(trace.events)
+    ends = work[["host", "module"]].assign(end_ns=work["start_ns"] + work["duration_ns"])
+    found = ends.groupby(["host", "module"], observed=True)["end_ns"].max()
+    return found.reset_index().astype({"host": "str"})
+
+
+def _ends(trace: Trace, aligned: frozenset[str]) -> pd.Series:
     """Last end of each aligned host's work in programs that all of them ran, on one clock."""
-    names = events["host"].astype("str") if len(aligned) < len(trace.meta.hosts) else events["host"]
-    mine = events[names.isin(aligned).to_numpy()]
-    pairs = mine[["host", "module"]].drop_duplicates()
-    times = pairs[pairs["module"] != -1]["module"].value_counts()
-    shared = times.index[times == pairs["host"].nunique()]
-    mine = mine[mine["module"].isin(shared).to_numpy()]
-    ends_ns = (mine["start_ns"] + mine["duration_ns"]).groupby(mine["host"], observed=True).max()
+    ends = last_ends(trace)
+    mine = ends[ends["host"].isin(aligned)]
+    times = mine["module"][mine["module"] != -1].value_counts()
+    shared = times.index[times == mine["host"].nunique()]
+    mine = mine[mine["module"].isin(shared)]
+    ends_ns = mine.groupby("host", sort=False)["end_ns"].max()
     hosts = pd.Series(ends_ns.index.astype("str"))
     common = comparable_stamps(trace.meta, hosts, ends_ns.to_numpy(np.int64))
     return pd.Series(common, index=hosts.to_numpy())
 
 
-def _standing(trace: Trace, events: pd.DataFrame, early: set[str]) -> Standing | None:
+def _standing(trace: Trace, early: set[str]) -> Standing | None:
     """The collective that the other hosts' devices end in, if it lasts far longer than usually."""
+    events = work_of(trace.events)
     is_early = events["host"].isin(early).to_numpy()
     others = events[~is_early]
     end_ns = others["start_ns"] + others["duration_ns"]

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.ends import EarlyEnd, early_end
+from moeprof.analyzers.window import op_time
 from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.trace import Trace
-from moeprof.tables.waits import work_of
 from moeprof.units import format_count, format_ns, format_percent
 
 _EXACT_NS = 1.0
@@ -31,7 +31,7 @@ def outside_steps(trace: Trace) -> Law:
     recorded = recorded_work(trace)
     if recorded is None:
         return Law(check, "unchecked", "no step is used, so no work is outside of one")
-    all_ns = int(work_of(trace.events)["self_ns"].sum())
+    all_ns, _ = op_time(trace)
     if not all_ns:
         return Law(check, "unchecked", "no device work was recorded")
     told_ns = recorded.used_ns + recorded.dropped_ns + recorded.outside_ns
@@ -67,15 +67,16 @@ def intervals(trace: Trace) -> Law:
     leaves of the time, so that its own parts would always add up.
     """
     from moeprof.analyzers.activity.account import PARTS, intervals_of
-    from moeprof.analyzers.gaps.found import gaps_between, gaps_of
+    from moeprof.analyzers.gaps.found import lengths_of_gaps
     from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"
     table = intervals_of(timeline(trace).table)
     if table.empty:
         return Law(check, "unchecked", "no step is followed by another one that is used")
-    idle = {"idle_ns": gaps_of(trace), "between_idle_ns": gaps_between(trace)}
-    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle.items()})
+    names = ("idle_ns", "between_idle_ns")
+    idle = zip(names, lengths_of_gaps(trace), strict=True)
+    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle})
     parts = counted[[f"{part}_ns" for part in PARTS]].to_numpy()
     whole = table["interval_ns"].to_numpy()
     is_wrong = (parts.sum(axis=1) != whole) | (parts < 0).any(axis=1)
@@ -94,11 +95,10 @@ def intervals(trace: Trace) -> Law:
     return Law(check, "ok", detail, expected=expected, found=found, unit=unit)
 
 
-def _gaps_ns(gaps: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+def _gaps_ns(sums: pd.Series, table: pd.DataFrame) -> np.ndarray:
     """Length of the gaps of each row of `table`, a device in a step."""
-    place = ["host", "device", "step"]
-    sums = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"]).groupby(place)["ns"].sum()
-    found: np.ndarray = sums.reindex(pd.MultiIndex.from_frame(table[place])).fillna(0).to_numpy()
+    places = pd.MultiIndex.from_frame(table[["host", "device", "step"]])
+    found: np.ndarray = sums.reindex(places).fillna(0).to_numpy()
     return found
 
 
@@ -108,9 +108,7 @@ def components(trace: Trace) -> Law:
     from moeprof.analyzers.window import window
 
     check = "components"
-    steps = trace.steps["step"][trace.steps["used"]]
-    work = work_of(trace.events)
-    recorded_ns = int(work["self_ns"][work["step"].isin(steps)].sum())
+    _, recorded_ns = op_time(trace)
     if not recorded_ns:
         return Law(check, "unchecked", "no device work in a step that is used")
     found_ns = float(breakdown(trace).table["per_step_ns"].sum()) * window(trace).shares

@@ -17,7 +17,7 @@ from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.beside import Beside, Dated, beside
 from moeprof.ingest.sources.locate import Profiles, hosts_named, locate, together
 from moeprof.ingest.sources.processes import processes_of
-from moeprof.ingest.sources.routing import routing_notes, routing_of_run
+from moeprof.ingest.sources.routing import Routing, routing_notes, routing_of_run
 from moeprof.ingest.sources.run_record import (
     Ending,
     counting_of,
@@ -64,6 +64,21 @@ def open_run(
         return open_stored(paths[0], session, hosts)
     found = together([_located(each, session, hosts) for each in paths])
     answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
+    return assemble(*gathered(answers, found, paths, are_chosen=bool(hosts)))
+
+
+def gathered(
+    answers: Sequence[list[Host] | TraceError],
+    found: Profiles,
+    paths: Sequence[Path],
+    *,
+    are_chosen: bool,
+) -> tuple[Source, list[Host], Routing]:
+    """The hosts of all files, named apart and with what the run's record says of them.
+
+    Raises:
+        TraceError: no file could be read.
+    """
     around = beside(found.run, _dated(answers, found.files))
     processes = processes_of(around.run, found.files)
     answers = [
@@ -86,12 +101,12 @@ def open_run(
         *meta_damage(found.run),
         *routing.unread,
     )
-    if hosts:  # the others are left out because they were not asked for
+    if are_chosen:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
     notes = (*found.notes, *placed, *routing_notes(found.run))
     named = ", ".join(map(str, paths))
     source = Source(named, str(around.run or ""), notes, processes, damage, around)
-    return assemble(source, read, routing)
+    return source, read, routing
 
 
 def _located(path: Path, session: str | None, hosts: Sequence[str]) -> Profiles:

@@ -17,7 +17,7 @@ aligned through a third; one that cannot be takes nothing from the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -45,17 +45,18 @@ _SAMPLE = 64
 _AGREE = 0.25  # of the distance to the next pairing that fits
 
 _KEY = ["module", "op", "round", "execution", "call", "group"]
+_CALLS = [*_KEY[:2], "host", "duration_ns", "run_id", "start_ns", "end_ns", "call", "group"]
 _ALONE = -(2**32)
 """Below the numbers of devices without a rank."""
 
 
 def align(
-    tables: Sequence[HostTables], events: pd.DataFrame, ops: pd.DataFrame, found: Ranked
+    tables: Sequence[HostTables], calls: pd.DataFrame, ops: pd.DataFrame, found: Ranked
 ) -> tuple[tuple[HostClock, ...], dict[str, str]]:
     """Clocks of the hosts against the first one's, in their order; why others have none, by host.
 
-    None where no two can be aligned. The first is the first whose steps have numbers of their own,
-    if any has.
+    `calls` are `pieces_of_collectives`. None where no two can be aligned. The first is the first
+    whose steps have numbers of their own, if any has.
     """
     if len(tables) < 2:
         return (), {}
@@ -64,8 +65,8 @@ def align(
         return (), {table.host.name: "no collective in the programs" for table in tables}
     numbered = [table for table in tables if table.cut.is_as_in_script]
     first = next(iter(numbered or tables))
-    calls = _with_groups(_calls(events, collectives), collectives, found)
-    pool = _Pool(first, tables, calls)
+    grouped = _with_groups(calls, collectives, found).groupby("host", observed=True)
+    pool = _Pool(first, tables, {str(host): mine for host, mine in grouped})
     waiting = [table for table in (*numbered, *tables) if table is not first]
     waiting = list({table.host.name: table for table in waiting}.values())
     clocks = {first.host.name: HostClock(first.host.name, 0, 0.0, 0, 0)}
@@ -93,7 +94,7 @@ class _Pool:
     """Ends of calls on the hosts that are aligned by now, on the first one's clock."""
 
     def __init__(
-        self, first: HostTables, tables: Sequence[HostTables], calls: pd.DataFrame
+        self, first: HostTables, tables: Sequence[HostTables], calls: Mapping[str, pd.DataFrame]
     ) -> None:
         """Begin with the first host, by every way in which another one may be paired with it."""
         self._first, self._calls = first, calls
@@ -229,9 +230,9 @@ def _collectives(ops: pd.DataFrame) -> pd.DataFrame:
     return ops.loc[is_one, ["op", "replica_groups"]]
 
 
-def _calls(events: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
+def pieces_of_collectives(events: pd.DataFrame, ops: pd.DataFrame) -> pd.DataFrame:
     """Pieces of collectives in known executions, by host, device and start, with their ends."""
-    is_call = np.isin(events["instruction"].to_numpy(), collectives.index.to_numpy())
+    is_call = np.isin(events["instruction"].to_numpy(), _collectives(ops).index.to_numpy())
     is_call &= events["run_id"].to_numpy() != -1
     columns = ["host", "device", "module", "run_id", "instruction", "start_ns", "duration_ns"]
     calls = events[columns][is_call]
@@ -251,9 +252,13 @@ def _with_groups(calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked) 
     )
 
 
-def _ends(table: HostTables, calls: pd.DataFrame, by_step: bool) -> pd.DataFrame:
-    """The last end of each call and group on a host, the length of its last comer, and `_KEY`."""
-    mine = calls[calls["host"] == table.host.name].drop(columns=["host", "duration_ns"])
+def _ends(table: HostTables, calls: Mapping[str, pd.DataFrame], by_step: bool) -> pd.DataFrame:
+    """The last end of each call and group on a host, the length of its last comer, and `_KEY`.
+
+    `calls` are those by host.
+    """
+    other = next(iter(calls.values()), pd.DataFrame(columns=_CALLS))
+    mine = calls.get(table.host.name, other.iloc[:0]).drop(columns=["host", "duration_ns"])
     calls = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
     pieces = calls.assign(module=[_name(table, module) for module in calls["module"].tolist()])
     ends: pd.DataFrame = (

@@ -1,0 +1,179 @@
+"""Question: which figures of a run can be put together of what each of its hosts says by itself?
+
+`PARTS` has what questions compute of the work of one host, and how that of several joins: sums of
+whole numbers, rows one behind the other. A trace that knows these answers questions without the
+work itself, to the digit as if all of it had been read at once; a question that needs more meets a
+frame that is not there, and is withheld. Waits across hosts are found of the joined calls, and are
+known to within the residual of the clocks, as always.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity import account, more_work, outside
+from moeprof.analyzers.attribution import (
+    WindowSums,
+    added,
+    op_sums,
+    parts_in_steps,
+    programs_of,
+    window_sums,
+)
+from moeprof.analyzers.communication.calls import RecordedCalls, recorded_calls
+from moeprof.analyzers.communication.ends import last_ends
+from moeprof.analyzers.costs.table import RUNS, runs_of
+from moeprof.analyzers.gaps.between import idle_by_cause, idle_sums
+from moeprof.analyzers.gaps.found import lengths_of_gaps
+from moeprof.analyzers.heap.device import device_peaks
+from moeprof.analyzers.patterns.parts.op_times import longest_first, sure_times
+from moeprof.analyzers.questions.breakdown import rendezvous_ns
+from moeprof.analyzers.questions.dispatch_combine import exposed_by_op
+from moeprof.analyzers.questions.expert_load import grouped_products
+from moeprof.analyzers.questions.timeline import begun_pieces
+from moeprof.analyzers.window import (
+    NO_STEP,
+    Window,
+    busy_by_step,
+    op_time,
+    window,
+    window_in_steps,
+)
+from moeprof.ingest.by_host import Reading, can_be_read
+from moeprof.ingest.one_host import Runner, one_by_one, without
+from moeprof.ingest.sources.locate import Profiles
+from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import answer
+from moeprof.tables.schema import stacked
+from moeprof.tables.trace import Trace, with_names
+from moeprof.tell import Tell, unheard
+
+Answers = Sequence[Any]
+"""What each host says, in the order of the hosts."""
+
+
+def _sum(answers: Answers) -> Any:
+    return functools.reduce(lambda one, other: one + other, answers)
+
+
+def _both(answers: Answers) -> tuple[int, ...]:
+    return tuple(sum(column) for column in zip(*answers, strict=True))
+
+
+def _series(answers: Sequence[pd.Series]) -> pd.Series:
+    """Values of other places on each host; a step that several have is added up."""
+    filled = [each for each in answers if len(each)] or list(answers[:1])
+    whole = pd.concat(filled)
+    levels: Any = list(range(whole.index.nlevels))
+    return whole.groupby(level=levels, observed=True).sum() if len(whole) else whole
+
+
+def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return stacked([each for each in answers if len(each)] or answers[:1])
+
+
+def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    whole = _stack(answers)
+    return added(whole, [name for name in whole if name not in ("self_ns", "pieces")])
+
+
+def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    keys = ["module", "op", "component", "phase"]
+    return RUNS.frame(_stack(answers).groupby(keys, observed=True).sum().reset_index().to_dict("list"))
+
+
+def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    whole = _stack(answers)
+    keys = [name for name in whole if name != "ns"]
+    return whole.groupby(keys)["ns"].sum().reset_index()
+
+
+def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.RecordedWork | None:
+    known = [each for each in answers if each is not None]
+    if not known:
+        return None
+    return outside.RecordedWork(
+        *(sum(each) for each in zip(*((w.all_ns, w.used_ns, w.dropped_ns) for w in known), strict=True)),
+        outside.outside_by_place(_stack([each.outside for each in known])),
+    )
+
+
+def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
+    """Calls of all hosts: known ops in the order of their rows, then the names of the others."""
+    every = dict.fromkeys(op for each in answers for op in each.ops)
+    rows = sorted(op for op in every if isinstance(op, int))
+    ops = (*rows, *(op for op in every if isinstance(op, str)))
+    place = {op: at for at, op in enumerate(ops)}
+    tables = []
+    for each in answers:
+        places = np.array([place[op] for op in each.ops], np.int64)
+        if len(each.table):
+            tables.append(each.table.assign(op=places[each.table["op"].to_numpy()]))
+    table = stacked(tables) if tables else answers[0].table
+    return RecordedCalls(ops, table, pd.Series([], dtype="int64"))
+
+
+Part = Callable[[Trace], Any]
+PARTS: Mapping[Part, Callable[[Answers], Any]] = {
+    window_sums: _sum,
+    op_time: _both,
+    busy_by_step: _series,
+    parts_in_steps: _stack,
+    op_sums: _added,
+    more_work.work_by_device: _stack,
+    runs_of: _runs,
+    sure_times: lambda answers: longest_first(_stack(answers)),
+    outside.recorded_work: _outside,
+    outside.pieces_between: _pieces,
+    rendezvous_ns: sum,
+    lengths_of_gaps: lambda answers: tuple(map(_series, zip(*answers, strict=True))),
+    recorded_calls: _calls,
+    exposed_by_op: _series,
+    last_ends: _stack,
+    device_peaks: _series,
+    grouped_products: _stack,
+}
+"""What is computed of each host, and how the answers of several join."""
+BY_NAME: Mapping[Part, Callable[[Answers], Any]] = {
+    account.account_of: _stack,
+    begun_pieces: np.concatenate,
+    idle_sums: lambda answers: idle_by_cause(_stack(answers)),
+}
+"""The same, of the hosts in the order of their names, as the segments of `account_of` are."""
+
+
+def ask_host(names: NameRules, trace: Trace) -> tuple[int, list[Any]]:
+    """What one host says of all parts, and how many of its devices have work in the window."""
+    if names.rules:
+        trace = with_names(trace, names)
+    if trace.steps["used"].any():
+        answer(trace, window, window_in_steps(trace))  # even where it has no work in them
+    devices = window(trace).devices
+    return devices, [part(trace) for part in (*PARTS, *BY_NAME)]
+
+
+def with_answers(trace: Trace, told: Sequence[tuple[int, list[Any]]]) -> Trace:
+    """`trace`, which has no work, knowing what its hosts said of theirs."""
+    devices = sum(count for count, _ in told)
+    used = int(trace.steps["step"][trace.steps["used"]].nunique())
+    notes = NO_STEP if not used and devices else ()
+    answer(trace, window, Window(without("events"), used, devices, notes))
+    modules = sorted(trace.modules["module"][trace.modules["device_ns"].gt(0)].tolist())
+    known = {module: trace.programs[module] for module in modules if module in trace.programs}
+    answer(trace, programs_of, known)
+    names = trace.meta.hosts
+    by_name = sorted(range(len(told)), key=lambda place: names[place])
+    for at, (part, join) in enumerate((*PARTS.items(), *BY_NAME.items())):
+        order = by_name if part in BY_NAME else range(len(told))
+        answer(trace, part, join([told[place][1][at] for place in order]))
+    table: pd.DataFrame = account.account_of(trace).drop(columns="rank")
+    ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
+    ranked = table.assign(rank=ranks.fillna(-1).astype("int64"))
+    answer(trace, account.account_of, ranked)
+    return trace
