@@ -60,7 +60,7 @@ def work_in_steps(trace: Trace) -> pd.DataFrame:
 
 
 @once
-def _labels(trace: Trace) -> pd.DataFrame:
+def labels(trace: Trace) -> pd.DataFrame:
     """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
     rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")
     columns = {
@@ -212,7 +212,7 @@ def sure_rows(events: pd.DataFrame) -> np.ndarray:
 
 def is_collective(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     """Whether the op of each piece is a collective: that column of `attribute` alone."""
-    found: np.ndarray = _labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
+    found: np.ndarray = labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
     return found
 
 
@@ -225,7 +225,7 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and
     memory sets that the GPU ran outside any op are copies. Text comes as categories.
     """
-    classes = _labels(trace)
+    classes = labels(trace)
     rows = sure_rows(events)
     found = {str(name): classes[name].array.take(rows) for name in classes}
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()

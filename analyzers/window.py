@@ -1,5 +1,7 @@
 """Question: which device work are a trace's figures taken from, and what are they divided by?"""
 
+# ruff: noqa: RUF009 (the field of `Window` is a descriptor, which its instances share)
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

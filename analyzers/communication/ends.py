@@ -7,13 +7,14 @@ enter the next collective and do not leave it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
+from moeprof.errors import NotByHostError
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
 from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
@@ -38,13 +39,17 @@ class Standing:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """Hosts that end early, by how much the first of them does, of how many that are compared."""
+    """Hosts that end early, by how much the first of them does, of how many that are compared.
+
+    Of a run that is read host by host the collective is not looked for.
+    """
 
     hosts: tuple[str, ...]
     gap_ns: int
     most_ns: int
     compared: int
     standing: Standing | None = None
+    is_looked_for: bool = True
 
 
 def early_end(trace: Trace) -> EarlyEnd | None:
@@ -65,13 +70,11 @@ def early_end(trace: Trace) -> EarlyEnd | None:
         return EarlyEnd((), int(last_ns - ends.min()), most_ns, len(ends))
     rest = ends.drop(early.index)
     hosts = tuple(map(str, early.index))
-    return EarlyEnd(
-        hosts,
-        int(rest.median() - early.iloc[0]),
-        most_ns,
-        len(ends),
-        _standing(trace, set(hosts)),
-    )
+    found = EarlyEnd(hosts, int(rest.median() - early.iloc[0]), most_ns, len(ends))
+    try:
+        return replace(found, standing=_standing(trace, set(hosts)))
+    except NotByHostError:
+        return replace(found, is_looked_for=False)
 
 
 @once

@@ -149,6 +149,8 @@ def told_of(found: EarlyEnd) -> str:
         "before that of the other hosts: it stopped, or was recorded no longer"
     )
     standing = found.standing
+    if not found.is_looked_for:
+        return f"{told}; in what the others stand is not looked for host by host"
     if standing is None:
         return told
     absent = [f"rank {rank}" if rank >= 0 else "a device" for rank in standing.absent]

@@ -43,7 +43,10 @@ from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.run import gathered
 from moeprof.ingest.sources.locate import SUFFIXES, Profiles
+from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import Routing
+from moeprof.ingest.sources.run_record import counting_of
+from moeprof.ingest.sources.window_record import read_host_record
 from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, TraceMeta
 from moeprof.tell import Tell, unheard
@@ -79,6 +82,8 @@ class Reading:
         """Nothing is read yet."""
         self._found, self._paths, self._ask = found, paths, ask
         self._are_chosen = are_chosen
+        processes = processes_of(found.run, found.files).of_file
+        self._process = dict(zip(found.files, processes, strict=True))
         self._parts: dict[Path, Part] = {}
         self._programs: dict[str, Program] = {}
         self._notes: dict[Path, list[str]] = {}
@@ -116,21 +121,25 @@ class Reading:
 
     def _task(self, file: Path) -> Task:
         joined = self._joined
-        shared = joined.shared if joined else Shared()
-        return Task(file, self._found.run, self._own(file), shared, self._ask)
+        shared, own, run = joined.shared if joined else Shared(), self._own(file), self._found.run
+        is_left_out = f"host/p{own.process}.json" in own.left_out
+        record = read_host_record(None if is_left_out else run, own.process)
+        counting = counting_of(run, file) if own.counts else None
+        url = self._found.urls.get(file, "")
+        return Task(file, url, counting, record, own, shared, self._ask)
 
     def _own(self, file: Path) -> Own:
         joined = self._joined
-        if joined is None:
-            return Own()
-        return joined.own.get(file, joined.guess)
+        guess = joined.guess if joined is not None else Own()
+        own = joined.own.get(file) if joined is not None else None
+        return own if own is not None else guess._replace(process=self._process[file])
 
     def _is_stale(self, file: Path) -> bool:
         part = self._parts.get(file)
         if part is None or part.error is not None:
             return part is None
-        task = self._task(file)
-        return part.table is None or part.key != (task.own, task.shared.key)
+        shared = self._joined.shared if self._joined else Shared()
+        return part.table is None or part.key != (self._own(file), shared.key)
 
     def _keep(self, file: Path, part: Part) -> None:
         self._parts[file] = part
@@ -168,7 +177,8 @@ class Reading:
         is_mixed = 0 < len(numbered) < len(raw)
         numbers = tuple(numbers_of(numbered)) if is_mixed else ()
         counts = not source.beside.is_of_other_run
-        guess = Own("", counts, (), (), numbers, tuple(source.beside.left_out))
+        left_out = tuple(source.beside.left_out)
+        guess = Own(counts=counts, numbers=numbers, left_out=left_out)
         own = {
             file: _expected(part, host, new, guess)
             for file, part, host, new in zip(kept, parts, joined, ids, strict=True)
@@ -241,6 +251,7 @@ def _expected(part: Part, host: Host, ids: Mapping[int, int], guess: Own) -> Own
     added = list(host.programs.items())[len(part.programs) :]
     return guess._replace(
         name=was.name if is_named else host.name,
+        process=host.process,
         ids=tuple(sorted(ids.items())),
         adds=tuple((module, program.name) for module, program in added),
         numbers=was.numbers if own_numbers else guess.numbers,

@@ -192,12 +192,18 @@ class HostSides:
     """The files and records of all hosts, and the frames that come of them, each read once."""
 
     def __init__(
-        self, hosts: Sequence[Host], run_folder: str, left_out: Collection[str] = ()
+        self,
+        hosts: Sequence[Host],
+        run_folder: str,
+        left_out: Collection[str] = (),
+        records: Sequence[HostRecord] | None = None,
     ) -> None:
         """Nothing is read yet. Of `hosts` no more is kept than where their files are.
 
-        `left_out` names files of the folder that are of another run.
+        `left_out` names files of the folder that are of another run; `records` are what is in it
+        of these hosts, where that was read.
         """
+        self._known_records = records
         self._files = [HostFile(host.name, host.file, host.zero_ns) for host in hosts]
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
         self._run = Path(run_folder) if run_folder else None
@@ -236,7 +242,9 @@ class HostSides:
         return [read_calls(file) for file in self._files]
 
     @cached_property
-    def _records(self) -> list[HostRecord]:
+    def _records(self) -> Sequence[HostRecord]:
+        if self._known_records is not None:
+            return self._known_records
         return [
             read_host_record(
                 None if f"host/p{process}.json" in self._left_out else self._run, process

@@ -41,7 +41,9 @@ from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.planes.record import NO_CALLS, Host, Labels
 from moeprof.ingest.program_frames import modules_frame
-from moeprof.ingest.sources.run_record import counting_of
+from moeprof.ingest.sources.locate import fetched
+from moeprof.ingest.sources.run_record import Counting
+from moeprof.ingest.sources.window_record import HostRecord
 from moeprof.tables.lazy import Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
 
@@ -71,11 +73,13 @@ class Shared(NamedTuple):
 class Own(NamedTuple):
     """What is to be known of one host before it is read.
 
-    ``ids`` are new ids of its programs, ``adds`` names of others' programs that it ran; ``numbers``
-    those of its steps where it has none of its own.
+    ``process`` is its place in the run, -1 unknown; ``ids`` are new ids of its programs, ``adds``
+    names of others' programs that it ran; ``numbers`` those of its steps where it has none of its
+    own.
     """
 
     name: str = ""
+    process: int = -1
     counts: bool = True
     ids: tuple[tuple[int, int], ...] = ()
     adds: tuple[tuple[int, str], ...] = ()
@@ -84,10 +88,16 @@ class Own(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One host to read, and what to ask it."""
+    """One host to read, and what to ask it.
+
+    ``counting`` and ``record`` are what capture wrote down of it. ``url`` is where the file is to
+    be had, empty where it lies in its place.
+    """
 
     file: Path
-    run: Path | None
+    url: str
+    counting: Counting | None
+    record: HostRecord
     own: Own
     shared: Shared
     ask: Ask
@@ -126,14 +136,25 @@ def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
 
 
 def read_part(task: Task) -> Part:
-    """Read, place and ask one host."""
+    """Read, place and ask one host, of a file that is fetched and given up where it is remote."""
+    if not task.url:
+        return _read_part(task)
+    try:
+        with fetched(task.url, task.file) as file:
+            return _read_part(task._replace(file=file))
+    except TraceError as error:
+        return Part((task.own, task.shared.key), error)
+
+
+def _read_part(task: Task) -> Part:
     own, shared = task.own, task.shared
     key = (own, shared.key)
     try:
-        hosts = read_file(task.file, counting_of(task.run, task.file) if own.counts else None)
+        hosts = read_file(task.file, task.counting)
     except TraceError as error:
         return Part(key, error)
-    host = replace(hosts[0], name=own.name or hosts[0].name)
+    process = own.process if own.process >= 0 else hosts[0].process
+    host = replace(hosts[0], name=own.name or hosts[0].name, process=process)
     work = [set(part["module"].unique().tolist()) for part in host.record.work]
     waits = [set(part["module"].unique().tolist()) for part in host.record.waits]
     ran, touched = set().union(*work), set().union(*work, *waits)
@@ -182,7 +203,7 @@ def _trace_of_host(
     lead = host.record.lead
     apart = (host.name,) if lead and not lead.is_comparable else ()
     executions = executions_frame([table])
-    sides = HostSides([host], str(task.run or ""), task.own.left_out)
+    sides = HostSides([host], "", records=[task.record])
     steps = pd.DataFrame(shared.steps, columns=["step", "used"])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
     return Trace(

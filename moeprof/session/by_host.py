@@ -12,18 +12,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity import account, more_work, outside
 from moeprof.analyzers.attribution import (
-    WindowSums,
     added,
+    classes_of,
+    labels,
     op_sums,
     parts_in_steps,
     programs_of,
+    rules_matched,
     window_sums,
 )
 from moeprof.analyzers.communication.calls import RecordedCalls, recorded_calls
@@ -85,7 +87,8 @@ def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
     keys = ["module", "op", "component", "phase"]
-    return RUNS.frame(_stack(answers).groupby(keys, observed=True).sum().reset_index().to_dict("list"))
+    sums = _stack(answers).groupby(keys, observed=True).sum().reset_index()
+    return RUNS.frame({name: sums[name] for name in RUNS.names})
 
 
 def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -99,7 +102,9 @@ def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.Recorded
     if not known:
         return None
     return outside.RecordedWork(
-        *(sum(each) for each in zip(*((w.all_ns, w.used_ns, w.dropped_ns) for w in known), strict=True)),
+        sum(each.all_ns for each in known),
+        sum(each.used_ns for each in known),
+        sum(each.dropped_ns for each in known),
         outside.outside_by_place(_stack([each.outside for each in known])),
     )
 
@@ -148,32 +153,114 @@ BY_NAME: Mapping[Part, Callable[[Answers], Any]] = {
 """The same, of the hosts in the order of their names, as the segments of `account_of` are."""
 
 
-def ask_host(names: NameRules, trace: Trace) -> tuple[int, list[Any]]:
-    """What one host says of all parts, and how many of its devices have work in the window."""
+_ALWAYS: tuple[Part, ...] = (
+    *(window_sums, op_time, parts_in_steps, outside.recorded_work, rendezvous_ns),
+    *(lengths_of_gaps, last_ends, account.account_of, begun_pieces),
+)
+"""What the trust record needs, whatever is asked."""
+_ASKED: Mapping[str, tuple[Part, ...]] = {
+    "step_time": (busy_by_step, outside.pieces_between, idle_sums),
+    "breakdown": (),
+    "timeline": (),
+    "ops": (op_sums,),
+    "collectives": (recorded_calls,),
+    "dispatch_combine": (recorded_calls, exposed_by_op),
+    "stragglers": (recorded_calls, more_work.work_by_device),
+    "grouped_gemm": (runs_of,),
+    "memory": (device_peaks,),
+    "roofline": (runs_of, grouped_products),
+}
+"""What questions need besides; others may need all."""
+
+
+def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
+    """The parts that questions need, of all where none is named, in one order."""
+    if not only or any(name not in _ASKED for name in only):
+        return (*PARTS, *BY_NAME)
+    needed = {*_ALWAYS, *(part for name in only for part in _ASKED[name])}
+    if ops["size_bytes"].lt(0).any():  # the law of bytes may ask what ran
+        needed.add(runs_of)
+    return tuple(part for part in (*PARTS, *BY_NAME) if part in needed)
+
+
+class Told(NamedTuple):
+    """What one host says: the devices with work in the window, its programs, and all parts."""
+
+    devices: int
+    modules: tuple[int, ...]
+    parts: list[Any]
+
+
+def ask_host(only: Sequence[str], names: NameRules, trace: Trace) -> Told:
+    """What one host says of the parts that questions need."""
     if names.rules:
         trace = with_names(trace, names)
+    _remember(trace)
     if trace.steps["used"].any():
         answer(trace, window, window_in_steps(trace))  # even where it has no work in them
-    devices = window(trace).devices
-    return devices, [part(trace) for part in (*PARTS, *BY_NAME)]
+    modules = tuple(trace.events["module"].unique().tolist())
+    parts = [part(trace) for part in parts_for(only, trace.hlo_ops)]
+    return Told(window(trace).devices, modules, parts)
 
 
-def with_answers(trace: Trace, told: Sequence[tuple[int, list[Any]]]) -> Trace:
+_OF_PROGRAMS: tuple[Part, ...] = (rules_matched, classes_of, labels)
+_remembered: list[Any] = []
+
+
+def _remember(trace: Trace) -> None:
+    """Programs are those of all hosts, and are classified once for all that are read here."""
+    programs = trace.programs
+    answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
+    ops, names = trace.hlo_ops, trace.meta.names
+    if not _remembered or _remembered[0] is not ops or _remembered[1] != names:
+        _remembered[:] = [ops, names, [part(trace) for part in _OF_PROGRAMS]]
+    for part, known in zip(_OF_PROGRAMS, _remembered[2], strict=True):
+        answer(trace, part, known)
+
+
+def with_answers(trace: Trace, only: Sequence[str], told: Sequence[Told]) -> Trace:
     """`trace`, which has no work, knowing what its hosts said of theirs."""
-    devices = sum(count for count, _ in told)
+    devices = sum(each.devices for each in told)
     used = int(trace.steps["step"][trace.steps["used"]].nunique())
     notes = NO_STEP if not used and devices else ()
     answer(trace, window, Window(without("events"), used, devices, notes))
-    modules = sorted(trace.modules["module"][trace.modules["device_ns"].gt(0)].tolist())
+    modules = sorted({module for each in told for module in each.modules})
     known = {module: trace.programs[module] for module in modules if module in trace.programs}
     answer(trace, programs_of, known)
     names = trace.meta.hosts
     by_name = sorted(range(len(told)), key=lambda place: names[place])
-    for at, (part, join) in enumerate((*PARTS.items(), *BY_NAME.items())):
+    for at, part in enumerate(parts_for(only, trace.hlo_ops)):
         order = by_name if part in BY_NAME else range(len(told))
-        answer(trace, part, join([told[place][1][at] for place in order]))
+        join = {**PARTS, **BY_NAME}[part]
+        answer(trace, part, join([told[place].parts[at] for place in order]))
     table: pd.DataFrame = account.account_of(trace).drop(columns="rank")
     ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
-    ranked = table.assign(rank=ranks.fillna(-1).astype("int64"))
-    answer(trace, account.account_of, ranked)
+    table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
+    answer(trace, account.account_of, table)
     return trace
+
+
+def read_by_host(
+    found: Profiles,
+    paths: Sequence[Path],
+    only: Sequence[str] = (),
+    names: NameRules | None = None,
+    *,
+    are_chosen: bool = False,
+    run: Runner = one_by_one,
+    tell: Tell = unheard,
+) -> Trace | None:
+    """The trace of a run of many hosts that answers `only`, all questions where none is named.
+
+    None where it must be read at once: of fewer than two hosts there is nothing to join, and JSON
+    traces may hold several processes each.
+    """
+    if not can_be_read(found.files):
+        return None
+    rules = names or NameRules()
+    ask = functools.partial(ask_host, tuple(only), rules)
+    read = Reading(found, paths, ask, are_chosen=are_chosen).read(run, tell)
+    if read is None:
+        return None
+    trace, told = read
+    return with_answers(with_names(trace, rules) if rules.rules else trace, only, told)
