@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_document
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_hosts
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, names_parts, selects
+from moeprof.cli.selection import RunPath, names_hardware, names_parts, reads_hosts, selects
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@click.argument("run", type=RunPath())
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 @names_parts
 @names_hardware
 @selects
+@reads_hosts
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: Path,
+    run: Path | str,
     only: tuple[str, ...],
     most: int | None,
     as_json: bool,
@@ -43,13 +44,20 @@ def command(
     hosts: tuple[str, ...],
     hardware: str,
     names: NameRules | None,
+    scheduler: str,
+    workers: int | None,
+    by_host: bool | None,
 ) -> None:
     """Where the step of a captured run goes.
 
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
     .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote. A
     .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
-    .xplane.pb; it holds less, and the trust record says what.
+    .xplane.pb; it holds less, and the trust record says what. s3://, gs:// and what else fsspec
+    reads will do, too.
+
+    A run of many hosts is read host by host: questions that need all work of all hosts at once are
+    then withheld, and say so.
 
     Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
     and why. A mere warning ends with 0.
@@ -61,8 +69,9 @@ def command(
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
-    run = newest(run, session)
-    document = read_document(run, only, session, hosts, hardware, names, is_drawn=as_json)
+    run = newest(run, session) if isinstance(run, Path) else run
+    ways = (by_host, scheduler, workers)
+    document = read_hosts(run, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     if as_json:
         with working("writing JSON"):
             text = to_json(document if most is None else with_rows(document, most))

@@ -83,6 +83,45 @@ def read_both(
         return opened, opened.document(only, is_drawn=is_drawn, tell=tell)
 
 
+def read_hosts(
+    run: Path | str,
+    only: Sequence[str],
+    session: str | None,
+    hosts: Sequence[str],
+    hardware: str,
+    names: NameRules | None,
+    ways: tuple[bool | None, str, int | None],
+    *,
+    is_drawn: bool = False,
+) -> Document:
+    """`read_document` of a run that may lie in a store, or be too large to be read at once.
+
+    Raises:
+        SpecError: workers are asked for, and Dask or its scheduler is not there.
+    """
+    from moeprof.cli.progress import working
+
+    with working("reading the run") as work:
+        with uncollected():
+            from moeprof.session.run import Run, open_session
+            from moeprof.session.workers import Ways, run_at, trace_by_host
+            from moeprof.specs.hardware import load_hardware
+            from moeprof.tables.trace import with_hardware
+        if hardware:
+            load_hardware(hardware)
+        tell = work.counting("reading the run")
+        with run_at(str(run)) as (here, urls):
+            large = trace_by_host(
+                str(run), only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
+            )
+            if large is None:
+                opened = open_session(here, session, hosts, hardware, names, tell=tell)
+            else:
+                opened = Run(with_hardware(large, hardware) if hardware else large)
+            tell = work.counting("answering questions")
+            return opened.document(only, is_drawn=is_drawn, tell=tell)
+
+
 def is_partial(document: Document | SideInfo) -> bool:
     """Whether figures are withheld: a law withholds some, or no step could be measured."""
     from moeprof.reports.parts.phrases import withholds_any

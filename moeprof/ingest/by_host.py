@@ -77,7 +77,7 @@ class Reading:
     """A run that is read host by host: what was read by now, and what it says of the rest."""
 
     def __init__(
-        self, found: Profiles, paths: Sequence[Path], ask: Ask, *, are_chosen: bool
+        self, found: Profiles, paths: Sequence[Path | str], ask: Ask, *, are_chosen: bool
     ) -> None:
         """Nothing is read yet."""
         self._found, self._paths, self._ask = found, paths, ask

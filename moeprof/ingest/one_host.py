@@ -141,9 +141,12 @@ def read_part(task: Task) -> Part:
         return _read_part(task)
     try:
         with fetched(task.url, task.file) as file:
-            return _read_part(task._replace(file=file))
+            part = _read_part(task._replace(file=file))
     except TraceError as error:
         return Part((task.own, task.shared.key), error)
+    if part.error is None:
+        return part
+    return replace(part, error=TraceError(str(part.error).replace(str(file), task.url)))
 
 
 def _read_part(task: Task) -> Part:

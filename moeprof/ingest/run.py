@@ -70,7 +70,7 @@ def open_run(
 def gathered(
     answers: Sequence[list[Host] | TraceError],
     found: Profiles,
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     *,
     are_chosen: bool,
 ) -> tuple[Source, list[Host], Routing]:

@@ -242,7 +242,7 @@ def with_answers(trace: Trace, only: Sequence[str], told: Sequence[Told]) -> Tra
 
 def read_by_host(
     found: Profiles,
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     only: Sequence[str] = (),
     names: NameRules | None = None,
     *,

@@ -276,7 +276,7 @@ def is_remote(path: str) -> bool:
 
 
 def mirrored(url: str, folder: Path) -> dict[Path, str]:
-    """Copy a remote run into `folder`, its profiles as empty files; where each of them is.
+    """Copy a remote run into `folder`, its profiles as holes of their size; where each of them is.
 
     Raises:
         TraceError: the store or the run cannot be read, or what reads it is not installed.
@@ -291,6 +291,7 @@ def mirrored(url: str, folder: Path) -> dict[Path, str]:
             mine.parent.mkdir(parents=True, exist_ok=True)
             if name.endswith((*SUFFIXES, *JSON_COPIES)):
                 mine.touch()
+                os.truncate(mine, int(facts.get("size") or 0))
                 profiles[mine] = files.unstrip_protocol(name)
                 if written_s := _written_s(facts):
                     os.utime(mine, (written_s, written_s))
