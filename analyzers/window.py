@@ -30,10 +30,10 @@ class Window:
     divided by ``steps × devices``.
     """
 
-    events: LazyFrame = LazyFrame()
     steps: int
     devices: int
     notes: tuple[str, ...]
+    events: LazyFrame = LazyFrame()
 
     @property
     def basis(self) -> str:
@@ -73,7 +73,7 @@ def window(trace: Trace) -> Window:
         return found
     work = work_of(trace.events)
     devices = len(work[["host", "device"]].drop_duplicates())
-    return Window(work, 0, devices, NO_STEP) if len(work) else found
+    return Window(0, devices, NO_STEP, work) if len(work) else found
 
 
 NO_STEP = ("no whole step in the capture: times are per device over all of it",)
@@ -85,7 +85,7 @@ def window_in_steps(trace: Trace) -> Window:
     work = work_of(trace.events)
     events = work[work["step"].isin(used)]
     devices = len(events[["host", "device"]].drop_duplicates())
-    return Window(events, int(used.nunique()), devices, ())
+    return Window(int(used.nunique()), devices, (), events)
 
 
 def spans_of_steps(trace: Trace) -> pd.DataFrame:

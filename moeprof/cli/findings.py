@@ -106,7 +106,7 @@ def read_hosts(
             from moeprof.session.run import Run, open_session
             from moeprof.session.workers import Ways, run_at, trace_by_host
             from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_hardware
+            from moeprof.tables.trace import with_hardware, with_path
         if hardware:
             load_hardware(hardware)
         tell = work.counting("reading the run")
@@ -116,6 +116,8 @@ def read_hosts(
             )
             if large is None:
                 opened = open_session(here, session, hosts, hardware, names, tell=tell)
+                if urls:
+                    opened = Run(with_path(opened.trace, str(run)))
             else:
                 opened = Run(with_hardware(large, hardware) if hardware else large)
             tell = work.counting("answering questions")

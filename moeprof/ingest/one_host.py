@@ -207,8 +207,8 @@ def _trace_of_host(
     apart = (host.name,) if lead and not lead.is_comparable else ()
     executions = executions_frame([table])
     sides = HostSides([host], "", records=[task.record])
-    steps = pd.DataFrame(shared.steps, columns=["step", "used"])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
+    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps]
     return Trace(
         meta=TraceMeta(
             path=str(task.file),
@@ -228,7 +228,7 @@ def _trace_of_host(
         hlo_ops=ops,
         executions=executions,
         modules=modules_frame(host.programs, facts.self_ns, executions),
-        steps=STEPS.frame(dict(steps.assign(**nothing).items())),
+        steps=STEPS.frame(steps),
         rendezvous=rendezvous_frame([table]),
         markers=lambda: markers_frame([table]),
         launches=sides.launches,

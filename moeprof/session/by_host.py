@@ -223,7 +223,7 @@ def with_answers(trace: Trace, only: Sequence[str], told: Sequence[Told]) -> Tra
     devices = sum(each.devices for each in told)
     used = int(trace.steps["step"][trace.steps["used"]].nunique())
     notes = NO_STEP if not used and devices else ()
-    answer(trace, window, Window(without("events"), used, devices, notes))
+    answer(trace, window, Window(used, devices, notes, without("events")))
     modules = sorted({module for each in told for module in each.modules})
     known = {module: trace.programs[module] for module in modules if module in trace.programs}
     answer(trace, programs_of, known)

@@ -86,7 +86,8 @@ def trace_by_host(
     except NoProfileError:
         return None  # what else is known of such a run is found where runs are opened
     is_large = sum(map(_bytes_of, found.files)) > MOST_AT_ONCE
-    wanted = ways.by_host if ways.by_host is not None else is_large or bool(ways.scheduler)
+    is_asked = bool(ways.scheduler) or ways.workers is not None
+    wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
     trace = None
     if wanted and not holds_tables(here):
         from moeprof.session.by_host import read_by_host  # which all questions come with

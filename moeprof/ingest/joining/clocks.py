@@ -45,7 +45,6 @@ _SAMPLE = 64
 _AGREE = 0.25  # of the distance to the next pairing that fits
 
 _KEY = ["module", "op", "round", "execution", "call", "group"]
-_CALLS = [*_KEY[:2], "host", "duration_ns", "run_id", "start_ns", "end_ns", "call", "group"]
 _ALONE = -(2**32)
 """Below the numbers of devices without a rank."""
 
@@ -65,8 +64,10 @@ def align(
         return (), {table.host.name: "no collective in the programs" for table in tables}
     numbered = [table for table in tables if table.cut.is_as_in_script]
     first = next(iter(numbered or tables))
-    grouped = _with_groups(calls, collectives, found).groupby("host", observed=True)
-    pool = _Pool(first, tables, {str(host): mine for host, mine in grouped})
+    calls = _with_groups(calls, collectives, found)
+    by_host = {str(host): mine for host, mine in calls.groupby("host", observed=True)}
+    nothing = dict.fromkeys((table.host.name for table in tables), calls.iloc[:0])
+    pool = _Pool(first, tables, {**nothing, **by_host})
     waiting = [table for table in (*numbered, *tables) if table is not first]
     waiting = list({table.host.name: table for table in waiting}.values())
     clocks = {first.host.name: HostClock(first.host.name, 0, 0.0, 0, 0)}
@@ -257,10 +258,9 @@ def _ends(table: HostTables, calls: Mapping[str, pd.DataFrame], by_step: bool) -
 
     `calls` are those by host.
     """
-    other = next(iter(calls.values()), pd.DataFrame(columns=_CALLS))
-    mine = calls.get(table.host.name, other.iloc[:0]).drop(columns=["host", "duration_ns"])
-    calls = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
-    pieces = calls.assign(module=[_name(table, module) for module in calls["module"].tolist()])
+    mine = calls[table.host.name].drop(columns=["host", "duration_ns"])
+    known = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
+    pieces = known.assign(module=[_name(table, module) for module in known["module"].tolist()])
     ends: pd.DataFrame = (
         pieces.groupby(_KEY)
         .agg(start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first"))
