@@ -57,7 +57,7 @@ def lengths_of_gaps(trace: Trace) -> tuple[pd.Series, pd.Series]:
         lasting = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"])
         return lasting.groupby(["host", "device", "step"])["ns"].sum()
 
-    return length_ns(gaps_of(trace)), length_ns(gaps_between(trace))
+    return length_ns(gaps_of(trace)), length_ns(_gaps(between_steps(trace)))
 
 
 def _neighbours(trace: Trace, gaps: pd.DataFrame) -> dict[str, np.ndarray]:

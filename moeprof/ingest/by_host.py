@@ -184,8 +184,9 @@ class Reading:
             for file, part, host, new in zip(kept, parts, joined, ids, strict=True)
         }
         looks = tuple((module, look_of(programs.ran[module])) for module in sorted(programs.ran))
-        known = frozenset(self._programs)
-        shared = Shared(looks, _used_steps(tables), bool(numbered), programs.ops, known)
+        shared = Shared(
+            looks, _used_steps(tables), bool(numbered), programs.ops, frozenset(self._programs)
+        )
         found = Joined(source, routing, tables, programs, shared, own, guess)
         is_placed = len(tables) == len(parts)
         if is_mixed and is_placed:  # then clocks tell whether steps have numbers in common

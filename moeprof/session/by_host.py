@@ -73,7 +73,8 @@ def _series(answers: Sequence[pd.Series]) -> pd.Series:
     filled = [each for each in answers if len(each)] or list(answers[:1])
     whole = pd.concat(filled)
     levels: Any = list(range(whole.index.nlevels))
-    return whole.groupby(level=levels, observed=True).sum() if len(whole) else whole
+    sums: pd.Series = whole.groupby(level=levels, observed=True).sum() if len(whole) else whole
+    return sums
 
 
 def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -82,7 +83,7 @@ def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
     whole = _stack(answers)
-    return added(whole, [name for name in whole if name not in ("self_ns", "pieces")])
+    return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
 
 
 def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
     """Calls of all hosts: known ops in the order of their rows, then the names of the others."""
     every = dict.fromkeys(op for each in answers for op in each.ops)
     rows = sorted(op for op in every if isinstance(op, int))
-    ops = (*rows, *(op for op in every if isinstance(op, str)))
+    ops: tuple[int | str, ...] = (*rows, *(op for op in every if isinstance(op, str)))
     place = {op: at for at, op in enumerate(ops)}
     tables = []
     for each in answers:

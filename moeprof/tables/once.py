@@ -13,7 +13,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def answer(trace: Trace, compute: Callable[..., _R], known: _R) -> None:
+def answer(trace: Trace, compute: Callable[..., object], known: object) -> None:
     """Tell a trace what a function that runs `once` says of it, as that was found elsewhere."""
     if not hasattr(trace, "_answers"):
         object.__setattr__(trace, "_answers", {})
