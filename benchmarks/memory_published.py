@@ -20,7 +20,7 @@ from pathlib import Path
 from published_rows import Family, read_published
 from published_score import FamilyScore, Score, as_json, score_all, score_family, summary
 
-from moeprof.projector.megatron_options import Counts
+from moeprof.projector.setting import Counts
 
 RESULT = Path(__file__).parent / "results" / "memory_published.json"
 CANDIDATES = tuple(

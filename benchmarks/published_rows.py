@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.projector.accounts.megatron import MIXED_PRECISION
-from moeprof.projector.megatron_options import Counts, MegatronOptions
-from moeprof.projector.setting import Precision, Setting
+from moeprof.projector.setting import Counts, MegatronOptions, Precision, Setting
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan

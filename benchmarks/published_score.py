@@ -11,9 +11,8 @@ from published_rows import Family, Published
 from moeprof.projector.accounts.megatron import CACHE_SHARE
 from moeprof.projector.accounts.megatron.ranks import NAMES
 from moeprof.projector.breakdown import MemoryBreakdown, StageBreakdown, total
-from moeprof.projector.megatron_options import Counts
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting
+from moeprof.projector.setting import Counts, Setting
 
 GIB = 2**30
 TOKENS = 4096

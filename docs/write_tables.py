@@ -37,9 +37,10 @@ kind, unit and meaning. Labels are dictionaries, NaN is null. `DIR/trace.json` h
 the profile as a whole (`meta`), the checks (`trust`), and rows and bytes of each file."""
 
 RECORDED = """\
-Written by `moeprof.routing.record`. The metadata of a file has `moeprof.recording`, the id of the
-capture, which stands in meta.json too; tables of another one are left out
-([trust](trust.md))."""
+Written by `moeprof.routing.record`, or by `moeprof capture --routing auto`. The metadata of a file
+has `moeprof.recording`, the id of the capture, which stands in meta.json too; tables of another one
+are left out ([trust](trust.md)). Where it has `moeprof.parts`, each of so many processes counted
+the tokens of its own devices: read together they are added up, and left out if one is missing."""
 
 DRAWINGS = """\
 Answers that are pictures. `moeprof analyze RUN --json` has them under `drawings`, and so has the

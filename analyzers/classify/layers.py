@@ -5,6 +5,10 @@ the table of tokens before all layers. What stands in every layer, such as atten
 the layer whose scope, loop or function it shares: contexts in which the ops of one kind of layer
 stand and those of no other. A helper that attention calls as well is no such context.
 
+The kinds are ``embedding`` (before the layers), ``dense_layer``, ``moe_layer``, ``layer`` (whether
+it has experts could not be told), ``head`` (after the layers: output projection and loss),
+``optimizer`` (with clipping and gradient norm) and ``outside`` (none of these, as far as known).
+
 Numbers are those of names: ``…/layers_7/moe/…``, ``…/layers[7]/…``, ``…/h/7/mlp/…``,
 ``…/DecoderLayer_7/…``. Layers that a loop runs one after the other have no number: the loop's ops
 are those of all of them.
@@ -22,17 +26,6 @@ from moeprof.analyzers.classify.names import scopes
 from moeprof.analyzers.classify.values import Flow
 from moeprof.analyzers.classify.votes import spread
 from moeprof.hlo.program import Op, Program
-
-LAYER_KINDS = {
-    "embedding": "before the layers: token embedding",
-    "dense_layer": "layers with a feed-forward network without experts",
-    "moe_layer": "layers with experts",
-    "layer": "a layer; whether it has experts could not be told",
-    "head": "after the layers: output projection and loss",
-    "optimizer": "optimizer, clipping, gradient norm",
-    "outside": "in none of these, as far as can be told",
-}
-"""Kind of layer -> what it holds, in the order in which a step runs them."""
 
 _OF_COMPONENT = {
     **dict.fromkeys(MOE | {"shared_expert"}, "moe_layer"),

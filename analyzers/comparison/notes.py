@@ -6,6 +6,7 @@ far as `moeprof capture` wrote it down: the command, XLA flags, the mesh, versio
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -183,19 +184,26 @@ def _settings(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield f"{kind.removesuffix('s')} {name}", str(value)
 
 
+# Not a path, whose folders may be called a=1, as partitions of tables are.
+_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
+
+
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What a script was given: ``--lr 1`` and ``--lr=1`` are one option, other words have a place.
 
-    An option given twice has both values in one text, as either may be the one that holds.
+    ``lr=1``, as MaxText and Hydra read it, has a name too and so no place. What is given twice has
+    both values in one text, as either may be the one that holds.
     """
     found: dict[str, list[str]] = {}
-    place = 0
+    place = 1 if words[:1] == ["-m"] else 0
     for before, word in pairwise(["", *words]):
         name, equals, value = word.partition("=")
         if word.startswith("-") and not _is_figure(word):
             found.setdefault(name, []).append(value if equals else "")
         elif before.startswith("-") and "=" not in before and not _is_figure(before):
             found[before][-1] = word
+        elif equals and _KEY.fullmatch(name):
+            found.setdefault(name, []).append(value or '""')
         else:
             found["script" if place == 0 else f"argument {place}"] = [word]
             place += 1

@@ -3,8 +3,8 @@
 Returns: one row per piece that is drawn, by device, lane and start.
 
 The step is the used one nearest to the median. A picture holds some tens of thousands of pieces;
-where a step has more, the shortest are merged with their neighbours (`merging`), all devices to the
-same resolution, so that no device looks calmer than another for being drawn more coarsely.
+where a step has more, the shortest are merged with their neighbours (`step_pieces`), all devices to
+the same resolution, so that no device looks calmer than another for being drawn more coarsely.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, is_guess, sure_rows
-from moeprof.analyzers.drawings.parts.merging import Merged, merged, resolution_for
 from moeprof.analyzers.drawings.parts.step_pieces import (
     UNKNOWN,
+    Merged,
+    merged,
     on_one_axis,
     pieces_in,
+    resolution_for,
     rows_within,
     spans_of,
     typical_step,
 )
-from moeprof.analyzers.gaps.causes import with_causes
-from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.gap_causes import with_causes
 from moeprof.analyzers.question import Drawing
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.clock import is_comparable

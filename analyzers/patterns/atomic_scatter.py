@@ -8,8 +8,7 @@ pipeline and in this package's model does so.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import MOE
-from moeprof.analyzers.patterns.parts.gain import gain_of
-from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program

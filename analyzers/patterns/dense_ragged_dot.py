@@ -12,10 +12,9 @@ import pandas as pd
 
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.costs.grouped import FALLBACK
+from moeprof.analyzers.gain import Saving, gain_of, ran, saved_whole
 from moeprof.analyzers.heap.at_peak import peak_of, step_module
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
-from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
-from moeprof.analyzers.patterns.parts.op_times import ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.grouped_gemm import grouped_gemm
 from moeprof.tables.trace import Trace

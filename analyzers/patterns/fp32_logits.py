@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from moeprof.analyzers.patterns.parts.gain import gain_of
-from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.hlo.program import Program

@@ -8,8 +8,7 @@ comes late, and no figure of the step alone shows it.
 from __future__ import annotations
 
 from moeprof.analyzers.activity.account import account_of, intervals_of
-from moeprof.analyzers.gaps.between import idle_between
-from moeprof.analyzers.gaps.causes import COPY_TO_HOST, HOST_CAUSES, UNKNOWN
+from moeprof.analyzers.gap_causes import COPY_TO_HOST, HOST_CAUSES, UNKNOWN, idle_between
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.tables.host_side import COMPILE, GARBAGE, INPUT, TRANSFER, WAIT
 from moeprof.tables.trace import Trace

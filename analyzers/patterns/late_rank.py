@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity.more_work import beyond_others
 from moeprof.analyzers.communication.sites import AXES
 from moeprof.analyzers.communication.waits import waits_in_steps
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.analyzers.questions.stragglers import stragglers
+from moeprof.analyzers.questions.stragglers import beyond_others, spread, stragglers
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
@@ -32,7 +31,8 @@ def find(trace: Trace) -> Hint | None:
     why, change = _why(first, idle_ns, window(trace).each)
     return Hint(
         f"others wait {format_ns(waited_ns)} {window(trace).each} for {named}{where}; it is the "
-        f"most waited-for in {first['worst_steps']} of {_steps(trace)} step(s). {why}",
+        f"most waited-for in {first['worst_steps']} of {_steps(trace)} step(s){spread(first)}. "
+        f"{why}",
         change,
         "stragglers",
         gain_ns=waited_ns,

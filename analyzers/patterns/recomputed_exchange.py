@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.op_kinds import exchange_of
-from moeprof.analyzers.patterns.parts.gain import gain_of
-from moeprof.analyzers.patterns.parts.op_times import RunOp, ran, saved_whole
+from moeprof.analyzers.gain import RunOp, gain_of, ran, saved_whole
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace

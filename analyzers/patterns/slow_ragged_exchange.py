@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from moeprof.analyzers.attribution import programs_of, sure_rows
-from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
+from moeprof.analyzers.gain import Saving, gain_of
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.collectives import collectives
 from moeprof.analyzers.window import window

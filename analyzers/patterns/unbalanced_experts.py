@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from moeprof.analyzers.gain import Saving, gain_of
 from moeprof.analyzers.laws import laws_of
-from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.analyzers.questions.expert_load import EVEN, expert_load
 from moeprof.analyzers.questions.grouped_gemm import grouped_gemm

@@ -9,8 +9,7 @@ step on 2 × H100 (jax 0.11.2); with XLA's decomposer of the op it runs.
 from __future__ import annotations
 
 from moeprof.analyzers.classify.components import EXCHANGES
-from moeprof.analyzers.communication.ends import early_end
-from moeprof.analyzers.laws.time import told_of
+from moeprof.analyzers.laws.time import early_end, told_of
 from moeprof.analyzers.question import Hint, Pattern
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of

@@ -23,7 +23,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
 from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
-from moeprof.analyzers.figures import load_maps
+from moeprof.analyzers.figures import maps
 from moeprof.analyzers.load.balance import (
     StepLoads,
     busiest,
@@ -164,7 +164,7 @@ def expert_load(trace: Trace) -> Analysis:
         *why_not,
         *dropped.notes,
         *known.notes,
-        *_platform(trace),
+        *([_SHARED_CORES] if trace.meta.platform == "cpu" else ()),
     )
     return Analysis("expert_load", ASKS, headline, SCHEMA, table, said)
 
@@ -271,6 +271,9 @@ def _levels(table: pd.DataFrame) -> list[str]:
     return levels
 
 
+_SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says nothing about another"
+
+
 def _headline(
     table: pd.DataFrame, loads: StepLoads, bounds: tuple[float, float] | None
 ) -> tuple[Metric, ...]:
@@ -280,6 +283,7 @@ def _headline(
     overload = mean_of_steps(imbalance(together))[0]
     return (
         Metric("worst_expert_imbalance", _known(table["expert_imbalance"].max()), "ratio"),
+        *_busiest_expert(table),
         Metric("worst_rank_imbalance", _known(worst["rank_imbalance"]), "ratio"),
         Metric("worst_layer", int(worst["layer"]), ""),
         Metric("worst_rank", int(worst["busiest_rank"]) if ranks else None, ""),
@@ -290,11 +294,18 @@ def _headline(
         Metric("tax_least", None if bounds is None else bounds[0], "ns"),
         Metric("tax_most", None if bounds is None else bounds[1], "ns"),
         Metric("worst_rank_share", _known(worst["busiest_rank_share"]), "share"),
-        Metric("rank_imbalance_of_sums", _known(table["rank_imbalance_of_sums"].max()), "ratio"),
-        Metric(
-            "expert_imbalance_of_sums", _known(table["expert_imbalance_of_sums"].max()), "ratio"
+        *(
+            Metric(sums, _known(table[sums].max()), "ratio")
+            for sums in ("rank_imbalance_of_sums", "expert_imbalance_of_sums")
         ),
     )
+
+
+def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
+    """Where the expert is that stands above its mean the most; which, where it is always one."""
+    row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
+    expert = int(row["busiest_expert"]) if row["busiest_expert_share"] == 1 else None
+    return (Metric("worst_expert_layer", int(row["layer"]), ""), Metric("worst_expert", expert, ""))
 
 
 def _worst(table: pd.DataFrame) -> pd.Series:
@@ -352,21 +363,15 @@ def _nodes_note(nodes: np.ndarray | None) -> tuple[str, ...]:
     return ("all expert ranks are in one node",) if len(np.unique(nodes)) < 2 else ()
 
 
-def _platform(trace: Trace) -> tuple[str, ...]:
-    if trace.meta.platform != "cpu":
-        return ()
-    return ("virtual CPU devices share the machine's cores: the tax says nothing about another",)
-
-
 def sentence(document: Document) -> str:
     """The busiest expert and rank against the mean, and experts without a token."""
     found = headline(document, "expert_load")
     if found.get("worst_expert_imbalance") is None:
         return ""
-    told = (
-        f"The busiest expert of a layer gets {_times(found['worst_expert_imbalance'])} the tokens "
-        "of the mean one"
-    )
+    expert, layer = found.get("worst_expert"), found.get("worst_expert_layer")
+    who = "the busiest expert of each step" if expert is None else f"expert {expert}"
+    times = _times(found["worst_expert_imbalance"])
+    told = f"In layer {layer} {who} gets {times} the tokens of the mean one"
     if found["worst_rank_imbalance"] is not None:
         share = found.get("worst_rank_share")
         is_one = not is_number(share) or share == 1
@@ -393,8 +398,8 @@ QUESTION = Question(
     run=expert_load,
     sentence=sentence,
     figures=(
-        Picture(load_maps.EXPERTS, load_maps.expert_load),
-        Picture(load_maps.RANKS, load_maps.rank_load),
+        Picture(maps.EXPERTS, maps.expert_load),
+        Picture(maps.RANKS, maps.rank_load),
     ),
     taken=(
         Taken(("tax_ns", "tax_least", "tax_most"), question="breakdown"),

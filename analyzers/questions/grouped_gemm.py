@@ -109,6 +109,7 @@ def _table(
         peak_share=rate * 1e12 / table["dtype"].map(peaks).astype("float64"),
         dense_share=rate / (best if best else np.nan),
         excess=excess,
+        excess_flops=excess * worst,
         padding=1 - filled,
         run_flops=run,
         worst_flops=worst,
@@ -135,7 +136,7 @@ def _headline(
         return (Metric("grouped_gemm_time", None, "ns"), Metric("call_sites", 0, "count"))
     whole = float(table["per_step_ns"].sum())
     run, worst = (_total(table[name]) for name in ("run_flops", "worst_flops"))
-    used = _total(table["used_flops"])
+    used, excess = (_total(table[name]) for name in ("used_flops", "excess_flops"))
     dtypes = table["dtype"].unique()
     peak = spec.flops_per_s(str(dtypes[0])) if spec and len(dtypes) == 1 else None
     rate = run / whole * 1e9 if run is not None and whole else None
@@ -148,7 +149,7 @@ def _headline(
         Metric("rate", rate / 1e12 if rate is not None else None, "TFLOP/s"),
         Metric("peak_share", rate / peak if rate is not None and peak else None, "share"),
         Metric("best_dense_rate", best, "TFLOP/s"),
-        Metric("flops_run_by_needed", run / worst if run and worst else None, "ratio"),
+        Metric("flops_run_by_needed", excess / worst if excess and worst else None, "ratio"),
         Metric("fallback_wasted_time", wasted, "ns"),
         Metric("padding_share", 1 - used / worst if used and worst else None, "share"),
         Metric("empty_group_share", float(is_empty.mean()) if len(is_empty) else None, "share"),

@@ -5,7 +5,7 @@ Returns: one row per pattern that the trace shows, the largest gain of time firs
 
 Gains are the most that a change can save: what a pattern costs may be hidden under other work, and
 what replaces it takes time too. They overlap, and must not be added up. Those of ops are of the
-time in which one of the ops runs (`patterns.parts.gain`), and none is more than the step.
+time in which one of the ops runs (`analyzers.gain`), and none is more than the step.
 """
 
 from __future__ import annotations

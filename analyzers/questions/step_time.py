@@ -32,7 +32,7 @@ from moeprof.analyzers.activity.outside import (
     recorded_work,
     steps_in_a_row,
 )
-from moeprof.analyzers.gaps.between import idle_between
+from moeprof.analyzers.gap_causes import idle_between
 from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.question import Group, Picture, Question, Taken
 from moeprof.analyzers.window import busy_by_step, window

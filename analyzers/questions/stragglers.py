@@ -4,22 +4,27 @@ Returns: one row per rank, the most waited-for first.
 
 In each call of a collective the rank that starts last is charged with the mean time that the
 others of its group had waited by then. The figures of a step are sums over its calls. Beside that
-stands what the rank does more than the others, as that may be why it is late.
+stands what the rank does more than the others, as that may be why it is late: an op's time on a
+rank is its self time per used step, without communication, as ranks that come early wait inside it.
+The others' time is the median of theirs, so that none of them sets it alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import step_spans
-from moeprof.analyzers.activity.more_work import more_work
+from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
+from moeprof.analyzers.attribution import added, sums_in_steps, sure_names
 from moeprof.analyzers.communication.calls import calls_of, names_of_ranks
 from moeprof.analyzers.communication.sites import AXES, carried_by_site
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
-from moeprof.analyzers.figures import wait_map
+from moeprof.analyzers.figures import maps
 from moeprof.analyzers.question import Group, Picture, Question
+from moeprof.analyzers.window import window
 from moeprof.answers.bars import (
     Figure,
     Fill,
@@ -49,6 +54,8 @@ SCHEMA = Schema(
         ),
         Column("waits_ns", "float64", "ns", "it waits for others, mean over used steps"),
         Column("worst_steps", "int64", "count", "used steps in which it is the most waited-for"),
+        Column("least_waited_for_ns", "float64", "ns", "that of the used step with the least"),
+        Column("most_waited_for_ns", "float64", "ns", "that of the used step with the most"),
         Column("last_share", "float64", "share", "calls in which it comes last"),
         Column("mostly", "text", "", "what those collectives carry in which it is waited for most"),
         Column("host", "text", "", "host of the device"),
@@ -127,6 +134,8 @@ def _table(
             "waited_for_share": waited_for / (step_ns - waited_for).where(step_ns > waited_for),
             "waits_ns": by_rank["wait_ns"].sum() / steps,
             "worst_steps": worst.value_counts().reindex(by_step.index, fill_value=0),
+            "least_waited_for_ns": by_step.min(axis="columns"),
+            "most_waited_for_ns": by_step.max(axis="columns"),
             "last_share": last,
         }
     )
@@ -194,13 +203,90 @@ def _verdict(
     told = f"{rank}: others wait {waited} for it, {format_percent(share)} of the step without that"
     if steps == 1:
         return rank, number, (told, "one step: whether it is always this rank is not known")
-    return rank, number, (f"{told}; the worst in {int(first['worst_steps'])} of {steps} steps",)
+    often = f"the worst in {int(first['worst_steps'])} of {steps} steps{spread(first)}"
+    return rank, number, (f"{told}; {often}",)
+
+
+def spread(row: pd.Series) -> str:
+    """From which to which time others wait for a rank, step by step; empty where it is one."""
+    least, most = float(row["least_waited_for_ns"]), float(row["most_waited_for_ns"])
+    return "" if least == most else f", {format_ns(least)} to {format_ns(most)}"
 
 
 _MOST_WAITED_FOR = 24
 """Ranks that are drawn as waited for; the map below has all."""
 _LATE = Fill("#dd6a1f")
 _WAIT = Fill("#dd6a1f", "/")
+
+
+MORE_WORK = Schema(
+    "more_work",
+    (
+        Column("rank", "int64", "", "place of the device among all"),
+        Column("more_op", "text", "", "HLO instruction; a kernel's name where none is sure"),
+        Column("more_component", "text", "", "part of the step"),
+        Column("more_source", "text", "", "file:line of the user's program"),
+        Column("more_ns", "float64", "ns", "per used step, above the median of the other ranks"),
+        Column("all_more_ns", "float64", "ns", "the same for all its ops together"),
+    ),
+)
+_OP = ["module", "op", "component", "source"]
+
+
+@once
+def more_work(trace: Trace) -> pd.DataFrame:
+    """`MORE_WORK`: a row per rank, without an op where none takes longer than on the others.
+
+    Empty where fewer than two ranks ran anything.
+    """
+    work = _own_work(trace)
+    ranks = np.sort(work["rank"].unique())
+    if len(ranks) < 2:
+        return MORE_WORK.frame()
+    sums = work.groupby([*_OP, "rank"])["self_ns"].sum().unstack("rank", fill_value=0)
+    more = beyond_others(sums.to_numpy(dtype=np.float64)) / max(window(trace).steps, 1)
+    most = more.argmax(axis=0)
+    more_ns = more[most, np.arange(len(ranks))]
+    ops = sums.index.to_frame(index=False).iloc[most].reset_index(drop=True)
+    named = {name: ops[name].where(more_ns > 0, "") for name in ("op", "component", "source")}
+    all_ns = sums.sum().to_numpy(dtype=np.float64)[None, :]
+    return MORE_WORK.frame(
+        {
+            "rank": ranks,
+            **{f"more_{name}": part for name, part in named.items()},
+            "more_ns": np.where(more_ns > 0, more_ns, np.nan),
+            "all_more_ns": beyond_others(all_ns)[0] / max(window(trace).steps, 1),
+        }
+    )
+
+
+def _own_work(trace: Trace) -> pd.DataFrame:
+    """Work that is no communication, by rank, under the name that `ops` gives it."""
+    work = work_by_device(trace).astype({"host": "str"})
+    ranked = work.merge(trace.devices[["host", "device", "rank"]])
+    return ranked.astype(dict.fromkeys(("op", "component", "source"), "str"))
+
+
+@once
+def work_by_device(trace: Trace) -> pd.DataFrame:
+    """Self time and pieces that are no communication, by op, host and device; names as labels."""
+    work = sums_in_steps(trace)
+    work = work[work_classes(trace, work) != COMMUNICATION]
+    return added(work.assign(op=sure_names(work).astype("category")), [*_OP, "host", "device"])
+
+
+def beyond_others(times: np.ndarray) -> np.ndarray:
+    """By column, how far each figure lies above the median of the other columns."""
+    count = times.shape[1]
+    order = np.argsort(times, axis=1, kind="stable")
+    ranked = np.take_along_axis(times, order, axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(count)[None, :], axis=1)
+    # without the one in its place, those behind it move up by one
+    low, high = (count - 2) // 2, (count - 1) // 2
+    below, above = (np.take_along_axis(ranked, at + (place <= at), axis=1) for at in (low, high))
+    beyond: np.ndarray = times - (below + above) / 2
+    return beyond
 
 
 def sentence(document: Document) -> str:
@@ -244,6 +330,6 @@ QUESTION = Question(
     sentence=sentence,
     figures=(
         Picture("", figure),
-        Picture(wait_map.WAITS, wait_map.waits),
+        Picture(maps.WAITS, maps.waits),
     ),
 )

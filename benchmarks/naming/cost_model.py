@@ -16,7 +16,7 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.costs.flops import flops_of
-from moeprof.analyzers.costs.traffic import bytes_of
+from moeprof.analyzers.costs.table import bytes_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.tables.trace import Trace
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_hosts
+from moeprof.cli.findings import (
+    EXIT_PARTIAL,
+    is_partial,
+    newest,
+    read_hosts,
+    said_of_damage,
+)
+from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_hardware, names_parts, reads_hosts, selects
 
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("run", type=RunPath())
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath())
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -29,6 +36,13 @@ if TYPE_CHECKING:
     help="At most N rows of each table, in JSON as well, which counts those left out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.analysis/1.")
+@click.option(
+    "--csv",
+    "as_csv",
+    is_flag=True,
+    help="The rows of one --only NAME: a line of column names as in JSON (times in ns, sizes in "
+    "bytes, shares from 0 to 1), then a line per row.",
+)
 @names_parts
 @names_hardware
 @selects
@@ -36,10 +50,11 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: Path | str,
+    runs: tuple[Path | str, ...],
     only: tuple[str, ...],
     most: int | None,
     as_json: bool,
+    as_csv: bool,
     session: str | None,
     hosts: tuple[str, ...],
     hardware: str,
@@ -54,7 +69,7 @@ def command(
     .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote. A
     .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
     .xplane.pb; it holds less, and the trust record says what. s3://, gs:// and what else fsspec
-    reads will do, too.
+    reads will do, too. Several paths are of one run whose processes wrote to different folders.
 
     A run of many hosts is read host by host: questions that need all work of all hosts at once are
     then withheld, and say so.
@@ -62,34 +77,62 @@ def command(
     Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
     and why. A mere warning ends with 0.
 
-    Example:
+    Tables are as wide as the terminal, 80 columns at least. What is piped has every column and
+    every name whole; COLUMNS, where it is set, limits both.
+
+    Examples:
 
         moeprof analyze runs/train-2026-12-01T10-22-07 --only breakdown
+
+        moeprof analyze runs/train-2026-12-01T10-22-07 --only ops --csv > ops.csv
     """
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
-    run = newest(run, session) if isinstance(run, Path) else run
+    if as_csv:
+        _require_one(only, as_json=as_json)
+    read = [newest(run, session) if isinstance(run, Path) else run for run in runs]
     ways = (by_host, scheduler, workers)
-    document = read_hosts(run, only, session, hosts, hardware, names, ways, is_drawn=as_json)
+    document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     if as_json:
         with working("writing JSON"):
             text = to_json(document if most is None else with_rows(document, most))
         click.echo(text)
+    elif as_csv:
+        click.echo(_rows(document if most is None else with_rows(document, most)), nl=False)
+        if why := said_of_damage(document):
+            click.echo(f"moeprof: {why}", err=True)
     else:
         _show(document, only, most)
     if is_partial(document):
         ctx.exit(EXIT_PARTIAL)
 
 
+def _require_one(only: tuple[str, ...], *, as_json: bool) -> None:
+    """CSV is one table: a usage error says what was asked for instead."""
+    if as_json:
+        raise click.UsageError("--csv and --json: expected one of them, found both.")
+    if len(set(only)) != 1:
+        found = ", ".join(f"--only {name}" for name in dict.fromkeys(only)) or "none"
+        raise click.UsageError(
+            f"--csv: expected one --only NAME, as each question has a table of its own, "
+            f"found {found}."
+        )
+
+
+def _rows(document: Document) -> str:
+    """The table of the one question or drawing in CSV; nothing where nothing was recorded."""
+    from moeprof.answers.document import drawn_rows
+
+    for finding in document["analyses"].values():
+        return csv_text(finding["columns"], finding["rows"])
+    for drawing in document["drawings"].values():
+        return csv_text(drawing["columns"], drawn_rows(drawing))
+    return ""
+
+
 def _show(document: Document, only: tuple[str, ...], most: int | None) -> None:
-    from rich.console import Console
+    from moeprof.reports.run.terminal import answers
 
-    from moeprof.reports.run import terminal as text
-
-    console = Console(highlight=False)
-    console.print(text.overview(document), soft_wrap=True)
-    console.print()
-    # rich takes COLUMNS where it is set, the terminal's width, else 80
-    width = max(console.width, text.WIDTH)
-    console.print(text.tables(document, only, width, most), soft_wrap=True)
+    seen = screen()
+    show(answers(document, only, seen.width, most, seen.height))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.output import screen, show
 from moeprof.cli.selection import names_parts
 from moeprof.errors import CaptureError
 
@@ -59,14 +60,21 @@ def _profiler(
     help="Settled steps to let pass.",
 )
 @click.option(
-    "--steps", default=3, show_default=True, type=click.IntRange(1), help="Steps to record."
+    "--steps",
+    type=click.IntRange(1),
+    help="Steps to record. Default: 8; 3 to 7 where more would take over 20 s, or over 512 MiB of "
+    "memory.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     help="Record whole steps for so long instead.",
 )
-@click.option("--every", type=click.IntRange(1), help="A further window every N steps.")
+@click.option(
+    "--every",
+    type=click.IntRange(1),
+    help="A further window every N steps; without --steps of at most N/2.",
+)
 @click.option("--hosts", callback=_hosts, help="Process indices that record, as 0,3; default all.")
 @click.option(
     "--export-timeout",
@@ -81,6 +89,13 @@ def _profiler(
     callback=_profiler,
     help="Profiler option.",
 )
+@click.option(
+    "--routing",
+    type=click.Choice(["off", "auto"]),
+    default="off",
+    show_default=True,
+    help="auto: routers' indices become results of the step until the window closes.",
+)
 @click.option("--no-report", is_flag=True, help="Write the run folder only.")
 @names_parts
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -89,12 +104,13 @@ def _profiler(
 def command(
     out: Path | None,
     skip: int,
-    steps: int,
+    steps: int | None,
     seconds: float | None,
     every: int | None,
     hosts: tuple[int, ...] | None,
     export_timeout: float | None,
     profiler: ProfilerSettings,
+    routing: str,
     no_report: bool,
     names: NameRules | None,
     is_module: bool,
@@ -107,16 +123,20 @@ def command(
     exit code is the script's own. Where the run folder has files in it already, as when a
     scheduler starts the job again, the run goes to a new one beside it, OUT-2.
 
+    With --routing auto one thing of the program changes: until the window closes (with several
+    processes until it ends), its step also returns the indices of its routers (4 bytes for each
+    token, layer and chosen expert), which are counted behind the window. Results, shardings and
+    collectives stay.
+
     Example:
 
         moeprof capture --steps 5 train.py --config small.yml
     """
-    from moeprof.recording.options import CaptureOptions
+    from moeprof.recording.options import LEAST_STEPS, CaptureOptions
 
-    if every is not None and seconds is None and every <= steps:
-        raise click.BadParameter(
-            f"expected more than --steps {steps}, found {every}.", param_hint="--every"
-        )
+    if every is not None and seconds is None and every <= (steps or LEAST_STEPS):
+        than = f"--steps {steps}" if steps else f"{LEAST_STEPS}, the least steps of a window"
+        raise click.BadParameter(f"expected more than {than}, found {every}.", param_hint="--every")
     if not is_module and not Path(script).exists():
         raise click.BadParameter(f"script {script} does not exist.", param_hint="SCRIPT")
     _require_wrapt()
@@ -126,6 +146,7 @@ def command(
         os.execv(sys.executable, [sys.executable, *target, *arguments])
     options = CaptureOptions(
         run_dir=run_dir,
+        asked_for="" if out is None else str(out.absolute()),
         skip_steps=skip,
         record_steps=steps,
         record_seconds=seconds,
@@ -133,6 +154,7 @@ def command(
         hosts=hosts,
         export_timeout_s=export_timeout,
         profiler=profiler,
+        routing=routing,
     )
     sys.exit(_run(target, arguments, options, no_report, names))
 
@@ -168,14 +190,15 @@ def _run(
         _say(f"moeprof: warning: {obstacle.name}: {obstacle.text}")
     outcome = run_script([*target, *arguments], options, _say)
     _say(f"{target[-1]} ended with exit code {outcome.exit_code}")
-    later = f"the analysis is left to `moeprof analyze {_shown(options.run_dir)}`"
+    run_dir = outcome.run_dir or options.run_dir
+    later = f"the analysis is left to `moeprof analyze {_shown(run_dir)}`"
     with (
         _keeping_exit_code(),
         ending_with(outcome.exit_code, lambda name: _say(f"moeprof: {name}: {later}")),
     ):
         if outcome.is_terminated and not no_report:
             _say(f"moeprof: terminated: {later}")
-        _tell_results(options.run_dir, outcome, no_report or outcome.is_terminated, names)
+        _tell_results(run_dir, outcome, no_report or outcome.is_terminated, names)
     return outcome.exit_code
 
 
@@ -222,15 +245,13 @@ def _require_wrapt() -> None:
 def _report(run_dir: Path, names: NameRules | None) -> None:
     """Print the summary and write the page; a failure here is one line, the run stays."""
     try:
-        from rich.console import Console
-
         from moeprof.cli.findings import read_document
         from moeprof.cli.progress import working
         from moeprof.reports.run import terminal as text
         from moeprof.reports.run.page import write_page
 
         document = read_document(run_dir, names=names, is_drawn=True)
-        summary = text.summary(document)
+        summary = text.summary(document, screen().height)
         with working("writing the page"):
             write_page([document], run_dir / "report.html")
     except Exception as error:  # the exit code is the script's, whatever the analysis does
@@ -238,7 +259,7 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
         click.echo(f"Run  {_shown(run_dir)}")
         return
     click.echo()
-    Console(highlight=False).print(summary, soft_wrap=True)
+    show(summary)
     click.echo()
     click.echo(f"Report  {_shown(run_dir / 'report.html')}")
 

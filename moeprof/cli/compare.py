@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_parts
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 EXIT_GATE = 4
 """Exit code where a gate failed."""
+CSV_TABLES = ("step", "rows", "memory", "buffers", "settings")
+"""The tables of `moeprof.comparison/1`."""
 
 
 def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[Gate, ...]:
@@ -37,6 +40,13 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
 @click.argument("base", type=click.Path(exists=True, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.comparison/1.")
+@click.option(
+    "--csv",
+    "csv_of",
+    type=click.Choice(CSV_TABLES),
+    help="One table of --json as CSV: parts of the step; rows, which are components and ops; "
+    "memory; buffers at the peak; settings.",
+)
 @click.option(
     "--fail-on",
     "gates",
@@ -59,6 +69,7 @@ def command(
     base: Path,
     new: Path,
     as_json: bool,
+    csv_of: Literal["step", "rows", "memory", "buffers", "settings"] | None,
     gates: tuple[Gate, ...],
     html: Path | None,
     base_session: str | None,
@@ -86,12 +97,16 @@ def command(
         moeprof compare runs/base runs/new --fail-on 'step>+2%' --fail-on 'memory>+1GiB'
 
         moeprof compare runs/base runs/new --html what-changed.html
+
+        moeprof compare runs/base runs/new --csv rows > changes.csv
     """
     from moeprof.analyzers.comparison.gates import FAILED, NOT_KNOWN
     from moeprof.reports.comparison.document import comparison_json
     from moeprof.session.comparison import Comparison
     from moeprof.session.run import open_session
 
+    if as_json and csv_of:
+        raise click.UsageError("--csv and --json: expected one of them, found both.")
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
 
@@ -112,6 +127,8 @@ def command(
         click.echo(f"moeprof: page written to {html}", err=True)
     if as_json:
         click.echo(comparison_json(document))
+    elif csv_of:
+        click.echo(csv_text(document[csv_of]["columns"], document[csv_of]["rows"]), nl=False)
     else:
         _show(document)
     verdicts = {found["verdict"] for found in document["gates"]}
@@ -141,8 +158,6 @@ def _asked(
 
 
 def _show(document: ComparisonDocument) -> None:
-    from rich.console import Console
-
     from moeprof.reports.comparison.terminal import comparison_text
 
-    Console(highlight=False).print(comparison_text(document), soft_wrap=True)
+    show(comparison_text(document, screen().width))

@@ -39,7 +39,7 @@ def newest(run: Path, session: str | None) -> Path:
 
 
 def read_document(
-    run: Path,
+    run: Path | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -52,6 +52,7 @@ def read_document(
 
     ``is_drawn`` asks for the drawings too, where `only` is empty. ``hardware`` is the key of the
     device it ran on, by default what the profile says. ``names`` are the user's rules for parts.
+    Several paths are folders of one run.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
@@ -61,7 +62,7 @@ def read_document(
 
 
 def read_both(
-    run: Path,
+    run: Path | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -84,7 +85,7 @@ def read_both(
 
 
 def read_hosts(
-    run: Path | str,
+    runs: Sequence[Path | str],
     only: Sequence[str],
     session: str | None,
     hosts: Sequence[str],
@@ -95,6 +96,8 @@ def read_hosts(
     is_drawn: bool = False,
 ) -> Document:
     """`read_document` of a run that may lie in a store, or be too large to be read at once.
+
+    ``runs`` are the paths of its folders.
 
     Raises:
         SpecError: workers are asked for, and Dask or its scheduler is not there.
@@ -110,14 +113,16 @@ def read_hosts(
         if hardware:
             load_hardware(hardware)
         tell = work.counting("reading the run")
-        with run_at(str(run)) as (here, urls):
+        paths = list(map(str, runs))
+        with run_at(paths) as (here, urls):
             large = trace_by_host(
-                str(run), only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
+                paths, only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
             )
             if large is None:
-                opened = open_session(here, session, hosts, hardware, names, tell=tell)
+                place = here[0] if len(here) == 1 else here
+                opened = open_session(place, session, hosts, hardware, names, tell=tell)
                 if urls:
-                    opened = Run(with_path(opened.trace, str(run)))
+                    opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:
                 opened = Run(with_hardware(large, hardware) if hardware else large)
             tell = work.counting("answering questions")

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.output import screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
 from moeprof.cli.selection import names_parts, selects
@@ -127,11 +128,9 @@ def command(
     if as_json:
         click.echo(to_json(document))
     else:
-        from rich.console import Console
-
         from moeprof.reports.pipeline.terminal import drawn
 
-        Console(highlight=False).print(drawn(document), soft_wrap=True)
+        show(drawn(document, screen().width))
     if is_cut:
         ctx.exit(EXIT_PARTIAL)
 

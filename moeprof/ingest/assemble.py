@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ from moeprof.ingest.host_frames import (
     executions_frame,
     markers_frame,
     rendezvous_frame,
+    steps_apart,
     steps_frame,
 )
 from moeprof.ingest.joining.clocks import align, pieces_of_collectives
@@ -38,7 +39,7 @@ from moeprof.ingest.sources.routing import Routing, of_recorded_steps
 from moeprof.ingest.trust import judge, tally_of
 from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
-from moeprof.tables.lazy import Loader
+from moeprof.tables.once import Loader
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
@@ -48,7 +49,8 @@ class Source:
     """The path that was given, the run folder that it stands for (empty for none), and notes.
 
     ``damage`` is what was wrong with files that are in no host: one that could not be read at all,
-    the run's record. ``beside`` tells which files of the folder are of the run.
+    the run's record. ``beside`` tells which files of the folder are of the run, ``of_host`` the
+    same for the folder of each host, by its name.
     """
 
     path: str
@@ -57,6 +59,7 @@ class Source:
     processes: Processes
     damage: tuple[str, ...] = ()
     beside: Beside = NOTHING_BESIDE
+    of_host: Mapping[str, Beside] = field(default_factory=dict)
 
 
 def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
@@ -81,8 +84,7 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
     events = events_frame([table.host for table in tables], work)
     facts = facts_of([table.host for table in tables], events, ops)
     source = replace(source, notes=(*source.notes, *renamed))
-    left_out = source.beside.left_out
-    sides = HostSides([table.host for table in tables], source.run_folder, left_out)
+    sides = HostSides([table.host for table in tables], source.of_host)
     return joined_trace(
         source,
         tables,
@@ -147,6 +149,7 @@ def joined_trace(
     clocks, not_aligned = align(tables, facts.calls, ops, found)
     meta = _meta(source, tables, facts, clocks, found)
     steps = steps_frame(tables, meta)
+    meta = replace(meta, notes=(*meta.notes, *steps_apart(tables)))
     if meta.are_steps_numbered_by_script:
         routing = of_recorded_steps(routing, steps["step"].tolist())
     evidence = _evidence(source, tables, facts, ops, steps, clocks, not_aligned, found)

@@ -42,6 +42,7 @@ from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.run import gathered
+from moeprof.ingest.sources.beside import Beside
 from moeprof.ingest.sources.locate import SUFFIXES, Profiles
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import Routing
@@ -121,10 +122,11 @@ class Reading:
 
     def _task(self, file: Path) -> Task:
         joined = self._joined
-        shared, own, run = joined.shared if joined else Shared(), self._own(file), self._found.run
+        shared, own = joined.shared if joined else Shared(), self._own(file)
+        run = self._found.run_of(file) if own.counts else None
         is_left_out = f"host/p{own.process}.json" in own.left_out
         record = read_host_record(None if is_left_out else run, own.process)
-        counting = counting_of(run, file) if own.counts else None
+        counting = counting_of(run, file)
         url = self._found.urls.get(file, "")
         return Task(file, url, counting, record, own, shared, self._ask)
 
@@ -176,11 +178,9 @@ class Reading:
         numbered = [table for table in raw if table.cut.is_as_in_script]
         is_mixed = 0 < len(numbered) < len(raw)
         numbers = tuple(numbers_of(numbered)) if is_mixed else ()
-        counts = not source.beside.is_of_other_run
-        left_out = tuple(source.beside.left_out)
-        guess = Own(counts=counts, numbers=numbers, left_out=left_out)
+        guess = _own_record(Own(numbers=numbers), source.beside)
         own = {
-            file: _expected(part, host, new, guess)
+            file: _expected(part, host, new, _own_record(guess, source.of_host[host.name]))
             for file, part, host, new in zip(kept, parts, joined, ids, strict=True)
         }
         looks = tuple((module, look_of(programs.ran[module])) for module in sorted(programs.ran))
@@ -224,7 +224,7 @@ class Reading:
         facts = [self._parts[file].facts for file in self._kept()]
         hosts = [table.host for table in joined.tables]
         source = joined.source
-        sides = HostSides(hosts, source.run_folder, source.beside.left_out)
+        sides = HostSides(hosts, source.of_host)
         return joined_trace(
             source,
             joined.tables,
@@ -234,6 +234,11 @@ class Reading:
             **{name: without(name) for name in OF_WORK},
             host_facts=sides.facts,
         ).knowing(Programs(joined.programs.ops))
+
+
+def _own_record(own: Own, around: Beside) -> Own:
+    """With what may be used of the folder around its profile."""
+    return own._replace(counts=not around.is_of_other_run, left_out=tuple(around.left_out))
 
 
 def _new_ids(before: Host, after: Host) -> dict[int, int]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,8 @@ import pandas as pd
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.host_side import Calls, HostFile, read_allocations, read_calls
 from moeprof.ingest.planes.record import LABELLED, Host, Labels, joined
+from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
+from moeprof.ingest.sources.routing import named_numbers
 from moeprof.ingest.sources.window_record import Dated, HostRecord, read_host_record
 from moeprof.ingest.xspace.space import Int64s
 from moeprof.tables.clock import is_comparable, to_common
@@ -140,6 +141,19 @@ def steps_frame(tables: Sequence[HostTables], meta: TraceMeta) -> pd.DataFrame:
     return STEPS.frame({name: steps[name] for name in STEPS.names})
 
 
+def steps_apart(tables: Sequence[HostTables]) -> tuple[str, ...]:
+    """Which steps no hosts are compared in, as some recorded them and others did not; in words."""
+    own = [{step.step for step in table.cut.steps if step.runs} for table in tables]
+    own = [numbers for numbers in own if numbers]
+    if not own:
+        return ()
+    alone = own[0].union(*own[1:]) - own[0].intersection(*own[1:])
+    if not alone:
+        return ()
+    told = f"{'step' if len(alone) == 1 else 'steps'} {named_numbers(alone)}"
+    return (f"{told}: not on all hosts, which are compared in common steps alone",)
+
+
 def rendezvous_frame(tables: Sequence[HostTables]) -> pd.DataFrame:
     """`RENDEZVOUS`, by host and start."""
     parts = []
@@ -194,20 +208,18 @@ class HostSides:
     def __init__(
         self,
         hosts: Sequence[Host],
-        run_folder: str,
-        left_out: Collection[str] = (),
+        besides: Mapping[str, Beside],
         records: Sequence[HostRecord] | None = None,
     ) -> None:
         """Nothing is read yet. Of `hosts` no more is kept than where their files are.
 
-        `left_out` names files of the folder that are of another run; `records` are what is in it
-        of these hosts, where that was read.
+        `besides` has by host what lies in its run folder; `records` are what is in it of these
+        hosts, where that was read.
         """
         self._known_records = records
         self._files = [HostFile(host.name, host.file, host.zero_ns) for host in hosts]
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
-        self._run = Path(run_folder) if run_folder else None
-        self._left_out = left_out
+        self._besides = [besides.get(host.name, NOTHING_BESIDE) for host in hosts]
 
     def launches(self) -> pd.DataFrame:
         """`LAUNCHES`."""
@@ -247,9 +259,9 @@ class HostSides:
             return self._known_records
         return [
             read_host_record(
-                None if f"host/p{process}.json" in self._left_out else self._run, process
+                None if f"host/p{process}.json" in around.left_out else around.run, process
             )
-            for process, _, _ in self._places
+            for (process, _, _), around in zip(self._places, self._besides, strict=True)
         ]
 
 

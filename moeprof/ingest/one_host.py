@@ -44,7 +44,7 @@ from moeprof.ingest.program_frames import modules_frame
 from moeprof.ingest.sources.locate import fetched
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.window_record import HostRecord
-from moeprof.tables.lazy import Loader
+from moeprof.tables.once import Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
 
 Ask = Callable[[Trace], Any]
@@ -206,7 +206,7 @@ def _trace_of_host(
     lead = host.record.lead
     apart = (host.name,) if lead and not lead.is_comparable else ()
     executions = executions_frame([table])
-    sides = HostSides([host], "", records=[task.record])
+    sides = HostSides([host], {}, records=[task.record])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
     steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps]
     return Trace(

@@ -14,10 +14,10 @@ from moeprof.ingest.assemble import Source, assemble, side_by_side
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.joining.common_clock import on_one_start
 from moeprof.ingest.planes.record import Host
-from moeprof.ingest.sources.beside import Beside, Dated, beside
+from moeprof.ingest.sources.beside import Beside, Dated, all_beside, beside
 from moeprof.ingest.sources.locate import Profiles, hosts_named, locate, together
-from moeprof.ingest.sources.processes import processes_of
-from moeprof.ingest.sources.routing import Routing, routing_notes, routing_of_run
+from moeprof.ingest.sources.processes import Processes, processes_of, refuse_several_runs
+from moeprof.ingest.sources.routing import Routing, routing_notes, routing_of_runs
 from moeprof.ingest.sources.run_record import (
     Ending,
     counting_of,
@@ -47,7 +47,8 @@ def open_run(
 ) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
-    Several paths are of one run whose processes wrote to different folders.
+    Several paths are of one run whose processes wrote to different folders; of one in which no
+    profile was written what its record knows is told.
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
@@ -62,8 +63,8 @@ def open_run(
     paths = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
     if len(paths) == 1 and holds_tables(paths[0]):
         return open_stored(paths[0], session, hosts)
-    found = together([_located(each, session, hosts) for each in paths])
-    answers = side_by_side(lambda file: _read(file, found.run), found.files, tell)
+    found = located(paths, session, hosts)
+    answers = side_by_side(lambda file: _read(file, found.run_of(file)), found.files, tell)
     return assemble(*gathered(answers, found, paths, are_chosen=bool(hosts)))
 
 
@@ -79,34 +80,68 @@ def gathered(
     Raises:
         TraceError: no file could be read.
     """
-    around = beside(found.run, _dated(answers, found.files))
-    processes = processes_of(around.run, found.files)
-    answers = [
-        answer if isinstance(answer, TraceError) else _with_record(answer, file, around)
-        for answer, file in zip(answers, found.files, strict=True)
-    ]
+    besides = {folder: beside(folder, _dated(answers, found, folder)) for folder in found.folders}
+    around = all_beside(list(besides.values()))
+    processes = processes_of(around.run, found.files, [b.run for b in besides.values() if b.run])
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
-    read, placed = on_one_start(
-        [
-            host if process < 0 or len(answer) > 1 else replace(host, process=process)
-            for answer, process in _named_apart(answers, found.files, processes.of_file)
-            for host in answer
-        ]
-    )
+    of_host: dict[str, Beside] = {}
+    read: list[Host] = []
+    for at, hosts_read in _named_apart(answers, found.files):
+        file = found.files[at]
+        own = besides[found.run_of(file)]
+        of_host |= {host.name: own for host in hosts_read}
+        told_hosts = _with_record(hosts_read, file, own)
+        read += told_hosts if len(told_hosts) > 1 else [_of_process(told_hosts[0], processes, at)]
     if not read:
         raise lost[0]
-    routing = routing_of_run(found.run, around)
+    read, placed = on_one_start(read)
+    routing = routing_of_runs(besides)
     damage = (
         *(f"a host is left out: {error}" for error in lost),
-        *meta_damage(found.run),
+        *(line for folder in besides for line in meta_damage(folder)),
         *routing.unread,
     )
     if are_chosen:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
-    notes = (*found.notes, *placed, *routing_notes(found.run))
+    notes = (
+        *found.notes,
+        *(f"{folder}: no profile in it: {told_of(folder)}" for folder in found.silent),
+        *placed,
+        *(note for folder in besides for note in routing_notes(folder)),
+    )
     named = ", ".join(map(str, paths))
-    source = Source(named, str(around.run or ""), notes, processes, damage, around)
+    source = Source(named, str(around.run or ""), notes, processes, damage, around, of_host)
     return source, read, routing
+
+
+def located(paths: Sequence[Path], session: str | None, hosts: Sequence[str]) -> Profiles:
+    """Where the profiles of one run are, and which of its folders have only a record.
+
+    Raises:
+        TraceError: there is a path without either, no profile at all, or there are several runs.
+    """
+    found: list[Profiles] = []
+    silent: dict[Path, NoProfileError] = {}
+    for path in paths:
+        try:
+            found.append(_located(path, session, hosts))
+        except NoProfileError as error:
+            if len(paths) == 1 or not is_unrecorded(path):
+                raise
+            silent[path] = error
+    if silent and not found:
+        raise next(iter(silent.values()))
+    whole = replace(together(found), silent=tuple(silent))
+    refuse_several_runs([folder for folder in whole.folders if folder is not None])
+    return whole
+
+
+def _of_process(host: Host, processes: Processes, at: int) -> Host:
+    """With the place of its process in the run, and its machine, where these are known."""
+    process = processes.of_file[at]
+    if process < 0:
+        return host
+    return replace(host, process=process, machine=processes.machines.get(process, ""))
 
 
 def _located(path: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
@@ -119,24 +154,24 @@ def _located(path: Path, session: str | None, hosts: Sequence[str]) -> Profiles:
 
 
 def _named_apart(
-    answers: Sequence[list[Host] | TraceError], files: Sequence[Path], processes: Sequence[int]
-) -> Iterator[tuple[list[Host], int]]:
-    """The hosts of each file that was read and its process; hosts of one name carry the file's.
+    answers: Sequence[list[Host] | TraceError], files: Sequence[Path]
+) -> Iterator[tuple[int, list[Host]]]:
+    """The place of each file that was read and its hosts; hosts of one name carry the file's.
 
     Files of one name, too, carry their path: no two hosts have one name.
     """
     times = Counter(host.name for one in answers if isinstance(one, list) for host in one)
     stems = Counter(map(host_name, files))
-    for answer, file, process in zip(answers, files, processes, strict=True):
+    for at, (answer, file) in enumerate(zip(answers, files, strict=True)):
         if isinstance(answer, list):
             stem = host_name(file)
             whose = str(file) if stems[stem] > 1 else stem
             yield (
+                at,
                 [
                     replace(host, name=f"{whose} {host.name}") if times[host.name] > 1 else host
                     for host in answer
                 ],
-                process,
             )
 
 
@@ -156,12 +191,14 @@ def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
         return error
 
 
-def _dated(answers: Sequence[list[Host] | TraceError], files: Sequence[Path]) -> list[Dated]:
-    """When the files that were read recorded."""
+def _dated(
+    answers: Sequence[list[Host] | TraceError], found: Profiles, folder: Path | None
+) -> list[Dated]:
+    """When the files of a run folder that were read recorded."""
     return [
         Dated(file, answer[0].started_ns, answer[0].stopped_ns)
-        for answer, file in zip(answers, files, strict=True)
-        if isinstance(answer, list)
+        for answer, file in zip(answers, found.files, strict=True)
+        if isinstance(answer, list) and found.run_of(file) == folder
     ]
 
 

@@ -23,6 +23,7 @@ _PREFIXES = ("JAX_", "XLA_", "NCCL_", "RCCL_", "CUDA_", "HIP_", "ROCR_", "HSA_",
 _NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 NVIDIA_PARAMS = Path("/proc/driver/nvidia/params")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
@@ -81,6 +82,17 @@ def placement() -> dict[str, object]:
         "numa_nodes": _numa_nodes(set(cores)),
         "numa_memory_nodes": _status_field("Mems_allowed_list"),
     }
+
+
+def machine_id() -> str:
+    """What all processes of this machine share, whose clock is one; empty where nothing tells.
+
+    The id that the kernel takes as it boots, in containers too.
+    """
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def host_memory() -> dict[str, int]:

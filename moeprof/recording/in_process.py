@@ -21,17 +21,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import CaptureError
-from moeprof.recording import routing
+from moeprof.recording import routing as routing_log
 from moeprof.recording.host_facts import preflight
 from moeprof.recording.options import (
+    LEAST_STEPS,
     RECORDING_VARIABLE,
     RUN_DIR_VARIABLE,
     CaptureOptions,
     Value,
     parse_profiler_options,
 )
-from moeprof.recording.progress import HEARTBEAT_S, Progress
-from moeprof.recording.run_folder import Launch, claim_free, default_run_dir, write_meta
+from moeprof.recording.progress import HEARTBEAT_S, Progress, unfailing
+from moeprof.recording.run_folder import Launch, claim_free, default_run_dir, leave, write_meta
 
 if TYPE_CHECKING:
     from typing import Self
@@ -49,13 +50,14 @@ _written: set[Path] = set()
 def capture(
     out: str | os.PathLike[str] | None = None,
     *,
-    steps: int = 5,
+    steps: int | None = None,
     skip: int = 1,
     seconds: float | None = None,
     every: int | None = None,
     hosts: Collection[int] | None = None,
     export_timeout: float | None = None,
     options: Mapping[str, Value] | None = None,
+    routing: str = "off",
     say: Callable[[str], None] | None = None,
 ) -> Recording:
     """Record some steps of the training that runs in a ``with`` block.
@@ -71,13 +73,16 @@ def capture(
     Args:
         out: run folder to write; ``out-2`` and so on where it has files in it, as when a job is
             started again. Default: ``runs/<script>-<time>``.
-        steps: steps to record.
+        steps: steps to record. Default: 8; 3 to 7 where more would take over 20 s, or over 512 MiB
+            of memory.
         skip: settled steps to let pass before.
         seconds: record whole steps for so long instead.
         every: record a further window every so many steps.
         hosts: process indices that record. Default: all.
         export_timeout: seconds after which an export is given up. Default: none.
         options: profiler options, as ``{"python_tracer_level": 1}``.
+        routing: ``"auto"`` makes the indices of the step's routers results of it until the window
+            closes, so that tokens are counted per expert; of steps jitted in the block.
         say: takes each line of progress. Default: prints it to stderr.
 
     Returns:
@@ -97,30 +102,22 @@ def capture(
     _at_least("skip", skip, 0)
     _above_zero("seconds", seconds)
     _above_zero("export_timeout", export_timeout)
-    if every is not None and seconds is None:
-        _at_least("every", every, steps + 1)
+    _at_least("every", every if seconds is None else None, (steps or LEAST_STEPS) + 1)
+    if routing not in ("off", "auto"):
+        raise CaptureError(f"capture: routing: expected 'off' or 'auto', found {routing!r}.")
+    settings = (options or {}).items()
     asked = {
+        "asked_for": "" if out is None else str(Path(out).absolute()),
         "skip_steps": skip,
         "record_steps": steps,
         "record_seconds": seconds,
         "every_steps": every,
         "hosts": None if hosts is None else tuple(sorted(hosts)),
         "export_timeout_s": export_timeout,
-        "profiler": parse_profiler_options(
-            f"{name}={value}" for name, value in (options or {}).items()
-        ),
+        "routing": routing,
+        "profiler": parse_profiler_options(f"{name}={value}" for name, value in settings),
     }
-    return Recording(None if out is None else Path(out), asked, _unfailing(say or _print))
-
-
-def _unfailing(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say` that never raises: what becomes of a line is no matter of the training."""
-
-    def said(line: str) -> None:
-        with contextlib.suppress(Exception):
-            say(line)
-
-    return said
+    return Recording(None if out is None else Path(out), asked, unfailing(say or _print))
 
 
 class Recording:
@@ -144,7 +141,7 @@ class Recording:
     @property
     def path(self) -> Path | None:
         """The run folder; None before the block, and where nothing is recorded."""
-        return self._path
+        return self._path if self._watcher is None else self._watcher.options.run_dir
 
     def __enter__(self) -> Self:
         """Begin to watch.
@@ -245,6 +242,8 @@ class Recording:
                 self._end_step()
             watcher.finish(error)
         finally:
+            self._path = watcher.options.run_dir
+            _written.add(self._path)
             try:
                 self._finish_routing()
                 self._meta.end()
@@ -256,7 +255,7 @@ class Recording:
     def _finish_routing(self) -> None:
         assert self._path is not None
         try:
-            routing.finish(self._path)
+            routing_log.finish(self._path)
         except Exception as fault:  # the training goes on
             self._say(f"moeprof: routing was not saved: {type(fault).__name__}: {fault}")
 
@@ -297,7 +296,9 @@ class _Meta:
         with self._lock:
             self._progress.on_message({"kind": kind, **(values or {})}, time.monotonic())
             self._progress.tick(time.monotonic())
-            if kind == "process":
+            if kind == "moved":
+                leave(self._options.run_dir)
+            if kind in ("process", "introduced"):
                 self._write()
         if kind == "exporting":
             self._exported.clear()
@@ -311,7 +312,11 @@ class _Meta:
         self._exported.set()
         with self._lock:
             self._write()
-        self._say(f"moeprof: run folder {self._options.run_dir} ({self._status})")
+        self._say(f"moeprof: run folder {self._run_dir} ({self._status})")
+
+    @property
+    def _run_dir(self) -> Path:
+        return self._progress.run_dir or self._options.run_dir
 
     def _beat(self) -> None:
         """Let a long export be seen to go on."""
@@ -330,7 +335,7 @@ class _Meta:
         process = self._progress.process
         versions = self._progress.versions
         try:
-            run_dir, environment = self._options.run_dir, os.environ
+            run_dir, environment = self._run_dir, os.environ
             meta = write_meta(run_dir, launch, process, versions=versions, environment=environment)
             self._status = str(meta["status"])
         except OSError as error:
@@ -379,9 +384,9 @@ def _print(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _at_least(name: str, value: int | None, least: int) -> None:
     is_one = isinstance(value, int) and not isinstance(value, bool)
-    if not is_one or value < least:
+    if value is not None and (not is_one or value < least):
         raise CaptureError(f"capture: {name}: expected a number from {least} up, found {value!r}.")
 
 

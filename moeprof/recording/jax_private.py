@@ -11,11 +11,15 @@ import contextlib
 import ctypes
 import importlib
 import importlib.metadata
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+
+from moeprof.recording.together import Job
 
 try:
     from jax._src.core import trace_ctx as _TRACE_CONTEXT
@@ -183,6 +187,49 @@ def backends_are_initialized() -> bool:
         return False
 
 
+class _KeyValues:
+    """The store of `jax.distributed`, as `moeprof.recording.together` needs it."""
+
+    def __init__(self, client: Any) -> None:
+        """Of a connected client."""
+        self._client = client
+
+    def put(self, key: str, value: str) -> bool:
+        """Set a key that nobody has set yet; whether that was so."""
+        try:
+            self._client.key_value_set(key, value)
+        except Exception as error:  # of the runtime, whose class is told by its text alone
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+            return False
+        return True
+
+    def tell(self, key: str, value: str) -> None:
+        """Set a key in the place of what it was."""
+        self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def under(self, folder: str) -> dict[str, str]:
+        """All keys of a folder, by their names in it."""
+        found = self._client.key_value_dir_get(folder)
+        return {str(key).removeprefix(f"{folder}/"): str(value) for key, value in found}
+
+
+def distributed_job() -> Job | None:
+    """The job that `jax.distributed` has joined this process to. Starts no backend.
+
+    None of a single process, and before the job is joined. Fallback: None, so each process of a
+    job is captured by itself.
+    """
+    try:
+        from jax._src.distributed import global_state as state
+    except ImportError:
+        return None
+    client, count = getattr(state, "client", None), getattr(state, "num_processes", 1)
+    if client is None or not isinstance(count, int) or count < 2:
+        return None
+    return Job(int(getattr(state, "process_id", 0)), count, _KeyValues(client))
+
+
 def script_session_is_active() -> bool:
     """Whether `jax.profiler` holds a session of the script's own. Fallback: False."""
     try:
@@ -239,3 +286,66 @@ def live_programs() -> Iterator[tuple[str, Any]]:
         except (AttributeError, NotImplementedError, RuntimeError):
             stats = None
         yield name, stats
+
+
+def static_arguments(jitted: Any) -> tuple[frozenset[int], frozenset[str]] | None:
+    """Places and names of the arguments that a jitted function compiles in.
+
+    Fallback: None, and the function is left as it is.
+    """
+    known: Any = getattr(jitted, "_jit_info", None)
+    try:
+        return frozenset(known.static_argnums), frozenset(known.static_argnames)
+    except (AttributeError, TypeError):
+        return None
+
+
+def new_variable(aval: Any) -> Any:
+    """A variable of a jaxpr. `jax.extend.core.Var` took a suffix in older versions."""
+    from jax.extend.core import Var
+
+    make: Any = Var
+    return make(aval)
+
+
+def unspecified_sharding() -> Any:
+    """What leaves the sharding of a jitted function's result to the compiler."""
+    module: Any = importlib.import_module("jax._src.sharding_impls")
+    return module.UNSPECIFIED
+
+
+_said = itertools.count()
+_GATHERING_S, _WAITING_S = 30.0, 90.0
+
+
+def all_processes_say(text: str) -> bool:
+    """Whether the processes of a run, each of which asks this at the same point, all say the same.
+
+    The first one waits for the others and tells them; one that is not asked at all counts as no.
+    Fallback: False.
+    """
+    try:
+        client = importlib.import_module("jax._src.distributed").global_state.client
+        topic = f"moeprof/{next(_said)}"
+        if jax.process_index():
+            client.key_value_set(f"{topic}/{jax.process_index()}", text)
+            verdict = client.blocking_key_value_get(topic, int(_WAITING_S * 1000))
+            return bool(verdict == text)
+        is_same = _gathered(client, topic) == {text}
+        client.key_value_set(topic, text if is_same else "")
+    except Exception:  # nobody answers, or under names that are not known
+        return False
+    return is_same
+
+
+def _gathered(client: Any, topic: str) -> set[str]:
+    """What the other processes say; less than that where one says nothing in time."""
+    end = time.monotonic() + _GATHERING_S
+    found = set()
+    for process in range(1, jax.process_count()):
+        left_ms = max(int((end - time.monotonic()) * 1000), 1)
+        try:
+            found.add(str(client.blocking_key_value_get(f"{topic}/{process}", left_ms)))
+        except Exception:  # of the client, by a name of each version's own
+            return set()
+    return found

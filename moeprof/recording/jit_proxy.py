@@ -3,7 +3,7 @@
 `watch_jit` replaces `jax.jit` by a function that returns the same object behind a transparent
 proxy. The proxy answers every attribute, `isinstance`, hash and comparison as the object itself,
 binds as a method, and pickles as the object; only its call passes the `observer` first. Without
-an observer a call costs one global look-up.
+an observer a call costs a look-up or two.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ class CallObserver(Protocol):
         """A top-level call is about to be made."""
         ...
 
+    def in_place_of(
+        self,
+        key: Hashable,
+        name: str,
+        function: Any,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Callable[..., Any] | None:
+        """What a top-level call is to call instead; None for the function itself."""
+        ...
+
     def spent_compiling(self, key: Hashable, name: str, seconds: float) -> None:
         """A top-level call that compiled, or a compilation ahead of calls, took so long."""
         ...
@@ -51,6 +61,9 @@ class SafeObserver:
         self._observer = observer
         self.is_tracing: Callable[[], bool] = safely(observer.is_tracing, True)
         self.before_call: Callable[[Hashable, str], None] = safely(observer.before_call, None)
+        self.in_place_of: Callable[..., Callable[..., Any] | None] = safely(
+            observer.in_place_of, None
+        )
         self.spent_compiling: Callable[[Hashable, str, float], None] = safely(
             observer.spent_compiling, None
         )
@@ -64,12 +77,18 @@ class SafeObserver:
 
 _observer: CallObserver | None = None
 _depth = threading.local()
+_for_good: dict[int, Any] = {}  # by id of a function, which its stand-in keeps
 
 
 def set_observer(observer: CallObserver | None) -> None:
     """Tell `observer` of calls from now on; None makes every proxy pass straight through."""
     global _observer
     _observer = observer
+
+
+def stand_in_for_good(function: Callable[..., Any], instead: Callable[..., Any]) -> None:
+    """Call `instead`, which keeps `function`, in its place when nobody observes any more."""
+    _for_good[id(function)] = instead
 
 
 def is_inside_call() -> bool:
@@ -92,7 +111,8 @@ class JitProxy(_Proxy):  # type: ignore[misc]  # a class without a static type
         """Call the function, past the observer if there is one."""
         observer = _observer
         if observer is None:
-            return self.__wrapped__(*args, **kwargs)
+            function: Any = _for_good.get(id(self.__wrapped__)) or self.__wrapped__
+            return function(*args, **kwargs)
         return observed_call(observer, self._self_key, self.__wrapped__, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -123,6 +143,7 @@ def observed_call(
     if is_inside_call() or observer.is_tracing():
         return function(*args, **kwargs)
     observer.before_call(key, key[1])
+    function = observer.in_place_of(key, key[1], function, (args, kwargs)) or function
     compilations = observer.compilations
     start = time.perf_counter()
     _depth.value = 1

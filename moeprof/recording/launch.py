@@ -25,7 +25,7 @@ from moeprof.recording.options import (
     CaptureOptions,
 )
 from moeprof.recording.progress import MessageReader, Progress
-from moeprof.recording.run_folder import Launch, launcher_rank, write_meta
+from moeprof.recording.run_folder import Launch, launcher_rank, leave, write_meta
 from moeprof.recording.signals import Relay
 
 _INJECT = Path(__file__).parent / "inject"
@@ -36,13 +36,15 @@ _POLL_S = 0.1
 class Outcome:
     """How one process of a run ended: exit code, its index, and meta.json as it then was.
 
-    ``is_terminated``: whoever sent SIGTERM wants the machine back.
+    ``is_terminated``: whoever sent SIGTERM wants the machine back. ``run_dir`` is where it went if
+    other processes of its job had another folder, else None.
     """
 
     exit_code: int
     process_index: int
     meta: dict[str, Any]
     is_terminated: bool = False
+    run_dir: Path | None = None
 
 
 def run_script(
@@ -73,9 +75,11 @@ def run_script(
     launch = Launch([sys.executable, *command], started, ended, exit_code, options.recording)
     process = _process(progress, exit_code, child.returncode, say)
     versions = progress.versions or {"python": sys.version.split()[0]}
-    meta = _write_meta(options.run_dir, launch, process, versions, say)
+    if progress.run_dir is not None:
+        leave(options.run_dir)
+    meta = _write_meta(progress.run_dir or options.run_dir, launch, process, versions, say)
     index = int(str(process["process_index"]))
-    return Outcome(exit_code, index, meta, is_terminated=relay.is_terminated)
+    return Outcome(exit_code, index, meta, relay.is_terminated, progress.run_dir)
 
 
 def _write_meta(
@@ -174,7 +178,7 @@ def _process(
             f"the process ended {progress.unfinished} by {how} (exit code {exit_code}): "
             "nothing of the window was written"
         )
-    elif progress.process:
+    elif progress.has_saved:
         return progress.process
     elif progress.versions:
         text = f"the script died (exit code {exit_code}) before anything was recorded"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 import jax
+import jax.distributed
 import jax.monitoring
 import jax.profiler
 import jax.stages
@@ -93,6 +94,21 @@ def watch_calls(hooks: Hooks) -> None:
         hooks.replace(jax, "pmap", watch_jit)
     hooks.replace(jax.stages.Lowered, "compile", watch_lowered_compile)
     hooks.replace(jax.stages.Compiled, "__call__", watch_compiled)
+
+
+def watch_joining(hooks: Hooks, on_joined: Callable[[], None]) -> None:
+    """Tell when `jax.distributed.initialize` has joined this process to its job."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def initialize(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            on_joined()
+            return result
+
+        return initialize
+
+    hooks.replace(jax.distributed, "initialize", make)
 
 
 def watch_annotations(

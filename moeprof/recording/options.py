@@ -55,6 +55,12 @@ ADVANCED: dict[str, type] = {
     "tpu_trace_mode": str,
 }
 
+LEAST_STEPS, MOST_STEPS = 3, 8
+"""Steps of a window whose number nobody gave: two intervals tell no noise from a change."""
+MOST_SECONDS, MOST_BYTES = 20.0, 512 * 2**20
+"""What such a window may take beyond its least steps; bytes are of the process's memory, which
+holds more than the profile that is written of it."""
+
 LEVELS = {"host_tracer_level": 3, "python_tracer_level": 1}  # highest level that has a meaning
 
 
@@ -81,14 +87,33 @@ class CaptureOptions:
 
     run_dir: Path
     skip_steps: int = 1
-    record_steps: int = 3
+    record_steps: int | None = None  # None is as many as LEAST_STEPS to MOST_STEPS that fit
     record_seconds: float | None = None  # replaces record_steps: whole steps until so long passed
     every_steps: int | None = None  # a further window each so many steps
     hosts: tuple[int, ...] | None = None  # process indices that record; None is all
     export_timeout_s: float | None = None  # None waits as long as it takes
     profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
+    routing: str = "off"  # or "auto": indices of the step's routers become results of it
+    asked_for: str = ""  # the folder that was named for the run; empty where it was left open
     in_process: bool = False  # asked for by the training code, which keeps its signals to itself
     recording: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the number of steps is left to what they take."""
+        return self.record_steps is None and self.record_seconds is None
+
+    @property
+    def enough_steps(self) -> int | None:
+        """Steps with which a window is complete though the script ends in it, if fewer will do."""
+        return LEAST_STEPS if self.is_limited else None
+
+    @property
+    def most_steps(self) -> int | None:
+        """Steps of a window at most; None where seconds tell. Repeated ones record half at most."""
+        if not self.is_limited:
+            return None if self.record_seconds is not None else self.record_steps
+        return max(LEAST_STEPS, min(MOST_STEPS, (self.every_steps or 2 * MOST_STEPS) // 2))
 
     def to_json(self, *, message_fd: int) -> str:
         """This value and the descriptor that the child reports to, as one JSON text."""

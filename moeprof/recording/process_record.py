@@ -16,11 +16,18 @@ from typing import Any
 
 from moeprof import __version__
 from moeprof.recording.device_facts import program_memory
-from moeprof.recording.host_facts import host_memory, placement, relevant_environment
+from moeprof.recording.host_facts import (
+    LIMIT,
+    host_memory,
+    machine_id,
+    placement,
+    relevant_environment,
+)
 from moeprof.recording.options import RECORDING_VARIABLE, CaptureOptions
 from moeprof.recording.progress import Listener
 from moeprof.recording.run_folder import launcher_rank, write_whole
 from moeprof.recording.steps import SETTLED_STEPS, StepCounter
+from moeprof.recording.together import Job
 from moeprof.recording.window import Recorder, Window
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -38,6 +45,7 @@ class ProcessRecord:
         """Know nothing yet."""
         self.run_dir = run_dir
         self.process: dict[str, Any] | None = None
+        self._place: dict[str, Any] = {}
         self.problems: list[str] = []
         self.compile_events: list[dict[str, Any]] = []
         self.own_profiles: list[str] = []
@@ -49,8 +57,9 @@ class ProcessRecord:
 
     @property
     def index(self) -> int:
-        """The process index; the launcher's rank where no backend was started."""
-        return int(self.process["process_index"]) if self.process else self._rank
+        """The process index; the launcher's rank where no backend and no job was started."""
+        told = self.process or self._place
+        return int(told["process_index"]) if told else self._rank
 
     def keep_if_out_of_memory(self, error: BaseException) -> None:
         """Write oom.txt if `error` says that a device ran out of memory."""
@@ -89,6 +98,26 @@ class ProcessRecord:
             }
             self._write("memory", memory)
         channel.send("process", {"record": self._meta(windows)})
+
+    def joined(self, job: Job, capture: str, run_dir: Path, channel: Listener) -> None:
+        """This process belongs to a job, whose capture of that id goes to that folder."""
+        self._place = {"process_index": job.index, "process_count": job.count, "job": capture}
+        if run_dir != self.run_dir:
+            self.run_dir = run_dir
+            channel.send("moved", {"run_dir": str(run_dir)})
+        channel.send("introduced", {"record": self._meta([])})
+
+    def compiled(self, event: str, seconds: float, function: str) -> None:
+        """A phase of compiling `function` is over."""
+        if len(self.compile_events) < LIMIT:
+            self.compile_events.append(
+                {
+                    "event": event,
+                    "function": function,
+                    "duration_ns": int(seconds * 1e9),
+                    "end_epoch_ns": time.time_ns(),
+                }
+            )
 
     def introduce(self, channel: Listener) -> None:
         """Send what is known before the window: a process that is killed in it says no more."""
@@ -136,7 +165,9 @@ class ProcessRecord:
         files = [name for name in recorded if (self.run_dir / name).exists()]
         return {
             "host": placement()["host"],
+            "machine": machine_id(),
             "process_index": self.index,
+            **self._place,
             **(self.process or {}),
             "files": [*files, *self.adopted],
             "window": facts[-1] if facts else None,
@@ -156,15 +187,20 @@ def failure_text(error: BaseException | None, what: str) -> str:
     return f"{what} raised {type(error).__name__}"
 
 
-def why_nothing(how: str, counter: StepCounter, options: CaptureOptions) -> str:
-    """Why no window was opened by the time it ended as `how` says."""
+def why_nothing(
+    how: str, counter: StepCounter, options: CaptureOptions, error: BaseException | None = None
+) -> str:
+    """Why no window was opened by the time it ended as `how` says; no advice where it failed."""
     dashes = "" if options.in_process else "--"
     asked = f"{dashes}skip{'=' if options.in_process else ' '}{options.skip_steps}"
     needed = (
         f"recording starts after {SETTLED_STEPS} steps without compilation "
         f"and {asked} more: train for more steps or lower {dashes}skip"
     )
-    if not counter.tracks and options.in_process:
+    has_failed = isinstance(error, Exception)  # sys.exit is none
+    if has_failed:
+        needed = "nothing was recorded"
+    if not counter.tracks and options.in_process and not has_failed:
         return f"{how}, and no step was seen: call recording.step() as each one begins; {needed}"
     key = counter.dominant()
     if key is None:

@@ -14,6 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from moeprof.units import format_bytes
@@ -89,6 +90,8 @@ class Progress:
         self._has_recorded = False
         self._is_open = False
         self.process: dict[str, object] = {}
+        self.has_saved = False
+        self.run_dir: Path | None = None  # that of the other processes, where it is another one
         self.versions: dict[str, str] = {}
 
     @property
@@ -136,8 +139,13 @@ class Progress:
     def _say_settled(self, message: Mapping[str, object], now_s: float) -> None:
         waited = now_s - (self._waiting_since if self._waiting_since is not None else now_s)
         late = f"did not settle in {message['give_up_steps']} steps"
+        if message.get("common_start") is not None:
+            late = "has not settled here, the other processes begin"
         verdict = "settled" if message["settled"] else late
         self._line(f"compilation {verdict}: {waited:.0f} s, {self._count()}", now_s)
+
+    def _on_stopped(self, message: Mapping[str, object], now_s: float) -> None:
+        self._waiting_since = None
 
     def _on_closed(self, message: Mapping[str, object], now_s: float) -> None:
         self._is_open = False
@@ -160,10 +168,18 @@ class Progress:
         self._exporting_since = None
         self._line("export given up: the run is partial, the script goes on", now_s)
 
-    def _on_process(self, message: Mapping[str, object], now_s: float) -> None:
+    def _on_moved(self, message: Mapping[str, object], now_s: float) -> None:
+        self.run_dir = Path(str(message["run_dir"]))
+        self._line(f"run folder {self.run_dir}, that of the other processes", now_s)
+
+    def _on_introduced(self, message: Mapping[str, object], now_s: float) -> None:
         record = message["record"]
         if isinstance(record, dict):
             self.process = record
+
+    def _on_process(self, message: Mapping[str, object], now_s: float) -> None:
+        self._on_introduced(message, now_s)
+        self.has_saved = True
 
     def _line(self, text: str, now_s: float) -> None:
         self._say(f"moeprof: {text}")
@@ -182,3 +198,13 @@ def _steps(message: Mapping[str, object]) -> str:
     if count == 1:
         return f"1 step ({first})"
     return f"{count} steps ({first}–{first + count - 1})"
+
+
+def unfailing(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say` that never raises: what becomes of a line is no matter of the training."""
+
+    def said(line: str) -> None:
+        with contextlib.suppress(Exception):
+            say(line)
+
+    return said

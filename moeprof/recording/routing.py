@@ -32,6 +32,7 @@ Columns = tuple[str, ...]
 ROUTING_COLUMNS: Columns = ("step", "layer", "expert", "rank", "tokens")
 RECEIVED_COLUMNS: Columns = ("step", "layer", "group", "rank", "rows")
 RECORDING_KEY = b"moeprof.recording"
+PARTS_KEY = b"moeprof.parts"
 
 
 class DeviceArray(Protocol):
@@ -44,11 +45,14 @@ class DeviceArray(Protocol):
 
 @dataclass(frozen=True)
 class _Entry:
+    """One step. ``parts`` is how many processes counted a part each; 0 is the global batch."""
+
     step: int
     first_layer: int
     expert_ranks: int
     tokens_per_expert: DeviceArray
     received_rows: DeviceArray | None
+    parts: int = 0
 
 
 @dataclass
@@ -56,9 +60,11 @@ class _Log:
     """One run folder's steps: those still on the device, and the tables of earlier flushes.
 
     ``recording`` is the id of the capture, which the files bear; empty where nobody gave one.
+    ``parts`` is how many processes count a part each, 0 where one counts the global batch.
     """
 
     recording: str = ""
+    parts: int = 0
     pending: deque[_Entry] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     written: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -95,9 +101,37 @@ def record(
         return
     _check_shapes(tokens_per_expert, received_rows, expert_ranks)
     ranks = expert_ranks or (received_rows.shape[-1] if received_rows is not None else 1)
+    _keep(run_dir, _Entry(int(step), first_layer, ranks, tokens_per_expert, received_rows))
+
+
+def record_part(
+    step: int, tokens_per_expert: DeviceArray, *, expert_ranks: int, parts: int
+) -> None:
+    """Keep what this process counted of one step's routing, as each of so many does."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    if run_dir:
+        _keep(run_dir, _Entry(step, 0, expert_ranks, tokens_per_expert, None, parts))
+
+
+def has_records() -> bool:
+    """Whether the script has recorded steps itself."""
+    log = _LOGS.get(Path(os.environ.get(RUN_DIR_VARIABLE, "")))
+    return log is not None and any(not entry.parts for entry in log.pending)
+
+
+def drop_parts() -> None:
+    """Forget the steps of which this process counted a part: it could not count all of them."""
+    for log in _LOGS.values():
+        kept = [entry for entry in log.pending if not entry.parts]
+        log.pending.clear()
+        log.pending.extend(kept)
+
+
+def _keep(run_dir: str, entry: _Entry) -> None:
     _prepare_exit()
     log = _LOGS.setdefault(Path(run_dir), _Log(os.environ.get(RECORDING_VARIABLE, "")))
-    log.pending.append(_Entry(int(step), first_layer, ranks, tokens_per_expert, received_rows))
+    log.parts = entry.parts
+    log.pending.append(entry)
 
 
 def flush() -> list[Path]:
@@ -172,9 +206,8 @@ def _flush_log(run_dir: Path, log: _Log) -> list[Path]:
     entries = list(log.pending)
     process = _process_index()
     paths = []
-    if process == 0:
-        rows = [_routing_rows(entry) for entry in entries]
-        paths += _write(run_dir, f"p{process}.parquet", ROUTING_COLUMNS, rows, log)
+    rows = [_routing_rows(entry) for entry in entries if process == 0 or entry.parts]
+    paths += _write(run_dir, f"p{process}.parquet", ROUTING_COLUMNS, rows, log)
     with_rows = [entry for entry in entries if entry.received_rows is not None]
     rows = [_received_rows(entry) for entry in with_rows]
     paths += _write(run_dir, f"received-p{process}.parquet", RECEIVED_COLUMNS, rows, log)
@@ -248,14 +281,14 @@ def _write(
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(_arrow_table(columns, table, log.recording), partial)
+        pyarrow.parquet.write_table(_arrow_table(columns, table, log), partial)
         partial.replace(path)
     except OSError as error:
         raise CaptureError(f"routing table {path} cannot be written: {error}") from error
     return [path]
 
 
-def _arrow_table(columns: Columns, table: np.ndarray, recording: str) -> pyarrow.Table:
+def _arrow_table(columns: Columns, table: np.ndarray, log: _Log) -> pyarrow.Table:
     """Built from buffers, since pyarrow reads NumPy arrays with the help of pandas."""
     import pyarrow
 
@@ -265,8 +298,10 @@ def _arrow_table(columns: Columns, table: np.ndarray, recording: str) -> pyarrow
         )
         for column in table.T
     ]
-    metadata = {RECORDING_KEY: recording.encode()} if recording else None
-    return pyarrow.table(arrays, names=columns, metadata=metadata)
+    metadata = {RECORDING_KEY: log.recording.encode()} if log.recording else {}
+    if log.parts > 1:
+        metadata[PARTS_KEY] = str(log.parts).encode()
+    return pyarrow.table(arrays, names=columns, metadata=metadata or None)
 
 
 def _last_of_each_key(table: np.ndarray) -> np.ndarray:

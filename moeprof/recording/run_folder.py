@@ -159,6 +159,30 @@ def _launch_markers(run_dir: Path, environment: Mapping[str, str]) -> list[Path]
     return [run_dir / name, *([] if rank is None else [run_dir / f"{name}.rank{rank}"])]
 
 
+def mark_launch(run_dir: Path, launch: str) -> None:
+    """Invite the processes of this launch into `run_dir`, which is claimed.
+
+    Raises:
+        OSError: it cannot be written to.
+    """
+    for marker in _launch_markers(run_dir, {"MOEPROF_LAUNCH_ID": launch}):
+        marker.touch()
+
+
+def unmark_launch(run_dir: Path, launch: str) -> None:
+    """Invite nobody: another process was first to."""
+    for marker in _launch_markers(run_dir, {"MOEPROF_LAUNCH_ID": launch}):
+        marker.unlink(missing_ok=True)
+
+
+def leave(run_dir: Path) -> None:
+    """Give up a claimed folder for another one; whatever else lies in it stays."""
+    with contextlib.suppress(OSError):
+        for marker in (*run_dir.glob(".launch-*"), run_dir / RECORDED_AGAIN):
+            marker.unlink(missing_ok=True)
+        run_dir.rmdir()
+
+
 @dataclass(frozen=True)
 class Launch:
     """The command that was run, and how it ended (exit code None while it runs).
@@ -200,7 +224,7 @@ def write_meta(
     """Write meta.json, or add `process` to the one that siblings of the launch share."""
     path = run_dir / "meta.json"
     with _locked(run_dir):
-        earlier = _processes(path)
+        earlier = recorded_processes(run_dir)
         index = process.get("process_index", 0)
         others = [other for other in earlier if other.get("process_index") != index]
         told = cast("dict[str, Any]", redacted_record(dict(process)))
@@ -316,9 +340,10 @@ def _described(processes: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def _processes(path: Path) -> list[dict[str, Any]]:
+def recorded_processes(run_dir: Path) -> list[dict[str, Any]]:
+    """What meta.json has of each process by now; nothing where there is none yet."""
     try:
-        found = json.loads(path.read_text())["processes"]
+        found = json.loads((run_dir / "meta.json").read_text())["processes"]
     except (OSError, ValueError, KeyError):
         return []
     return list(found)

@@ -66,22 +66,41 @@ class Track:
     follows_call: bool = False  # seen when a call returns: where its next step begins
     size: int | None = None  # bytes of its program, where that is asked for
 
+    @property
+    def counted_by(self) -> str:
+        """What counts the steps, in words: ``calls of train_step``, ``annotation train``."""
+        kind = "annotation" if self.is_annotation else "calls of"
+        return f"{kind} {self.name.rpartition('<locals>.')[2]}"
+
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How many steps to skip and record; ``record_steps`` None records until told to close."""
+    """How many steps to skip and record; ``record_steps`` None records until told to close.
+
+    Of a script that ends in the window ``enough_steps`` are all that was asked for.
+    """
 
     skip_steps: int
     record_steps: int | None
     every_steps: int | None = None
+    enough_steps: int | None = None
 
 
 class StepCounter:
     """Follows the script's steps and says when to open and to close a window."""
 
-    def __init__(self, plan: WindowPlan) -> None:
-        """Start counting for `plan`."""
+    def __init__(
+        self,
+        plan: WindowPlan,
+        may_open: Callable[[int, str, bool], bool] = lambda step, name, is_ready: is_ready,
+    ) -> None:
+        """Start counting for `plan`.
+
+        ``may_open`` has the word on the first window: it is asked at each step, with its number,
+        what counts it and whether the window is due. Other processes may not be as far, or further.
+        """
         self.plan = plan
+        self._may_open = may_open
         self.phase = Phase.WAITING
         self.compilations = 0
         self.tracks: dict[Hashable, Track] = {}
@@ -93,6 +112,7 @@ class StepCounter:
         self._wanted = plan.record_steps
         self._opened_at = 0
         self._windows = 0
+        self._is_due = False
 
     def compiled(self) -> None:
         """A program was compiled."""
@@ -150,7 +170,17 @@ class StepCounter:
 
     def finish_with_this_step(self) -> None:
         """Close the open window at the next boundary of its steps, however many it holds."""
-        self._wanted = 1
+        self.record_at_most(1)
+
+    def record_at_most(self, steps: int | None) -> None:
+        """Let the open window hold so many steps, where it would hold more; None: as it is."""
+        if steps is not None:
+            self._wanted = steps if self._wanted is None else min(self._wanted, steps)
+
+    @property
+    def wanted(self) -> int | None:
+        """Steps of the open window at most; None where it is closed when told."""
+        return self._wanted
 
     def end_of_script(self, *, cleanly: bool) -> bool:
         """Close the open window; a step cut by an error does not count.
@@ -161,7 +191,10 @@ class StepCounter:
         track = self.tracks.get(self.source)
         if cleanly and track is not None and not track.follows_call:
             self._finish(self.source, track)
-        is_complete = self._wanted is not None and self.steps_recorded >= self._wanted
+        wanted = self._wanted
+        if wanted is not None and self.plan.enough_steps is not None:
+            wanted = min(wanted, self.plan.enough_steps)
+        is_complete = wanted is not None and self.steps_recorded >= wanted
         self.phase = Phase.DONE
         return is_complete
 
@@ -243,7 +276,9 @@ class StepCounter:
         if self._windows:
             every = self.plan.every_steps
             return every is not None and track.begun - self._opened_at >= every
-        return track.quiet >= SETTLED_STEPS + self.plan.skip_steps or track.begun > GIVE_UP_STEPS
+        is_settled = track.quiet >= SETTLED_STEPS + self.plan.skip_steps
+        self._is_due = self._is_due or is_settled or track.begun > GIVE_UP_STEPS
+        return self._may_open(track.number or 0, track.counted_by, self._is_due)
 
     def _open(self, key: Hashable, track: Track) -> None:
         self.phase = Phase.RECORDING
@@ -316,6 +351,13 @@ class StepTimes:
     def is_over(self) -> bool:
         """Whether no more steps are timed for the window."""
         return self._facts is None or len(self._facts["after_ns"]) >= AFTER
+
+    def running_ns(self) -> tuple[int, int]:
+        """How long the step of the window that runs has lasted, and the longest of those before."""
+        track = self._tracks.get(self._source)
+        if track is None or track.start_ns is None:
+            return 0, 0
+        return self._clock() - track.start_ns, max(track.recent_ns, default=0)
 
     def begins(self, key: Hashable, compilations: int) -> None:
         """A step of `key` begins, after so many compilations: the one before it is over."""

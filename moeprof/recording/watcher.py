@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec, TypeVar
 
 from moeprof.recording import jax_private, jit_proxy, observe, routing
-from moeprof.recording.device_facts import describe_process, mesh_axes, program_sizes
-from moeprof.recording.host_facts import LIMIT, GarbagePauses
+from moeprof.recording.choices.auto import AutoRouting
+from moeprof.recording.device_facts import describe_process, drain, mesh_axes, program_sizes
+from moeprof.recording.host_facts import GarbagePauses
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.process_record import ProcessRecord, failure_text, versions, why_nothing
 from moeprof.recording.progress import Listener
@@ -27,6 +28,7 @@ from moeprof.recording.steps import (
     StepTimes,
     WindowPlan,
 )
+from moeprof.recording.together import Together
 from moeprof.recording.window import Recorder
 
 P = ParamSpec("P")
@@ -42,10 +44,13 @@ class Watcher:
         self.channel = channel
         self.compilations = 0
         self.is_watching = False
-        steps = None if options.record_seconds is not None else options.record_steps
-        self.counter = StepCounter(WindowPlan(options.skip_steps, steps, options.every_steps))
+        limits = options.most_steps, options.every_steps, options.enough_steps
+        self.together = Together(wait=drain)
+        self.counter = StepCounter(WindowPlan(options.skip_steps, *limits), self.together.may_open)
         self._compiled: Counter[str] = Counter()  # by function: in calls that compile unseen
         self.record = ProcessRecord(options.run_dir)
+        self.routing = AutoRouting(options, self.counter, channel, jit_proxy.stand_in_for_good)
+        self.in_place_of = self.routing.in_place_of
         self.pauses = GarbagePauses()
         self.times = StepTimes()
         self.recorder: Recorder | None = None
@@ -54,13 +59,10 @@ class Watcher:
         self._lock = threading.Lock()
         self._here = threading.local()  # whether this thread is inside a boundary
         self._start = time.monotonic()
-        self._opened = 0.0
         self._interrupted: KeyboardInterrupt | None = None
         self._listeners = contextlib.ExitStack()
         self._termination = Termination(self._on_terminate)
         self._closing = threading.Lock()
-
-    # -- installing
 
     def install(self) -> None:
         """Put the observers in; JAX has just been imported."""
@@ -75,12 +77,14 @@ class Watcher:
         observe.watch_script_profiles(
             self._hooks, safely(self._on_script_profile, None), safely(self._on_server, None)
         )
+        observe.watch_joining(self._hooks, safely(self._join_job, None))
         if self.options.in_process:
             listen(jax_private.watch_fast_calls(safely(self._on_fast_call, None)))
         jit_proxy.set_observer(jit_proxy.SafeObserver(self, safely))
         observe.leave_forked_processes(self)
         self.pauses.install()
         self.is_watching = True
+        safely(self._join_job, None)()
 
     def remove(self) -> None:
         """Take everything out again; calls pass straight through from now on."""
@@ -102,7 +106,13 @@ class Watcher:
 
         return safe
 
-    # -- what is observed
+    def _join_job(self) -> None:
+        """Share folder and window with the other processes, once `jax.distributed` joined them."""
+        if self.together.job is None and (job := jax_private.distributed_job()) is not None:
+            self.options, why = self.together.join(job, self.options)
+            self.record.joined(job, self.together.capture, self.options.run_dir, self.channel)
+            if why:
+                self._note(why)
 
     def is_tracing(self) -> bool:
         """Whether a call on this thread would run nothing."""
@@ -143,6 +153,7 @@ class Watcher:
     def _step_begins(self, key: Hashable, name: str, **facts: Any) -> bool:
         """Count a step; whether a recording was started for it."""
         now_ns = time.time_ns()
+        self._join_job()
         if self.options.in_process and self.counter.lacks_sizes:
             self.counter.sized(program_sizes())
         self.times.begins(key, self.compilations)
@@ -177,7 +188,8 @@ class Watcher:
             return Action.NOTHING
         self._here.is_inside = True
         try:
-            self._close_if_time_is_up()
+            if self.counter.phase is Phase.RECORDING and self.recorder is not None:
+                self.counter.record_at_most(self.recorder.most_steps(self.counter.steps_recorded))
             action = count()
             self._act(action)
             return action
@@ -191,19 +203,16 @@ class Watcher:
     def _abandon(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # the script's own thread may be in here
             self._note(f"capture gave up: {type(error).__name__}: {error}")
-            self.counter.stop()
+            self._stop()
             self.remove()
 
+    def _stop(self) -> None:
+        """Open no window any more, for which no other process has to wait then."""
+        self.counter.stop()
+        self.together.withdraw()
+
     def _on_compile_phase(self, event: str, seconds: float, function: str) -> None:
-        if len(self.record.compile_events) < LIMIT:
-            self.record.compile_events.append(
-                {
-                    "event": event.removeprefix(observe.COMPILE_EVENTS_PREFIX),
-                    "function": function,
-                    "duration_ns": int(seconds * 1e9),
-                    "end_epoch_ns": time.time_ns(),
-                }
-            )
+        self.record.compiled(event.removeprefix(observe.COMPILE_EVENTS_PREFIX), seconds, function)
         if event == observe.COMPILE_EVENT:
             self.compilations += 1
             self._compiled[function.removeprefix("jit(").removesuffix(")")] += 1
@@ -233,17 +242,9 @@ class Watcher:
         self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
-        self.counter.stop()
+            self.channel.send("stopped")
+        self._stop()
         jit_proxy.set_observer(None)
-
-    # -- what is done about it
-
-    def _close_if_time_is_up(self) -> None:
-        seconds = self.options.record_seconds
-        if seconds is None or self.counter.phase is not Phase.RECORDING:
-            return
-        if time.monotonic() - self._opened >= seconds:
-            self.counter.finish_with_this_step()
 
     def _act(self, action: Action) -> None:
         if action is Action.OPEN:
@@ -271,24 +272,29 @@ class Watcher:
         if self.recorder is None:
             self.recorder = Recorder(self.options, self.channel, index)
             self.record.introduce(self.channel)
-        track = self.counter.tracks[self.counter.source]
-        kind = "annotation" if track.is_annotation else "calls of"
         facts = {
-            "counted_by": f"{kind} {track.name.rpartition('<locals>.')[2]}",
+            "counted_by": self.counter.tracks[self.counter.source].counted_by,
             "settled": self.counter.settled,
             "settle_s": time.monotonic() - self._start,
             "programs_compiled": self.compilations,
             "first_step": self.counter.first_step,
             "step_times": self.times.opened(self.counter.source),
+            **self.together.facts(),
         }
+        if self.together.apart:
+            self._note(f"the window is not that of the other processes: {self.together.apart}")
         try:
             self.recorder.open(facts)
         except Exception as error:  # the profiler must not harm the script
             return self._give_up(f"the profiler did not start: {error}")
-        self._opened = time.monotonic()
+        watch = self.together.watch
+        self.recorder.vigil = watch(self.options.run_dir, self.times.running_ns, self._on_lost)
         if not self.options.in_process:
             self._termination.watch()
-        steps = {"steps": self.counter.plan.record_steps, "give_up_steps": GIVE_UP_STEPS}
+        if self.recorder.budget is not None:
+            fit = self.recorder.budget.steps
+            self.counter.record_at_most(self.together.agreed(fit, self.counter.first_step))
+        steps = {"steps": self.counter.wanted, "give_up_steps": GIVE_UP_STEPS}
         self.channel.send("recording", {**facts, **steps})
 
     def _close(self, reason: str, *, wait_for_devices: bool) -> None:
@@ -315,7 +321,7 @@ class Watcher:
 
     def _give_up(self, text: str) -> None:
         self._note(text)
-        self.counter.stop()
+        self._stop()
         self._save()
         self.remove()
 
@@ -324,10 +330,17 @@ class Watcher:
         self.channel.send("note", {"text": text})
 
     def _on_terminate(self) -> None:
+        self._cut("the script was terminated", "terminated")
+
+    def _on_lost(self, why: str) -> None:
+        self._cut(why, why)
+        self._stop()
+
+    def _cut(self, what: str, reason: str) -> None:
         with self._lock:  # a step boundary is done with first, and an export in it
             if self.recorder is not None and self.recorder.current is not None:
-                self._note("the script was terminated inside the window: kept what was recorded")
-            self._close("terminated", wait_for_devices=False)
+                self._note(f"{what} inside the window: kept what was recorded")
+            self._close(reason, wait_for_devices=False)
 
     def _keep_routing(self) -> None:
         """Write the window's routing now: a long run would push it out of the bounded record."""
@@ -339,8 +352,6 @@ class Watcher:
     def _save(self) -> None:
         self.record.save(self.recorder, self.pauses.pauses, self.channel)
 
-    # -- the end
-
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended, by `error` or well: save what there is, say why there is no more.
 
@@ -351,10 +362,11 @@ class Watcher:
         try:
             for part in (
                 lambda: self._end_window(error),
+                self.routing.finish,
                 self._save,  # before adopting, which may fail or be interrupted
                 lambda: self.record.adopt_profiles(self._note),
                 self._save,
-                self._wait_for_exports,
+                lambda: self.recorder.wait_for_exports(self._save) if self.recorder else None,
             ):
                 self._attempt(part)
         finally:
@@ -385,13 +397,4 @@ class Watcher:
             reason = "complete" if is_complete else how
             self._close(reason, wait_for_devices=error is None)
         elif self.recorder is None and self.counter.phase is Phase.WAITING:
-            self._note(why_nothing(how, self.counter, self.options))
-
-    def _wait_for_exports(self) -> None:
-        """Give an export that outlived its limit one more chance before the process goes."""
-        # Of a command Ctrl-C came twice, where there is no limit and an export has not ended.
-        limit = self.options.export_timeout_s or (None if self.options.in_process else 0.0)
-        for window in self.recorder.windows if self.recorder else ():
-            if not window.export.is_done:
-                window.export.wait(limit)
-                self._save()
+            self._give_up(why_nothing(how, self.counter, self.options, error))

@@ -1,19 +1,78 @@
-"""Question: what happens between opening and closing one window?"""
+"""Question: what happens between opening and closing one window, and how much may it hold?"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
 from moeprof.recording.export import Export, start_session
-from moeprof.recording.options import CaptureOptions
+from moeprof.recording.host_facts import host_memory
+from moeprof.recording.options import (
+    LEAST_STEPS,
+    MOST_BYTES,
+    MOST_SECONDS,
+    MOST_STEPS,
+    CaptureOptions,
+)
 from moeprof.recording.progress import Listener
 from moeprof.recording.signals import GaveUpError, interrupt_waits
+from moeprof.recording.together import Vigil
+
+
+class Budget:
+    """How many steps a window may hold whose number nobody gave.
+
+    Opening it tells by the time of the steps before it. In it, time and the memory of the process,
+    where the profile gathers, tell whether one more step would be too much. Processes of one job
+    have to end together, as an export holds up the steps of all others: by what opening tells, in
+    one of two numbers, which their common steps make the same for all.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], processes: int) -> None:
+        """Of a window with these facts, which has just been opened in one of so many processes."""
+        self._is_alone = processes == 1
+        self._opened = time.monotonic()
+        self._last: tuple[int, int] | None = None
+        self._growth = math.inf
+        before = facts["step_times"]["before_ns"]
+        # a host that runs ahead leaves to the devices what its own steps did not take
+        total_s = (sum(before) + facts["drain_ns"]) / 1e9
+        step_s = total_s / len(before) if before else 0.0
+        fit = int(MOST_SECONDS / step_s) if step_s * MOST_STEPS > MOST_SECONDS else MOST_STEPS
+        self.steps = max(LEAST_STEPS, fit if self._is_alone or fit >= MOST_STEPS else LEAST_STEPS)
+
+    def why_over(self, ended: int, resident_bytes: int) -> str:
+        """What the step after the running one would exceed; empty where nothing, or too early.
+
+        `ended` are the steps before the running one.
+        """
+        if not self._is_alone:
+            return ""
+        self._see(ended, resident_bytes)
+        now, steps = time.monotonic() - self._opened, ended + 1
+        if steps < LEAST_STEPS:
+            return ""
+        if now / steps * (steps + 1) > MOST_SECONDS:
+            return f"{MOST_SECONDS:.0f} s"
+        is_large = math.inf > self._growth * (steps + 1) > MOST_BYTES
+        return f"{MOST_BYTES >> 20} MiB of memory" if is_large else ""
+
+    def _see(self, ended: int, resident_bytes: int) -> None:
+        """Events gather in each step, memory of the training in some: the least growth counts."""
+        last, last_bytes = self._last or (ended, resident_bytes)
+        if ended > last:
+            self._growth = min(self._growth, (resident_bytes - last_bytes) / (ended - last))
+        if ended > last or self._last is None:
+            self._last = (ended, resident_bytes)
 
 
 @dataclass
@@ -36,6 +95,9 @@ class Recorder:
         self._process_index = process_index
         self.windows: list[Window] = []
         self.current: Window | None = None
+        self.budget: Budget | None = None
+        self.vigil: Vigil | None = None
+        self._opened = 0.0
 
     def open(self, facts: dict[str, Any]) -> None:
         """Wait for the devices, then start the profiler.
@@ -60,6 +122,23 @@ class Recorder:
         export = Export(session, lambda export: self._exported(facts, export))
         self.current = Window(facts, export, {"before": before, "in": []}, states)
         self.windows.append(self.current)
+        self._opened = time.monotonic()
+        self.budget = Budget(facts, jax.process_count()) if self._options.is_limited else None
+
+    def most_steps(self, ended: int) -> int | None:
+        """How many steps the open window, of which so many ended, may hold; None: as planned."""
+        seconds = self._options.record_seconds
+        if seconds is not None:
+            return 1 if time.monotonic() - self._opened >= seconds else None
+        if self.budget is None or self.current is None:
+            return None
+        why = self.budget.why_over(ended, host_memory()["resident_bytes"])
+        if not why:
+            return None
+        self.budget = None
+        text = f"the window ends with {ended + 1} steps: one more would exceed {why}"
+        self._channel.send("note", {"text": text})
+        return ended + 1
 
     def sample(self) -> None:
         """Keep the memory in use at a step boundary inside the window."""
@@ -73,8 +152,7 @@ class Recorder:
         if window is None:
             return None
         window.memory["states"] = window.states.close()
-        if wait_for_devices:
-            drain()
+        facts = facts | (self._waited() if wait_for_devices else {})
         window.memory["in"].append(memory_sample())
         window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
         path = self._path(len(self.windows))
@@ -90,12 +168,31 @@ class Recorder:
             is_done = False
         finally:
             window.memory["after"] = memory_sample()
+            if self.vigil is not None:
+                self.vigil.end()
         if not is_done:
             window.facts["export_given_up_after_s"] = (
                 time.time() - window.facts["ended_epoch_ns"] / 1e9
             )
             self._channel.send("given_up")
         return window
+
+    def _waited(self) -> dict[str, str]:
+        """Wait for the devices; what changes in the facts if they will not finish any more."""
+        if self.vigil is None:
+            drain()
+        elif not self.vigil.wait_for(drain):
+            return {"closed_because": self.vigil.why}
+        return {}
+
+    def wait_for_exports(self, save: Callable[[], None]) -> None:
+        """Give an export that outlived its limit one more chance before the process goes."""
+        # Of a command Ctrl-C came twice, where there is no limit and an export has not ended.
+        limit = self._options.export_timeout_s or (None if self._options.in_process else 0.0)
+        for window in self.windows:
+            if not window.export.is_done:
+                window.export.wait(limit)
+                save()
 
     def _interrupts_held(self) -> contextlib.AbstractContextManager[None]:
         """Of a command's script; training that asked itself gets its Ctrl-C at once."""

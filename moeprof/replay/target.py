@@ -13,10 +13,13 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import classes_of, sure_rows
 from moeprof.analyzers.window import window
+from moeprof.answers.names import printable
 from moeprof.errors import ReplayError, SelectionError
 from moeprof.tables.trace import Trace
 
 _LISTED = 10
+_CUT = "…"
+"""Where a name is cut on a terminal: `moeprof.answers.names.shortened`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def target_of(trace: Trace, wanted: str) -> Target:
     """The op named `wanted`, else the costliest of a component or scope of that name.
 
     Raises:
-        SelectionError: there is none, or the name begins those of several ops.
+        SelectionError: there is none, or the name is a part of those of several ops.
         ReplayError: the trace has no programs.
     """
     if trace.hlo_ops.empty:
@@ -66,6 +69,10 @@ def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
     if len(exact):
         more = f"of {len(exact)} programs that have it, the one where it costs most"
         return int(exact.index[0]), more if len(exact) > 1 else ""
+    if _CUT in wanted:
+        uncut = _uncut(ran, wanted)
+        if uncut is not None:
+            return uncut
     classes = classes_of(trace)
     named = classes[classes["component"] == wanted][["module", "op"]]
     is_part = pd.MultiIndex.from_frame(ran[["module", "op"]]).isin(pd.MultiIndex.from_frame(named))
@@ -79,6 +86,27 @@ def _chosen(trace: Trace, ran: pd.DataFrame, wanted: str) -> tuple[int, str]:
     if len(found):
         raise SelectionError(f"{len(found)} ops have '{wanted}' in their name, such as: {listed}")
     raise SelectionError(f"no op that ran is called '{wanted}'; the costliest are: {listed}")
+
+
+def _uncut(ran: pd.DataFrame, cut: str) -> tuple[int, str] | None:
+    """The op, else the scope, that a table on a terminal shortened to `cut`; None where none is.
+
+    Raises:
+        SelectionError: several fit it.
+    """
+    pattern = ".*".join(re.escape(part) for part in cut.split(_CUT))
+    for column, what in (("op", "op"), ("op_name", "scope")):
+        found = ran[ran[column].map(printable).str.fullmatch(pattern, flags=re.DOTALL)]
+        names = found[column].drop_duplicates()
+        if len(names) > 1:
+            listed = ", ".join(map(printable, names.head(_LISTED)))
+            raise SelectionError(
+                f"'{cut}' is cut, and {len(names)} {what}s fit it, such as: {listed}"
+            )
+        if len(names) == 1:
+            several = f"the costliest of {len(found)} ops that are called '{names.iloc[0]}'"
+            return int(found.index[0]), several if len(found) > 1 else ""
+    return None
 
 
 def _measured(trace: Trace, row: int, calls: pd.DataFrame, notes: tuple[str, ...]) -> Target:

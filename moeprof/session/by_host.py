@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.activity import account, more_work, outside
+from moeprof.analyzers.activity import account, outside
+from moeprof.analyzers.activity.gaps import lengths_of_gaps
 from moeprof.analyzers.attribution import (
     added,
     classes_of,
@@ -29,15 +30,15 @@ from moeprof.analyzers.attribution import (
     window_sums,
 )
 from moeprof.analyzers.communication.calls import RecordedCalls, recorded_calls
-from moeprof.analyzers.communication.ends import last_ends
 from moeprof.analyzers.costs.table import RUNS, runs_of
-from moeprof.analyzers.gaps.between import idle_by_cause, idle_sums
-from moeprof.analyzers.gaps.found import lengths_of_gaps
+from moeprof.analyzers.gain import longest_first, sure_times
+from moeprof.analyzers.gap_causes import idle_by_cause, idle_sums
 from moeprof.analyzers.heap.device import device_peaks
-from moeprof.analyzers.patterns.parts.op_times import longest_first, sure_times
+from moeprof.analyzers.laws.time import last_ends
 from moeprof.analyzers.questions.breakdown import rendezvous_ns
 from moeprof.analyzers.questions.dispatch_combine import exposed_by_op
 from moeprof.analyzers.questions.expert_load import grouped_products
+from moeprof.analyzers.questions.stragglers import work_by_device
 from moeprof.analyzers.questions.timeline import begun_pieces
 from moeprof.analyzers.window import (
     NO_STEP,
@@ -132,7 +133,7 @@ PARTS: Mapping[Part, Callable[[Answers], Any]] = {
     busy_by_step: _series,
     parts_in_steps: _stack,
     op_sums: _added,
-    more_work.work_by_device: _stack,
+    work_by_device: _stack,
     runs_of: _runs,
     sure_times: lambda answers: longest_first(_stack(answers)),
     outside.recorded_work: _outside,
@@ -166,7 +167,7 @@ _ASKED: Mapping[str, tuple[Part, ...]] = {
     "ops": (op_sums,),
     "collectives": (recorded_calls,),
     "dispatch_combine": (recorded_calls, exposed_by_op),
-    "stragglers": (recorded_calls, more_work.work_by_device),
+    "stragglers": (recorded_calls, work_by_device),
     "grouped_gemm": (runs_of,),
     "memory": (device_peaks,),
     "roofline": (runs_of, grouped_products),

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeprof.errors import NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
-from moeprof.ingest.sources.locate import Profiles, fetch, is_remote, locate, mirrored
+from moeprof.ingest.run import located
+from moeprof.ingest.sources.locate import Profiles, fetch, is_remote, mirrored
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -51,24 +52,30 @@ class Ways:
 
 
 @contextmanager
-def run_at(path: str) -> Iterator[tuple[Path, dict[Path, str]]]:
-    """Where the run of a path lies here, and where its profiles are to be had if not there."""
-    if not is_remote(path):
-        yield Path(path), {}
-        return
-    with tempfile.TemporaryDirectory(prefix="moeprof-") as folder:
-        yield Path(folder), mirrored(path, Path(folder))
+def run_at(paths: Sequence[str]) -> Iterator[tuple[list[Path], dict[Path, str]]]:
+    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
+    here: list[Path] = []
+    urls: dict[Path, str] = {}
+    with ExitStack() as stack:
+        for path in paths:
+            if is_remote(path):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
+                urls |= mirrored(path, Path(folder))
+                here.append(Path(folder))
+            else:
+                here.append(Path(path))
+        yield here, urls
 
 
 def trace_by_host(
-    path: str,
+    paths: Sequence[str],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
     names: NameRules | None = None,
     ways: Ways = Ways(),
     *,
-    here: Path,
+    here: Sequence[Path],
     urls: dict[Path, str],
     tell: Tell = unheard,
 ) -> Trace | None:
@@ -82,19 +89,19 @@ def trace_by_host(
         TraceError: nothing can be read.
     """
     try:
-        found = replace(locate(here, session, hosts), urls=urls)
+        found = replace(located(here, session, hosts), urls=urls)
     except NoProfileError:
         return None  # what else is known of such a run is found where runs are opened
     is_large = sum(map(_bytes_of, found.files)) > MOST_AT_ONCE
     is_asked = bool(ways.scheduler) or ways.workers is not None
     wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
     trace = None
-    if wanted and not holds_tables(here):
+    if wanted and not any(map(holds_tables, here)):
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
         with _runner(ways, found) as run:
             trace = read_by_host(
-                found, [path], only, names, are_chosen=bool(hosts), run=run, tell=tell
+                found, paths, only, names, are_chosen=bool(hosts), run=run, tell=tell
             )
     if trace is None:
         for file in found.files:

@@ -51,7 +51,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -60,26 +59,6 @@ from moeprof.specs.schedule import Schedule
 
 KINDS = ("forward", "backward", "weight_gradient")
 """Kinds of work. Where weight gradients run apart, ``backward`` is the gradient of the input."""
-
-
-class Piece(NamedTuple):
-    """One chunk of layers of one stage for one microbatch."""
-
-    stage: int
-    kind: str
-    chunk: int
-    microbatch: int
-
-
-def order_of_work(schedule: Schedule, stage: int, *, is_forward_only: bool = False) -> list[Piece]:
-    """What `stage` does, in its order.
-
-    Raises:
-        SpecError: the interleaved schedule takes microbatches in groups of as many as stages.
-    """
-    kind, chunk, microbatch = order_arrays(schedule, stage, is_forward_only=is_forward_only)
-    pieces = zip(kind.tolist(), chunk.tolist(), microbatch.tolist(), strict=True)
-    return [Piece(stage, KINDS[kind], chunk, microbatch) for kind, chunk, microbatch in pieces]
 
 
 def order_arrays(

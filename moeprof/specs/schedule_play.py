@@ -88,21 +88,12 @@ class Played:
         return np.cumsum(change, axis=1)
 
 
-def equal_times(
-    schedule: Schedule, forward_ns: int, backward_ns: int, weight_ns: int = 0
-) -> StageTimes:
-    """Times of equal stages; each number is one chunk's for one microbatch."""
-    shape = (len(KINDS), schedule.stages, schedule.chunks)
-    times = np.array([forward_ns, backward_ns, weight_ns], dtype="int64")
-    return StageTimes(np.broadcast_to(times[:, None, None], shape))
-
-
 def play(schedule: Schedule, times: StageTimes, *, is_forward_only: bool = False) -> Played:
     """When every piece runs.
 
     Raises:
         SpecError: there are more than `MOST_STAGES` or `MOST_PIECES`, they take longer than
-            `MOST_NS`, or the order cannot be (see `order_of_work`).
+            `MOST_NS`, or the order cannot be (see `order_arrays`).
     """
     passes = 1 if is_forward_only else schedule.passes
     pieces = schedule.stages * schedule.microbatches * schedule.chunks * passes

@@ -80,7 +80,10 @@ OF_THE_INPUT = (
         "routing_record",
         "recorded routing with the record and the profile: ids, steps, anything counted at all",
     ),
-    LawInfo("clocks", "ends of the same collectives on several hosts"),
+    LawInfo(
+        "clocks",
+        "ends of the same collectives on several hosts; of processes of one machine, that machine",
+    ),
     LawInfo(
         "device_clocks",
         "ends of the same collectives on the devices of a host",

@@ -10,6 +10,9 @@ from moeprof.tables.schema import Column, Schema
 RECORDING_KEY = b"moeprof.recording"
 """In the metadata of a file: the id of the recording whose process wrote it, as in meta.json."""
 
+PARTS_KEY = b"moeprof.parts"
+"""In the metadata of a file: how many processes counted a part each, whose sum is the batch's."""
+
 _STEP = Column("step", "int64", "", "training step, as the script numbered it")
 _LAYER = Column("layer", "int64", "", "decoder layer, counted from 0 over all layers")
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from moeprof.errors import TableError, TraceError
 from moeprof.redact import redacted, redacted_record
-from moeprof.tables.lazy import Loader
+from moeprof.tables.once import Loader
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import FRAMES, Trace, TraceMeta
 from moeprof.tables.trace_json import FAMILY, SCHEMA, Record, StoredTable, from_json, to_json

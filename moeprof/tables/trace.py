@@ -17,8 +17,8 @@ from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
-from moeprof.tables.lazy import LazyFrame
 from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
@@ -221,7 +221,7 @@ class HostClock:
 
     common = t − offset_ns − drift_ppb · 1e-9 · t, both in ns since the capture of the host began.
     Fitted on ``pairs`` ends of collectives; ``residual_ns`` is what remains between them: no
-    statement across hosts is finer than that.
+    statement across hosts is finer than that. Without pairs: a process of the first one's machine.
     """
 
     host: str

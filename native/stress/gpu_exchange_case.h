@@ -1,7 +1,7 @@
 // Question: what do the ranks of one random round exchange, and what should come of it?
 //
 // Inputs are drawn from a seed. The expected results are those of the CPU kernels (native/cpu),
-// which the tests compare with the definition in moeprof/kernels/reference/moe_numpy.py.
+// which the tests compare with the definition in tests/kernels/moe_numpy.py.
 #pragma once
 
 #include <cstdint>

@@ -32,17 +32,20 @@ _MOST_SETTINGS = 8
 _SIDES = ("base", "new")
 
 
-def comparison_text(document: ComparisonDocument) -> Text:
-    """The whole comparison; ``.plain`` is the text without colour."""
+def comparison_text(document: ComparisonDocument, width: int = WIDTH) -> Text:
+    """The whole comparison; ``.plain`` is the text without colour.
+
+    Lines have 80 columns; names of runs and places are cut where they need more than `width` has.
+    """
     blocks = [
         [*_platforms(document), *_verdict(document)],
         _step_parts(document),
         _components(document),
         _gates(document["gates"]),
         _settings(document["settings"]["rows"]),
-        _ops(document),
+        _ops(document, width),
         _buffers(document),
-        _runs(document),
+        _runs(document, width),
         _notes(document["notes"]),
     ]
     return Text("\n\n").join([Text("\n").join(lines) for lines in blocks if lines])
@@ -139,7 +142,7 @@ def _settings(rows: Sequence[Row]) -> list[Text]:
     return lines
 
 
-def _ops(document: ComparisonDocument) -> list[Text]:
+def _ops(document: ComparisonDocument, width: int) -> list[Text]:
     total = words.total(document)
     rows = words.clear(words.ops(document), total) if total else []
     if not rows:
@@ -150,7 +153,7 @@ def _ops(document: ComparisonDocument) -> list[Text]:
         place = f"{story.label(str(row['component']))}{phase}: {printable(str(row['op']))}"
         facts = [str(row[name]) for name in ("scope", "shape") if row[name]]
         facts += [] if row["match"] == "same" else [str(row["match"])]
-        details = shortened(printable(", ".join(facts)), 2 * (WIDTH - 16))
+        details = shortened(printable(", ".join(facts)), 2 * (width - 16))
         lines += _hanging(_change(row), f"{place}; {details}" if details else place)
     if len(rows) > _FEW_OPS:
         lines.append(Text(f"… and {len(rows) - _FEW_OPS} more ops: --json has all", style="dim"))
@@ -166,10 +169,10 @@ def _gates(gates: Sequence[GateInfo]) -> list[Text]:
     return lines
 
 
-def _runs(document: ComparisonDocument) -> list[Text]:
+def _runs(document: ComparisonDocument, width: int) -> list[Text]:
     lines = []
     for name, side in (("base", document["base"]), ("new", document["new"])):
-        path = shortened(printable(side["run"]["path"]), WIDTH - _INDENT)
+        path = shortened(printable(side["run"]["path"]), width - _INDENT)
         lines.append(Text.assemble((f"{name:<{_INDENT}}", "bold"), path))
         run = words.as_document(side)
         told = f"{run_words.described_run(run)} · {phrases.described_trust(run)}"

@@ -57,9 +57,10 @@ def described_trust(document: Document) -> str:
     verdict = worst_verdict(document)
     if verdict == "unchecked":
         return "not checked"
-    unchecked = sum(check["verdict"] == "unchecked" for check in document["trust"])
-    checked = len(document["trust"]) - unchecked
-    rest = f", {unchecked} could not be checked" if unchecked else ""
+    unchecked = [c["check"] for c in document["trust"] if c["verdict"] == "unchecked"]
+    checked = len(document["trust"]) - len(unchecked)
+    names = ", ".join(name.replace("_", " ") for name in unchecked)
+    rest = f", {len(unchecked)} could not be checked ({names})" if unchecked else ""
     if not spoilt:
         return f"good: {checked} of {checked} checks passed{rest}"
     word = "with care"

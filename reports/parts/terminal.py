@@ -57,8 +57,11 @@ def drawn_grid(
 ) -> list[Text]:
     """Lines of at most `width` columns: headings, one line per row, and what was left out.
 
-    Columns named in `first` are the last to be left out.
+    Columns named in `first` are read first, and the last to be left out.
     """
+    columns = sorted(
+        columns, key=lambda c: first.index(c["name"]) if c["name"] in first else len(first)
+    )
     cells = {
         c["name"]: [
             column_heading(c),

@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.activity.work import SHORT_NS
 from moeprof.analyzers.attribution import attribute, sure_rows
 from moeprof.analyzers.costs.table import costs_of
-from moeprof.analyzers.gaps.causes import names_of, told
-from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.gap_causes import names_of, told
 from moeprof.reports.perfetto.slices import NONE, Look, Slices, Tracks, looks_of, tracks_by_lane
 from moeprof.tables.clock import comparable_stamps
 from moeprof.tables.intervals import Int64s, apart

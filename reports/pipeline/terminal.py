@@ -30,11 +30,14 @@ _COLUMNS = ("stage", "work_ns", "idle_ns", "bubble_share", "fill_ns", "imbalance
 _HELD = ("in_flight", "activation_bytes")  # where known
 
 
-def drawn(document: PipelineDocument) -> Text:
-    """Schedules, then both pipelines, projected first: verdict, grid over time, table, notes."""
-    parts = [_schedules(document["schedules"])] if "schedules" in document else []
+def drawn(document: PipelineDocument, width: int = WIDTH) -> Text:
+    """Schedules, then both pipelines, projected first: verdict, grid over time, table, notes.
+
+    Tables and names take `width` columns, all else 80 at most.
+    """
+    parts = [_schedules(document["schedules"], width)] if "schedules" in document else []
     parts += [
-        _block(name, part)
+        _block(name, part, width)
         for name, part in (("Projected", document["projected"]), ("Measured", document["measured"]))
         if part is not None
     ]
@@ -63,9 +66,9 @@ def _letter(kind: str, slot: int) -> str:
     return {"forward": _FORWARD, "backward": _BACKWARD}.get(kind, _WEIGHTS * 10)[slot % 10]
 
 
-def _block(name: str, part: Shown) -> Text:
+def _block(name: str, part: Shown, width: int) -> Text:
     finding = part["finding"]
-    lines = [Text(f"{name}  {shortened(printable(part['source']), WIDTH - 11)}", style="bold")]
+    lines = [Text(f"{name}  {shortened(printable(part['source']), width - 11)}", style="bold")]
     rows = finding["rows"]
     if rows:
         lines += [*map(Text, wrapped(verdict(finding), WIDTH)), Text("")]
@@ -75,17 +78,17 @@ def _block(name: str, part: Shown) -> Text:
         lines += [Text(f"{f'stage {n}':<{label}} {line}") for n, line in enumerate(drawing)]
         lines += [Text(line, style="dim") for line in wrapped(_LEGEND, WIDTH)]
         columns = _known(finding, _COLUMNS)
-        lines += [Text(""), *drawn_grid(columns, rows, WIDTH)]
+        lines += [Text(""), *drawn_grid(columns, rows, width)]
         if columns[-1]["name"] in _HELD:
             lines.append(Text(_HELD_LEGEND, style="dim"))
     return Text("\n").join([*lines, *_notes(finding)])
 
 
-def _schedules(part: Shown) -> Text:
+def _schedules(part: Shown, width: int) -> Text:
     finding = part["finding"]
-    lines = [Text(f"Schedules  {shortened(printable(part['source']), WIDTH - 11)}", style="bold")]
+    lines = [Text(f"Schedules  {shortened(printable(part['source']), width - 11)}", style="bold")]
     names = [c["name"] for c in finding["columns"] if c["name"] not in _HELD]
-    lines += drawn_grid(_known(finding, names), finding["rows"], WIDTH)
+    lines += drawn_grid(_known(finding, names), finding["rows"], width)
     lines += [Text(line, style="dim") for line in wrapped(_SCHEDULES_LEGEND, WIDTH)]
     return Text("\n").join([*lines, *_notes(finding)])
 

@@ -37,6 +37,7 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 _HINT_INDENT = 4
 FEW = 3
 """Hints in an overview."""
+_TO_DO = "What to do, largest gain first (gains overlap: do not add them)"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ ON_COMMAND_LINE = Ways("--only {}", "--only {}", "the page draws it, --json has 
 IN_PYTHON = Ways(".{}()", ".table has all", ".table has every row")
 
 
-def summary(document: Document) -> Text:
+def summary(document: Document, height: int | None = None) -> Text:
     """What is said after a capture: the overview, every note once, and the next command.
 
-    ``.plain`` of the result is the text without colour.
+    ``.plain`` of the result is the text without colour. ``height`` as in `answers`.
     """
     notes = [
         note
@@ -63,16 +64,65 @@ def summary(document: Document) -> Text:
         if not phrases.withheld_by(document, name)
         for note in _untold(document, finding)
     ]
-    next_command = _next(document, "analyze")
-    return _joined([overview(document), _notes(list(dict.fromkeys(notes))), next_command])
+    blocks = [overview(document), _notes(list(dict.fromkeys(notes)))]
+    return _ended(document, blocks, _next(document, "analyze"), height)
 
 
-def overview(document: Document, ways: Ways = ON_COMMAND_LINE) -> Text:
-    """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns."""
+def answers(
+    document: Document,
+    only: Sequence[str] = (),
+    width: int = WIDTH,
+    most: int | None = None,
+    height: int | None = None,
+) -> Text:
+    """All that `moeprof analyze` says: the overview, then every finding as `tables` has it.
+
+    ``height`` are the lines of the terminal. Text that is longer ends with what matters most, as
+    its beginning is out of sight; without a terminal (None) the first lines are read first.
+    """
+    if is_unrecorded(document):
+        return _joined([overview(document, width=width), _lead(document)])
+    blocks = [overview(document, width=width), *_findings(document, only, width, most)]
+    return _ended(document, blocks, _next(document, "report"), height)
+
+
+def _ended(
+    document: Document, blocks: Sequence[Text], next_command: Text, height: int | None
+) -> Text:
+    whole = _joined([*blocks, next_command])
+    if height is None or is_unrecorded(document) or _lines(whole) < height:  # a prompt follows
+        return whole
+    room = height - _lines(next_command) - 2
+    return _joined([*blocks, _closing(document, room), next_command])
+
+
+def _closing(document: Document, room: int) -> Text:
+    """Trust, step and what to do once more, in at most `room` lines if they can be."""
+    known = [*_entries("Trust", phrases.described_trust(document))]
+    known += _entries("Step", story.described_step(document))
+    hints = rows(document, "hints")[:FEW]
+    heading = [Text(""), Text(_TO_DO, style="bold")] if hints else []
+    for has_change in (True, False):
+        told = [_brief(place, hint, has_change) for place, hint in enumerate(hints, 1)]
+        text = Text("\n").join([*known, *heading, *(line for lines in told for line in lines)])
+        if _lines(text) <= room:
+            break
+    return text
+
+
+def _lines(text: Text) -> int:
+    return text.plain.count("\n") + 1
+
+
+def overview(document: Document, ways: Ways = ON_COMMAND_LINE, width: int = WIDTH) -> Text:
+    """Run, trust, step, a bar per component, what to do; in lines of at most 80 columns.
+
+    The names of run and components take as much of `width` as they need.
+    """
     hints = advice(document, WIDTH, FEW, ways)
-    heading = Text("What to do, largest gain first\n", style="bold") if hints.plain else Text("")
+    heading = Text(f"{_TO_DO}\n", style="bold") if hints.plain else Text("")
     told = hints or _nothing(document, ways)
-    return _joined([_heading(document), _bars(document), heading + told])
+    return _joined([_heading(document, width), _bars(document, width), heading + told])
 
 
 def _nothing(document: Document, ways: Ways) -> Text:
@@ -93,12 +143,30 @@ def tables(
     """
     if is_unrecorded(document):
         return _lead(document)
-    findings = [
-        section(document, name, width, most or (None if name in only else _FEW_ROWS))
-        for name in document["analyses"]
+    return _joined([*_findings(document, only, width, most), _next(document, "report")])
+
+
+def _findings(document: Document, only: Sequence[str], width: int, most: int | None) -> list[Text]:
+    """A text per finding and picture; those that the same laws withhold have one together."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in document["analyses"]:
+        laws = tuple(phrases.withheld_by(document, name))
+        alike.setdefault(laws or ("", name), []).append(name)
+    told = [
+        _withheld(laws, names)
+        if len(names) > 1
+        else section(document, names[0], width, most or (None if names[0] in only else _FEW_ROWS))
+        for laws, names in alike.items()
     ]
-    pictures = [picture(drawing) for name, drawing in document["drawings"].items() if name in only]
-    return _joined([*findings, *pictures, _next(document, "report")])
+    return told + [picture(each) for name, each in document["drawings"].items() if name in only]
+
+
+def _withheld(laws: Sequence[str], names: Sequence[str]) -> Text:
+    """Several questions without an answer, told once."""
+    why = f"Withheld: {' and '.join(laws)} failed, so no figure of these can be trusted:"
+    lines = wrapped(printable(f"{why} {', '.join(names)}."), WIDTH)
+    heading = Text(f"{len(names)} questions without an answer", style="bold")
+    return Text("\n").join([heading, *map(Text, lines)])
 
 
 def _next(document: Document, verb: str) -> Text:
@@ -120,8 +188,8 @@ def _joined(blocks: Sequence[Text]) -> Text:
     return Text("\n\n").join([block for block in blocks if block.plain])
 
 
-def _heading(document: Document) -> Text:
-    path = shortened(printable(document["run"]["path"]), WIDTH - _INDENT)
+def _heading(document: Document, width: int) -> Text:
+    path = shortened(printable(document["run"]["path"]), width - _INDENT)
     lines = []
     if cut := phrases.is_cut(document):
         lines += _entries("Cut", printable(cut["detail"]), "yellow")
@@ -156,7 +224,7 @@ def _entries(name: str, text: str, style: str = "") -> list[Text]:
     return [_entry(name if place == 0 else "", line, style) for place, line in enumerate(lines)]
 
 
-def _bars(document: Document) -> Text:
+def _bars(document: Document, width: int) -> Text:
     parts = story.parts(document)
     if not parts:
         if is_unrecorded(document):
@@ -169,13 +237,15 @@ def _bars(document: Document) -> Text:
             return Text(f"  Where the step goes is not known: {why}")
         return Text("")
     longest = parts[0].share
+    labels = [story.label(part.component) for part in parts]
+    wide = min(max(_LABEL_WIDTH, *map(len, labels)), width - WIDTH + _LABEL_WIDTH)
     lines = []
-    for part in parts:
-        label = shortened(story.label(part.component), _LABEL_WIDTH)
+    for part, name in zip(parts, labels, strict=True):
+        label = shortened(name, wide)
         bar = _bar(part.share / longest if longest else 0.0)
         lines.append(
             Text.assemble(
-                f"  {label:<{_LABEL_WIDTH}} ",
+                f"  {label:<{wide}} ",
                 (f"{bar:<{_BAR_WIDTH}}", "cyan"),
                 f" {format_percent(part.share):>7} {format_ns(part.duration_ns):>10}",
             )
@@ -248,7 +318,7 @@ def section(
     if told_by_figures(document, name) and (figures := _figures(finding)):
         lines += [Text(line, style="dim") for line in wrapped(figures, WIDTH)]
     if rows and name == "hints":  # sentences, which no column holds
-        lines += [Text(""), advice(document, width, most, ways)]
+        lines += [Text(""), advice(document, WIDTH, most, ways)]
     elif rows:
         lines += [
             Text(""),
@@ -285,16 +355,28 @@ def advice(
 
 
 def _hint(place: int, hint: Mapping[str, Value], width: int, ways: Ways) -> list[Text]:
-    name = printable(str(hint["hint"])).replace("_", " ").capitalize()
-    title = f"{place:>2}. {name}{_saved(hint)}"
-    lines = [Text(line) for line in wrapped(title, width, indent=" " * _HINT_INDENT)]
-    lines[0].stylize("bold", _HINT_INDENT, _HINT_INDENT + len(name))
+    lines = _hint_title(place, hint, width)
     lines += [Text(line) for line in _wrapped(str(hint["evidence"]), "", width)]
     lines += [Text(line) for line in _wrapped(str(hint["change"]), "→ ", width)]
     more = f"details: {ways.to_answer.format(hint['look'])}"
     source = f"; source: {hint['source']}" if hint["source"] else ""
     lines += [Text(line, style="dim") for line in _wrapped(more + source, "", width)]
     return lines
+
+
+def _hint_title(place: int, hint: Mapping[str, Value], width: int) -> list[Text]:
+    name = printable(str(hint["hint"])).replace("_", " ").capitalize()
+    title = f"{place:>2}. {name}{_saved(hint)}"
+    lines = [Text(line) for line in wrapped(title, width, indent=" " * _HINT_INDENT)]
+    lines[0].stylize("bold", _HINT_INDENT, _HINT_INDENT + len(name))
+    return lines
+
+
+def _brief(place: int, hint: Mapping[str, Value], has_change: bool) -> list[Text]:
+    """A hint without its evidence, and without the change where there is no room for it."""
+    lines = _hint_title(place, hint, WIDTH)
+    change = _wrapped(str(hint["change"]), "→ ", WIDTH) if has_change else []
+    return lines + [Text(line) for line in change]
 
 
 def _saved(hint: Mapping[str, Value]) -> str:

@@ -167,6 +167,22 @@ def test_a_rank_that_is_slow_in_every_step_comes_first():
     assert first["all_more_ns"] == 120 * US
 
 
+def test_a_rank_that_is_late_by_changing_times_is_told_with_the_least_and_the_most():
+    """137 ns late in one step, 2419 ns in the next: 1278 ns on the mean."""
+    work = []
+    for step, late in enumerate((137, 2419)):
+        at = step * 10_000
+        for rank in range(2):
+            waited = 0 if rank else late
+            work.append(kernel("dot", at, 1000 + waited, device=rank, step=step))
+            work.append(kernel("sent", at + 1000 + waited, 3000 - waited, device=rank, step=step))
+    found = stragglers(traced(work, (*OPS, hlo("dot", "dot"))))
+    first = found.table.iloc[0]
+    assert (first["rank"], first["waited_for_ns"]) == (0, 1278)
+    assert (first["least_waited_for_ns"], first["most_waited_for_ns"]) == (137, 2419)
+    assert found.notes[0].endswith("the worst in 2 of 2 steps, 137 ns to 2.419 µs")
+
+
 def test_the_longest_waited_for_rank_is_no_fixed_straggler_where_another_leads_most_steps():
     """Rank 0 is 500 ns late in one step of three, rank 1 100 ns in the two others."""
     late = [(0, 500), (1, 100), (1, 100)]

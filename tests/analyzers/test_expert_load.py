@@ -8,7 +8,7 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.load.balance import drift, imbalance, imbalance_by_step, overload, tax
 from moeprof.analyzers.patterns import unbalanced_experts
-from moeprof.analyzers.questions.expert_load import expert_load
+from moeprof.analyzers.questions.expert_load import expert_load, sentence
 from moeprof.reports.run.document import build
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -107,7 +107,23 @@ def test_busiest_and_dead_experts_of_each_layer():
     assert table["rank_imbalance"].tolist() == [1.0, 1.75]  # 35 of a mean of 20
     assert table["dead_experts"].tolist() == [0, 1]
     assert table["level"].tolist() == ["none", "rank"]
-    assert values(found)["dead_experts"] == 1
+    head = values(found)
+    assert head["dead_experts"] == 1
+    assert (head["worst_expert_layer"], head["worst_expert"]) == (4, 2)
+
+
+def test_the_busiest_expert_may_be_in_another_layer_than_the_busiest_rank():
+    """Layer 0: expert 0 has 28 of a mean of 10, its rank 30 of 20; in layer 1 a rank has 40."""
+    trace = routed([[28, 2, 5, 5], [20, 20, 0, 0]], ranks=2)
+    found = expert_load(trace)
+    head = values(found)
+    assert (head["worst_expert_layer"], head["worst_expert"]) == (0, 0)
+    assert head["worst_expert_imbalance"] == 2.8
+    assert (head["worst_layer"], head["worst_rank_imbalance"]) == (1, 2.0)
+    said = sentence(build(trace, analyze(trace, ["expert_load"])))
+    assert said.startswith(
+        "In layer 0 expert 0 gets 2.80 × the tokens of the mean one; ranks differ"
+    )
 
 
 def test_the_worst_step_of_a_layer_is_kept_beside_the_mean():

@@ -79,6 +79,7 @@ def test_used_rows_give_the_rate_and_the_padding():
     assert found["used_flops"] == NEEDED / 4
     assert found["tflop_per_s"] == pytest.approx(107.374, abs=0.001)
     assert found["peak_share"] == pytest.approx(0.10852, abs=1e-5)
+    assert figures(analysis)["flops_run_by_needed"] == found["excess"] == 1
     assert figures(analysis)["padding_share"] == 0.75
     assert figures(analysis)["empty_group_share"] == 0.25
     assert figures(roofline(trace))["model_flops"] == NEEDED / 4

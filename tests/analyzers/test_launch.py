@@ -1,8 +1,7 @@
 import pytest
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.launches import pairs_of
-from moeprof.analyzers.questions.launch import launch
+from moeprof.analyzers.questions.launch import launch, pairs_of
 
 OPS = (hlo("dot", "dot"),)
 US = 1000

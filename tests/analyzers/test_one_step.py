@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.one_step import drawn_step, one_step
-from moeprof.analyzers.drawings.parts.merging import merged, resolution_for
-from moeprof.analyzers.drawings.parts.step_pieces import rows_within
+from moeprof.analyzers.drawings.parts.step_pieces import merged, resolution_for, rows_within
 from moeprof.analyzers.questions.timeline import timeline
 from moeprof.analyzers.registry import drawing
 from moeprof.ingest import open_run

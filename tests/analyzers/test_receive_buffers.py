@@ -10,14 +10,10 @@ from builders.xspace import thunk
 
 from moeprof.analyzers.buffers import (
     BufferUse,
-    balanced_pair_rows,
     buffer_uses,
     capped_bytes,
     copies_alive,
     filled_by_step,
-    largest_factor,
-    worst_pair_rows,
-    worst_token_rows,
 )
 from moeprof.analyzers.questions.receive_buffers import receive_buffers
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -238,22 +234,9 @@ def test_programs_that_did_not_run_have_no_row(tmp_path, program):
     assert receive_buffers(trace_of(tmp_path, program)).table.empty
 
 
-def test_worst_rows_of_many_ranks_with_few_experts_each():
-    """4096 tokens, EP 64, 256 experts, top-8, width 7168 in bf16."""
-    row_bytes = 7168 * 2
-    pairs = worst_pair_rows(4096, 64, 256, 8)
-    assert (pairs, pairs * row_bytes) == (1_048_576, 14 * 2**30)
-    tokens = worst_token_rows(4096, 64)
-    assert (tokens, tokens * row_bytes) == (262_144, 3.5 * 2**30)
-    balanced = balanced_pair_rows(4096, 8)
-    assert (balanced, balanced * row_bytes) == (32_768, 448 * 2**20)
-
-
 def test_a_cap_is_as_large_as_its_factor_until_the_worst_case():
     assert capped_bytes(448, 14_336, 1.25) == 560
     assert capped_bytes(448, 14_336, 40) == 14_336  # the worst is 32 times the balanced
-    assert largest_factor(5600, 448) == 12.5
-    assert largest_factor(5600, 448, copies=5) == 2.5
 
 
 def test_balance_and_what_a_cap_saves_are_known_where_routing_is(tmp_path):

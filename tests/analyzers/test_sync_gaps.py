@@ -4,7 +4,7 @@ from builders.work import hlo, kernel, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.questions.sync_gaps import sync_gaps
 from moeprof.analyzers.questions.timeline import timeline
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from builders.hlo import computation, hlo_proto, op
 from builders.xspace import Plane, host, line, metadata, thunk, xspace
 
+from moeprof.ingest.sources.routing import _files, _read
+from moeprof.tables.routing import RECEIVED, ROUTING
+
 PROGRAM = hlo_proto(computation("main", op("add", "add", "f32[8]")))
 NOON_NS = 1_795_867_200_000_000_000  # 2026-11-28 12:00:00 UTC
 DAY_NS = 86_400 * 10**9
@@ -36,3 +39,9 @@ def two_hosts(root: Path) -> Path:
     write(sessions / "S_38" / "hostB.xplane.pb", profile((10**8, 11 * 10**8)))
     write(sessions / "S_old" / "hostA.xplane.pb", profile((-DAY_NS, 10**9 - DAY_NS), steps=1))
     return root
+
+
+def read_routing(run):
+    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none."""
+    routing, received = _files(run)
+    return _read(routing, ROUTING), _read(received, RECEIVED)

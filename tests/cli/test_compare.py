@@ -42,7 +42,8 @@ def pair(tmp_path):
     return profile(tmp_path, "base", 1000), profile(tmp_path, "new", 1300)
 
 
-def test_the_verdict_comes_first_and_lines_fit(ran, pair):
+def test_the_verdict_comes_first_and_lines_fit(ran, pair, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # a pipe without it has names whole
     code, out, _ = ran(*pair)
     assert code == 0
     assert out.startswith("step 1.000 → 1.300 µs  (+30.0 %, noise ±0.0 %: beyond it)\n")

@@ -112,19 +112,37 @@ def test_help_fits_and_has_an_example(call, words):
 
 
 def test_a_wide_terminal_shows_more_columns(call, monkeypatch):
-    """COLUMNS, where it is exported, says how wide it is, of a pipe too; else a pipe has 80."""
+    """COLUMNS, where it is exported, says how wide it is, of a pipe too; else a pipe has no end."""
     narrow = call("analyze", "base.xplane.pb").stdout
-    for given in ("79", "8", "none", ""):  # no table is made for less than 80
+    for given in ("79", "8"):  # no table is made for less than 80
         monkeypatch.setenv("COLUMNS", given)
         assert call("analyze", "base.xplane.pb").stdout == narrow
     monkeypatch.delenv("COLUMNS")
-    assert call("analyze", "base.xplane.pb").stdout == narrow
+    ops = ("analyze", "base.xplane.pb", "--only", "ops")
+    endless = call(*ops).stdout
+    for given in ("none", "", "0"):  # no width
+        monkeypatch.setenv("COLUMNS", given)
+        assert call(*ops).stdout == endless
     monkeypatch.setenv("COLUMNS", "200")
     piped = call("analyze", "base.xplane.pb").stdout
     assert max(map(len, piped.splitlines())) > 80
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert click.unstyle(call("analyze", "base.xplane.pb").stdout) == piped
+
+
+def test_piped_output_has_every_column_and_name_whole(call, monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    out = call("analyze", "base.xplane.pb", "--only", "ops").stdout
+    heading, row = out[out.index("\nop  ") + 1 :].splitlines()[:2]
+    assert heading.split()[:4] == ["op", "component", "per", "step"]  # what matters comes first
+    assert "op name" in heading
+    assert f"{LONG}add" in row
+    assert "Too wide" not in out
+    prose = [line for line in out.splitlines() if line not in (heading, row)]
+    assert max(map(len, prose)) <= 80
+    compared = call("compare", "base.xplane.pb", "new.xplane.pb").stdout
+    assert "…" not in compared
 
 
 def test_the_columns_that_answer_a_question_are_the_last_to_go(call):

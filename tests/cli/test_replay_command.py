@@ -5,7 +5,7 @@ from builders.work import hlo, kernel, traced
 from click.testing import CliRunner, Result
 
 from moeprof.cli.main import group
-from moeprof.errors import ReplayError
+from moeprof.errors import ReplayError, SelectionError
 
 
 @pytest.fixture
@@ -54,3 +54,43 @@ def test_nothing_is_written_where_an_op_has_no_translation(stored, tmp_path):
 
 def test_neither_written_nor_run_is_wrong_usage(stored):
     assert run(stored, "--op", "product", "--no-run").exit_code == 2
+
+
+NAMES = ("ragged-all-to-all.4.2", "ragged-all-to-all.3.2", "add")
+
+
+@pytest.fixture
+def cut(monkeypatch, tmp_path):
+    """A run of ops whose names a narrow table cuts."""
+    ops = [hlo(n, "add", "x x", shape="f32[8]", op_name=f"jit(f)/moe/{n}/add") for n in NAMES]
+    ops.append(hlo("x", "parameter", shape="f32[8]", size_bytes=32))
+    work = [kernel(name, 10 * place, 5 + place) for place, name in enumerate(NAMES)]
+    trace = traced(work, ops, {0: (0, 100)})
+    monkeypatch.setattr("moeprof.ingest.open_run", lambda *_, **__: trace)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["ragged-a….4.2", "…-all.4.2", "ragged-all-to-all.4…", NAMES[0]])
+def test_a_cut_name_that_fits_one_op_is_that_op(cut, name):
+    done = run(cut, "--op", name, "-o", cut / "again.py", "--no-run", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["op"]["op"] == NAMES[0]
+
+
+def test_a_cut_scope_is_that_scope(cut):
+    done = run(cut, "--op", "jit(f)/m…4.2/add", "-o", cut / "again.py", "--no-run", "--json")
+    assert json.loads(done.stdout)["op"]["op"] == NAMES[0]
+
+
+def test_a_cut_name_that_fits_several_ops_lists_them_in_one_line(cut):
+    done = run(cut, "--op", "ragged-a….2", "--no-run", "-o", cut / "again.py")
+    assert isinstance(done.exception, SelectionError)
+    said = str(done.exception)
+    assert "\n" not in said
+    assert said.startswith("'ragged-a….2' is cut, and 2 ops fit it")
+    assert all(name in said for name in NAMES[:2])
+
+
+def test_a_cut_name_that_fits_nothing_is_told_as_any_other(cut):
+    done = run(cut, "--op", "send…7", "--no-run", "-o", cut / "again.py")
+    assert "no op that ran is called 'send…7'" in str(done.exception)

@@ -150,3 +150,10 @@ def test_recorded_routing_is_read_below_an_odd_path(moeprof, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for path in (run, "s3:/step=9"):
         assert open_run(path).routing["step"].tolist() == [0]
+
+
+def test_several_paths_are_folders_of_one_run(moeprof, tmp_path):
+    sessions = two_hosts(tmp_path) / "plugins" / "profile"
+    code, out, _ = moeprof("analyze", sessions / "S_36", sessions / "S_38", "--json")
+    assert code in (0, 3)
+    assert json.loads(out)["run"]["hosts"] == ["hostA", "hostB"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, EVIDENCE
+from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, HOW
 from moeprof.analyzers.registry import all_drawings, all_names, all_patterns, all_questions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -93,6 +93,6 @@ def test_every_kind_of_evidence_is_explained_and_counted():
     page = _text(PAGES / "breakdown.md")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
     told = {row[0].strip("`"): row[2] for row in rows if len(row) == 3}
-    assert set(told) == set(EVIDENCE)
+    assert set(told) == {how.evidence for how in HOW.values()}
     assert {name for name, counts in told.items() if counts == "structure"} == BY_STRUCTURE
     assert {name for name, counts in told.items() if counts == "your rules"} == {BY_RULE}

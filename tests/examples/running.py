@@ -11,7 +11,14 @@ import moeprof
 
 ROOT = Path(moeprof.__file__).parent.parent
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-CAPTURE = ("-c", "from moeprof.cli.main import main; main()", "capture", "--no-report")
+CAPTURE = (
+    "-c",
+    "from moeprof.cli.main import main; main()",
+    "capture",
+    "--no-report",
+    "--steps",
+    "3",
+)
 
 
 def run_python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

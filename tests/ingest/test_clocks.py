@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -292,3 +294,59 @@ def test_clocks_that_are_not_aligned_give_no_common_time():
         to_common(meta(), "a", np.zeros(1, np.int64))
     with pytest.raises(TableError, match="no host is named 'c'; the trace has: a, b"):
         to_common(meta(), "c", np.zeros(1, np.int64))
+
+
+def on_machines(session, machines):
+    """The record of a run whose processes, in the order of their names, ran on these machines."""
+    rows = [
+        {
+            "process_index": k,
+            "machine": machine,
+            "windows": [{"file": f"plugins/profile/s/{name}.xplane.pb"}],
+        }
+        for k, (name, machine) in enumerate(machines.items())
+    ]
+    meta = {"schema": "moeprof.run/1", "expected_processes": len(rows), "processes": rows}
+    (session.parents[2] / "meta.json").write_text(json.dumps(meta))
+    return session
+
+
+DAY = 1_700_000_000 * S
+
+
+def test_processes_of_one_machine_have_one_clock_without_any_collective(session):
+    plain = hlo_proto(computation("main", op("a2a.0", "add", "f32[8]")))
+    work = [thunk("a2a.0", 1000, 500)]
+    write(session, "a", work, proto=plain, started=DAY)
+    write(session, "b", work, proto=plain, started=DAY + 300)
+    trace = open_run(on_machines(session, {"a": "m", "b": "m"}))
+    a, b = trace.meta.clocks
+    assert (a.offset_ns, b.offset_ns, b.pairs) == (0, -300, 0)
+    assert to_common(trace.meta, "b", np.array([1000])).tolist() == [1300]
+    assert check(trace, "clocks").detail == "b is a process of a's machine and has its clock"
+
+
+@pytest.mark.parametrize("machines", [{"a": "m", "b": "n"}, {"a": "", "b": ""}])
+def test_processes_of_machines_that_are_not_known_to_be_one_have_their_own_clocks(
+    session, machines
+):
+    plain = hlo_proto(computation("main", op("a2a.0", "add", "f32[8]")))
+    for name in "ab":
+        write(session, name, [thunk("a2a.0", 1000, 500)], proto=plain, started=DAY)
+    trace = open_run(on_machines(session, machines))
+    assert trace.meta.clocks == ()
+    assert "not aligned" in check(trace, "clocks").detail
+
+
+def test_a_second_process_of_a_machine_that_is_aligned_by_collectives_goes_with_the_first(session):
+    """c's clock is 7 s ahead of a's, and d began 2 ms after c on the same machine."""
+    ahead_ns, later_ns = 7 * S, 2000 * US
+    write(session, "a", calls(0, 0), started=DAY)
+    write(session, "c", calls(0, 0), started=DAY + ahead_ns)
+    plain = hlo_proto(computation("main", op("a2a.0", "add", "f32[8]")))
+    lone = [thunk("a2a.0", 1000, 500, program_id=9)]
+    write(session, "d", lone, module=9, proto=plain, started=DAY + ahead_ns + later_ns)
+    trace = open_run(on_machines(session, {"a": "m", "c": "n", "d": "n"}))
+    offsets = {clock.host: clock.offset_ns for clock in trace.meta.clocks}
+    assert offsets["d"] == offsets["c"] - later_ns
+    assert check(trace, "clocks").verdict == "ok"

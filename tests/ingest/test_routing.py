@@ -3,9 +3,10 @@ from unittest.mock import patch
 import pandas as pd
 import pyarrow as pa
 import pytest
+from builders.sessions import read_routing
 
 from moeprof.errors import TraceError
-from moeprof.ingest.sources.routing import read_routing, routing_notes
+from moeprof.ingest.sources.routing import routing_notes
 from moeprof.tables.routing import RECEIVED
 
 

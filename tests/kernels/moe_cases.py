@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from moeprof.kernels import moe_combine, moe_dispatch
-from moeprof.kernels.reference import moe_numpy
 
+from . import moe_numpy
 from .devices import devices, ranks
 
 CHANNELS = 32  # of the default num_sms, 64

@@ -27,10 +27,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from moeprof.kernels import moe_combine, moe_dispatch, reset_runtime, setup
 from moeprof.kernels.exchange import ops
-from moeprof.kernels.reference import moe_numpy
 from moeprof.kernels.runtime import expert_parallel
 from moeprof.kernels.runtime.ep_groups import EpGroups
 
+from . import moe_numpy
 from .moe_cases import CHANNELS, Tokens, draw
 
 ROWS = (("bfloat16", 8), ("float32", 260), ("float16", 2056))

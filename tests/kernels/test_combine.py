@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec
 
 from moeprof.kernels import Config, moe_combine, moe_dispatch, setup
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.reference import moe_numpy
 from moeprof.kernels.runtime.poison import poison_mode, poison_rows
 
+from . import moe_numpy
 from .devices import devices, ranks
 from .moe_cases import (
     HIDDEN,

@@ -12,7 +12,7 @@ import pytest
 from moeprof.kernels.backends import cpu_library, gpu_library
 from moeprof.kernels.products.cases import GROUPED_GEMM_CASES
 from moeprof.kernels.products.grouped_product import grouped_gemm
-from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
+from moeprof.kernels.reference import grouped_gemm as twin
 
 from .devices import on_gpu
 from .grouped_gemm_oracle import Product, assert_close, build, expected

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.test_util import check_grads
 
 from moeprof.kernels.products.grouped_product import grouped_gemm
-from moeprof.kernels.reference.grouped_gemm import grouped_gemm as twin
+from moeprof.kernels.reference import grouped_gemm as twin
 
 from .devices import devices
 

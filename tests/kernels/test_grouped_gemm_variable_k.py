@@ -10,7 +10,7 @@ import pytest
 from moeprof.kernels import grouped_gemm, grouped_gemm_variable_k
 from moeprof.kernels.preflight import PreflightError
 from moeprof.kernels.products.cases import GROUPED_GEMM_CASES
-from moeprof.kernels.reference.grouped_gemm import grouped_gemm_variable_k as twin
+from moeprof.kernels.reference import grouped_gemm_variable_k as twin
 
 from .grouped_gemm_oracle import build, expected
 

@@ -14,7 +14,7 @@ from moeprof.kernels import grouped_gemm, grouped_gemm_variable_k, moe_combine, 
 from moeprof.kernels.backends import gpu_library
 from moeprof.kernels.exchange.primitives import bind_combine
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.products.lowering import _warn_once
+from moeprof.kernels.products.primitive import _warn_once
 from moeprof.kernels.runtime.expert_parallel import frozen_state
 from moeprof.projector.compiled import compiler
 

@@ -16,8 +16,8 @@ import pytest
 
 from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch, provider, setup
 from moeprof.kernels.products.cases import CASES
-from moeprof.kernels.reference import moe_numpy
 
+from . import moe_numpy
 from .devices import ranks
 from .grouped_gemm_oracle import assert_close, build, expected
 from .moe_cases import CHANNELS, Tokens, mesh_of, on_ranks, round_trip

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from moeprof.kernels import reference
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.reference import grouped_gemm as reference
 
 pytestmark = pytest.mark.cpu("a stand-in for another library")
 

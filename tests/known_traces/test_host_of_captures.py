@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from moeprof.analyzers.gaps.found import gaps_of
+from moeprof.analyzers.activity.gaps import gaps_of
 from moeprof.analyzers.questions.launch import launch
 from moeprof.analyzers.questions.sync_gaps import sync_gaps
 from moeprof.analyzers.questions.timeline import timeline

@@ -10,12 +10,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from moeprof.kernels import reset_runtime
-from moeprof.model import reference
 from moeprof.model.layout import BATCH, Tree, build_mesh, placements
 from moeprof.model.train import REPLICATED, loss_and_gradients, make_job, random_weights
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
+
+from . import reference
 
 MLA = MlaSpec(q_lora_rank=16, kv_lora_rank=16, nope_dim=8, rope_dim=4, value_dim=8)
 GQA = GqaSpec(kv_heads=1, head_dim=8)

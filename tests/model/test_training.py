@@ -13,7 +13,6 @@ import pytest
 
 from moeprof.errors import SpecError
 from moeprof.kernels import reset_runtime
-from moeprof.model import reference
 from moeprof.model.data import batches
 from moeprof.model.layout import build_mesh, put_batch
 from moeprof.model.optimizer import OptimizerSettings, adamw, clip
@@ -21,6 +20,7 @@ from moeprof.model.train import init_state, make_job, make_step, random_weights
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 
+from . import reference
 from .builders import GQA, QUICK, tiny
 
 MODEL = tiny(attention=GQA, vocab=256, layers=1, dense_layers=0)

@@ -79,3 +79,9 @@ def test_help_imports_nothing_heavy(site):
         "print(sorted({'jax', 'pandas', 'numpy', 'plotly', 'pyarrow', 'rich'} & set(sys.modules)))"
     )
     assert python(site, code).endswith("[]")
+
+
+def test_every_pytest_of_an_environment_finds_the_gate(site):
+    (told,) = site.glob("*.dist-info/entry_points.txt")
+    assert "[pytest11]\nmoeprof = moeprof.pytest_plugin\n" in told.read_text()
+    assert (site / "moeprof" / "pytest_plugin.py").is_file()

@@ -11,9 +11,8 @@ import pytest
 from moeprof.errors import SpecError
 from moeprof.projector.accounts.megatron import MIXED_PRECISION, flight_of_chunks
 from moeprof.projector.breakdown import MemoryBreakdown, total
-from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project, project_many
-from moeprof.projector.setting import Degrees, Setting, degrees_of
+from moeprof.projector.setting import Degrees, MegatronOptions, Setting, degrees_of
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, LinearSpec, ModelSpec
 from moeprof.specs.plan import ParallelPlan

@@ -11,9 +11,8 @@ import pytest
 
 from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.breakdown import MemoryBreakdown, total
-from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project
-from moeprof.projector.setting import Setting
+from moeprof.projector.setting import MegatronOptions, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from moeprof.errors import PlanError, SpecError
 from moeprof.projector.accounts.megatron import MIXED_PRECISION
 from moeprof.projector.batches import MOST_PDBS, fit, largest_batches
-from moeprof.projector.megatron_options import MegatronOptions
 from moeprof.projector.memory import project
 from moeprof.projector.search import search, setting_at
 from moeprof.projector.search.space import Space, broken_rule, plans
-from moeprof.projector.setting import Setting, degrees_of
+from moeprof.projector.setting import MegatronOptions, Setting, degrees_of
 from moeprof.projector.step_time import estimate
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.plan import ParallelPlan

@@ -11,7 +11,10 @@ from .running import SCRIPTS, Captured, command_line, environment
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Callable[..., Captured]:
-    """``capture("plain_loop.py", "7", options=("--steps", "2"))`` into a folder of its own."""
+    """``capture("plain_loop.py", "7", options=("--steps", "2"))`` into a folder of its own.
+
+    Three steps where `options` give no number of them; ``steps=()`` leaves it to the command.
+    """
 
     def run(
         *target: str,
@@ -19,10 +22,11 @@ def capture(tmp_path: Path) -> Callable[..., Captured]:
         stdin: str = "",
         env: dict[str, str] | None = None,
         name: str = "run",
+        steps: tuple[str, ...] = ("--steps", "3"),
     ) -> Captured:
         run_dir = tmp_path / name
         done = subprocess.run(
-            command_line("--no-report", "--out", run_dir, *options, *target),
+            command_line("--no-report", "--out", run_dir, *steps, *options, *target),
             input=stdin,
             capture_output=True,
             text=True,

@@ -269,6 +269,21 @@ def test_a_block_that_ends_too_early_says_so(tmp_path):
     assert lines[-1] == f"moeprof: run folder {recording.path} (empty)"
 
 
+def test_a_block_that_fails_early_is_given_no_advice(tmp_path):
+    """A wrong option, say: the traceback says what to do."""
+    lines: list[str] = []
+    with (
+        pytest.raises(ValueError, match="no such option"),
+        moeprof.capture(tmp_path / "run", say=lines.append),
+    ):
+        raise ValueError("no such option")
+    (problem,) = (line for line in lines if "raised" in line)
+    assert problem.endswith(
+        "the block raised ValueError before any jitted function was called twice; "
+        "nothing was recorded"
+    )
+
+
 def test_steps_that_nothing_tells_are_told_by_the_loop(tmp_path):
     weights = jnp.ones(8)
     with moeprof.capture(tmp_path / "run", steps=3, **QUIET) as recording:

@@ -33,6 +33,9 @@ class Calls:
     def before_call(self, key, name):
         self.names.append(name.rpartition(".")[2])
 
+    def in_place_of(self, key, name, function, arguments):
+        return None
+
     def spent_compiling(self, key, name, seconds):
         self.compiled.append(name)
 

@@ -109,3 +109,11 @@ def test_an_export_is_unfinished_until_it_is_done_or_given_up(progress):
         assert progress.unfinished == "while the window was exported"
         progress.on_message(end, 2)
         assert progress.unfinished == ""
+
+
+def test_where_a_script_profiles_itself_nothing_is_waited_for(progress, lines):
+    progress.on_message({"kind": "imported", "versions": {}}, 0.0)
+    progress.on_message({"kind": "note", "text": "moeprof steps aside"}, 5.0)
+    progress.on_message({"kind": "stopped"}, 5.0)
+    progress.tick(60.0)
+    assert lines == ["moeprof: moeprof steps aside"]

@@ -91,6 +91,7 @@ def profile(folder: Path) -> None:
 HOOKS = {
     "is_tracing": call,
     "before_call": call,
+    "in_place_of": call,
     "spent_compiling": call,
     "call_failed": fail_in_call,
     "_step_begins": annotate,

@@ -11,9 +11,9 @@ from plotly.graph_objects import Figure
 from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.allocated import SCHEMA as ALLOCATED
 from moeprof.analyzers.drawings.heap import SCHEMA
-from moeprof.analyzers.figures import allocated as allocated_figure
-from moeprof.analyzers.figures import flame as flame_figure
 from moeprof.analyzers.figures import heap as heap_figures
+from moeprof.analyzers.questions.memory import allocated as allocated_figure
+from moeprof.analyzers.questions.ops import by_scope, by_source
 from moeprof.answers.bars import plotly_text
 from moeprof.answers.colours import MIXED, colour
 from moeprof.answers.document import drawn_column
@@ -52,7 +52,7 @@ def boxes(figure):
 def test_boxes_are_the_nodes_of_the_document():
     made = flamed()
     drawing = made["drawings"]["flame"]
-    figure = flame_figure.by_scope(made)
+    figure = by_scope(made)
     Figure(figure)  # plotly knows every attribute
     found = boxes(figure)
     rows = [n for n, tree in enumerate(drawn_column(drawing, "tree")) if tree == "scope"]
@@ -71,12 +71,12 @@ def test_a_node_without_a_main_part_is_grey():
         for n, scope in zip(names, ("dispatch", "norm", "attention", "router"), strict=True)
     ]
     trace = traced([kernel(n, 10 * at, 10) for at, n in enumerate(names)], ops)
-    found = boxes(flame_figure.by_scope(build(trace, analyze(trace, ("flame",)))))
+    found = boxes(by_scope(build(trace, analyze(trace, ("flame",)))))
     assert {label: fill for label, _own, fill in found.values()}["layer"] == MIXED
 
 
 def test_hover_tells_time_share_part_and_path():
-    (trace,) = flame_figure.by_source(flamed())["data"]
+    (trace,) = by_source(flamed())["data"]
     name, figures, part, path = trace["customdata"][-1]
     assert name == "step  train.py:3 › dispatch  moe.py:30"
     assert figures == "1.000 µs per device and step, 100.0 % of op time, 2 calls"
@@ -87,7 +87,7 @@ def test_hover_tells_time_share_part_and_path():
 def test_names_are_no_markup():
     names = HOSTILE[5], HOSTILE[0]
     made = flamed(names=names)
-    (trace,) = flame_figure.by_scope(made)["data"]
+    (trace,) = by_scope(made)["data"]
     assert {plotly_text(name, 60) for name in names} <= set(trace["labels"])
     assert not any("<script" in text for texts in trace["customdata"] for text in texts)
 
@@ -120,8 +120,8 @@ def test_notes_of_the_figures_stand_in_their_section():
 
 
 def test_a_document_without_drawings_has_no_figure():
-    assert flame_figure.by_scope(document()) is None
-    assert flame_figure.by_source(document()) is None
+    assert by_scope(document()) is None
+    assert by_source(document()) is None
 
 
 def test_a_click_fills_the_width_and_the_path_goes_back(visit):
@@ -272,7 +272,7 @@ def in_use(*changes):
         Metric("fullest_pool", "bfc", ""), Metric("pool", 40 * MIB, "bytes"),
     )  # fmt: skip
     drawn = Analysis("allocated", "How much?", told, ALLOCATED, ALLOCATED.frame(rows))
-    figure = allocated_figure.allocated(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
+    figure = allocated_figure(build(traced([kernel("k", 0, 9)]), {"allocated": drawn}))
     Figure(figure)
     return figure
 
@@ -293,4 +293,4 @@ def test_memory_in_use_is_a_line_per_rank_up_to_the_end():
     starts = [shape for shape in figure["layout"]["shapes"] if shape.get("yref") == "paper"]
     assert [shape["x0"] for shape in starts] == [0.0]
     assert figure["layout"]["shapes"][-1]["y0"] == 40.0
-    assert allocated_figure.allocated(document()) is None
+    assert allocated_figure(document()) is None

@@ -15,7 +15,7 @@ from moeprof.analyzers.drawings.load_map import SCHEMA as LOAD
 from moeprof.analyzers.drawings.rank_map import SCHEMA as RANKS
 from moeprof.analyzers.drawings.roofline_points import SCHEMA as POINTS
 from moeprof.analyzers.drawings.wait_map import SCHEMA as WAITS
-from moeprof.analyzers.figures import load_maps, wait_map
+from moeprof.analyzers.figures import maps
 from moeprof.analyzers.figures import roofline as roofline_figure
 from moeprof.analyzers.figures import stage_grid as stage_grid_figure
 from moeprof.analyzers.questions.expert_load import SCHEMA as EXPERT_LOAD
@@ -74,7 +74,7 @@ def sections(*drawings):
 
 
 def test_a_cell_is_coloured_by_the_logarithm_of_its_load():
-    figure = load_maps.expert_load(document(experts()))
+    figure = maps.expert_load(document(experts()))
     Figure(figure)
     cells, bars = figure["data"]
     # log2 of 3; none at all and a quarter look alike; 1/2 is one step below even
@@ -86,7 +86,7 @@ def test_a_cell_is_coloured_by_the_logarithm_of_its_load():
 
 
 def test_ranks_are_told_apart_where_all_layers_agree():
-    layout = load_maps.expert_load(document(experts()))["layout"]
+    layout = maps.expert_load(document(experts()))["layout"]
     assert [line["x0"] for line in layout["shapes"]] == [1.5]
     assert [(note["x"], note["text"]) for note in layout["annotations"]] == [
         (0.5, "rank 0"),
@@ -94,28 +94,28 @@ def test_ranks_are_told_apart_where_all_layers_agree():
     ]
     moved = experts()
     moved.table.loc[0, "rank"] = -1
-    assert "shapes" not in load_maps.expert_load(document(moved))["layout"]
+    assert "shapes" not in maps.expert_load(document(moved))["layout"]
 
 
 def test_cells_of_several_experts_say_which_they_hold():
-    figure = load_maps.expert_load(document(experts(per_cell=3, experts=11)))
+    figure = maps.expert_load(document(experts(per_cell=3, experts=11)))
     cells = figure["data"][0]
     assert cells["x"] == ["0–2", "3–5", "6–8", "9–10"]
     assert "experts %{x}, of them %{customdata[0]} (rank" in cells["hovertemplate"]
-    alone = load_maps.expert_load(document(experts(ranks=1)))["data"][0]
+    alone = maps.expert_load(document(experts(ranks=1)))["data"][0]
     assert "rank" not in alone["hovertemplate"]
 
 
 def test_ranks_are_drawn_by_layer():
     rows = [(0, 0, 5.0, 0.5), (0, 1, 15.0, 1.5)]
-    cells, bars = load_maps.rank_load(document(made(RANKS, rows, layers=1, ranks=2)))["data"]
+    cells, bars = maps.rank_load(document(made(RANKS, rows, layers=1, ranks=2)))["data"]
     assert cells["z"] == [[-1, 0.585]]
     assert cells["customdata"] == [[[0.5, 5], [1.5, 15]]]
     assert bars["x"] == [1.5]
 
 
 def test_the_late_rank_is_marked_where_it_costs_something():
-    figure = wait_map.waits(document(late(0.0, 16.5), waiting()))
+    figure = maps.waits(document(late(0.0, 16.5), waiting()))
     Figure(figure)
     cells, bars, marks = figure["data"]
     assert (cells["x"], cells["y"]) == (["3", "4"], ["0", "1"])
@@ -132,18 +132,18 @@ def test_bars_beside_the_waiting_are_the_figures_of_the_table():
     rows = [(0, n, 1.0 * MS, 0.0) for n in range(3)]
     rows += [(1, 0, 0.0, 30.0 * MS), *((1, n, unknown, unknown) for n in (1, 2))]
     drawing = made(WAITS, rows, ranks=2, steps=3, steps_per_cell=1)
-    assert wait_map.waits(document(late(0.0, 10.0), drawing))["data"][1]["x"] == [0.0, 10.0]
-    assert wait_map.waits(document(drawing))["data"][1]["x"] == [None, None]
+    assert maps.waits(document(late(0.0, 10.0), drawing))["data"][1]["x"] == [0.0, 10.0]
+    assert maps.waits(document(drawing))["data"][1]["x"] == [None, None]
 
 
 def test_nobody_is_marked_where_the_time_of_a_step_is_not_known():
     without = build(trace(steps=[]), {"wait_map": waiting()})
-    assert len(wait_map.waits(without)["data"]) == 2
+    assert len(maps.waits(without)["data"]) == 2
 
 
 @pytest.mark.parametrize(
     ("draw", "schema"),
-    [(load_maps.expert_load, LOAD), (load_maps.rank_load, RANKS), (wait_map.waits, WAITS)],
+    [(maps.expert_load, LOAD), (maps.rank_load, RANKS), (maps.waits, WAITS)],
 )
 def test_without_cells_there_is_no_figure(draw, schema):
     assert draw(document()) is None
@@ -320,7 +320,7 @@ def told_apart(one, other, vision):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_colours_of_maps_and_stages_are_told_apart_by_all(vision):
-    cells = load_maps.expert_load(document(experts()))["data"][0]
+    cells = maps.expert_load(document(experts()))["data"][0]
     for scale in (cells["colorscale"], cells["meta"]["dark"]):
         steps = [colour for _place, colour in scale]
         for one, other in itertools.combinations(steps, 2):

@@ -52,19 +52,22 @@ def test_dispatch_and_combine():
 def test_expert_load():
     known = {
         "worst_expert_imbalance": 3.9453,
+        "worst_expert_layer": 1,
+        "worst_expert": 0,
         "worst_rank_imbalance": 1.3257,
         "worst_layer": 2,
         "worst_rank": 1,
         "dead_experts": 0,
     }
     assert told("expert_load", **known) == (
-        "The busiest expert of a layer gets 3.95 × the tokens of the mean one; ranks differ most "
-        "in layer 2, where rank 1 gets 1.33 × the mean; experts without a token: none."
+        "In layer 1 expert 0 gets 3.95 × the tokens of the mean one; ranks differ most in layer 2, "
+        "where rank 1 gets 1.33 × the mean; experts without a token: none."
     )
+    moving = told("expert_load", **{**known, "worst_expert": None})
+    assert moving.startswith("In layer 1 the busiest expert of each step gets 3.95 × the tokens")
     ranks = told("expert_load", **{**known, "worst_rank_imbalance": None, "dead_experts": 3})
     assert ranks == (
-        "The busiest expert of a layer gets 3.95 × the tokens of the mean one; experts without a "
-        "token: 3."
+        "In layer 1 expert 0 gets 3.95 × the tokens of the mean one; experts without a token: 3."
     )
     assert told("expert_load", "not_known", layers=0).startswith("Not known")
 
@@ -96,10 +99,11 @@ def test_memory():
         "headline": [
             {"metric": metric, "value": value, "unit": "bytes"}
             for metric, value in (
-                ("program_peak", 5 * 2**30),
+                ("program_peak", 6 * 2**30),
                 ("argument", 2 * 2**30),
+                ("result", 2**30),
                 ("temp", 3 * 2**30),
-                ("allocator_peak", 6 * 2**30),
+                ("allocator_peak", 7 * 2**30),
             )
         ],
         "columns": [],
@@ -107,9 +111,12 @@ def test_memory():
         "notes": [],
     }
     assert sentence(made, "memory") == (
-        "The step's program needs 5.000 GiB of a device at its peak: 2.000 GiB of arguments and "
-        "up to 3.000 GiB that it holds while it runs. The allocator measured 6.000 GiB at most."
+        "The step's program needs 6.000 GiB of a device at its peak: 2.000 GiB of arguments, "
+        "1.000 GiB of results and up to 3.000 GiB that it holds while it runs. The allocator "
+        "measured 7.000 GiB at most."
     )
+    made["analyses"]["memory"]["headline"][2]["value"] = 0
+    assert "2.000 GiB of arguments and up to 3.000 GiB that" in sentence(made, "memory")
     assert told("memory", "not_known", program_peak=None).startswith("Not known")
 
 

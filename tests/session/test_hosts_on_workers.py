@@ -70,17 +70,17 @@ def test_workers_behind_a_scheduler_say_the_same(folder, whole):
 def test_a_scheduler_that_is_not_there_is_one_line(folder):
     ways = Ways(scheduler="tcp://127.0.0.1:9")
     with pytest.raises(SpecError, match="expected a Dask scheduler, found none"):
-        trace_by_host(str(folder), ways=ways, here=folder, urls={})
+        trace_by_host([str(folder)], ways=ways, here=[folder], urls={})
 
 
 def test_without_dask_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
-        trace_by_host(str(folder), ways=Ways(workers=2), here=folder, urls={})
+        trace_by_host([str(folder)], ways=Ways(workers=2), here=[folder], urls={})
 
 
 def test_size_decides_who_is_read_by_host(folder, monkeypatch):
-    assert trace_by_host(str(folder), here=folder, urls={}) is None
+    assert trace_by_host([str(folder)], here=[folder], urls={}) is None
     monkeypatch.setattr(reading, "MOST_AT_ONCE", 1000)
     monkeypatch.setattr(reading, "find_spec", lambda name: None)  # then this process reads them
-    assert trace_by_host(str(folder), here=folder, urls={}) is not None
+    assert trace_by_host([str(folder)], here=[folder], urls={}) is not None

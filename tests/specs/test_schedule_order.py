@@ -1,10 +1,10 @@
 import pytest
-from builders.schedules import schedules
+from builders.schedules import order_of_work, schedules
 from hypothesis import given
 
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import Schedule
-from moeprof.specs.schedule_order import in_flight, in_flight_by_chunk, order_of_work
+from moeprof.specs.schedule_order import in_flight, in_flight_by_chunk
 
 
 def held(schedule, stage):

@@ -3,14 +3,14 @@ import math
 
 import numpy as np
 import pytest
-from builders.schedules import schedules
+from builders.schedules import equal_times, schedules
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moeprof.errors import SpecError
 from moeprof.specs.schedule import V_SHAPED, Schedule, stage_at
 from moeprof.specs.schedule_order import KINDS
-from moeprof.specs.schedule_play import StageTimes, StageWork, equal_times, play, times_of
+from moeprof.specs.schedule_play import StageTimes, StageWork, play, times_of
 
 
 def test_chunks_share_the_work_of_a_stage_and_kinds_share_a_chunk():

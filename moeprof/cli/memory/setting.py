@@ -14,8 +14,7 @@ from moeprof.cli.memory.config import with_config
 from moeprof.cli.memory.options import RunOptions
 from moeprof.cli.memory.plan import check, load_of, plan_of, read_counts
 from moeprof.errors import SelectionError, SpecError
-from moeprof.projector.megatron_options import MegatronOptions
-from moeprof.projector.setting import WORLDS, Precision, Setting, usual_of
+from moeprof.projector.setting import WORLDS, MegatronOptions, Precision, Setting, usual_of
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names

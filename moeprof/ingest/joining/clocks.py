@@ -13,11 +13,17 @@ to each other.
 
 A host is compared with all that are aligned by then, so that hosts without a call in common may be
 aligned through a third; one that cannot be takes nothing from the others.
+
+Processes of one machine read one clock. The profiler notes by it when each capture began: that
+alone puts stamps of the CPU on one axis. Stamps of a GPU are laid on the machine's clock by each
+process for itself, so there the ends of collectives go first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -44,6 +50,11 @@ _MOST_SHIFT = 64
 _SAMPLE = 64
 _AGREE = 0.25  # of the distance to the next pairing that fits
 
+_READ_NS = 1_000
+"""Two stamps of one machine's clock: what reading it takes."""
+_LAID_NS = 100_000
+"""Stamps of devices whose clocks two processes of a machine have each laid on that of the host."""
+
 _KEY = ["module", "op", "round", "execution", "call", "group"]
 _ALONE = -(2**32)
 """Below the numbers of devices without a rank."""
@@ -60,7 +71,7 @@ def align(
     if len(tables) < 2:
         return (), {}
     collectives = _collectives(ops)
-    if collectives.empty:
+    if collectives.empty and not _share_a_machine(tables):
         return (), {table.host.name: "no collective in the programs" for table in tables}
     numbered = [table for table in tables if table.cut.is_as_in_script]
     first = next(iter(numbered or tables))
@@ -99,6 +110,7 @@ class _Pool:
     ) -> None:
         """Begin with the first host, by every way in which another one may be paired with it."""
         self._first, self._calls = first, calls
+        self._known = [(first, HostClock(first.host.name, 0, 0.0, 0, 0))]
         self._offsets = [0]
         ways = {self._by_step(table) for table in tables}
         self._ends = {way: _ends(first, calls, way) for way in ways}
@@ -108,6 +120,29 @@ class _Pool:
 
     def fitted(self, table: HostTables) -> tuple[HostClock | None, str]:
         """The clock of a host, or why it is not known."""
+        shared = self._of_machine(table)
+        if shared is not None and table.host.platform == "cpu":
+            return shared, ""
+        clock, why = self._by_ends(table)
+        return clock or shared, why
+
+    def _of_machine(self, table: HostTables) -> HostClock | None:
+        """The clock of another process of the same machine, which counts from another start."""
+        for other, clock in self._known:
+            noted_ns = _noted_ns(other, table)
+            if noted_ns is not None and _are_of_one_machine(other, table):
+                drift_ns = round(clock.drift_ppb * 1e-9 * noted_ns)
+                apart_ns = _READ_NS if table.host.platform == "cpu" else _LAID_NS
+                return replace(
+                    clock,
+                    host=table.host.name,
+                    offset_ns=clock.offset_ns + noted_ns - drift_ns,
+                    residual_ns=clock.residual_ns + apart_ns,
+                )
+        return None
+
+    def _by_ends(self, table: HostTables) -> tuple[HostClock | None, str]:
+        """The clock that the ends of shared collectives tell, or why they tell none."""
         way = self._by_step(table)
         both = self._ends[way].merge(_ends(table, self._calls, way), on=_KEY)
         both = both[both["rounds_x"] == both["rounds_y"]]
@@ -137,6 +172,7 @@ class _Pool:
 
     def add(self, table: HostTables, clock: HostClock) -> None:
         """Take in the ends of a host that was aligned."""
+        self._known.append((table, clock))
         if self._by_step(table):
             self._offsets.append(clock.offset_ns)
         for way, known in self._ends.items():
@@ -157,6 +193,14 @@ def _noted_ns(first: HostTables, other: HostTables) -> int | None:
     if not first.host.started_ns or not other.host.started_ns:
         return None
     return first.host.started_ns - other.host.started_ns
+
+
+def _are_of_one_machine(one: HostTables, other: HostTables) -> bool:
+    return bool(one.host.machine) and one.host.machine == other.host.machine
+
+
+def _share_a_machine(tables: Sequence[HostTables]) -> bool:
+    return any(_are_of_one_machine(one, other) for one, other in combinations(tables, 2))
 
 
 def _doubt(both: pd.DataFrame, fit: Fit, expected_ns: tuple[int, int] | None) -> str:

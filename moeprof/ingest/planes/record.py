@@ -327,7 +327,8 @@ class Host:
     capture began and ended, in ns since 1970 on the host's own clock, 0 where the file does not
     say. ``file`` is where the host plane can be read again, None where the format has none, and
     ``zero_ns`` what is taken off its stamps. ``base_ns`` is what stamps count from where the file
-    states that, in ns since 1970, else 0.
+    states that, in ns since 1970, else 0. ``machine`` is an id of the machine, where capture wrote
+    one down: processes of one machine share its clock.
     """
 
     name: str
@@ -344,3 +345,4 @@ class Host:
     file: Path | None = None
     zero_ns: int = 0
     base_ns: int = 0
+    machine: str = ""

@@ -109,6 +109,23 @@ def beside(run: Path | None, profiles: Sequence[Dated]) -> Beside:
     )
 
 
+def all_beside(found: Sequence[Beside]) -> Beside:
+    """What lies in several folders of one run; ``run`` is the first whose files may be used."""
+    if len(found) == 1:
+        return found[0]
+    return Beside(
+        next((one.run for one in found if one.run is not None), None),
+        any(one.has_record for one in found),
+        tuple(fault for one in found for fault in one.faults),
+        tuple(stray for one in found for stray in one.strays),
+        tuple(name for one in found for name in one.left_out),
+        sum(one.dated for one in found),
+        sum(one.profiles for one in found),
+        frozenset().union(*(one.recordings for one in found)),
+        frozenset.intersection(*(one.absent for one in found)),
+    )
+
+
 def _expected(meta: Mapping[str, object]) -> frozenset[int]:
     return frozenset(range(min(_stamp(meta.get("expected_processes")), MOST_PROCESSES)))
 

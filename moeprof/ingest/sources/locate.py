@@ -40,7 +40,9 @@ class Profiles:
     """The profile files to read, one per process, and what was passed over to choose them.
 
     ``run`` is the folder that was given to the profiler; None where the files stand elsewhere.
-    ``urls`` says of files that are not in their place yet where they are to be had.
+    ``urls`` says of files that are not in their place yet where they are to be had. Where one run
+    lies in several folders, ``runs`` has that of each file, and ``silent`` are those of them in
+    which no profile was written.
     """
 
     root: Path
@@ -48,6 +50,17 @@ class Profiles:
     run: Path | None
     notes: tuple[str, ...] = ()
     urls: Mapping[Path, str] = field(default_factory=dict)
+    runs: Mapping[Path, Path | None] = field(default_factory=dict)
+    silent: tuple[Path, ...] = ()
+
+    def run_of(self, file: Path) -> Path | None:
+        """The run folder of one of the files."""
+        return self.runs.get(file, self.run)
+
+    @property
+    def folders(self) -> list[Path | None]:
+        """The run folders of all files, and those without a profile."""
+        return list(dict.fromkeys([*map(self.run_of, self.files), *self.silent]))
 
 
 def locate(path: str | Path, session: str | None = None, hosts: Sequence[str] = ()) -> Profiles:
@@ -83,7 +96,8 @@ def together(found: Sequence[Profiles]) -> Profiles:
     ]:
         raise TraceError(f"{twice[0]}: expected each profile once, found it in two of the paths")
     notes = (note for each in found for note in each.notes)
-    return replace(found[0], files=tuple(files), notes=tuple(notes))
+    runs = {file: each.run for each in found for file in each.files}
+    return replace(found[0], files=tuple(files), notes=tuple(notes), runs=runs)
 
 
 def _locate(root: Path, session: str | None, hosts: Sequence[str]) -> Profiles:

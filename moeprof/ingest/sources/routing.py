@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from moeprof.errors import TableError, TraceError
 from moeprof.ingest.sources.beside import RECORD, Beside, named_recording
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.ingest.xspace.space import number_in
-from moeprof.tables.routing import RECEIVED, RECORDING_KEY, ROUTING
+from moeprof.tables.routing import PARTS_KEY, RECEIVED, RECORDING_KEY, ROUTING
 from moeprof.tables.schema import Schema
 
 _MOST_NAMED = 3
@@ -40,16 +40,6 @@ class Routing:
     is_identified: bool = False
 
 
-def read_routing(run: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`ROUTING` and `RECEIVED` out of ``RUN/routing``; empty where there is none.
-
-    Raises:
-        TraceError: a table is there and cannot be read.
-    """
-    routing, received = _files(run)
-    return _read(routing, ROUTING), _read(received, RECEIVED)
-
-
 def routing_of_run(run: Path | None, beside: Beside) -> Routing:
     """The tables of the folder as far as they are of the run; its times do not need them.
 
@@ -58,6 +48,7 @@ def routing_of_run(run: Path | None, beside: Beside) -> Routing:
     try:
         kinds = _files(run)
         strays = [[why for file in files if (why := _stray(file, beside))] for files in kinds]
+        strays[0] += _missing_parts(kinds[0])
         kept = [[] if why else files for files, why in zip(kinds, strays, strict=True)]
         (routing, idle), (received, silent) = (
             _counted(_read(files, schema), name, value)
@@ -79,6 +70,22 @@ def routing_of_run(run: Path | None, beside: Beside) -> Routing:
         has_tables=any(kinds),
         is_identified=any(kept)
         and all(_recording(file) in beside.recordings for files in kept for file in files),
+    )
+
+
+def routing_of_runs(besides: Mapping[Path | None, Beside]) -> Routing:
+    """The tables of all folders of a run, each with what lies beside its profiles."""
+    found = [routing_of_run(run, beside) for run, beside in besides.items()]
+    if len(found) == 1:
+        return found[0]
+    return Routing(
+        ROUTING.check(pd.concat([one.routing for one in found], ignore_index=True)),
+        RECEIVED.check(pd.concat([one.received for one in found], ignore_index=True)),
+        faults=tuple(fault for one in found for fault in one.faults),
+        unread=tuple(line for one in found for line in one.unread),
+        has_tables=any(one.has_tables for one in found),
+        is_identified=any(one.has_tables for one in found)
+        and all(one.is_identified for one in found if one.has_tables),
     )
 
 
@@ -158,11 +165,32 @@ def _process(file: Path) -> int:
 
 def _recording(file: Path) -> str | None:
     """The id of the recording in a table; empty where it bears none, None where it is damaged."""
+    return _told(file, RECORDING_KEY)
+
+
+def _told(file: Path, key: bytes) -> str | None:
+    """What a table says of itself; None where it is damaged."""
     try:
         told = pyarrow.parquet.read_schema(file).metadata or {}
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return bytes(told.get(RECORDING_KEY, b"")).decode("utf-8", "replace")
+    return bytes(told.get(key, b"")).decode("utf-8", "replace")
+
+
+def _parts(file: Path) -> int:
+    """How many processes counted a part of each batch; 0 where one counted all of it."""
+    told = _told(file, PARTS_KEY) or ""
+    return int(told) if told.isdecimal() else 0
+
+
+def _missing_parts(files: list[Path]) -> list[str]:
+    """Why tables are no whole: each process counted the tokens of its devices alone."""
+    wanted = max(map(_parts, files), default=0)
+    if not wanted or [_parts(file) for file in files] == [wanted] * wanted:
+        return []
+    return [
+        f"{wanted} processes counted a part of the routing each, {len(files)} table(s) are here"
+    ]
 
 
 def _counted(frame: pd.DataFrame, name: str, value: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -191,7 +219,16 @@ def _read(files: list[Path], schema: Schema) -> pd.DataFrame:
     frames = [_one(file, schema) for file in files]
     if not frames:
         return schema.frame()
-    return schema.check(pd.concat(frames, ignore_index=True))
+    rows = pd.concat(frames, ignore_index=True)
+    return schema.check(_summed(rows, len(files)) if _parts(files[0]) else rows)
+
+
+def _summed(rows: pd.DataFrame, parts: int) -> pd.DataFrame:
+    """Parts of the same batches added up; steps that not every process counted are left out."""
+    *keys, counts = rows.columns
+    found = rows.groupby(keys, as_index=False)[counts].agg(["sum", "count"])
+    whole = found.groupby("step")["count"].transform("min") == parts
+    return found[whole].rename(columns={"sum": counts})[[*keys, counts]].reset_index(drop=True)
 
 
 def _one(file: Path, schema: Schema) -> pd.DataFrame:

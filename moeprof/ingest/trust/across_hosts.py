@@ -8,6 +8,7 @@ from moeprof.ingest.planes.record import NO_DEVICE_CLOCKS, DeviceClock
 from moeprof.ingest.sources.processes import Ranked
 from moeprof.ingest.trust.evidence import Evidence
 from moeprof.tables.law import Law, Need, Scope, Verdict
+from moeprof.tables.trace import HostClock
 from moeprof.units import format_ns
 
 _MOST_NAMED = 4
@@ -55,13 +56,15 @@ def processes(evidence: Evidence) -> Law:
     """Whether the profile of every process of the run is there, by its record and its programs."""
     told = evidence.processes
     read = f"{len(evidence.hosts)} process(es) read"
+    if told.missing:
+        read = f"expected {told.expected} processes, found {len(evidence.hosts)}"
     found = evidence.ranked
     if found is not None and found.missing and not found.devices.empty:
         return _devices_missing(evidence, found, read)
     if told.missing:
         which = ", ".join(told.missing)
-        detail = f"{read} of {told.expected}; no profile of {which}: ranks there are not known"
         figures = (told.expected, len(evidence.hosts), "processes")
+        detail = f"{read}: no profile of {which}; ranks there are not known"
         return Law("processes", "fail", detail, (Need.EVERY_DEVICE,), *figures)
     if told.not_asked:
         which = ", ".join(told.not_asked)
@@ -79,7 +82,7 @@ def _devices_missing(evidence: Evidence, found: Ranked, read: str) -> Law:
     """Devices that programs which ran name, and that no file has."""
     told = evidence.processes
     here = len(found.devices)
-    of = f" of {told.expected}" if told.expected else ""
+    of = f" of {told.expected}" if told.expected and not told.missing else ""
     detail = (
         f"{read}{of}; programs of this run name {found.expected} devices, {here} are there: "
         f"{_missing(found)}; waits in their groups are not known, figures over all are partial"
@@ -142,13 +145,7 @@ def clocks(evidence: Evidence) -> Law:
         reasons = f" ({why[0]})" if why else ""
         detail = f"clocks of the hosts are not aligned{reasons}: no statement across hosts"
         return Law("clocks", "warn", detail, (), hosts, 0, "hosts")
-    told = ", ".join(
-        f"{clock.host} {'+' if clock.offset_ns >= 0 else '-'}{format_ns(abs(clock.offset_ns))}"
-        f" (residual {format_ns(clock.residual_ns)})"
-        for clock in evidence.clocks[1:]
-    )
-    pairs = min(clock.pairs for clock in evidence.clocks[1:])
-    detail = f"aligned to {evidence.clocks[0].host} on {pairs:,} ends of collectives: {told}"
+    detail = _aligned(evidence.clocks)
     aligned = len(evidence.clocks)
     if not why:
         return Law("clocks", "ok", detail, (), hosts, aligned, "hosts")
@@ -157,6 +154,27 @@ def clocks(evidence: Evidence) -> Law:
         f"{detail}"
     )
     return Law("clocks", "warn", detail, (), hosts, aligned, "hosts")
+
+
+def _aligned(clocks: Sequence[HostClock]) -> str:
+    """How clocks came to be those of the first host: by collectives, or as one machine's."""
+    first, *others = clocks
+    fitted = [clock for clock in others if clock.pairs]
+    shared = [clock.host for clock in others if not clock.pairs]
+    parts = []
+    if fitted:
+        told = ", ".join(
+            f"{clock.host} {_signed(clock.offset_ns)} (residual {format_ns(clock.residual_ns)})"
+            for clock in fitted
+        )
+        pairs = min(clock.pairs for clock in fitted)
+        parts.append(f"aligned to {first.host} on {pairs:,} ends of collectives: {told}")
+    if shared:
+        one = len(shared) == 1
+        whose = "is a process" if one else "are processes"
+        has = "has" if one else "have"
+        parts.append(f"{_list(shared)} {whose} of {first.host}'s machine and {has} its clock")
+    return "; ".join(parts)
 
 
 # Do the devices of a host stamp by one clock? Judged by ends of collectives.

@@ -5,7 +5,7 @@ must run the same sequence of calls. Same names, shapes and handle as Primus-Tur
 primus_turbo/jax/lax/moe); beyond it: float16 and float32 rows, unused rows that are zero and not
 what the allocator left there, gradients of the weights that are exactly those of the forward pass.
 
-Slow twins: `reference.moe_jnp` (per device) and `reference.moe_numpy` (all ranks, the definition).
+Slow twins: `reference`, per device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from moeprof.kernels.preflight import (
     check_scales,
     check_tokens,
 )
-from moeprof.kernels.reference.moe_jnp import Handle
+from moeprof.kernels.reference import Handle
 from moeprof.kernels.runtime.config import Config, dispatch_config
 from moeprof.kernels.runtime.expert_parallel import frozen_state
 

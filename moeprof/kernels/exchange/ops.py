@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moeprof.kernels import reference
 from moeprof.kernels.backends import cpu_library, gpu_library
 from moeprof.kernels.exchange.primitives import bind_cached_dispatch, bind_combine, bind_dispatch
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.reference import moe_jnp
-from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
+from moeprof.kernels.reference import Dispatched, Handle
 from moeprof.kernels.runtime.ep_groups import EpGroups, is_planning
 from moeprof.kernels.runtime.expert_parallel import FrozenRuntimeState, frozen_state
 
@@ -41,30 +41,30 @@ def dispatch(
     num_channels: int,
     state: FrozenRuntimeState,
 ) -> Dispatched:
-    """As `reference.moe_jnp.dispatch`, over the EP group of this device."""
+    """As `reference.dispatch`, over the EP group of this device."""
     if _runs_native(state):
         run = functools.partial(bind_dispatch, groups=state.groups)
     else:
-        run = functools.partial(moe_jnp.dispatch, ep_size=state.ep_size, axis=ep_axis(state))
+        run = functools.partial(reference.dispatch, ep_size=state.ep_size, axis=ep_axis(state))
     return run(
         x, scales, topk_idx, topk_weights, num_experts=num_experts, num_channels=num_channels
     )
 
 
 def cached_dispatch(x: jax.Array, handle: Handle, state: FrozenRuntimeState) -> jax.Array:
-    """As `reference.moe_jnp.cached_dispatch`, over the EP group of this device."""
+    """As `reference.cached_dispatch`, over the EP group of this device."""
     if _runs_native(state):
         return bind_cached_dispatch(x, handle, groups=state.groups)
-    return moe_jnp.cached_dispatch(x, handle, axis=ep_axis(state))
+    return reference.cached_dispatch(x, handle, axis=ep_axis(state))
 
 
 def combine(
     x: jax.Array, topk_weights: jax.Array, handle: Handle, state: FrozenRuntimeState
 ) -> tuple[jax.Array, jax.Array]:
-    """As `reference.moe_jnp.combine`, over the EP group of this device."""
+    """As `reference.combine`, over the EP group of this device."""
     if _runs_native(state):
         return bind_combine(x, topk_weights, handle, groups=state.groups)
-    return moe_jnp.combine(x, topk_weights, handle, axis=ep_axis(state))
+    return reference.combine(x, topk_weights, handle, axis=ep_axis(state))
 
 
 def _runs_native(state: FrozenRuntimeState) -> bool:
@@ -97,13 +97,13 @@ def _warn_once(reason: str) -> None:
 def gather_rows(
     x: jax.Array, topk_weights: jax.Array, handle: Handle
 ) -> tuple[jax.Array, jax.Array]:
-    """As `reference.moe_jnp.combine`: the sums of ``x`` and of float32 ``topk_weights``."""
+    """As `reference.combine`: the sums of ``x`` and of float32 ``topk_weights``."""
     return combine(x, topk_weights, handle, frozen_state())
 
 
 @jax.custom_vjp
 def spread_rows(x: jax.Array, handle: Handle) -> jax.Array:
-    """As `reference.moe_jnp.cached_dispatch`; unused rows are zero."""
+    """As `reference.cached_dispatch`; unused rows are zero."""
     return cached_dispatch(x, handle, frozen_state())
 
 

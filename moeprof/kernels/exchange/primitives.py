@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from moeprof.kernels.backends import as_constants, cpu_library, gpu_library
 from moeprof.kernels.preflight import PreflightError
-from moeprof.kernels.reference.moe_jnp import Dispatched, Handle
+from moeprof.kernels.reference import Dispatched, Handle
 from moeprof.kernels.runtime.ep_groups import EpGroups, is_planning, require_groups_of_mesh
 from moeprof.kernels.runtime.process_group import timeout_ms
 
@@ -45,7 +45,7 @@ def bind_dispatch(
     num_channels: int,
     groups: EpGroups,
 ) -> Dispatched:
-    """As `reference.moe_jnp.dispatch`."""
+    """As `reference.dispatch`."""
     out = _bind(
         dispatch_p,
         x,
@@ -60,7 +60,7 @@ def bind_dispatch(
 
 
 def bind_cached_dispatch(x: jax.Array, handle: Handle, *, groups: EpGroups) -> jax.Array:
-    """As `reference.moe_jnp.cached_dispatch`."""
+    """As `reference.cached_dispatch`."""
     (recv_x,) = _bind(cached_dispatch_p, x, handle[0], handle[3], groups=groups)
     return recv_x
 
@@ -68,7 +68,7 @@ def bind_cached_dispatch(x: jax.Array, handle: Handle, *, groups: EpGroups) -> j
 def bind_combine(
     x: jax.Array, topk_weights: jax.Array, handle: Handle, *, groups: EpGroups
 ) -> tuple[jax.Array, jax.Array]:
-    """As `reference.moe_jnp.combine`."""
+    """As `reference.combine`."""
     rank_prefix, channel_prefix, _, _, in_rank, send_head = handle
     operands = (x, topk_weights, rank_prefix, channel_prefix, in_rank, send_head)
     combined_x, combined_weights = _bind(combine_p, *operands, groups=groups)

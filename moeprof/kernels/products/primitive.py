@@ -1,4 +1,4 @@
-"""Question: how does JAX run, trace and batch the two grouped products?
+"""Question: how does JAX run, trace, batch and compile the two grouped products?
 
 Both primitives carry a batch axis in front of every operand, of size 1 where all batch elements
 share the operand. So vmap becomes one larger call and copies nothing that is shared:
@@ -11,23 +11,106 @@ vmap's axis is merged into that one. An operand that no vmap maps stays shared a
 Under nested vmaps one that only some of them map is repeated for the others: there is one batch
 axis, and it must have its full size.
 
-`lowering` says what each platform runs.
+Each platform runs:
+
+| platform | code                                                                                  |
+| -------- | ------------------------------------------------------------------------------------- |
+| cpu      | the handler of the CPU library; the slow twin, with one warning, where it cannot load |
+| cuda     | the handler of the GPU library; likewise                                              |
+| rocm     | the slow twin, with one warning; on AMD GPUs `provider` prefers Primus-Turbo          |
+| others   | the slow twin, with one warning                                                       |
+
+Inside `planning` both GPU platforms get a bare call that is never run.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import batching
+from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.kernels.products.lowering import register_lowerings
-from moeprof.kernels.reference import grouped_gemm as reference
+from moeprof.kernels import reference
+from moeprof.kernels.backends import as_constants, cpu_library, gpu_library
+from moeprof.kernels.runtime.ep_groups import is_planning
+
+_Value = Any  # whichever type the installed JAX has for MLIR values
+_Values = Sequence[_Value | Sequence[_Value]]
+_Lowering = Callable[..., _Values]
+
+_NOT_ON_ROCM = (
+    "moeprof has no kernel for AMD GPUs; those of Primus-Turbo serve where it is installed"
+)
+_NOT_ON_OTHERS = "moeprof has kernels for CPUs and NVIDIA GPUs alone, not for this platform"
+
+
+def register_lowerings(primitive: Primitive, twin: Callable[..., jax.Array]) -> None:
+    """Say how ``primitive`` is compiled; the handlers have its name, ``twin`` its parameters."""
+    by_twin: _Lowering = mlir.lower_fun(twin, multiple_results=False)
+    by_rows: _Lowering = mlir.lower_fun(
+        functools.partial(_rows_first, primitive), multiple_results=False
+    )
+    handler: _Lowering = jax.ffi.ffi_lowering(primitive.name)
+
+    def native_or_twin(
+        reason: str | None, ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any
+    ) -> _Values:
+        if reason is None:
+            return handler(ctx, *operands, **_attributes(**params))
+        _warn_once(reason)
+        return by_twin(ctx, *operands, **params)
+
+    def for_cpu(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
+        return native_or_twin(cpu_library.unavailable_reason(), ctx, *operands, **params)
+
+    def for_cuda(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
+        if is_planning():
+            return handler(ctx, *operands)
+        reason = gpu_library.unavailable_reason()
+        if reason is None and params.get("trans_a"):
+            return by_rows(ctx, *operands, **params)
+        return native_or_twin(reason, ctx, *as_constants(ctx, operands), **params)
+
+    def for_rocm(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
+        if is_planning():
+            return handler(ctx, *operands)
+        return native_or_twin(_NOT_ON_ROCM, ctx, *operands, **params)
+
+    def for_others(ctx: mlir.LoweringRuleContext, *operands: _Value, **params: Any) -> _Values:
+        return native_or_twin(_NOT_ON_OTHERS, ctx, *operands, **params)
+
+    mlir.register_lowering(primitive, for_others)
+    for platform, rule in {"cpu": for_cpu, "cuda": for_cuda, "rocm": for_rocm}.items():
+        mlir.register_lowering(primitive, rule, platform=platform)
+
+
+def _attributes(
+    *,
+    max_threads: int,
+    out_dtype: np.dtype | None = None,  # already in the type of the result
+    **layout: bool,
+) -> dict[str, bool | np.int64]:
+    return {"max_threads": np.int64(max_threads), **layout}
+
+
+def _rows_first(
+    primitive: Primitive, a: jax.Array, *operands: jax.Array, trans_a: bool, **params: bool | int
+) -> jax.Array:
+    """The same product from ``a [B, M, k]`` in that order: the GPU's kernels read no other."""
+    bind: Callable[..., jax.Array] = primitive.bind
+    return bind(jnp.swapaxes(a, 1, 2), *operands, trans_a=False, **params)
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"moeprof.kernels runs its slow twins: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def batch_size(*operands: jax.Array | jax.core.ShapedArray) -> int:

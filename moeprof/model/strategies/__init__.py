@@ -21,7 +21,7 @@ _FUNCTIONS = {
     "dense": ("dense", "run_experts"),
     "sparse-ragged-dot": ("sorted_experts", "run_ragged_dot"),
     "sparse-gmm": ("sorted_experts", "run_gmm"),
-    "sparse-gmm-deepep": ("deepep", "run_experts"),
+    "sparse-gmm-deepep": ("sorted_experts", "run_deepep"),
 }
 
 

@@ -4,7 +4,7 @@
                                                                                     │ experts
     out [T, M] ◄─unpermute─ send buffer ◄─combine─ receive buffer ◄─unpermute───────┘
 
-Two strategies share this: one multiplies by our `grouped_gemm`, one by XLA's `jax.lax.ragged_dot`,
+Two strategies do this: one multiplies by our `grouped_gemm`, one by XLA's `jax.lax.ragged_dot`,
 which where XLA has no kernel for it is a masked product of every row with every local expert.
 
 Where XLA has ``ragged_all_to_all`` (GPU, TPU) only the rows that exist travel. XLA:CPU has none
@@ -12,6 +12,11 @@ Where XLA has ``ragged_all_to_all`` (GPU, TPU) only the rows that exist travel. 
 size and `announce` says so once on stderr. Both receive ``ranks · block`` rows, ``block = T ·
 min(experts per rank, K)``: a token can choose no more of a rank's experts than either number
 (MaxText's dropless buffer, layers/moe.py).
+
+With DeepEP (`run_deepep`) `moe_dispatch` sends a token once to every rank that owns one of its
+experts; the copies per expert are made on arrival, weighted inside the experts, and summed before
+`moe_combine` brings one row per rank back. That follows MaxText's DeepEP path (ROCm/maxtext,
+layers/moe.py), which weights after the experts. No scatter, forward or backward.
 """
 
 from __future__ import annotations
@@ -23,12 +28,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moeprof.kernels import grouped_gemm
+from moeprof.kernels import grouped_gemm, moe_combine, moe_dispatch
 from moeprof.model.layers import GroupedProduct, grouped_swiglu
 from moeprof.model.layout import Job, all_gather, all_to_all
 from moeprof.model.router import Routing, count_tokens
 from moeprof.model.rows import (
+    ExpertOrder,
     Slots,
+    add_rows,
     compact_slots,
     order_by_expert,
     padded_slots,
@@ -205,3 +212,37 @@ def _ragged(rows: jax.Array, sizes: jax.Array, out_rows: int) -> jax.Array:
         axis_name="expert",
     )
     return received
+
+
+def run_deepep(x: jax.Array, routing: Routing, weights: dict[str, jax.Array], job: Job) -> Routed:
+    """The routed experts' sum for ``x`` [B, S, M]; no token is dropped."""
+    tokens = x.reshape(-1, x.shape[-1])
+    with jax.named_scope("dispatch"):
+        received, experts, slot_weights, handle = moe_dispatch(
+            tokens, routing.experts, routing.weights, job.model.experts
+        )
+        # The last row of the prefix matrix counts all rows received; what lies beyond is not data.
+        received_rows = handle[0][-1, jax.lax.axis_index("expert")]
+    with jax.named_scope("local_permute"):
+        order = _order_received(experts, received_rows, job)
+        row_of_slot = order.row_of_slot.reshape(experts.shape)
+        fan_out = order.slot_of_row // experts.shape[1], row_of_slot
+        rows = take_rows(received, *fan_out)
+        row_weights = take_rows(
+            slot_weights.reshape(-1, 1), order.slot_of_row, order.row_of_slot[:, None]
+        )
+    with jax.named_scope("experts"):
+        out = grouped_swiglu(rows, weights, order.rows_per_expert, grouped_gemm, row_weights[:, 0])
+    with jax.named_scope("unpermute"):
+        summed = add_rows(out, *fan_out)
+    with jax.named_scope("combine"):
+        combined = moe_combine(summed, handle)
+    return Routed(combined.reshape(x.shape), received_rows)
+
+
+def _order_received(experts: jax.Array, received_rows: jax.Array, job: Job) -> ExpertOrder:
+    """Sort the [rows, K] slots of the receive buffer by local expert, those of no token last."""
+    local_experts = job.model.experts // job.plan.expert
+    is_row = jnp.arange(experts.shape[0])[:, None] < received_rows
+    is_real = is_row & (experts >= 0)
+    return order_by_expert(jnp.where(is_real, experts, local_experts).reshape(-1), local_experts)

@@ -4,7 +4,7 @@ import pytest
 from builders.programs import call, dims, parameter, program
 from builders.work import hlo
 
-from moeprof.analyzers.costs.traffic import bytes_of
+from moeprof.analyzers.costs.table import bytes_of
 
 
 def moved(*rows):

@@ -6,8 +6,7 @@ import pytest
 from builders.programs import call, dims, parameter
 from builders.work import hlo, kernel, traced
 
-from moeprof.analyzers.patterns.parts.gain import Saving, gain_of
-from moeprof.analyzers.patterns.parts.op_times import ran, saved_whole
+from moeprof.analyzers.gain import Saving, gain_of, ran, saved_whole
 from moeprof.analyzers.questions.hints import hints
 
 OPS = [hlo("a", "add"), hlo("b", "multiply"), hlo("c", "negate")]

@@ -175,3 +175,19 @@ def test_what_was_set_differently_is_told_option_by_option():
     ]
     assert setting_changes(base, None).empty
     assert setting_changes(base, base).empty
+
+
+def test_arguments_of_the_form_key_value_are_compared_by_key():
+    """As MaxText and Hydra take them: whatever their order, and one more moves no other."""
+    train = ["python", "-m", "maxtext.trainers.pre_train.train", "base.yml"]
+    base = record([*train, "steps=12", "run_name=a", "ici_expert_parallelism=8", "dump/a=1/x"])
+    new = record([*train, "ici_expert_parallelism=4", "remat_policy=", "run_name=a", "steps=12"])
+    assert setting_changes(base, new).to_dict("split")["data"] == [
+        ["ici_expert_parallelism", "8", "4"],
+        ["argument 2", "dump/a=1/x", ""],
+        ["remat_policy", "", '""'],
+    ]
+    again = record([*train, "lr=1", "lr=2"])
+    assert setting_changes(record([*train, "lr=1"]), again).to_dict("split")["data"] == [
+        ["lr", "1", "1, 2"]
+    ]

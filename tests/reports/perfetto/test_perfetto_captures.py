@@ -14,7 +14,7 @@ from trace_processor import Engine
 from moeprof.analyzers import analyze
 from moeprof.analyzers.attribution import work_in_steps
 from moeprof.analyzers.communication.waits import waits_in_steps
-from moeprof.analyzers.launches import queued
+from moeprof.analyzers.questions.launch import queued
 from moeprof.analyzers.window import window
 from moeprof.ingest import open_run
 from moeprof.reports.perfetto import Written, write_perfetto

@@ -14,7 +14,7 @@ from builders.sessions import two_hosts
 from playwright.sync_api import BrowserContext, Page
 
 from moeprof.cli.view import Wanted, files_of
-from moeprof.reports.perfetto.hosts import STEPS
+from moeprof.reports.perfetto.layout import STEPS
 from moeprof.viewer.server import HTML, Served, Table, ViewServer
 from moeprof.viewer.table import installed_pages, table_of
 

@@ -7,8 +7,8 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.drawings.one_step import drawn_step
 from moeprof.answers.colours import COLOURS
 from moeprof.reports.run.document import build
+from moeprof.reports.run.figures import timeline_view
 from moeprof.reports.run.page import render
-from moeprof.reports.run.timeline import timeline_view
 from moeprof.tables.law import Law
 from moeprof.tables.trace import Trace
 

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from moeprof.projector.accounts.megatron.layer import Kept, Known
 from moeprof.projector.breakdown import ceil_div
-from moeprof.projector.megatron_options import OFFLOADABLE
-from moeprof.projector.setting import Count, Setting
+from moeprof.projector.setting import OFFLOADABLE, Count, Setting
 from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.model import ModelSpec
 from moeprof.specs.remat import Remat
