@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from builders.gpu_hosts import write_hosts
+from click.testing import CliRunner
 
 from moeprof.answers.document import Document
+from moeprof.cli.main import group
 from moeprof.ingest.by_host import Reading
 from moeprof.ingest.one_host import one_by_one
+from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import locate
 from moeprof.session.by_host import _ASKED, ask_host, read_by_host
 from moeprof.session.run import Run, load
@@ -28,8 +31,8 @@ PARTLY = {"hints"}
 DATA = Path(__file__).parents[1] / "data"
 
 
-def by_host(folder: Path, only: tuple[str, ...] = ()) -> Run:
-    trace = read_by_host(locate(folder), [str(folder)], only)
+def by_host(*folders: Path, only: tuple[str, ...] = ()) -> Run:
+    trace = read_by_host(located(folders, None, ()), folders, only)
     assert trace is not None
     return Run(trace)
 
@@ -47,9 +50,9 @@ def laws_of(document: Document) -> dict[str, Any]:
     return {law["check"]: law for law in document["trust"] if law["check"] != "shares"}
 
 
-def assert_same(folder: Path, *, differs: str = "") -> None:
+def assert_same(*folders: Path, differs: str = "") -> None:
     """Every answer, the trust record and all else, but for what says that it is withheld."""
-    one, whole = (run.document(is_drawn=True) for run in (by_host(folder), load(folder)))
+    one, whole = (run.document(is_drawn=True) for run in (by_host(*folders), load(folders)))
     mine, known = answers_of(one), answers_of(whole)
     for name in known:
         if json.dumps(mine[name]) == json.dumps(known[name]):
@@ -84,12 +87,60 @@ def test_so_are_those_of_a_captured_profile_on_several_hosts(tmp_path):
     assert_same(tmp_path)
 
 
+def recorded(run: Path, processes: dict[int, str]) -> Path:
+    """The record of processes, of three of one machine, that left profiles; and what one waited."""
+    session = run / "plugins/profile/s"
+    files = {k: [f"plugins/profile/s/{name}.xplane.pb"] for k, name in processes.items() if name}
+    rows = [
+        {
+            "process_index": k,
+            "machine": "m",
+            "job": "j",
+            "host": name or "killed",
+            "files": files.get(k, []),
+            "problems": [] if name else ["it was killed"],
+        }
+        for k, name in processes.items()
+    ]
+    meta = {"schema": "moeprof.run/1", "expected_processes": 4, "processes": rows}
+    session.mkdir(parents=True, exist_ok=True)
+    (run / "meta.json").write_text(json.dumps(meta))
+    (run / "host").mkdir(exist_ok=True)
+    for k in processes:
+        told = {"schema": "moeprof.host/1", "environment": {"XLA_FLAGS": f"--n={k}"}}
+        (run / "host" / f"p{k}.json").write_text(json.dumps(told))
+    return session
+
+
+def test_so_are_those_of_one_run_in_several_folders(tmp_path):
+    """One process recorded a step less, one none; each folder has the record of its own."""
+    parts = {"one": {0: "a", 1: "b"}, "two": {2: "c"}, "three": {3: ""}}
+    members = {number: number for number in range(6)}
+    for part, processes in parts.items():
+        session = recorded(tmp_path / part, processes)
+        hosts = {name: HOSTS[name] for name in processes.values() if name}
+        steps = 3 if part == "two" else 4
+        write_hosts(session, hosts, [[0, 2, 4], [1, 3, 5]], steps=steps, members=members)
+    folders = [tmp_path / part for part in parts]
+    assert_same(*folders)
+    run = by_host(*folders)
+    notes = " ".join(run.trace.meta.notes)
+    assert "no profile in it: it was killed" in notes
+    assert "step 3: not on all hosts" in notes
+    assert run.trace.host_facts.equals(load(folders).trace.host_facts)
+    assert len(run.trace.host_facts) == 3
+    command = ["analyze", *map(str, folders), "--only", "stragglers", "--csv"]
+    said = [CliRunner().invoke(group, [*command, way]) for way in ("--by-host", "--at-once")]
+    assert said[0].stdout == said[1].stdout
+    assert said[0].stdout.startswith("rank,")
+
+
 def test_a_question_that_is_asked_alone_reads_less_and_says_the_same(tmp_path):
     hosts = {"a": [0, 1], "b": [2, 3]}
     folder = write_hosts(tmp_path / "run", hosts, [[0, 2], [1, 3]], {3: 40}, steps=3)
     whole = load(folder)
     for name in _ASKED:
-        assert text_of(by_host(folder, (name,)), [name]) == text_of(whole, [name]), name
+        assert text_of(by_host(folder, only=(name,)), [name]) == text_of(whole, [name]), name
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path):
