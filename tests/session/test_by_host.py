@@ -123,13 +123,21 @@ def test_so_are_those_of_one_run_in_several_folders(tmp_path):
         write_hosts(session, hosts, [[0, 2, 4], [1, 3, 5]], steps=steps, members=members)
     folders = [tmp_path / part for part in parts]
     assert_same(*folders)
-    run = by_host(*folders)
+    run = by_host(*folders, only=("timeline",))
     notes = " ".join(run.trace.meta.notes)
     assert "no profile in it: it was killed" in notes
     assert "step 3: not on all hosts" in notes
     assert run.trace.host_facts.equals(load(folders).trace.host_facts)
     assert len(run.trace.host_facts) == 3
-    command = ["analyze", *map(str, folders), "--only", "stragglers", "--csv"]
+
+
+def test_several_folders_are_read_host_by_host_by_the_command_too(tmp_path):
+    for part, ids in {"a": [0, 1], "b": [2, 3]}.items():
+        write_hosts(
+            tmp_path / part, {part: ids}, [[0, 2], [1, 3]], members=dict(enumerate(range(4)))
+        )
+    folders = [str(tmp_path / part) for part in "ab"]
+    command = ["analyze", *folders, "--only", "stragglers", "--csv"]
     said = [CliRunner().invoke(group, [*command, way]) for way in ("--by-host", "--at-once")]
     assert said[0].stdout == said[1].stdout
     assert said[0].stdout.startswith("rank,")
