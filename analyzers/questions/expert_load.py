@@ -113,6 +113,7 @@ SCHEMA = Schema(
 )
 ASKS = "How unevenly are tokens spread over experts, ranks and nodes?"
 _PLACE = ["module", "op"]
+_SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says nothing about another"
 EVEN = 1.1
 """Up to this ratio a level is called even."""
 NONE = (
@@ -156,7 +157,8 @@ def expert_load(trace: Trace) -> Analysis:
     )
     table["level"] = _levels(table)
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
-    bounds = None if product_ns is None else _bounds(float(np.nansum(taxes)), slowest_ns)
+    most_ns = float(np.nansum(taxes))  # what is measured may be due to more than loads
+    bounds = None if product_ns is None else (min(max(slowest_ns, 0.0), most_ns), most_ns)
     headline = (*_headline(table, loads, bounds), *dropped.headline)
     said = (
         *_story(table, len(loads.steps)),
@@ -257,11 +259,6 @@ def grouped_products(trace: Trace) -> pd.DataFrame:
     return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()
 
 
-def _bounds(most_ns: float, slowest_ns: float) -> tuple[float, float]:
-    """Least and most that a step would gain; what is measured may be due to more than loads."""
-    return min(max(slowest_ns, 0.0), most_ns), most_ns
-
-
 def _levels(table: pd.DataFrame) -> list[str]:
     """The coarsest level of each layer that is uneven."""
     ratios = table[["node_imbalance", "rank_imbalance", "expert_imbalance"]] > EVEN
@@ -269,9 +266,6 @@ def _levels(table: pd.DataFrame) -> list[str]:
     names = np.array(["node", "rank", "expert"])[first]
     levels: list[str] = np.where(ratios.any(axis="columns"), names, "none").tolist()
     return levels
-
-
-_SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says nothing about another"
 
 
 def _headline(
@@ -304,8 +298,10 @@ def _headline(
 def _busiest_expert(table: pd.DataFrame) -> tuple[Metric, ...]:
     """Where the expert is that stands above its mean the most; which, where it is always one."""
     row = table.iloc[int(table["expert_imbalance"].fillna(0).argmax())]
-    expert = int(row["busiest_expert"]) if row["busiest_expert_share"] == 1 else None
-    return (Metric("worst_expert_layer", int(row["layer"]), ""), Metric("worst_expert", expert, ""))
+    is_known = pd.notna(row["expert_imbalance"])  # not where no token was routed
+    layer = int(row["layer"]) if is_known else None
+    expert = int(row["busiest_expert"]) if row["busiest_expert_share"] == 1 and is_known else None
+    return (Metric("worst_expert_layer", layer, ""), Metric("worst_expert", expert, ""))
 
 
 def _worst(table: pd.DataFrame) -> pd.Series:

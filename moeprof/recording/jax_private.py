@@ -1,7 +1,8 @@
 """Question: what does capture need that JAX has no public name for? All of it is here, guarded.
 
-Tested with jax 0.7.0, 0.10.2 and 0.12.0. Where a name is absent in another version, the function
-says so by its documented fallback value and capture goes on without it.
+Tested with jax 0.7.0, 0.10.2 and 0.12.0; parameters of `scan` with 0.11.2 too. Where a name is
+absent in another version, the function says so by its documented fallback value and capture goes on
+without it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import importlib.metadata
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -312,6 +313,23 @@ def unspecified_sharding() -> Any:
     """What leaves the sharding of a jitted function's result to the compiler."""
     module: Any = importlib.import_module("jax._src.sharding_impls")
     return module.UNSPECIFIED
+
+
+def sizes_of_scan(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many constants a `scan` has, and how many values it carries: its first operands."""
+    if "ft_in" not in params:  # up to 0.10
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def with_stacked_results(params: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Parameters of a `scan` whose body was given so many more results, to be stacked."""
+    if "ft_out" not in params:  # up to 0.10, what is not carried is stacked
+        return dict(params)
+    trees: Any = importlib.import_module("jax._src.flattree")
+    carry, stacked = params["ft_out"].unpack()
+    return {**params, "ft_out": trees.pack((carry, (stacked, trees.nones(count))))}
 
 
 _said = itertools.count()

@@ -168,12 +168,11 @@ class StepCounter:
         self._finish(key, track)
         return Action.CLOSE if self._close_if_complete(key) else Action.NOTHING
 
-    def finish_with_this_step(self) -> None:
-        """Close the open window at the next boundary of its steps, however many it holds."""
-        self.record_at_most(1)
-
     def record_at_most(self, steps: int | None) -> None:
-        """Let the open window hold so many steps, where it would hold more; None: as it is."""
+        """Let the open window hold so many steps, where it would hold more; None: as it is.
+
+        One that holds them already closes at the next boundary of its steps.
+        """
         if steps is not None:
             self._wanted = steps if self._wanted is None else min(self._wanted, steps)
 

@@ -33,8 +33,8 @@ class Budget:
 
     Opening it tells by the time of the steps before it. In it, time and the memory of the process,
     where the profile gathers, tell whether one more step would be too much. Processes of one job
-    have to end together, as an export holds up the steps of all others: by what opening tells, in
-    one of two numbers, which their common steps make the same for all.
+    have to end together, as an export holds up the steps of all others: what opening tells is one
+    of two numbers, and that of the first to open holds for all (`Together.agreed`).
     """
 
     def __init__(self, facts: Mapping[str, Any], processes: int) -> None:

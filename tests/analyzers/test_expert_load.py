@@ -277,6 +277,7 @@ def test_a_layer_without_tokens_has_no_ratio():
     none = expert_load(routed([[0, 0]], ranks=2))
     assert "no token was routed in these steps" in none.notes
     assert values(none)["cumulative_overload"] is None
+    assert values(none)["worst_expert_layer"] is values(none)["worst_expert"] is None
 
 
 def test_imbalance_of_each_step_and_of_its_worst_layer():

@@ -24,7 +24,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from maxtext_training import KERNELS, STEPS, WINDOW, Ended, Place, Training, base_yml, environment
+from maxtext_training import (
+    COUNTS,
+    KERNELS,
+    STEPS,
+    WINDOW,
+    Ended,
+    Place,
+    Training,
+    base_yml,
+    environment,
+)
 
 import moeprof
 
@@ -248,6 +258,26 @@ def kernels(place: Place) -> Verdict:
     return verdict
 
 
+def routing(place: Place) -> Verdict:
+    """`--routing auto`, EP 8: tokens of each expert are those that MaxText itself counts."""
+    verdict = Verdict()
+    options = capacity_options(place)
+    ours = Training(place, "routing", options, capture=("--routing", "auto")).end()
+    own = Training(place, "counts", options, capture=None, script=COUNTS).end()
+    judge(ours, verdict, own=("counts.json",))
+    verdict.expect(own.code == 0, f"MaxText's own counts: {' | '.join(own.lines[-3:])}")
+    if verdict.faults:
+        return verdict
+    theirs = {tuple(each) for each in json.loads((own.folder / "counts.json").read_text())}
+    table = moeprof.load(ours.folder / "run").trace.routing
+    found = table.pivot_table("tokens", ["step", "layer"], "expert", aggfunc="sum", fill_value=0)
+    wrong = [place for place, row in found.iterrows() if tuple(map(int, row)) not in theirs]
+    verdict.expect(len(found) == 2 * WINDOW, f"{len(found)} layers of steps, expected {2 * WINDOW}")
+    verdict.expect(not wrong, f"not what MaxText counts, (step, layer): {wrong}")
+    verdict.notes.append(f"{len(found)} layers of steps equal")
+    return verdict
+
+
 CASES: dict[str, Callable[[Place], Verdict]] = {
     "capacity": capacity,
     "warm-cache": warm_cache,
@@ -260,6 +290,7 @@ CASES: dict[str, Callable[[Place], Verdict]] = {
     "sigterm-after": lambda place: is_terminated(place, "after"),
     "two-processes": two_processes,
     "kernels": kernels,
+    "routing": routing,
 }
 NEED_MORE_DEVICES = ("two-processes",)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TRAIN = ("-m", "maxtext.trainers.pre_train.train")
 KERNELS = (str(ROOT / "examples" / "maxtext_kernels.py"),)
+COUNTS = (str(ROOT / "tests" / "clients" / "maxtext_counts.py"),)
 """What the command runs: MaxText, and MaxText on moeprof's kernels."""
 LIMIT_S = 900.0
 STEPS = 12

@@ -41,7 +41,17 @@ def test_sections_are_counted():
     assert numbers == list(range(1, page.count("\n## ") + 1))
 
 
-_UNITS = {"": 1, "ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "ns": 1,
+    "µs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
 
 
 @pytest.mark.parametrize(

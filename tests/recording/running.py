@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,3 +58,15 @@ def environment(**changes: str) -> dict[str, str]:
     root = str(Path(moeprof.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": path, **changes}
+
+
+def alone(*command: str) -> subprocess.CompletedProcess[str]:
+    """A script as it runs without moeprof."""
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=SCRIPTS,
+        env=environment(),
+        timeout=120,
+    )

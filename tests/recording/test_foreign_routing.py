@@ -16,6 +16,7 @@ import moeprof
 from moeprof.errors import CaptureError
 from moeprof.ingest.sources.beside import Beside
 from moeprof.ingest.sources.routing import routing_of_run
+from moeprof.recording.choices import stand_in
 
 from .choices import models
 from .running import SCRIPTS, command_line, environment
@@ -72,6 +73,16 @@ def test_what_the_script_records_itself_is_left_to_it(capture):
     assert [counts.tolist() for counts in recorded(ran.run_dir).values()] == [[[2] * 4]] * 12
 
 
+def test_a_finder_that_fails_leaves_the_training_as_it_is(capture):
+    ran = capture("broken_finder.py", "12", options=("--routing", "auto"))
+    assert ran.exit_code == 0
+    assert len(losses(ran.stdout)) == 12
+    assert ran.window["steps"] == 3
+    assert "routing: not recorded: KeyError: 'num_consts' (update)" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not (ran.run_dir / "routing").exists()
+
+
 def launched(run_dir):
     port = str(free_port())
     options = "--no-report", "--out", run_dir, "--steps", "3", "--routing", "auto"
@@ -111,6 +122,23 @@ def test_a_block_records_the_steps_that_were_jitted_in_it(tmp_path):
     for number, counts in table.items():
         assert counts.tolist() == every[number].tolist()
     assert any("routing: step_of.<locals>.step runs with" in line for line in told)
+
+
+def test_a_block_whose_finder_fails_trains_on(tmp_path, monkeypatch):
+    def fail(_):
+        raise KeyError("num_consts")
+
+    monkeypatch.setattr(stand_in, "find", fail)
+    told = []
+    with moeprof.capture(tmp_path / "run", steps=1, routing="auto", say=told.append):
+        step, weights, losses = models.step_of(models.scanned), models.parameters(), []
+        for _ in range(8):
+            weights, value = step(weights, models.batch())
+            losses.append(float(value))
+    assert len(losses) == 8
+    assert np.isfinite(losses[0])
+    assert any("routing: not recorded: KeyError: 'num_consts' (step_of" in line for line in told)
+    assert (tmp_path / "run" / "meta.json").exists()
 
 
 def test_a_block_says_that_it_saw_no_function_jitted_before(tmp_path):

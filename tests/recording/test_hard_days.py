@@ -8,21 +8,10 @@ import sys
 
 import pytest
 
-from .running import ENTRY, SCRIPTS, Captured, command_line, environment
+from .running import ENTRY, SCRIPTS, Captured, alone, command_line, environment
 
 INSIDE, AFTER = 5, 11
 """Steps of a script whose window holds steps 3 to 5, counted from 0."""
-
-
-def alone(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        cwd=SCRIPTS,
-        env=environment(),
-        timeout=120,
-    )
 
 
 def is_as_alone(run: Captured, *command: str) -> bool:

@@ -6,28 +6,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
 from builders import processes
 
-from .running import SCRIPTS, Captured, command_line, environment
+from .running import SCRIPTS, Captured, alone, command_line, environment
 
 BEFORE, INSIDE, AFTER = 0, 5, 11
 """Steps of a script whose window holds steps 4 to 6."""
 WHEN = {"before": BEFORE, "inside": INSIDE, "after": AFTER}
-
-
-def alone(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        cwd=SCRIPTS,
-        env=environment(),
-        timeout=120,
-    )
 
 
 def seen(exit_code: int) -> int:

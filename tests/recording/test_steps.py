@@ -110,7 +110,7 @@ def test_an_open_ended_window_closes_at_the_next_boundary_when_told():
     counter = StepCounter(WindowPlan(0, None))
     assert opened_at(counter, 5) == 2
     assert [call(counter) for _ in range(3)] == [NOTHING] * 3
-    counter.finish_with_this_step()
+    counter.record_at_most(1)
     assert call(counter) is CLOSE
     assert counter.steps_recorded == 4
 

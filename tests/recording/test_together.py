@@ -144,6 +144,28 @@ def test_a_store_that_is_gone_holds_up_no_window(tmp_path):
     assert one.apart == "RuntimeError: UNAVAILABLE: the coordinator"
 
 
+def test_windows_hold_as_many_steps_as_the_first_to_open_says(tmp_path):
+    """A step of 2.5 s may fit into the limit eight times by one clock and seven by another."""
+    store = Keys()
+    one, other, late = (each for each, _ in joined(store, tmp_path, 3))
+    assert one.agreed(8, 6) == 8  # before there is a common window: what is known here
+    first, _, _ = opened([one, other, late], (4, 4, 4))
+    assert [each.agreed(steps, first) for each, steps in ((one, 3), (other, 8), (late, 8))] == [
+        3
+    ] * 3
+    assert other.agreed(8, first + 20) == one.agreed(3, first + 20) == 8  # each window anew
+    late.apart = "it came late"
+    assert late.agreed(5, first) == 5
+
+
+def test_steps_of_a_window_need_no_store(tmp_path, monkeypatch):
+    store = Keys()
+    processes = [each for each, _ in joined(store, tmp_path, 2)]
+    first, _ = opened(processes, (4, 4))
+    monkeypatch.setattr(Keys, "put", lambda *_: 1 / 0)
+    assert processes[0].agreed(8, first) == 8
+
+
 def test_a_process_alone_agrees_with_itself():
     alone = Together(wait=int)
     assert alone.may_open(4, "calls of f", True)

@@ -1,190 +1,36 @@
 """Question: which function runs in a step's place, from when on, and where do its indices go?
 
-`stand_in_for` traces the step as it is called, with its static arguments, and binds the rewritten
-jaxpr: JAX keeps in it what the step was jitted with, its name, shardings, donated arguments and
-compiler options.
-
 Of each jitted function that the script calls, the third call decides whether it is the step: it has
 routers, and a backward pass unless nothing else has. By then the shapes of its arguments have
 settled. From that call until the window closes the stand-in runs, with several processes to the
 end: it compiles before the window, which waits for two more settled steps. In the window the
 indices of each step are kept, unread, for `moeprof.recording.routing`. Where another function
 computes a part of the same step nothing is kept: its tokens or layers would be missing.
+
+Whatever fails here, in a program or under a version of JAX that is not known, is said in a line,
+and the script's own function runs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from moeprof.recording import jax_private, routing
-from moeprof.recording.choices.graph import stands_in_backward
-from moeprof.recording.choices.outputs import (
-    Chosen,
-    Layout,
-    layout_of,
-    size_bytes,
-    size_text,
-    with_outputs,
-)
-from moeprof.recording.choices.routers import CHOICES, NotRecorded, NotUnderstood, find
+from moeprof.recording.choices.outputs import Chosen, size_text
+from moeprof.recording.choices.routers import NotRecorded, NotUnderstood
+from moeprof.recording.choices.stand_in import Arguments, StandIn, are_traced, stand_in_for
 from moeprof.recording.options import CaptureOptions
 from moeprof.recording.progress import Listener
 from moeprof.recording.steps import Phase, StepCounter
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-Static = tuple[frozenset[int], frozenset[str]]
-
-
-@dataclass(frozen=True, eq=False)
-class StandIn:
-    """A step that also returns indices; ``layout`` reads them, ``bytes_per_call`` is their size.
-
-    ``takes`` describes the arguments that it was traced for, and no others; ``scored_by`` are the
-    places of the routers' weights among their leaves.
-    """
-
-    function: Any
-    run: Callable[..., Sequence[Any]]
-    takes: object
-    static: Static
-    results: Any
-    layout: Layout
-    chosen: int
-    bytes_per_call: int
-    is_training: bool
-    scored_by: tuple[int, ...]
-
-    def fits(self, arguments: Arguments) -> bool:
-        """Whether it was traced for arguments like these."""
-        return bool(_described(arguments, self.static) == self.takes)
-
-    def leaves(self, arguments: Arguments) -> list[Any]:
-        """The arrays among the arguments."""
-        return _leaves(arguments, self.static)
-
-    def __call__(self, leaves: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """What the step returns, and the routers' indices."""
-        flat = self.run(*leaves)
-        count = self.results.num_leaves
-        return jax.tree.unflatten(self.results, flat[:count]), list(flat[count:])
-
-
-def stand_in_for(function: Any, arguments: Arguments) -> StandIn:
-    """The stand-in of a jitted function for arguments such as these.
-
-    Raises:
-        NotRecorded: it has no routers, or not all of them are understood.
-    """
-    static = jax_private.static_arguments(function)
-    if static is None:
-        raise NotRecorded("none found: it is no function of jax.jit (compiled ahead, or of pmap)")
-    leaves = _leaves(arguments, static)
-    if _are_traced(leaves):
-        raise NotRecorded("none found: it is differentiated or mapped outside of jax.jit")
-    closed, results = _traced(function, arguments, static, leaves)
-    is_training = any(map(stands_in_backward, _equations(closed.jaxpr)))
-    try:
-        routers = find(closed)
-        layout = layout_of(routers)
-        rewritten = with_outputs(closed, [router.node for router in routers])
-    except NotUnderstood as why:
-        why.is_training = is_training
-        raise
-    scored_by = {node.slot for router in routers for node, _ in router.weight.arguments}
-    return StandIn(
-        function,
-        core.jaxpr_as_fun(rewritten),
-        _described(arguments, static),
-        static,
-        jax.tree.structure(results),
-        layout,
-        sum(router.chosen * router.runs for router in routers) // layout.layers,
-        size_bytes(rewritten.out_avals[-len(routers) :]),
-        is_training,
-        tuple(sorted(scored_by)),
-    )
-
-
-def _are_traced(leaves: Sequence[Any]) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-
-
-def _traced(
-    function: Any, arguments: Arguments, static: Static, leaves: Sequence[Any]
-) -> tuple[Any, Any]:
-    """The call as a jaxpr of its leaves, and the types of what it returns."""
-
-    def call(*given: Any) -> Any:
-        args, kwargs = _filled(arguments, static, given)
-        return function(*args, **kwargs)
-
-    closed, results = jax.make_jaxpr(call, return_shape=True)(*leaves)
-    primitives = {eqn.primitive.name for eqn in _equations(closed.jaxpr)}
-    if "jit" not in {eqn.primitive.name.replace("pjit", "jit") for eqn in closed.jaxpr.eqns}:
-        raise NotRecorded("none found: its program is written in place (inline=True)")
-    if not primitives & {*CHOICES, "sort"}:
-        raise NotRecorded("none found: nothing in it chooses the largest")
-    return closed, results
-
-
-def _inner(eqn: Any) -> Iterator[Any]:
-    for value in eqn.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            one = getattr(one, "jaxpr", one)
-            if hasattr(one, "eqns"):
-                yield one
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Equations of a jaxpr and of those inside it."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in _inner(eqn):
-            yield from _equations(inner)
-
-
-def _dynamic(arguments: Arguments, static: Static) -> Arguments:
-    args, kwargs = arguments
-    kept = tuple(None if place in static[0] else value for place, value in enumerate(args))
-    return kept, {name: value for name, value in kwargs.items() if name not in static[1]}
-
-
-def _leaves(arguments: Arguments, static: Static) -> list[Any]:
-    return list(jax.tree.leaves(_dynamic(arguments, static)))
-
-
-def _filled(arguments: Arguments, static: Static, given: Sequence[Any]) -> Arguments:
-    """The arguments with `given` in the place of their arrays."""
-    tree = jax.tree.structure(_dynamic(arguments, static))
-    args, kwargs = jax.tree.unflatten(tree, given)
-    every = zip(arguments[0], args, strict=True)
-    return (
-        tuple(own if place in static[0] else new for place, (own, new) in enumerate(every)),
-        {**arguments[1], **kwargs},
-    )
-
-
-def _described(arguments: Arguments, static: Static) -> object:
-    """What has to be equal for a program to be used again."""
-    args, kwargs = arguments
-    dynamic = _dynamic(arguments, static)
-    shapes = [
-        (getattr(leaf, "shape", type(leaf)), getattr(leaf, "dtype", None))
-        for leaf in jax.tree.leaves(dynamic)
-    ]
-    fixed = [args[place] for place in sorted(static[0]) if place < len(args)]
-    named = {name: kwargs[name] for name in sorted(static[1]) if name in kwargs}
-    return jax.tree.structure(dynamic), shapes, fixed, named
-
-
 DECIDING_CALL = 3
+_LONGEST = 160  # characters of an error's text
 _OWN = "the script records it itself: left to it"
 
 
@@ -227,6 +73,15 @@ class AutoRouting:
         """What to call instead of a function; None for the function itself."""
         if not self._is_wanted or self._is_over:
             return None
+        try:
+            return self._in_place_of(key, name, function, arguments)
+        except Exception as error:
+            self._end(_in_a_line(error))
+            return None
+
+    def _in_place_of(
+        self, key: Hashable, name: str, function: Any, arguments: Arguments
+    ) -> Callable[..., Any] | None:
         self._calls[key] += 1
         if self._calls[key] == DECIDING_CALL:
             self._decide(key, name, function, arguments)
@@ -273,7 +128,7 @@ class AutoRouting:
         except NotRecorded as why:
             self._refused[key] = name, str(why)
         except Exception as error:  # a form of program, or a version of JAX, that is not known
-            self._refused[key] = name, f"none found: {type(error).__name__}: {error}"
+            self._refused[key] = name, f"not recorded: {_in_a_line(error)}"
         else:
             self._take(key, name, found)
 
@@ -321,24 +176,37 @@ class AutoRouting:
 
     def _instead(self, stand_in: StandIn, *args: Any, **kwargs: Any) -> Any:
         """The step's results; its own function is called where the stand-in cannot be."""
-        is_step = self._step is not None and self._step[2] is stand_in
-        if self._is_over or not is_step or jax_private.is_tracing():
-            return stand_in.function(*args, **kwargs)
-        assert self._step is not None
-        name = self._step[1]
-        leaves = stand_in.leaves((args, kwargs))
-        if not stand_in.fits((args, kwargs)) or _are_traced(leaves):
-            self._end(f"{name} was called with other arguments")
+        leaves = None
+        try:
+            leaves = self._leaves(stand_in, (args, kwargs))
+        except Exception as error:
+            self._end(_in_a_line(error))
+        if leaves is None:
             return stand_in.function(*args, **kwargs)
         try:
             results, indices = stand_in(leaves)
         except Exception as error:
+            self._end(f"the step with its indices failed: {_in_a_line(error)}")
             if any(leaf.is_deleted() for leaf in leaves if hasattr(leaf, "is_deleted")):
-                raise
-            self._end(f"{name} with its indices failed: {type(error).__name__}")
+                raise  # it ran, and took the arguments: there is nothing to call again with
             return stand_in.function(*args, **kwargs)
-        self._keep(stand_in, [leaves[place] for place in stand_in.scored_by], indices)
+        try:
+            self._keep(stand_in, [leaves[place] for place in stand_in.scored_by], indices)
+        except Exception as error:
+            self._end(_in_a_line(error))
         return results
+
+    def _leaves(self, stand_in: StandIn, arguments: Arguments) -> list[Any] | None:
+        """The arrays to call the stand-in with; None where the step itself is to be called."""
+        if self._is_over or self._step is None or self._step[2] is not stand_in:
+            return None
+        if jax_private.is_tracing():
+            return None
+        leaves = stand_in.leaves(arguments)
+        if not stand_in.fits(arguments) or are_traced(leaves):
+            self._end(f"{self._step[1]} was called with other arguments")
+            return None
+        return leaves
 
     def _forget(self) -> None:
         self._kept = None
@@ -373,6 +241,11 @@ def _are_of_same_layers(before: list[Any], now: list[Any]) -> bool:
         one is other or bool(getattr(one, "is_deleted", bool)())
         for one, other in zip(before, now, strict=True)
     )
+
+
+def _in_a_line(error: Exception) -> str:
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first[:_LONGEST]}"
 
 
 def _require_possible(name: str, found: StandIn, hosts: object) -> None:

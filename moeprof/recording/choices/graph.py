@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from moeprof.recording import jax_private
+
 Jaxpr = Any  # jax.extend.core.Jaxpr and its parts: private in some versions, untyped in others
 Eqn = Any
 
 INLINED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters under which an equation keeps the function that it calls in place."""
 CALLS = frozenset(
-    {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+    {"jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat", "remat2", "checkpoint"}
     | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
 )
 EACH, CARRY, STACK, SHARD, WHOLE, BRANCH = "each", "carry", "stack", "shard", "whole", "branch"
@@ -195,7 +197,8 @@ class _Walk:
         return self._graph.add(node)
 
     def _scan(self, eqn: Eqn, given: list[Node], inner: Scope) -> list[Node]:
-        body, consts, carry = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+        body = eqn.params["jaxpr"]
+        consts, carry = jax_private.sizes_of_scan(eqn.params)
         variables = body.jaxpr.invars
         ahead = variables[consts : consts + carry]
         states = self._states(ahead, given[consts : consts + carry], body.jaxpr.outvars, inner)

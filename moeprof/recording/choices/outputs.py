@@ -209,6 +209,7 @@ class _Rewriter:
         if scope.kind == "loop":
             length = eqn.params["length"]
             avals = [core.unmapped_aval(length, 0, aval) for aval in avals]
+            params = jax_private.with_stacked_results(params, len(nodes))
         elif scope.kind == "mesh":
             avals = _across(eqn, params, scope, nodes, avals)
         elif eqn.primitive.name in ("jit", "pjit"):

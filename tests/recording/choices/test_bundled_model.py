@@ -11,8 +11,8 @@ from moeprof.model.data import batches
 from moeprof.model.layout import build_mesh, put_batch
 from moeprof.model.optimizer import OptimizerSettings
 from moeprof.model.train import init_state, make_job, make_step
-from moeprof.recording.choices.auto import stand_in_for
 from moeprof.recording.choices.outputs import Chosen
+from moeprof.recording.choices.stand_in import stand_in_for
 from moeprof.specs.plan import fill_plan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.remat import Remat

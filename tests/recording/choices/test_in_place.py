@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from moeprof.recording import routing
-from moeprof.recording.choices import auto
+from moeprof.recording.choices import auto, stand_in
 from moeprof.recording.options import RUN_DIR_VARIABLE, CaptureOptions
 from moeprof.recording.steps import Phase, StepCounter, Track, WindowPlan
 
@@ -111,3 +111,39 @@ def test_a_function_that_is_differentiated_from_outside_runs_as_itself(script):
     slope = jax.grad(lambda x: script.call(step, x, LAYER).sum())(x)
     np.testing.assert_allclose(slope, jax.grad(lambda x: step(x, LAYER).sum())(x))
     assert script.said[-1] == "routing: not recorded: key was called with other arguments"
+
+
+def failing(*_):
+    raise KeyError("num_consts\nand a second line")
+
+
+@pytest.mark.parametrize("part", ["_traced", "find", "layout_of", "with_outputs"])
+def test_whatever_fails_in_finding_the_function_runs_and_a_line_says_so(script, monkeypatch, part):
+    monkeypatch.setattr(stand_in, part, failing)
+    step, x = forward(1.0), models.batch()
+    for _ in range(4):
+        np.testing.assert_array_equal(script.call(step, x, LAYER), step(x, LAYER))
+    script.routing.finish()
+    (line,) = script.said
+    assert line == "routing: not recorded: KeyError: 'num_consts\\nand a second line' (key)"
+
+
+@pytest.mark.parametrize("part", ["_decide", "_take", "_leaves", "_keep"])
+def test_whatever_fails_around_a_call_the_function_runs_and_a_line_says_so(
+    script, monkeypatch, part
+):
+    monkeypatch.setattr(auto.AutoRouting, part, failing)
+    step, x = forward(1.0), models.batch()
+    for _ in range(4):
+        np.testing.assert_array_equal(script.call(step, x, LAYER), step(x, LAYER))
+    script.routing.finish()
+    assert "routing: not recorded: KeyError: " in script.said[-1]
+    assert not script.kept()
+
+
+def test_a_rewritten_step_that_fails_gives_way_to_the_step(script, monkeypatch):
+    monkeypatch.setattr(stand_in.StandIn, "__call__", failing)
+    step, x = forward(1.0), models.batch()
+    for _ in range(4):
+        np.testing.assert_array_equal(script.call(step, x, LAYER), step(x, LAYER))
+    assert "not recorded: the step with its indices failed: KeyError: " in script.said[-1]

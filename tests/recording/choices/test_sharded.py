@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from moeprof.recording.choices.auto import stand_in_for
 from moeprof.recording.choices.outputs import Chosen
+from moeprof.recording.choices.stand_in import stand_in_for
 
 from . import models
 
@@ -74,11 +74,12 @@ def test_a_program_that_the_compiler_shares_out(specs, one):
         return placed(models.parameters(), specs), placed(models.batch(), ROWS)
 
     *_, oracle = models.step_of(forward, returns_indices=True)(*arguments())
-    plain = models.step_of(forward)(*arguments())
     step = models.step_of(forward)
+    program = step.lower(*arguments()).compile()
+    plain = program(*arguments())
     found = stand_in_for(step, (arguments(), {}))
     leaves = jax.tree.leaves(arguments())
-    own = collectives(step.lower(*arguments()).compile().as_text())
+    own = collectives(program.as_text())
     assert own
     assert collectives(compiled(found.run, leaves)) == own
     results, indices = found(found.leaves((arguments(), {})))
@@ -142,11 +143,12 @@ def test_shards_of_a_mesh_count_their_own_tokens(checks, outside):
         return placed(models.parameters(), EXPERT_PARALLEL), placed(models.batch(), ROWS)
 
     *_, oracle = models.step_of(forward, returns_indices=True)(*arguments())
-    plain = models.step_of(forward)(*arguments())
     step = models.step_of(forward)
+    program = step.lower(*arguments()).compile()
+    plain = program(*arguments())
     found = stand_in_for(step, (arguments(), {}))
     assert found.layout.ranks == 4
-    own = collectives(step.lower(*arguments()).compile().as_text())
+    own = collectives(program.as_text())
     assert collectives(compiled(found.run, jax.tree.leaves(arguments()))) == own
     results, indices = found(found.leaves((arguments(), {})))
     chosen = Chosen(found.layout)
