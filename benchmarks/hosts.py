@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -61,22 +62,23 @@ class Measurement:
     said: str
 
 
-def _descendants(root: int) -> list[int]:
-    """A process and all that it started, by their numbers."""
+def _family(root: int) -> dict[int, int]:
+    """A process and all that it started, by their numbers, and of which generation each is."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError, IndexError):
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
                 parents.setdefault(parent, []).append(int(entry.name))
-    found, left = [], [root]
+    found, left = {}, [(root, 0)]
     while left:
-        found.append(left.pop())
-        left += parents.get(found[-1], [])
+        process, generation = left.pop()
+        found[process] = generation
+        left += [(child, generation + 1) for child in parents.get(process, [])]
     return found
 
 
-def _pss_bytes(processes: list[int]) -> int:
+def _pss_bytes(processes: Iterable[int]) -> int:
     total = 0
     for process in processes:
         with suppress(OSError, StopIteration):
@@ -84,13 +86,6 @@ def _pss_bytes(processes: list[int]) -> int:
             line = next(line for line in text.splitlines() if line.startswith("Pss:"))
             total += int(line.split()[1]) * 1024
     return total
-
-
-def _is_worker(process: int) -> bool:
-    with suppress(OSError):
-        command = Path(f"/proc/{process}/cmdline").read_bytes()
-        return b"spawn_main" in command
-    return False
 
 
 def run_once(command: list[str], *, kills: bool) -> tuple[int, int, int, str]:
@@ -103,12 +98,15 @@ def run_once(command: list[str], *, kills: bool) -> tuple[int, int, int, str]:
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdout=said, stderr=errors)
         most, seen = 0, 0
+        used_ns: dict[int, int] = {}
         while process.poll() is None:
-            family = _descendants(process.pid)
+            family = _family(process.pid)
             most = max(most, _pss_bytes(family))
-            workers = [each for each in family if _is_worker(each)]
+            used_ns |= {each: ns for each in family if (ns := _cpu_ns(each))}
+            # copies of the process that has all imports, which this one started
+            workers = [each for each, generation in family.items() if generation == 2]
             seen += bool(workers)
-            if kills and seen * _SAMPLE_S > 6 and workers:
+            if kills and seen * _SAMPLE_S > 0.5 and workers:
                 os.kill(workers[-1], signal.SIGKILL)
                 kills = False
             time.sleep(_SAMPLE_S)
@@ -116,20 +114,23 @@ def run_once(command: list[str], *, kills: bool) -> tuple[int, int, int, str]:
         if process.returncode not in (0, 3):
             errors.seek(0)
             raise RuntimeError(f"{command[1:]} failed: {errors.read()[-600:]!r}")
+        if kills:
+            raise RuntimeError(f"{command[1:]}: there was no worker to kill")
         said.seek(0)
-        return wall, _cpu_ns(), most, hashlib.sha256(said.read()).hexdigest()[:16]
+        digest = hashlib.sha256(said.read()).hexdigest()[:16]
+        return wall, sum(used_ns.values()), most, digest
 
 
-_before_ns = 0
+def _cpu_ns(process: int) -> int:
+    """Processor time of a process by now, without its children; 0 where it has ended.
 
-
-def _cpu_ns() -> int:
-    """Processor time of the children that ended since the last call, and of theirs."""
-    global _before_ns
-    used = os.times()
-    now = int((used.children_user + used.children_system) * 1e9)
-    spent, _before_ns = now - _before_ns, now
-    return spent
+    Sampled, as those that start workers do not wait for them: what is used after the last sample
+    of a process is missed, less than a sample's interval.
+    """
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+        return int((int(fields[11]) + int(fields[12])) * 1e9 / os.sysconf("SC_CLK_TCK"))
+    return 0
 
 
 def measure(folder: Path, hosts: int, contestants: list[str], rounds: int) -> list[Measurement]:
@@ -176,7 +177,6 @@ def main() -> None:
         first = Path(folder) / "first.xplane.pb"
         with ProcessPoolExecutor(1) as pool:
             pool.submit(_make, first).result()
-        _cpu_ns()
         for hosts in options.hosts or (8, 64, 256):
             run = write_run(Path(folder) / str(hosts), first, hosts)
             for found in measure(run, hosts, contestants, options.rounds):

@@ -67,7 +67,8 @@ def test_workers_behind_a_scheduler_say_the_same(folder, whole):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_scheduler_that_is_not_there_is_one_line(folder):
+def test_a_scheduler_that_is_not_there_is_one_line(folder, monkeypatch):
+    monkeypatch.setattr(reading, "_ANSWERS_WITHIN_S", 0.5)
     ways = Ways(scheduler="tcp://127.0.0.1:9")
     with pytest.raises(SpecError, match="expected a Dask scheduler, found none"):
         trace_by_host([str(folder)], ways=ways, here=[folder], urls={})
