@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath())
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath(reads_stores=True))
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )

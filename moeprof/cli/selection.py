@@ -35,11 +35,12 @@ def selects(command: _Function) -> _Function:
 
 
 class RunPath(click.Path):
-    """A run that is there, or one in a store, as ``s3://bucket/run``, which arrives as text."""
+    """A run that is there; where the command reads stores, one in a store arrives as text."""
 
-    def __init__(self) -> None:
-        """A path that exists."""
+    def __init__(self, *, reads_stores: bool = False) -> None:
+        """A path that exists, or an address such as ``s3://bucket/run``."""
         super().__init__(exists=True, path_type=Path)
+        self._reads_stores = reads_stores
 
     def convert(
         self,
@@ -49,6 +50,10 @@ class RunPath(click.Path):
     ) -> str | bytes | os.PathLike[str]:
         """The path, or the address as it is."""
         is_remote = isinstance(value, str) and "://" in value
+        if is_remote and not self._reads_stores:
+            from moeprof.ingest.sources.locate import store_refused
+
+            self.fail(store_refused(str(value)), param, ctx)
         return value if is_remote else super().convert(value, param, ctx)
 
 

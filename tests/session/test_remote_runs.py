@@ -11,7 +11,9 @@ import pytest
 from builders.gpu_hosts import write_hosts
 from click.testing import CliRunner
 
+from moeprof import load
 from moeprof.cli.main import group
+from moeprof.errors import SelectionError
 
 GROUPS = [[0, 2], [1, 3]]
 HOSTS = {"a": [0, 1], "b": [2, 3]}
@@ -105,6 +107,15 @@ def test_without_fsspec_the_extra_is_named(monkeypatch):
     found = CliRunner().invoke(group, ["analyze", "s3://bucket/run"])
     assert found.exit_code == 1
     assert "moeprof[cluster]" in str(found.exception) + found.output
+
+
+@pytest.mark.parametrize("command", ["report", "export", "view", "replay"])
+def test_what_reads_no_store_says_so(command):
+    found = CliRunner().invoke(group, [command, "s3://bucket/run"])
+    assert found.exit_code == 2
+    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
+    with pytest.raises(SelectionError, match="copy the run here first"):
+        load("gs://bucket/run")
 
 
 def test_nothing_is_left_behind(bucket, folder, tmp_path, monkeypatch):

@@ -289,6 +289,14 @@ def is_remote(path: str) -> bool:
     return _SCHEME.match(path) is not None
 
 
+def store_refused(url: str) -> str:
+    """What is said of the address of a store where a path is wanted."""
+    return (
+        f"{url}: expected a path on this machine, found the address of a store, which "
+        "`moeprof analyze` alone reads; copy the run here first"
+    )
+
+
 def mirrored(url: str, folder: Path) -> dict[Path, str]:
     """Copy a remote run into `folder`, its profiles as holes of their size; where each of them is.
 
