@@ -16,8 +16,8 @@ from jax._src import compiler
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"xla_backend_optimization_level": 0},
-    {"xla_cpu_use_fusion_emitters": False},  # up to jax 0.11
-    {"xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_COMPILE"},  # from then on
+    {"xla_cpu_use_fusion_emitters": False},  # jax 0.10 has it, 0.12 has not
+    {"xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_COMPILE"},  # 0.12 has it
 )
 
 _AS_FOR_USERS = compiler.get_compile_options
