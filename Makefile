@@ -10,8 +10,10 @@ PYTHON_MAXTEXT ?= python3.12
 MAXTEXT := .venv-maxtext
 CLANG ?= clang++
 SECONDS := 300
-# Processes of the test suite. A file's tests stay in one, and most of them keep one core busy.
+# Processes of the test suite. A file's tests stay in one, and most of them keep one core busy. In
+# the order of folders, so that files that compile alike, or share captures, follow each other.
 JOBS ?= 2
+IN_JOBS := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 STRATEGIES := dense-cf1.25 sparse-ragged-dot sparse-gmm sparse-gmm-deepep
 DEMO := runs/demo-$(shell date +%Y-%m-%dT%H-%M-%S)
@@ -28,11 +30,11 @@ demo: $(VENV)/.installed ## Train with every strategy, capture each, and compare
 	$(BIN)/moeprof report $(DEMO)/*/ -o $(DEMO)/report.html
 
 test: $(VENV)/.test browser node ## Run the whole test suite in JOBS processes.
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest $(IN_JOBS) $(PYTEST_ARGS)
 
 test-newest: $(NEWEST)/.test ## What depends on jax, on PYTHON_NEWEST with the newest jax there is.
 	$(NEWEST)/bin/python -c "import jax, sys; print('jax', jax.__version__, 'on', sys.version)"
-	$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -q $(PYTEST_ARGS) $(NEWEST_TESTS)
+	$(NEWEST)/bin/python -m pytest $(IN_JOBS) -q $(PYTEST_ARGS) $(NEWEST_TESTS)
 
 maxtext-check: $(MAXTEXT)/.installed ## MaxText alone and captured, on eight virtual CPU devices.
 	$(MAXTEXT)/bin/python tests/clients/maxtext_check.py $(MAXTEXT_ARGS)

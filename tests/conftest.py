@@ -31,11 +31,17 @@ settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _as_the_process_began() -> Iterator[None]:
+def _as_the_process_began(request: pytest.FixtureRequest) -> Iterator[None]:
     """Modules share a process in any order: none leaves 64-bit JAX or a set-up runtime to the next.
 
-    Neither JAX nor the kernels are imported for this: most tests do without.
+    Nor programs that were compiled quickly, but to those that are marked so too. Neither JAX nor
+    the kernels are imported for this: most tests do without.
     """
+    is_quick = request.node.get_closest_marker("quick") is not None
+    if is_quick or "builders.quick" in sys.modules:
+        from builders import quick
+
+        quick.compile_quickly(is_quick)
     yield
     jax, kernels = (sys.modules.get(name) for name in ("jax", "moeprof.kernels"))
     if jax is not None:

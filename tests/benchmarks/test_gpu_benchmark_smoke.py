@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from builders import quick
 
 from .conftest import BENCHMARKS
 
@@ -17,7 +18,7 @@ def run(name: str, *options: str, out) -> dict:
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {quick.flags()}",
     }
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--smoke", *options]
     done = subprocess.run(

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from builders import quick
+
 import moeprof
 
 ROOT = Path(moeprof.__file__).parent.parent
@@ -21,13 +23,16 @@ CAPTURE = (
 )
 
 
-def run_python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The number of devices is left to the script."""
+def run_python(*arguments: str | Path, is_quick: bool = False) -> subprocess.CompletedProcess[str]:
+    """The number of devices is left to the script.
+
+    Quickly compiled: `builders.quick`, for a run of which nothing but its words is read.
+    """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
-        env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": path},
+        env={**os.environ, "XLA_FLAGS": quick.flags() if is_quick else "", "PYTHONPATH": path},
         timeout=300,
     )

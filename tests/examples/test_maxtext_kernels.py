@@ -19,6 +19,8 @@ from moeprof.kernels import reset_runtime
 
 from .running import EXAMPLES
 
+pytestmark = pytest.mark.quick
+
 EXPERTS, TOP_K, WIDTH, HIDDEN = 16, 3, 32, 16
 RULES = {"activation_batch": ("fsdp", "expert"), "exp": "expert", "mlp_no_fsdp": None}
 OPTIONS = {"load_balance_loss_weight": 0.0, "gradient_accumulation_steps": 1, "mlp_bias": False}

@@ -10,7 +10,7 @@ SMALL = ("--layers", "2", "--hidden", "32", "--experts", "4", "--moe-ffn", "16",
 
 def test_it_trains_on_as_many_devices_as_the_plan_has():
     plan = ("--strategy", "sparse-gmm", "--expert", "2", "--fsdp", "2")
-    run = run_python(SCRIPT, "--steps", "3", *plan, *SMALL)
+    run = run_python(SCRIPT, "--steps", "3", *plan, *SMALL, is_quick=True)
     assert run.returncode == 0, run.stderr
     first, *_, last = run.stdout.splitlines()
     assert first == "sparse-gmm on expert 2 × fsdp 2, 4 devices, 0.1 M parameters"
@@ -19,7 +19,7 @@ def test_it_trains_on_as_many_devices_as_the_plan_has():
 
 def test_the_exchange_has_a_group_of_one_on_one_device():
     plan = ("--strategy", "sparse-gmm-deepep", "--expert", "1")
-    run = run_python(SCRIPT, "--steps", "1", *plan, *SMALL)
+    run = run_python(SCRIPT, "--steps", "1", *plan, *SMALL, is_quick=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1].startswith("step    0  loss ")
 

@@ -28,6 +28,8 @@ from .moe_cases import (
     on_ranks,
 )
 
+pytestmark = pytest.mark.quick
+
 FEW_ROUTINGS = ["random", "three_ranks", "one_token", "last_rank_gets_all", "nothing_is_sent"]
 
 

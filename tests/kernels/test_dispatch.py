@@ -26,6 +26,8 @@ from .moe_cases import (
     on_ranks,
 )
 
+pytestmark = pytest.mark.quick
+
 
 def assert_equal_arrays(found: tuple[np.ndarray, ...], wanted: tuple[np.ndarray, ...]) -> None:
     for name, a, b in zip(wanted._fields, found, wanted, strict=True):

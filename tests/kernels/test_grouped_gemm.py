@@ -17,6 +17,8 @@ from moeprof.kernels.reference import grouped_gemm as twin
 from .devices import on_gpu
 from .grouped_gemm_oracle import Product, assert_close, build, expected
 
+pytestmark = pytest.mark.quick
+
 Gemm = Callable[..., jax.Array]
 
 IMPLEMENTATIONS = {"native": grouped_gemm, "twin": twin}

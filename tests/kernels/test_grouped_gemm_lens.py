@@ -15,6 +15,8 @@ from moeprof.kernels.products.group_lens import with_64_bits
 from moeprof.kernels.products.grouped_product import compute_group_offs, grouped_gemm
 from moeprof.kernels.products.primitive import bind_variable_k
 
+pytestmark = pytest.mark.quick
+
 ROWS, K, N = 512, 8, 4
 Lens = list[int] | np.ndarray | jax.Array
 

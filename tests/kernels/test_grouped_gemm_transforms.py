@@ -16,6 +16,8 @@ from moeprof.kernels.reference import grouped_gemm as twin
 
 from .devices import devices
 
+pytestmark = pytest.mark.quick
+
 BATCH, ROWS, K, N, GROUPS = 3, 20, 6, 5, 4
 LENS = jnp.array([[5, 0, 9, 6], [1, 1, 1, 1], [0, 0, 0, 0]], jnp.int32)  # sums 20, 4, 0
 

@@ -14,6 +14,8 @@ from moeprof.kernels.reference import grouped_gemm_variable_k as twin
 
 from .grouped_gemm_oracle import build, expected
 
+pytestmark = pytest.mark.quick
+
 IMPLEMENTATIONS = {"native": grouped_gemm_variable_k, "twin": twin}
 
 

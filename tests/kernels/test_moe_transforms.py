@@ -13,6 +13,8 @@ from moeprof.kernels import setup
 from .devices import devices, ranks
 from .moe_cases import Tokens, draw, expected_layer, experts_of_all_ranks, mesh_of, on_ranks
 
+pytestmark = pytest.mark.quick
+
 
 def batch_of_tokens(batch: int, size: int) -> list[Tokens]:
     return [draw(size, 6, 2, 2 * size, seed=seed) for seed in range(batch)]

@@ -19,6 +19,8 @@ from moeprof.kernels.runtime.poison import poison_mode, poison_rows
 
 from .grouped_gemm_oracle import build
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["ragged_tail", "empty_expert", "all_empty", "many_blocks"])

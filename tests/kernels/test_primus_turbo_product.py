@@ -16,7 +16,7 @@ import pytest
 from moeprof.kernels import reference
 from moeprof.kernels.preflight import PreflightError
 
-pytestmark = pytest.mark.cpu("a stand-in for another library")
+pytestmark = [pytest.mark.quick, pytest.mark.cpu("a stand-in for another library")]
 
 ADAPTER = "moeprof.kernels.products.primus_turbo"
 

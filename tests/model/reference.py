@@ -16,10 +16,15 @@ from moeprof.model.router import route
 from moeprof.specs.model import ModelSpec
 
 
-def mean_loss(weights: Tree, bias: jax.Array, batch: jax.Array, model: ModelSpec) -> jax.Array:
-    """Nats per token of ``batch`` int32 [sequences, S + 1], whole weights on one device."""
-    logits, _ = forward(weights, bias, batch[:, :-1], model)
-    return cross_entropy_sum(logits, batch[:, 1:]) / batch[:, 1:].size
+def mean_loss(
+    weights: Tree, bias: jax.Array, batch: jax.Array, model: ModelSpec
+) -> tuple[jax.Array, jax.Array]:
+    """Nats per token of ``batch`` int32 [sequences, S + 1], whole weights on one device.
+
+    And the tokens per expert that `forward` counts.
+    """
+    logits, tokens = forward(weights, bias, batch[:, :-1], model)
+    return cross_entropy_sum(logits, batch[:, 1:]) / batch[:, 1:].size, tokens
 
 
 def forward(

@@ -3,12 +3,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.model.attention import attention, causal_attention, rotate
 from moeprof.model.layers import rms_norm
 from moeprof.model.train import random_weights
 
 from .builders import GQA, tiny
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_first_position_reads_only_itself():

@@ -8,6 +8,8 @@ import pytest
 from moeprof.model.attention import causal_attention, whole_attention
 from moeprof.model.blockwise import BLOCK, blockwise_attention
 
+pytestmark = pytest.mark.quick
+
 # sequence, heads, key heads, query features, value features, block
 CASES = {
     "whole blocks": (16, 2, 2, 8, 8, 4),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.model.layout import Job
 from moeprof.model.router import Routing
@@ -10,6 +11,8 @@ from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 
 from .builders import tiny
+
+pytestmark = pytest.mark.quick
 
 # One sequence of 4 tokens, 2 experts, one each: tokens 0, 1, 3 want expert 0, token 2 expert 1.
 MODEL = tiny(experts=2, top_k=1, hidden=2)

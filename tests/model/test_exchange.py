@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec
 
 from moeprof.model.layout import BATCH, Job, build_mesh
@@ -13,7 +14,9 @@ from moeprof.model.strategies.sorted_experts import announce, run_ragged_dot
 from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 
-from .builders import QUICK, tiny
+from .builders import tiny
+
+pytestmark = pytest.mark.quick
 
 MODEL, PLAN = tiny(), ParallelPlan(fsdp=2, expert=4)
 
@@ -63,7 +66,7 @@ def run(platform, experts):
         out_specs=(BATCH, BATCH, BATCH, BATCH, own),
         check_vma=False,
     )
-    return jax.jit(mapped, compiler_options=QUICK)(x, experts, share, weights)
+    return jax.jit(mapped)(x, experts, share, weights)
 
 
 def test_ragged_and_padded_exchange_agree(monkeypatch):

@@ -5,9 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.kernels import grouped_gemm
 from moeprof.model.layers import grouped_swiglu, rows_of_experts, swiglu
+
+pytestmark = pytest.mark.quick
 
 
 def test_each_row_gets_its_experts_values():

@@ -9,6 +9,8 @@ import pytest
 
 from moeprof.model.decoder import _project, _project_at_once
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(("formula", "shape"), [("bsm,mv->bsv", (4, 7)), ("bsm,vm->bsv", (7, 4))])
 def test_gradients_made_together_are_those_of_the_plain_product(formula, shape):

@@ -14,6 +14,8 @@ from moeprof.specs.remat import Remat
 
 from .builders import GQA, MLA, run_parallel, run_reference, tiny
 
+pytestmark = pytest.mark.quick
+
 LATENT = tiny()
 GROUPED = tiny(attention=GQA, tied_head=True, dense_layers=0)
 INTERLEAVED = tiny(layers=6, dense_layers=4, is_interleaved=True, attention=GQA, qk_norm="all")

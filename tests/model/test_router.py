@@ -3,8 +3,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.model.router import balance_bias, choose, count_tokens
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_bias_changes_the_choice_but_not_the_weights():

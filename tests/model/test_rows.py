@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from moeprof.model.router import count_tokens
 from moeprof.model.rows import (
@@ -16,6 +17,8 @@ from moeprof.model.rows import (
     sum_rows,
     take_rows,
 )
+
+pytestmark = pytest.mark.quick
 
 EXPERTS = jnp.array([[3, 1], [0, 3], [1, 2], [0, 1]])  # 4 tokens, 2 experts each
 TOKENS = jnp.arange(12.0).reshape(4, 3) + 1

@@ -9,7 +9,7 @@ import subprocess
 import jax
 import numpy as np
 import pytest
-from builders import processes
+from builders import processes, quick
 from builders.sessions import read_routing
 
 import moeprof
@@ -21,6 +21,8 @@ from moeprof.recording.choices import stand_in
 from .choices import models
 from .running import SCRIPTS, command_line, environment
 from .test_several_processes import free_port
+
+pytestmark = pytest.mark.quick
 
 
 def chosen(stdout):
@@ -40,6 +42,11 @@ def recorded(run_dir):
 
 def losses(stdout):
     return re.findall(r"loss (\S+)", stdout)
+
+
+def quickly():
+    """For runs whose losses are compared with nothing: compiling them is most of their time."""
+    return {"XLA_FLAGS": quick.flags()}
 
 
 def test_counts_are_the_models_own_and_losses_stay(capture):
@@ -62,19 +69,21 @@ def test_counts_are_the_models_own_and_losses_stay(capture):
 
 
 def test_a_model_without_experts_has_no_table_and_a_line_says_why(capture):
-    ran = capture("foreign_moe.py", "12", "vocabulary", options=("--routing", "auto"))
+    ran = capture(
+        "foreign_moe.py", "12", "vocabulary", options=("--routing", "auto"), env=quickly()
+    )
     assert "routing: none found: nothing in it chooses the largest (update)" in ran.stderr
     assert not (ran.run_dir / "routing").exists()
 
 
 def test_what_the_script_records_itself_is_left_to_it(capture):
-    ran = capture("records_routing.py", "12", options=("--routing", "auto"))
+    ran = capture("records_routing.py", "12", options=("--routing", "auto"), env=quickly())
     assert "routing: the script records it itself: left to it (train_step)" in ran.stderr
     assert [counts.tolist() for counts in recorded(ran.run_dir).values()] == [[[2] * 4]] * 12
 
 
 def test_a_finder_that_fails_leaves_the_training_as_it_is(capture):
-    ran = capture("broken_finder.py", "12", options=("--routing", "auto"))
+    ran = capture("broken_finder.py", "12", options=("--routing", "auto"), env=quickly())
     assert ran.exit_code == 0
     assert len(losses(ran.stdout)) == 12
     assert ran.window["steps"] == 3
@@ -87,7 +96,7 @@ def launched(run_dir):
     port = str(free_port())
     options = "--no-report", "--out", run_dir, "--steps", "3", "--routing", "auto"
     commands = [command_line(*options, "foreign_moe.py", "12", rank, port) for rank in ("0", "1")]
-    settings = {"cwd": SCRIPTS, "env": environment(MOEPROF_LAUNCH_ID="one launch")}
+    settings = {"cwd": SCRIPTS, "env": environment(MOEPROF_LAUNCH_ID="one launch", **quickly())}
     with processes.all_started(commands, stdout=subprocess.PIPE, **settings) as ranks:
         outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]

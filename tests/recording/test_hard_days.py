@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
 
 import pytest
 
-from .running import ENTRY, SCRIPTS, Captured, alone, command_line, environment
+from . import running
+from .running import ENTRY, SCRIPTS, Captured, command_line, environment
 
 INSIDE, AFTER = 5, 11
 """Steps of a script whose window holds steps 3 to 5, counted from 0."""
+
+
+alone = functools.cache(running.alone)
+"""No script here does otherwise the second time."""
 
 
 def is_as_alone(run: Captured, *command: str) -> bool:

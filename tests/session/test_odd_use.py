@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_what_is_no_path_is_one_line(run, path):
         moeprof.load(path)
 
 
+@functools.cache
 def printed(*words: object) -> str:
     return CliRunner().invoke(group, list(map(str, words)), env={"COLUMNS": "80"}).stdout
 

@@ -18,6 +18,8 @@ from moeprof.specs.presets import load_preset
 from moeprof.specs.remat import Remat
 from moeprof.specs.strategy import parse_strategy
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("strategy", ["dense-cf1.25", "sparse-ragged-dot", "sparse-gmm"])
 def test_counts_of_each_strategy(strategy):

@@ -8,6 +8,7 @@ import pytest
 
 from moeprof.recording import routing
 from moeprof.recording.choices import auto, stand_in
+from moeprof.recording.choices.outputs import Chosen
 from moeprof.recording.options import RUN_DIR_VARIABLE, CaptureOptions
 from moeprof.recording.steps import Phase, StepCounter, Track, WindowPlan
 
@@ -54,6 +55,22 @@ def forward(scale):
 
 def training(x, layer):
     return jax.grad(lambda layer: models.layer(x, layer)[0].sum())(layer)
+
+
+@pytest.mark.parametrize("one", [models.scanned, models.unrolled], ids=["scan", "unrolled"])
+def test_results_are_those_of_the_step_and_its_arguments_are_donated(one):
+    """To the last bit, as compiled for users."""
+    x = models.batch()
+    plain = models.step_of(one)(models.parameters(), x)
+    *_, oracle = models.step_of(one, returns_indices=True)(models.parameters(), x)
+    weights = models.parameters()
+    found = stand_in.stand_in_for(models.step_of(one), ((weights, x), {}))
+    results, indices = found(found.leaves(((weights, x), {})))
+    chosen = Chosen(found.layout)
+    chosen.add(indices)
+    assert np.asarray(chosen).tolist() == models.counted(oracle).tolist()
+    jax.tree.map(np.testing.assert_array_equal, results, plain)
+    assert all(value.is_deleted() for value in jax.tree.leaves(weights))
 
 
 def test_calls_of_one_step_are_added_up(script):

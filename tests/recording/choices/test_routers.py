@@ -15,6 +15,8 @@ from moeprof.recording.choices.stand_in import stand_in_for
 
 from . import models
 
+pytestmark = pytest.mark.quick
+
 
 def recorded(step, *arguments):
     """What the step returns, and the counts by its stand-in."""
@@ -30,18 +32,6 @@ def same_as_the_model(forward, experts=models.EXPERTS):
     arguments = models.parameters(experts=experts), models.batch()
     (*_, oracle), counts = recorded(models.step_of(forward, returns_indices=True), *arguments)
     assert counts.tolist() == models.counted(oracle, experts).tolist()
-
-
-@pytest.mark.parametrize("forward", [models.scanned, models.unrolled], ids=["scan", "unrolled"])
-def test_results_are_those_of_the_step_and_its_arguments_are_donated(forward):
-    x = models.batch()
-    plain = models.step_of(forward)(models.parameters(), x)
-    *_, oracle = models.step_of(forward, returns_indices=True)(models.parameters(), x)
-    weights = models.parameters()
-    results, counts = recorded(models.step_of(forward), weights, x)
-    assert counts.tolist() == models.counted(oracle).tolist()
-    jax.tree.map(np.testing.assert_array_equal, results, plain)
-    assert all(value.is_deleted() for value in jax.tree.leaves(weights))
 
 
 @pytest.mark.parametrize("choose", models.CHOICES, ids=lambda one: one.__name__)
