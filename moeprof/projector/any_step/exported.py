@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from moeprof.errors import CompileError, MoeprofError, SelectionError
+from moeprof.projector.any_step.mesh import mesh_text
 from moeprof.projector.compiled.child import reason_of
 
 _CALL = re.compile(r'custom_call @"?([\w.$-]+)')
@@ -145,12 +146,12 @@ def lower(
     except MoeprofError:
         raise
     except Exception as error:  # of the user's function, or of JAX about it
-        raise CompileError(f"plan {name}: {_explained(reason_of(error))}") from error
+        raise CompileError(f"plan {name}: {_explained(reason_of(error), mesh)}") from error
     if exported.nr_devices != mesh.size:
         raise SelectionError(
-            f"plan {name}: expected shardings over the {mesh.size} devices of the mesh, found "
-            f"{'no array' if not arguments else exported.nr_devices}. Give the mesh that they are "
-            "over, and at least one array."
+            f"plan {name}: expected shardings over the mesh {mesh_text(mesh.shape)}, found "
+            f"{'no array' if not arguments else f'{exported.nr_devices} devices'}. Give the mesh "
+            "that they are over, as mesh={'data': 8}, and at least one array."
         )
     is_wide = bool(getattr(jax.config, "jax_enable_x64", False))
     program = pickle.dumps(_flat(exported))
@@ -159,14 +160,19 @@ def lower(
     return Lowered(name, program, axes, types, arguments, calls, is_placed, is_wide)
 
 
-def _explained(reason: str) -> str:
-    """What to do about a step that calls back to Python, of which JAX says little."""
-    if "different from the lowering platform" not in reason:
-        return reason
-    return (
-        "expected a step that runs on devices alone, found one that calls back to this process "
-        "(jax.debug.print, jax.debug.callback, io_callback or pure_callback). Plan it without."
-    )
+def _explained(reason: str, mesh: AbstractMesh) -> str:
+    """What to do, where JAX says little: about calls back to Python, or two meshes."""
+    if "different from the lowering platform" in reason:
+        return (
+            "expected a step that runs on devices alone, found one that calls back to this process "
+            "(jax.debug.print, jax.debug.callback, io_callback or pure_callback). Plan it without."
+        )
+    if "does not match the mesh used for export" in reason:
+        return (
+            f"expected shardings over the mesh {mesh_text(mesh.shape)}, found others: {reason} "
+            "Give the mesh that they are over."
+        )
+    return reason
 
 
 @contextmanager

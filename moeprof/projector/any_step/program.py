@@ -7,9 +7,10 @@ a loop without a known count, is taken: what stands in one has -1 runs and is in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, nan
+from math import inf, nan, prod
 
 import numpy as np
 import pandas as pd
@@ -21,8 +22,8 @@ from moeprof.analyzers.communication.bandwidth import bus_factor
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site, sites_of
 from moeprof.analyzers.costs.flops import NO_PRODUCTS, Flops, flops_of
 from moeprof.analyzers.costs.table import bytes_of, rounds_of
+from moeprof.hlo.instruction import Groups
 from moeprof.hlo.program import Op, Program
-from moeprof.projector.any_step.axes import axes_of_groups, axes_of_pairs
 from moeprof.projector.step_time.rates import (
     Group,
     Links,
@@ -174,7 +175,7 @@ def collectives_table(
     running = {op.name for op in executed(program) if _is_sent(program, op)}
     mine = trace.hlo_ops["module"].eq(module) & trace.hlo_ops["op"].isin(running)
     rows = np.flatnonzero(mine.to_numpy()).tolist()
-    devices = int(np.prod(list(axes.values())))
+    devices = prod(axes.values())
     sites = sites_of(trace, rows, {module: devices})
     table = COLLECTIVES.frame([_site_row(trace, site, axes, hardware) for site in sites])
     sent = (table["sent_bytes"] * table["runs"].clip(lower=0)).fillna(inf)
@@ -224,3 +225,38 @@ def _group(members: Sequence[int], links: Links) -> Group:
     """How many there are, and how many of them the fullest host holds."""
     hosts = np.unique(np.array(members) // links.domain, return_counts=True)[1]
     return Group(len(members), int(hosts.max()))
+
+
+# Along which axes of a mesh the devices of a collective lie. A program counts its devices in the
+# order of the mesh, the last axis fastest.
+
+
+def axes_of_groups(groups: Groups, axes: Mapping[str, int]) -> str:
+    """``fsdp``, or ``data × fsdp`` where groups run along both; empty where they fit no axes."""
+    wanted = {frozenset(group) for group in groups}
+    wide = [name for name, size in axes.items() if size > 1]
+    for count in range(1, len(wide) + 1):
+        for names in itertools.combinations(wide, count):
+            if {frozenset(row) for row in _lines(axes, names)} == wanted:
+                return " × ".join(names)
+    return ""
+
+
+def axes_of_pairs(pairs: Groups, axes: Mapping[str, int]) -> str:
+    """The axes along which the two devices of each pair differ; empty where there are no pairs."""
+    devices = prod(axes.values())
+    if not pairs or max(map(max, pairs)) >= devices:
+        return ""
+    ends = np.array(pairs).T
+    places = [np.unravel_index(end, tuple(axes.values())) for end in ends]
+    moved = [np.any(source != target) for source, target in zip(*places, strict=True)]
+    return " × ".join(name for name, is_moved in zip(axes, moved, strict=True) if is_moved)
+
+
+def _lines(axes: Mapping[str, int], names: tuple[str, ...]) -> list[list[int]]:
+    """The devices of each line along some of the axes."""
+    ids = np.arange(prod(axes.values())).reshape(tuple(axes.values()))
+    places = [list(axes).index(name) for name in names]
+    moved = np.moveaxis(ids, places, range(-len(places), 0))
+    lines: list[list[int]] = moved.reshape(-1, prod(axes[name] for name in names)).tolist()
+    return lines

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import moeprof
 from moeprof.errors import CompileError, SelectionError
 from moeprof.hlo.instruction import parse_groups
-from moeprof.projector.any_step.axes import axes_of_groups, axes_of_pairs
+from moeprof.projector.any_step.program import axes_of_groups, axes_of_pairs
 from moeprof.projector.any_step.result import content_of
 
 P = PartitionSpec
@@ -195,11 +195,14 @@ def _printing(x):
     return x
 
 
+ONE_AXIS = AbstractMesh((8,), ("all",), axis_types=(AxisType.Auto,))
+_split_in_eight = jax.jit(lambda x: x, in_shardings=NamedSharding(ONE_AXIS, P("all")))
+
+
 def _of_two_meshes():
-    other = AbstractMesh((8,), ("all",), axis_types=(AxisType.Auto,))
     return [
         _shape(8, 8, sharding=NamedSharding(TWO_AXES, P("data"))),
-        _shape(8, 8, sharding=NamedSharding(other, P("all"))),
+        _shape(8, 8, sharding=NamedSharding(ONE_AXIS, P("all"))),
     ]
 
 
@@ -229,6 +232,20 @@ X = _shape(8, 16)
         (lambda x: x @ x, (X,), {}, CompileError, r"plan <lambda>: TypeError: .*any_step\.py:\d+"),
         (_printing, (X,), {"mesh": {"d": 8}}, CompileError, r"calls back .*jax\.debug\.print"),
         (_sgd, (X,), {"static_argnums": "x"}, CompileError, "refuses its options"),
+        (
+            _split_in_eight,
+            (X,),
+            {},
+            SelectionError,
+            "expected shardings over the mesh devices 1, found 8 devices",
+        ),
+        (
+            _split_in_eight,
+            (X,),
+            {"mesh": {"data": 8}},
+            CompileError,
+            "expected shardings over the mesh data 8, found others: .*'all': 8",
+        ),
         (
             lambda x: x,
             (_shape(9, 9),),
