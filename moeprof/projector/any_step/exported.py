@@ -6,12 +6,14 @@ them the caller gives up, so that `Lowered` has these beside it.
 
 What is asked of JAX without a promise that it stays is in this file alone: that `Exported` can be
 pickled between two processes of one interpreter, as writing it down needs another package
-(flatbuffers); and the names of arguments. Tested with jax 0.10.2 and 0.12.0.
+(flatbuffers); and the names of arguments. Tested with jax 0.7.2, where axes of type Explicit, and
+constraints by PartitionSpecs, need `jax.set_mesh` and are refused by JAX; 0.10.2; and 0.12.0.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,6 +145,7 @@ def lower(
                 given = jax.tree.map(lambda leaf: _whole(leaf, mesh), given)
                 exported, calls = _exported(step, given, platform)
             arguments = tuple(_arguments(step, given, exported, mesh))
+        program = _pickled(_flat(exported))
     except MoeprofError:
         raise
     except Exception as error:  # of the user's function, or of JAX about it
@@ -154,7 +157,6 @@ def lower(
             "that they are over, as mesh={'data': 8}, and at least one array."
         )
     is_wide = bool(getattr(jax.config, "jax_enable_x64", False))
-    program = pickle.dumps(_flat(exported))
     types = tuple(each.name for each in mesh.axis_types)
     axes = dict(mesh.shape)
     return Lowered(name, program, axes, types, arguments, calls, is_placed, is_wide)
@@ -258,6 +260,26 @@ def _flat(exported: jax.export.Exported) -> jax.export.Exported:
     outputs = jax.tree.structure(tuple(range(len(exported.out_avals))))
     changes: dict[str, Any] = {"in_tree": inputs, "out_tree": outputs, "_get_vjp": None}
     return dataclasses.replace(exported, **changes)
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the one class of older versions (0.7) that pickle does not."""
+
+    def reducer_override(self, found: Any) -> Any:
+        """How to make it again: from the message that it can be written as."""
+        if type(found).__name__ == "HloSharding":
+            return _from_message, (type(found), found.to_proto())
+        return NotImplemented
+
+
+def _from_message(kind: Any, message: Any) -> Any:
+    return kind.from_proto(message)
+
+
+def _pickled(exported: jax.export.Exported) -> bytes:
+    data = io.BytesIO()
+    _Pickler(data).dump(exported)
+    return data.getvalue()
 
 
 # In the process that compiles.

@@ -179,8 +179,8 @@ def _notes(
         )
     if constants >= _LARGE_CONSTANTS:
         yield (
-            f"{format_bytes(constants)} of arrays that the function closes over are constants, "
-            "whole on every device; give them as arguments to split them"
+            f"{format_bytes(constants)} of constants lie whole on every device, as arrays do that "
+            "the function closes over; give those as arguments to split them"
         )
     if mem_fraction is None:
         yield (

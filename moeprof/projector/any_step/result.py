@@ -73,7 +73,7 @@ class StepPlan:
         outputs_bytes: its results, those that take an argument's memory too.
         aliased_bytes: results that take an argument's memory.
         temporaries_bytes: XLA's arena, at its fullest.
-        constants_bytes: arrays that the function closes over, as part of the program.
+        constants_bytes: arrays that the function closes over, and the compiler's own.
         buffers: what is there at the peak (schema ``at_peak``); rows sum to ``peak_bytes``.
         arguments: each array that the function is given.
         ops: what the program computes and moves, the costliest first.

@@ -53,7 +53,7 @@ def _memory(plan: StepPlan) -> Iterator[str]:
     yield _row("results", own, reused if plan.aliased_bytes else "")
     yield _row("temporaries", plan.temporaries_bytes, "")
     if plan.constants_bytes:
-        yield _row("constants", plan.constants_bytes, "closed over by the function")
+        yield _row("constants", plan.constants_bytes, "of the program")
     for name, size in plan.outside.items():
         yield _row("beside the pool", size, f"{name}, an estimate")
     yield "By kind of tensor"
@@ -67,10 +67,13 @@ def _buffers_text(count: int) -> str:
 
 def _buffers(plan: StepPlan) -> Iterator[str]:
     yield "Largest buffers"
-    for row in plan.largest_buffers.head(_MOST_ROWS).to_dict("records"):
+    keys = ["content", "shape", "op", "source", "size_bytes"]  # an op may write several alike
+    alike = plan.largest_buffers.groupby(keys, sort=False, as_index=False).size()
+    for row in alike.head(_MOST_ROWS).to_dict("records"):
+        many = f"{row['size']} × " if row["size"] > 1 else ""
         where = f" at {row['source']}" if row["source"] else ""
-        text = f"{_short(str(row['shape']))} {row['op']}{where}".strip()
-        yield _row(str(row["content"]), int(row["size_bytes"]), text)
+        text = f"{many}{_short(str(row['shape']))} {row['op']}{where}".strip()
+        yield _row(str(row["content"]), int(row["size_bytes"]) * int(row["size"]), text)
 
 
 def _short(text: str) -> str:
@@ -127,7 +130,7 @@ def _unknown(plan: StepPlan) -> Iterator[str]:
 
 
 def _row(name: str, size: int, more: str) -> str:
-    return f"  {name:<24} {format_bytes(size):>11}  {more}".rstrip()
+    return f"  {name:<31} {format_bytes(size):>11}  {more}".rstrip()
 
 
 def _seconds(seconds: float) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
+import re
+import subprocess
+import sys
 from math import isnan
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +22,7 @@ from moeprof.hlo.instruction import parse_groups
 from moeprof.projector.any_step.program import axes_of_groups, axes_of_pairs
 from moeprof.projector.any_step.result import content_of
 
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
 P = PartitionSpec
 TWO_AXES = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 TOKENS, WIDTH, FFN = 512, 1024, 2048
@@ -148,7 +154,7 @@ def test_a_loop_counts_as_often_as_it_runs_and_a_constant_lies_on_every_device(s
     assert scanned.arguments["argument"].tolist() == ["weights", "x"]
     assert scanned.constants_bytes >= TABLE.nbytes
     assert int(scanned.memory["bytes"].sum()) == scanned.peak_bytes
-    assert "close" in " ".join(scanned.notes)
+    assert "the function closes over; give those as arguments" in " ".join(scanned.notes)
     products = scanned.ops[scanned.ops["flops"].gt(0)].set_index("dtype")
     assert products["runs"].to_dict() == {"bf16": 3, "f32": 1}
     product = 2 * rows * WIDTH * WIDTH
@@ -176,6 +182,27 @@ def test_a_custom_call_that_nobody_knows_is_named_and_makes_no_sum_of_flops(scan
     assert "products in f32" in scanned.roofline.reason  # whether these are TF32 nothing tells
     assert "Work at least" in str(scanned)
     assert "custom call: users_own_call ×1" in str(scanned)
+
+
+def test_the_example_of_the_python_page_prints_what_it_shows(plugin, tmp_path):
+    page = PAGE.read_text("utf-8")
+    shown = re.search(
+        r"```python\n(import jax\n[^`]*?moeprof\.plan\(.*?)```\n\n```\n(.*?)```", page, re.S
+    )
+    (tmp_path / "train_plan.py").write_text(shown[1], "utf-8")
+    done = subprocess.run(
+        [sys.executable, "train_plan.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout.replace(f"{tmp_path}/", "")
+    assert "arguments                         44.00 MiB" in printed
+    assert "Work 9.896 TFLOP" in printed  # 3 passes over 16 layers and the head, by hand
+    if f"jaxlib {importlib.metadata.version('jaxlib')} " in shown[2]:  # what is laid out differs
+        assert printed == shown[2]
 
 
 def test_without_a_mesh_every_device_does_the_whole_step(plugin):
