@@ -68,7 +68,8 @@ def plan(
         timeout_s: seconds after which the compiler is stopped.
 
     Returns:
-        The plan of one device. The flags of ``XLA_FLAGS`` in this process's environment hold.
+        The plan of one device. The flags of ``XLA_FLAGS`` in this process's environment hold;
+        ``compiler_options`` of `jax.jit` do not.
 
     Raises:
         SelectionError: no such hardware, or the mesh has another number of devices.
@@ -80,9 +81,9 @@ def plan(
         >>> found = moeprof.plan(step, x, mesh={"data": 8}, in_shardings=PartitionSpec("data"))
         >>> found.fits, found.peak_bytes, found.largest_buffers
     """
-    _check(step, mem_fraction)
+    _check(step, devices, mem_fraction)
     spec = load_hardware(hardware)
-    require_compiler(load_target(spec, devices or 1))
+    require_compiler(load_target(spec, 1 if devices is None else devices))
     from moeprof.projector.any_step.exported import jitted, lower
     from moeprof.projector.any_step.mesh import mesh_of, sharded
 
@@ -130,9 +131,11 @@ def plan_lowered(
     return read_step(trace, lowered, target, mem_fraction, compile_s)
 
 
-def _check(step: object, mem_fraction: float | None) -> None:
+def _check(step: object, devices: object, mem_fraction: float | None) -> None:
     if not callable(step):
         raise SelectionError(f"plan: expected a function first, found {step!r}.")
+    if devices is not None and (not isinstance(devices, int) or isinstance(devices, bool)):
+        raise SelectionError(f"plan: expected devices to be a whole number, found {devices!r}.")
     if mem_fraction is not None and not 0 < mem_fraction <= 1:
         raise SelectionError(
             f"plan: expected mem_fraction above 0 and at most 1, found {mem_fraction:g}."

@@ -169,6 +169,12 @@ def _explained(reason: str, mesh: AbstractMesh) -> str:
             "expected a step that runs on devices alone, found one that calls back to this process "
             "(jax.debug.print, jax.debug.callback, io_callback or pure_callback). Plan it without."
         )
+    if "require devices to be present" in reason:
+        return (
+            "expected a step that can be lowered without its devices, found one that cannot, as "
+            "with custom_partitioning. Compile it by moeprof.projector.compiled.plan.plan, whose "
+            "builder is given devices."
+        )
     if "does not match the mesh used for export" in reason:
         return (
             f"expected shardings over the mesh {mesh_text(mesh.shape)}, found others: {reason} "

@@ -69,8 +69,10 @@ COLLECTIVES = Schema(
 )
 _KINDS = {"grouped gemm": "grouped", "attention": "attention", "causal attention": "attention"}
 _ASYNC = "async-start"
-_FREE_CALLS = frozenset({"AllocateBuffer", "annotate_device_placement", "Sharding"})
-"""Custom calls of XLA's that compute nothing."""
+_FREE_CALLS = frozenset(
+    {"AllocateBuffer", "annotate_device_placement", "Sharding", "cu_threefry2x32_ffi"}
+)
+"""Custom calls of XLA's and JAX's that multiply nothing: memory, placement, random numbers."""
 _OURS = re.compile(r"/moeprof/projector/(?:any_step|compiled)/|^<frozen runpy>")
 
 

@@ -156,7 +156,8 @@ class StepPlan:
     @property
     def flops(self) -> float | None:
         """Matrix FLOPs; None where those of an op are not known, which ``unknowns`` names."""
-        is_known = self.ops["flops"].notna().all() and self.ops["runs"].ge(0).all()
+        multiplying = self.ops[self.ops["flops"].ne(0)]
+        is_known = multiplying["flops"].notna().all() and multiplying["runs"].ge(0).all()
         return self.known_flops if is_known else None
 
     @property

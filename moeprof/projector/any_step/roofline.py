@@ -78,6 +78,7 @@ def _total(table: pd.DataFrame, name: str) -> list[tuple[str, float]]:
     kinds = table["opcode"]
     if "dtype" in table:
         kinds = kinds.where(table["dtype"].eq(""), "products in " + table["dtype"])
+    kinds = kinds.where(table["runs"].ge(0), "branches or loops without a count")
     return list(zip(kinds.tolist(), seconds.tolist(), strict=True))
 
 

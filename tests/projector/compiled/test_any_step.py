@@ -217,6 +217,33 @@ def test_without_a_mesh_every_device_does_the_whole_step(plugin):
     assert "Collectives: none" in str(found)
 
 
+def test_a_sum_over_two_hosts_takes_the_network_between_them(plugin):
+    x = _shape(1024, WIDTH, dtype=jnp.float32)
+    options = {"in_shardings": P("data"), "out_shardings": P()}
+    found = moeprof.plan(lambda x: jnp.sum(x, 0), x, mesh={"data": 16}, **options)
+    (row,) = found.collectives.to_dict("records")
+    size = 4 * WIDTH
+    assert (row["opcode"], row["axis"], row["bytes"]) == ("all-reduce", "data", size)
+    assert row["sent_bytes"] == 2 * size * 15 / 16
+    # each of a host's 8 devices receives its share of the half that lies on the other host, twice
+    assert row["roofline_s"] == pytest.approx(
+        max(2 * size / 2 / 8 / 50e9, 2 * size * 15 / 16 / 450e9)
+    )
+    assert found.flops == 0
+    assert found.unknowns.empty
+
+
+def test_a_branch_that_nothing_counts_is_in_no_sum_and_named(plugin):
+    def step(x, choice):
+        return jax.lax.cond(choice > 0, lambda x: x @ x.T, lambda x: jnp.zeros((256, 256)), x)
+
+    found = moeprof.plan(step, _shape(256, 512, dtype=jnp.float32), _shape(dtype=jnp.int32))
+    assert found.devices == 1
+    assert (found.flops, found.known_flops) == (None, 0)
+    assert "in a branch or a loop" in found.unknowns["missing"].iloc[0]
+    assert "branches or loops without a count" in found.roofline.reason
+
+
 def _printing(x):
     jax.debug.print("{}", x.sum())
     return x
@@ -252,6 +279,8 @@ X = _shape(8, 16)
         (_sgd, (X,), {"hardware": "h100"}, SelectionError, "h100_sxm"),
         (_sgd, (X,), {"hardware": "tpu_v5p"}, SelectionError, "cannot be had without the device"),
         (_sgd, (X,), {"mem_fraction": 93}, SelectionError, "above 0 and at most 1, found 93"),
+        (_sgd, (X,), {"devices": 0}, SelectionError, "for 0 devices: expected 1 to 8"),
+        (_sgd, (X,), {"devices": "8"}, SelectionError, "expected devices to be a whole number"),
         ("step", (X,), {}, SelectionError, "expected a function first, found 'step'"),
         (lambda a, b: a, _of_two_meshes(), {}, SelectionError, "over one mesh, found data 2"),
         (jax.jit(_sgd), (X,), {"donate_argnums": 0}, SelectionError, r"in its own jax\.jit"),
