@@ -62,7 +62,6 @@ def read_step(
     constants = max(dict(sizes.more).get("constant_bytes", 0), 0)
     ops = ops_table(trace, module, spec)
     collectives = collectives_table(trace, module, lowered.axes, spec)
-    contents = dict(zip(arguments["argument"], arguments["content"], strict=True))
     return StepPlan(
         name=lowered.name,
         hardware=spec,
@@ -74,7 +73,7 @@ def read_step(
         aliased_bytes=sizes.alias_bytes or 0,
         temporaries_bytes=sizes.temp_bytes,
         constants_bytes=constants,
-        buffers=with_contents(found.buffers, contents, constants),
+        buffers=with_contents(found.buffers, arguments, constants),
         arguments=arguments,
         ops=ops,
         collectives=collectives,

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from moeprof.analyzers.heap.at_peak import ARGUMENTS as TOGETHER
 from moeprof.analyzers.heap.at_peak import AT_PEAK, grouped
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, is_optimizer
 from moeprof.projector.any_step.roofline import Roofline
@@ -192,15 +193,24 @@ class StepPlan:
         return f"<moeprof plan of {self.name} for {where}: {verdict_text(self)}>"
 
 
-def with_contents(
-    buffers: pd.DataFrame, contents: Mapping[str, str], constants: int
-) -> pd.DataFrame:
-    """`AT_PEAK` with the contents of arguments by their paths, and a row of constants."""
-    is_argument = buffers["component"].eq("") & buffers["op"].isin(contents)
-    told = buffers["op"].map(contents).where(is_argument)
+def with_contents(buffers: pd.DataFrame, arguments: pd.DataFrame, constants: int) -> pd.DataFrame:
+    """`AT_PEAK` with the contents of arguments by their paths, and a row of constants.
+
+    Where buffers do not tell arguments apart (jax 0.7), the program's parameters do.
+    """
+    contents = dict(zip(arguments["argument"], arguments["content"], strict=True))
+    told = buffers["op"].map(contents).where(buffers["component"].eq(""))
     table = buffers.assign(content=told.fillna(buffers["content"]).astype("str"))
-    if not constants:
-        return table
+    rows = []
+    is_lump = table["content"].eq(TOGETHER)
+    if is_lump.any() and int(table["size_bytes"][is_lump].sum()) == arguments["size_bytes"].sum():
+        passed = arguments[arguments["is_passed"]]
+        rows = [
+            {"content": row["content"], "op": row["argument"], "size_bytes": row["size_bytes"]}
+            for row in passed.to_dict("records")
+        ]
+        table = table[~is_lump]
+    if constants:
+        rows.append({"content": CONSTANTS, "size_bytes": constants})
     blank = dict.fromkeys(("component", "layer_kind", "phase", "op", "shape", "source"), "")
-    row = AT_PEAK.frame([{**blank, "content": CONSTANTS, "size_bytes": constants}])
-    return pd.concat([table, row], ignore_index=True)
+    return pd.concat([table, AT_PEAK.frame([{**blank, **row} for row in rows])], ignore_index=True)

@@ -80,7 +80,8 @@ def test_every_byte_of_the_peak_is_of_a_kind_of_tensor(fsdp):
     assert int(fsdp.buffers["size_bytes"].sum()) == fsdp.peak_bytes
     kinds = fsdp.memory.set_index("content")["bytes"]
     assert kinds["weights"] == BF16 * WIDTH * FFN // 8
-    assert kinds["gathered weights"] == BF16 * WIDTH * FFN
+    if jax.__version_info__ >= (0, 10):  # before, the compiler names nothing that it gathers
+        assert kinds["gathered weights"] == BF16 * WIDTH * FFN
     assert kinds["argument, kind not known"] == BF16 * TOKENS * WIDTH // 8 + 4
     assert fsdp.largest_buffers["size_bytes"].iloc[0] == BF16 * WIDTH * FFN
 
@@ -296,18 +297,11 @@ X = _shape(8, 16)
             "expected shardings over the mesh devices 1, found 8 devices",
         ),
         (
-            _split_in_eight,
-            (X,),
-            {"mesh": {"data": 8}},
-            CompileError,
-            "expected shardings over the mesh data 8, found others: .*'all': 8",
-        ),
-        (
             lambda x: x,
             (_shape(9, 9),),
             {"mesh": {"d": 8}, "in_shardings": P("d")},
             CompileError,
-            "dimension size is 9",
+            "size is 9|given the sharding",
         ),
     ],
 )
@@ -315,6 +309,15 @@ def test_what_cannot_be_planned_is_refused_in_one_line(plugin, step, args, optio
     with pytest.raises(kind, match=said) as error:
         moeprof.plan(step, *args, **options)
     assert "\n" not in str(error.value)
+
+
+def test_shardings_over_axes_of_other_names_are_refused_where_a_program_has_their_names(plugin):
+    if jax.__version_info__ < (0, 10):  # it has how arrays are split, and any axes will do
+        assert moeprof.plan(_split_in_eight, X, mesh={"data": 8}).arguments_bytes == BF16 * 16
+        return
+    said = "expected shardings over the mesh data 8, found others: .*'all': 8"
+    with pytest.raises(CompileError, match=said):
+        moeprof.plan(_split_in_eight, X, mesh={"data": 8})
 
 
 def test_groups_of_devices_lie_along_the_axes_of_a_mesh():
