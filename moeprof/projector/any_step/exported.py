@@ -66,7 +66,7 @@ class Lowered:
     ``types`` has the type of each axis, as JAX names it. ``calls`` are the targets of custom calls
     that need a handler. ``is_placed``: whether the sharding of any argument or result names the
     mesh; else each device is given all of every argument. ``is_wide``: whether types of 64 bits
-    are on.
+    are on. ``exchange`` are ranks and mesh axis of the EP groups of `moeprof.kernels`.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Lowered:
     calls: tuple[str, ...]
     is_placed: bool
     is_wide: bool
+    exchange: tuple[int, str] | None = None
 
     def options(self, file: Path) -> dict[str, object]:
         """The options of `build_exported`, which reads the program from a file."""
@@ -159,7 +160,7 @@ def lower(
     is_wide = bool(getattr(jax.config, "jax_enable_x64", False))
     types = tuple(each.name for each in mesh.axis_types)
     axes = dict(mesh.shape)
-    return Lowered(name, program, axes, types, arguments, calls, is_placed, is_wide)
+    return Lowered(name, program, axes, types, arguments, calls, is_placed, is_wide, exchange)
 
 
 def _explained(reason: str, mesh: AbstractMesh) -> str:

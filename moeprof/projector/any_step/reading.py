@@ -39,6 +39,7 @@ from moeprof.units import format_bytes
 
 _LARGE_CONSTANTS = 2**20
 _MOST_NAMES = 3
+_OUR_EXCHANGES = "moeprof_moe_"
 _PRODUCTS = frozenset({"gemm", "grouped gemm", "convolution", "attention", "causal attention"})
 
 
@@ -175,6 +176,12 @@ def _notes(
         yield (
             "arguments in the host's memory are counted as the device's, since this compiler "
             f"plans no other: {_listed(hosted)}"
+        )
+    if lowered.exchange and any(call.startswith(_OUR_EXCHANGES) for call in lowered.calls):
+        ranks, axis = lowered.exchange
+        yield (
+            f"tokens are exchanged by moeprof.kernels among {ranks} ranks, the mesh axis {axis!r}; "
+            "ep_axis names another"
         )
     if constants >= _LARGE_CONSTANTS:
         yield (

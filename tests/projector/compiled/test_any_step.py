@@ -208,8 +208,9 @@ def test_the_example_of_the_python_page_prints_what_it_shows(plugin, tmp_path):
 
 def test_without_a_mesh_every_device_does_the_whole_step(plugin):
     x = np.ones((TOKENS, WIDTH), np.float32)
-    found = moeprof.plan(lambda x: x @ x.T, x, devices=16)
-    assert found.arguments_bytes == x.nbytes
+    found = moeprof.plan(lambda x, *, y: x @ y.T, x, kwargs={"y": jnp.asarray(x)}, devices=16)
+    assert found.arguments["argument"].tolist() == ["x", "y"]
+    assert found.arguments_bytes == 2 * x.nbytes
     assert found.outputs_bytes == 4 * TOKENS * TOKENS
     assert found.flops == 2 * TOKENS * TOKENS * WIDTH
     assert found.collectives.empty

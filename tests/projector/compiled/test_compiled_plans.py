@@ -131,8 +131,8 @@ def test_a_step_of_this_process_is_planned_to_the_byte_as_one_that_the_child_bui
     assert found.peak_bytes == built.total_bytes + found.constants_bytes
     ours = found.buffers[found.buffers["content"].ne("constants")].reset_index(drop=True)
     pd.testing.assert_frame_equal(ours, built.buffers)
-    # whose rows are the exchange's own business
     assert {"moeprof_moe_dispatch", "moeprof_moe_combine"} <= set(found.unknowns["name"])
+    assert any("among 4 ranks, the mesh axis 'expert'" in note for note in found.notes)
 
 
 def test_outside_the_pool_is_deepeps_ring_beside_the_runtime(plans):
