@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def plan(
     spec = load_hardware(hardware)
     require_compiler(load_target(spec, 1 if devices is None else devices))
     from moeprof.projector.any_step.exported import jitted, lower
-    from moeprof.projector.any_step.mesh import mesh_of, sharded
+    from moeprof.projector.any_step.mesh import check_devices, mesh_of, sharded
 
     given = (args, dict(kwargs or {}))
     over = mesh_of(mesh, devices, (given, in_shardings, out_shardings))
@@ -97,8 +98,10 @@ def plan(
         "static_argnums": static_argnums,
     }
     # kernels of ours lower to custom calls for planned devices, where they can be called at all
-    exchange = (over.shape.get(ep_axis, 1), ep_axis) if "moeprof.kernels" in sys.modules else None
-    lowered = lower(jitted(step, options), *given, over, target.platform, exchange)
+    axis = ep_axis if "moeprof.kernels" in sys.modules else None
+    lowered = lower(jitted(step, options), *given, over, target.platform, axis)
+    check_devices(lowered.axes, devices)
+    target = load_target(spec, prod(lowered.axes.values()))
     return plan_lowered(lowered, target, mem_fraction=mem_fraction, timeout_s=timeout_s)
 
 

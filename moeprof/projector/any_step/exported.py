@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from moeprof.errors import CompileError, MoeprofError, SelectionError
-from moeprof.projector.any_step.mesh import mesh_text
+from moeprof.projector.any_step.mesh import ALONE, mesh_text
 from moeprof.projector.compiled.child import reason_of
 
 _CALL = re.compile(r'custom_call @"?([\w.$-]+)')
@@ -120,7 +120,7 @@ def lower(
     kwargs: Mapping[str, Any],
     mesh: AbstractMesh,
     platform: str,
-    exchange: tuple[int, str] | None = None,
+    ep_axis: str | None = None,
 ) -> Lowered:
     """Lower a jitted function for the devices of a mesh, none of which needs to be there.
 
@@ -128,9 +128,10 @@ def lower(
         step: what `jax.jit` returned.
         args: its arguments: shapes, arrays, of which nothing but the shape counts, static values.
         kwargs: those that it is given by name.
-        mesh: the devices.
+        mesh: the devices. One that nobody named (`ALONE`) gives way to that of the function's own
+            shardings, where a program has it (from jax 0.10 on).
         platform: ``cuda`` or ``rocm``.
-        exchange: ranks of an EP group and their mesh axis, where it calls `moeprof.kernels`.
+        ep_axis: mesh axis of EP groups, where the function may call `moeprof.kernels`.
 
     Raises:
         CompileError: the function cannot be traced or lowered.
@@ -138,14 +139,18 @@ def lower(
     """
     name = getattr(step, "__name__", "step")
     given = jax.tree.map(lambda leaf: _shape_of(leaf, mesh.size), (tuple(args), dict(kwargs)))
+    exchange = None if ep_axis is None else (mesh.shape.get(ep_axis, 1), ep_axis)
     try:
         with _around(mesh, exchange):
             exported, calls = _exported(step, given, platform)
+            own = _own_mesh(exported) if ALONE in mesh.axis_names else None
             is_placed = exported.nr_devices > 1
             if not is_placed and mesh.size > 1:
                 given = jax.tree.map(lambda leaf: _whole(leaf, mesh), given)
                 exported, calls = _exported(step, given, platform)
-            arguments = tuple(_arguments(step, given, exported, mesh))
+            arguments = () if own else tuple(_arguments(step, given, exported, mesh))
+        if own is not None:
+            return lower(step, args, kwargs, own, platform, ep_axis)
         program = _pickled(_flat(exported))
     except MoeprofError:
         raise
@@ -161,6 +166,15 @@ def lower(
     types = tuple(each.name for each in mesh.axis_types)
     axes = dict(mesh.shape)
     return Lowered(name, program, axes, types, arguments, calls, is_placed, is_wide, exchange)
+
+
+def _own_mesh(exported: jax.export.Exported) -> AbstractMesh | None:
+    """The mesh of the program's own shardings, if it has any and says it."""
+    both = ("_in_named_shardings", "_out_named_shardings")
+    found = [each.mesh for name in both for each in getattr(exported, name, ()) if each]
+    over = [each for each in found if each.size == exported.nr_devices > 1]
+    own: AbstractMesh | None = over[0].abstract_mesh if over else None
+    return None if own is None or ALONE in own.axis_names else own
 
 
 def _explained(reason: str, mesh: AbstractMesh) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import jax
@@ -34,12 +35,22 @@ def mesh_of(asked: MeshLike, devices: int | None, shardings: Any) -> AbstractMes
         mesh = asked if isinstance(asked, AbstractMesh) else _abstract(asked)
         # of the same axes: the shardings' own, which says how its axes are meant too
         mesh = next((each for each in named if dict(each.shape) == dict(mesh.shape)), mesh)
-    if devices is not None and mesh.size != devices:
-        raise SelectionError(
-            f"plan: expected a mesh of {devices} devices, found {mesh_text(mesh.shape)}, which is "
-            f"{mesh.size}. Give devices={mesh.size}, or another mesh."
-        )
+    check_devices(mesh.shape, devices)
     return mesh
+
+
+def check_devices(axes: Mapping[str, int], devices: int | None) -> None:
+    """Check that a mesh has as many devices as there are to be; None is any number.
+
+    Raises:
+        SelectionError: it has not.
+    """
+    size = prod(axes.values())
+    if devices is not None and size != devices:
+        raise SelectionError(
+            f"plan: expected a mesh of {devices} devices, found {mesh_text(axes)}, which is "
+            f"{size}. Give devices={size}, or another mesh."
+        )
 
 
 def mesh_text(axes: Mapping[str, int]) -> str:

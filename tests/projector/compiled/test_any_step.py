@@ -293,9 +293,16 @@ X = _shape(8, 16)
         (
             _split_in_eight,
             (X,),
-            {},
+            {"mesh": {"data": 16}},
             SelectionError,
-            "expected shardings over the mesh devices 1, found 8 devices",
+            "expected shardings over the mesh data 16, found 8 devices",
+        ),
+        (
+            _split_in_eight,
+            (X,),
+            {"devices": 16},
+            SelectionError,
+            "found all 8, which is 8|over the mesh devices 16, found 8 devices",
         ),
         (
             lambda x: x,
@@ -319,6 +326,16 @@ def test_shardings_over_axes_of_other_names_are_refused_where_a_program_has_thei
     said = "expected shardings over the mesh data 8, found others: .*'all': 8"
     with pytest.raises(CompileError, match=said):
         moeprof.plan(_split_in_eight, X, mesh={"data": 8})
+
+
+def test_the_mesh_of_a_functions_own_shardings_is_taken_where_none_is_given(plugin):
+    if jax.__version_info__ < (0, 10):  # a program does not say its mesh
+        with pytest.raises(SelectionError, match=r"found 8 devices\. Give the mesh"):
+            moeprof.plan(_split_in_eight, X)
+        return
+    found = moeprof.plan(_split_in_eight, X)
+    assert dict(found.axes) == {"all": 8}
+    assert found.arguments_bytes == BF16 * 8 * 16 // 8
 
 
 def test_groups_of_devices_lie_along_the_axes_of_a_mesh():
