@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.classify import classify
 from moeprof.analyzers.classify.rules import Matches, matches_of, named_by
-from moeprof.analyzers.window import window
+from moeprof.analyzers.window import busy_ns, spans_of_steps, window
 from moeprof.hlo.program import Program
 from moeprof.tables.once import once
 from moeprof.tables.trace import LOW_CONFIDENCE, Trace
@@ -59,7 +60,7 @@ def work_in_steps(trace: Trace) -> pd.DataFrame:
 
 
 @once
-def _labels(trace: Trace) -> pd.DataFrame:
+def labels(trace: Trace) -> pd.DataFrame:
     """The columns of `CLASSES` as categories, by row of `hlo_ops`; the last row is for none."""
     rows = trace.hlo_ops[["module", "op"]].merge(classes_of(trace), on=["module", "op"], how="left")
     columns = {
@@ -99,6 +100,90 @@ def sums_in_steps(trace: Trace) -> pd.DataFrame:
     return attribute(trace, rows)
 
 
+@once
+def parts_in_steps(trace: Trace) -> pd.DataFrame:
+    """`sums_in_steps` with one row per part of the model, device and step."""
+    return added(
+        sums_in_steps(trace),
+        [
+            *("layer_kind", "component", "phase", "evidence", "is_collective", "named_with"),
+            *("step", "host", "device"),
+        ],
+    )
+
+
+@once
+def op_sums(trace: Trace) -> pd.DataFrame:
+    """`sums_in_steps` with one row per op and kernel over all devices and steps.
+
+    ``op`` is the name for sure, and ``is_known`` whether it is that of an op, not of a kernel.
+    """
+    work = sums_in_steps(trace)
+    is_known = (work["op"] != "") & ~is_guess(work)
+    named = work.assign(op=sure_names(work), is_known=is_known)
+    return added(
+        named,
+        [
+            *("module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"),
+            *("is_known", "name", "named_with"),
+        ],
+    )
+
+
+def added(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Self time and pieces of `work` by `keys`, in the order in which each comes first."""
+    groups = work.groupby(keys, sort=False, observed=True, dropna=False)
+    return groups.agg(self_ns=("self_ns", "sum"), pieces=("pieces", "sum")).reset_index()
+
+
+@dataclass(frozen=True)
+class WindowSums:
+    """Sums over the work of `window`.
+
+    ``steps`` has the steps with work, in order of it; ``graph_ns`` is in GPU graphs and has no sure
+    op, ``moved_ns`` is of copies and memory sets of no known op. ``busy_ns`` is the time in which
+    devices did anything.
+    """
+
+    steps: tuple[int, ...]
+    self_ns: int
+    graph_ns: int
+    moved_ns: int
+    busy_ns: int
+
+    @property
+    def graph_share(self) -> float:
+        """Share of the self time that ran in GPU graphs and has no sure op."""
+        return self.graph_ns / self.self_ns if self.self_ns else 0.0
+
+    def __add__(self, other: WindowSums) -> WindowSums:
+        """Over both."""
+        return WindowSums(
+            tuple(dict.fromkeys((*self.steps, *other.steps))),
+            self.self_ns + other.self_ns,
+            self.graph_ns + other.graph_ns,
+            self.moved_ns + other.moved_ns,
+            self.busy_ns + other.busy_ns,
+        )
+
+
+@once
+def window_sums(trace: Trace) -> WindowSums:
+    """The sums of a trace; busy time is that within the steps, where there are steps."""
+    view = window(trace)
+    events, self_ns = view.events, view.events["self_ns"]
+    is_hidden = is_of_graph(events) & events["confidence"].lt(LOW_CONFIDENCE)
+    is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
+    spans = spans_of_steps(trace) if view.steps else None
+    return WindowSums(
+        steps=tuple(events["step"].unique().tolist()),
+        self_ns=int(self_ns.sum()),
+        graph_ns=int(self_ns[is_hidden].sum()),
+        moved_ns=int(self_ns[is_moved].sum()),
+        busy_ns=int(busy_ns(events, spans).sum()),
+    )
+
+
 def is_guess(events: pd.DataFrame) -> pd.Series:
     """Whether the op of each piece is named, but not for sure."""
     return (events["op"] != "") & events["confidence"].between(0, LOW_CONFIDENCE, "neither")
@@ -127,7 +212,7 @@ def sure_rows(events: pd.DataFrame) -> np.ndarray:
 
 def is_collective(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     """Whether the op of each piece is a collective: that column of `attribute` alone."""
-    found: np.ndarray = _labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
+    found: np.ndarray = labels(trace)["is_collective"].to_numpy().take(sure_rows(events))
     return found
 
 
@@ -140,7 +225,7 @@ def attribute(trace: Trace, events: pd.DataFrame) -> pd.DataFrame:
     So is work whose op is a guess; its kernel's name tells the kind of operation. Copies and
     memory sets that the GPU ran outside any op are copies. Text comes as categories.
     """
-    classes = _labels(trace)
+    classes = labels(trace)
     rows = sure_rows(events)
     found = {str(name): classes[name].array.take(rows) for name in classes}
     is_copy = (rows < 0) & events["kind"].isin(["copy", "memset"]).to_numpy()
@@ -157,10 +242,3 @@ def _replaced(known: pd.Categorical, where: np.ndarray, values: np.ndarray) -> p
     wider = known.add_categories(sorted(set(values[where]) - set(known.categories)))
     wider[where] = values[where]
     return wider
-
-
-def graph_share(events: pd.DataFrame) -> float:
-    """Share of the self time of `events` that ran in GPU graphs and has no sure op."""
-    is_hidden = is_of_graph(events) & events["confidence"].lt(LOW_CONFIDENCE)
-    total_ns = int(events["self_ns"].sum())
-    return int(events["self_ns"][is_hidden].sum()) / total_ns if total_ns else 0.0

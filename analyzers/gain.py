@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import device_steps
 from moeprof.analyzers.activity.work import covered_ns, laid_out
@@ -105,15 +106,29 @@ def ran(trace: Trace) -> Iterator[RunOp]:
     return iter(_ran(trace))
 
 
+OP = ["module", "op", "component", "phase"]
+
+
+@once
+def sure_times(trace: Trace) -> pd.DataFrame:
+    """Self time of the ops that are sure, over all devices and steps, the longest first."""
+    work = sums_in_steps(trace)
+    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
+    return longest_first(work.groupby(OP, observed=True)["self_ns"].sum().reset_index())
+
+
+def longest_first(rows: pd.DataFrame) -> pd.DataFrame:
+    """Self times of ops, each op once."""
+    plain = rows.astype(dict.fromkeys(OP[1:], "str"))
+    sums = plain.groupby(OP)["self_ns"].sum().reset_index()
+    return sums.sort_values(["self_ns", *OP], ascending=[False, *(True for _ in OP)])
+
+
 @once
 def _ran(trace: Trace) -> tuple[RunOp, ...]:
     programs, shares = programs_of(trace), window(trace).shares
-    work = sums_in_steps(trace)
-    work = work[(work["instruction"] >= 0) & ~is_guess(work)]
-    keys = ["module", "op", "component", "phase"]
-    sums = work.groupby(keys, observed=True)["self_ns"].sum().reset_index()
-    sums = sums.sort_values("self_ns", ascending=False, kind="stable")
-    columns = (sums[name].tolist() for name in (*keys, "self_ns"))
+    sums = sure_times(trace)
+    columns = (sums[name].tolist() for name in (*OP, "self_ns"))
     return tuple(
         RunOp(programs[module], programs[module].ops[op], module, component, phase, ns / shares)
         for module, op, component, phase, ns in zip(*columns, strict=True)

@@ -234,26 +234,35 @@ _NAMED = (
 @once
 def idle_between(trace: Trace) -> pd.DataFrame:
     """`IDLE_BETWEEN`, the most time first."""
+    sums = idle_sums(trace)
+    if sums.empty:
+        return IDLE_BETWEEN.frame()
+    shares = len(intervals_of(account_of(trace)))
+    table = sums.assign(per_interval_ns=sums["length_ns"] / shares)
+    order = table.sort_values(["per_interval_ns", "cause"], ascending=[False, True])
+    return IDLE_BETWEEN.frame({name: order[name].to_numpy() for name in IDLE_BETWEEN.names})
+
+
+@once
+def idle_sums(trace: Trace) -> pd.DataFrame:
+    """Rows (cause, length_ns, longest_ns, step): all gaps of a cause, and where the longest is."""
     gaps = gaps_between(trace)
     if gaps.empty:
-        return IDLE_BETWEEN.frame()
+        return pd.DataFrame(columns=["cause", "length_ns", "longest_ns", "step"])
     gaps = gaps.assign(length_ns=gaps["end_ns"] - gaps["start_ns"], cause=SHORT)
     is_long = gaps["length_ns"] > SHORT_NS
     if is_long.any():
         caused = with_causes(trace, gaps[is_long])
         gaps.loc[is_long, "cause"] = _annotated(trace, caused)
-    groups = gaps.groupby("cause")["length_ns"]
-    longest = gaps.loc[groups.idxmax()].set_index("cause")
-    shares = len(intervals_of(account_of(trace)))
-    table = pd.DataFrame(
-        {
-            "per_interval_ns": groups.sum() / shares,
-            "longest_ns": longest["length_ns"],
-            "step": longest["step"],
-        }
-    ).reset_index()
-    order = table.sort_values(["per_interval_ns", "cause"], ascending=[False, True])
-    return IDLE_BETWEEN.check(order.reset_index(drop=True).astype({"cause": "str"}))
+    return idle_by_cause(gaps.assign(longest_ns=gaps["length_ns"]))
+
+
+def idle_by_cause(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows (cause, length_ns, longest_ns, step) added up; of equally long the first."""
+    groups = rows.astype({"cause": "str"}).groupby("cause")
+    longest = rows.loc[groups["longest_ns"].idxmax()].set_index("cause")
+    sums = groups["length_ns"].sum().to_frame()
+    return sums.assign(longest_ns=longest["longest_ns"], step=longest["step"]).reset_index()
 
 
 def _annotated(trace: Trace, gaps: pd.DataFrame) -> pd.Series:

@@ -1,5 +1,7 @@
 """Question: which device work are a trace's figures taken from, and what are they divided by?"""
 
+# ruff: noqa: RUF009 (the field of `Window` is a descriptor, which its instances share)
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -8,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.tables.intervals import covered_by_group
-from moeprof.tables.once import once
+from moeprof.tables.once import LazyFrame, once
 from moeprof.tables.schema import Schema
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
@@ -19,7 +21,7 @@ PER_STEP = "mean over devices and used steps"
 _PER_CAPTURE = "mean over devices, of the whole capture: no step could be measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window:
     """Device work of the used steps; of the whole capture where there is no step.
 
@@ -27,10 +29,10 @@ class Window:
     divided by ``steps × devices``.
     """
 
-    events: pd.DataFrame
     steps: int
     devices: int
     notes: tuple[str, ...]
+    events: LazyFrame = LazyFrame()
 
     @property
     def basis(self) -> str:
@@ -65,16 +67,24 @@ class Window:
 @once
 def window(trace: Trace) -> Window:
     """The used steps of a trace, else all its device work with a note that says so."""
+    found = window_in_steps(trace)
+    if len(found.events):
+        return found
+    work = work_of(trace.events)
+    devices = len(work[["host", "device"]].drop_duplicates())
+    return Window(0, devices, NO_STEP, work) if len(work) else found
+
+
+NO_STEP = ("no whole step in the capture: times are per device over all of it",)
+
+
+def window_in_steps(trace: Trace) -> Window:
+    """The used steps of a trace, even where none of its work is in them."""
     used = trace.steps["step"][trace.steps["used"]]
     work = work_of(trace.events)
     events = work[work["step"].isin(used)]
-    notes: tuple[str, ...] = ()
-    if events.empty:
-        events = work
-        if len(events):
-            notes = ("no whole step in the capture: times are per device over all of it",)
     devices = len(events[["host", "device"]].drop_duplicates())
-    return Window(events, int(used.nunique()) if not notes else 0, devices, notes)
+    return Window(int(used.nunique()), devices, (), events)
 
 
 def spans_of_steps(trace: Trace) -> pd.DataFrame:
@@ -92,6 +102,21 @@ def spans_of_steps(trace: Trace) -> pd.DataFrame:
     )
     spans = timed[timed["step"] != -1].groupby(["host", "step"])
     return spans.agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max")).reset_index()
+
+
+@once
+def op_time(trace: Trace) -> tuple[int, int]:
+    """Self time of all work, and of that in used steps, in ns."""
+    steps = trace.steps["step"][trace.steps["used"]]
+    work = work_of(trace.events)
+    in_steps = work["self_ns"][work["step"].isin(steps)]
+    return int(work["self_ns"].sum()), int(in_steps.sum())
+
+
+@once
+def busy_by_step(trace: Trace) -> pd.Series:
+    """`busy_ns` of all work, of each piece the time within its step."""
+    return busy_ns(trace.events, spans_of_steps(trace))
 
 
 def busy_ns(events: pd.DataFrame, spans: pd.DataFrame | None = None) -> pd.Series:

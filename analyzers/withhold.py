@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pandas as pd
 
+from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.question import Question
 from moeprof.analyzers.registry import drawing, is_drawing, question
-from moeprof.analyzers.window import busy_ns, window
 from moeprof.errors import TableError
 from moeprof.tables.analysis import Analysis, Withheld
 from moeprof.tables.law import Law, Scope
@@ -29,11 +29,14 @@ def check_tables(trace: Trace, findings: Mapping[str, Analysis]) -> None:
     Raises:
         TableError: it is so.
     """
-    empty = [name for name, found in findings.items() if found.table.empty and _holds_all(name)]
+    empty = [
+        name
+        for name, found in findings.items()
+        if found.table.empty and found.status != "withheld" and _holds_all(name)
+    ]
     if not empty:
         return
-    events = window(trace).events
-    busy = int(busy_ns(events).sum())
+    busy = window_sums(trace).busy_ns
     if busy > 0:
         raise TableError(
             f"{trace.meta.path}: devices are busy for {format_ns(busy)}, but table "

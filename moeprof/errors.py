@@ -6,6 +6,7 @@ MoeprofError
 ├── TraceError    a profile that cannot be read
 │   └── NoProfileError  a folder that holds none
 ├── SelectionError  a session, host or question asked for by a name that there is none of
+├── NotByHostError  what needs all work of all hosts at once, of a run read host by host
 ├── TableError    a table that lacks what its schema promises
 ├── ReplayError   an op that cannot be run again as it was
 ├── CaptureError  a capture that cannot start
@@ -41,6 +42,10 @@ class NoProfileError(TraceError):
 
 class SelectionError(MoeprofError):
     """A session, host or question that there is none of; the message lists those there are."""
+
+
+class NotByHostError(MoeprofError):
+    """What needs all work of all hosts at once, of a run that was read host by host."""
 
 
 class TableError(MoeprofError):

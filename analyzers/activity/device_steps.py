@@ -35,11 +35,12 @@ def step_spans(trace: Trace) -> pd.DataFrame:
         spans["start_ns"] = used["start_ns"].to_numpy()
         spans["end_ns"] = spans["start_ns"] + used["duration_ns"].to_numpy()
         return spans.sort_values(["host", "start_ns"], ignore_index=True)
-    for work in (trace.executions, work_of(trace.events)):
-        inside = work[work["step"].isin(used["step"])]
-        if len(inside):
-            return _hulls(inside)
-    return _hulls(work_of(trace.events).assign(step=-1))
+    runs = trace.executions[trace.executions["step"].isin(used["step"])]
+    if len(runs):
+        return _hulls(runs)
+    work = work_of(trace.events)
+    inside = work[work["step"].isin(used["step"])]
+    return _hulls(inside if len(inside) else work.assign(step=-1))
 
 
 @once

@@ -49,6 +49,17 @@ def gaps_between(trace: Trace) -> pd.DataFrame:
     return gaps.assign(**_neighbours(trace, gaps))
 
 
+@once
+def lengths_of_gaps(trace: Trace) -> tuple[pd.Series, pd.Series]:
+    """Time of the gaps in and between steps, in ns by host, device and step."""
+
+    def length_ns(gaps: pd.DataFrame) -> pd.Series:
+        lasting = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"])
+        return lasting.groupby(["host", "device", "step"])["ns"].sum()
+
+    return length_ns(gaps_of(trace)), length_ns(_gaps(between_steps(trace)))
+
+
 def _neighbours(trace: Trace, gaps: pd.DataFrame) -> dict[str, np.ndarray]:
     """The last work of the device that began before each gap, and the first from its end on."""
     events = trace.events

@@ -108,8 +108,12 @@ def _outside(trace: Trace, loose: pd.DataFrame) -> pd.DataFrame:
             "self_ns": loose["self_ns"].to_numpy(),
         }
     )
-    table = named.groupby(["program", "place"])["self_ns"].agg(["size", "sum"]).reset_index()
-    table = table.rename(columns={"size": "pieces", "sum": "self_ns"})
+    return outside_by_place(named.assign(pieces=1))
+
+
+def outside_by_place(rows: pd.DataFrame) -> pd.DataFrame:
+    """`OUTSIDE` of rows (program, place, pieces, self_ns)."""
+    table = rows.groupby(["program", "place"])[["pieces", "self_ns"]].sum().reset_index()
     order = ["self_ns", "program", "place"]
     table = table.sort_values(order, ascending=[False, True, True], ignore_index=True)
     return OUTSIDE.check(table.astype({"program": "str", "place": "str"}))
@@ -150,25 +154,29 @@ def other_programs(trace: Trace) -> pd.DataFrame:
     if table.empty:
         return OTHER_PROGRAMS.frame()
     devices = len(table[["host", "device"]].drop_duplicates())
-    pieces = _pieces(trace)
+    pieces = pieces_between(trace)
     pieces = pieces[pieces["step"].isin(table["step"])]
     if pieces.empty:
         return OTHER_PROGRAMS.frame()
-    groups = pieces.groupby(["step", "program", "is_program"])["ns"]
+    groups = pieces.groupby(_OF_PIECES)["ns"]
     found = (groups.sum() / devices).reset_index(name="per_device_ns")
     order = ["step", "per_device_ns", "program"]
     found = found.sort_values(order, ascending=[True, False, True], ignore_index=True)
     return OTHER_PROGRAMS.check(found.astype({"program": "str", "per_device_ns": "float64"}))
 
 
-def _pieces(trace: Trace) -> pd.DataFrame:
-    """Rows (step, program, is_program, ns) of pieces of work between steps, cut to that time."""
+_OF_PIECES = ["step", "program", "is_program"]
+
+
+@once
+def pieces_between(trace: Trace) -> pd.DataFrame:
+    """Rows (step, program, is_program, ns) of the work between steps, cut to that time."""
     between = between_steps(trace)
     low, high = between.inside.start_ns[between.segment], between.inside.end_ns[between.segment]
     ns = np.clip(between.end_ns, low, high) - np.clip(between.start_ns, low, high)
     events = trace.events.iloc[between.rows]
     kept = (ns > 0) & is_work(events)
-    return pd.DataFrame(
+    pieces = pd.DataFrame(
         {
             "step": between.spans["step"].to_numpy()[between.segment[kept]],
             "program": program_names(trace, events[kept]).astype(str),
@@ -176,6 +184,7 @@ def _pieces(trace: Trace) -> pd.DataFrame:
             "ns": ns[kept],
         }
     )
+    return pieces.groupby(_OF_PIECES)["ns"].sum().reset_index()
 
 
 # Programs that run once in several steps, at equal distances, as an update after some micro-steps.

@@ -48,7 +48,7 @@ _OPCODES = {
 """By kind of operation in the vocabulary: of kernels, and of ops whose program is missing."""
 _VARIANT = re.compile(r"_(?:RING|TREE|COLLNET|NVLS|PAT)(?:_\w+)?(?:\(.*)?$")
 """Algorithm and protocol in the name of an NCCL kernel, chosen anew for each call."""
-_PLACE = ["site", "host", "device", "step"]
+_PLACE = ["op", "host", "device", "step"]
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,18 @@ class Calls:
 @once
 def calls_of(trace: Trace) -> Calls:
     """The calls of the used steps, by site, rank, step and call."""
-    events = window(trace).events
-    work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
-    placed, sites = _with_sites(trace, work)
-    pieces = placed[placed["site"] >= 0].sort_values("start_ns", kind="stable")
-    if pieces.empty:
-        return Calls(CALLS.frame(), tuple(sites), placed["site"].iloc[:0])
-    places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
-    pieces["call"] = _call_numbers(places, _kernels(pieces["name"]))
-    pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
+    recorded = recorded_calls(trace)
+    ops = recorded.ops
+    sites = sites_of(trace, [op for op in ops if isinstance(op, int)], ranks_by_module(trace))
+    sites = with_ranks(trace, sites)
+    places: dict[int | str, int] = {site.row: place for place, site in enumerate(sites)}
+    for name in (op for op in ops if isinstance(op, str)):
+        places[name] = len(sites)
+        sites.append(_unattributed(name))
+    place_of = np.array([places[op] for op in ops], np.int64)
+    calls = recorded.table
     calls = (
-        pieces.groupby([*_PLACE, "call"], observed=True)
-        .agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), busy_ns=("self_ns", "sum"))
-        .reset_index()
+        calls.assign(site=place_of[calls["op"].to_numpy()])
         .astype({"host": "str"})
         .merge(trace.devices[["host", "device", "rank"]], how="left")
         .fillna({"rank": -1})
@@ -86,25 +85,60 @@ def calls_of(trace: Trace) -> Calls:
     )
     order = ["site", "rank", "step", "call"]
     table = CALLS.check(calls.sort_values(order, ignore_index=True))
-    return Calls(table, tuple(sites), pieces["site"])
+    site_of = pd.Series(place_of[recorded.op_of.to_numpy()], recorded.op_of.index, name="site")
+    return Calls(table, tuple(sites), site_of)
 
 
-def _with_sites(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, list[Site]]:
-    """`work` with the place of its site, -1 for none.
+@dataclass(frozen=True)
+class RecordedCalls:
+    """Calls of the used steps before sites and ranks are known of all hosts.
+
+    ``ops`` are the rows of `HLO_OPS` whose calls they are, in order, then the names of kernels of
+    no known op. ``table`` has the columns of `CALLS` with ``op``, a place in these, and ``device``
+    for site and rank. ``op_of`` has that place by row of `EVENTS`.
+    """
+
+    ops: tuple[int | str, ...]
+    table: pd.DataFrame
+    op_of: pd.Series
+
+
+@once
+def recorded_calls(trace: Trace) -> RecordedCalls:
+    """The calls of each device in the used steps."""
+    events = window(trace).events
+    work = events[classes_of_events(trace)[events.index.to_numpy()] == COMMUNICATION]
+    placed, ops = _with_ops(trace, work)
+    pieces = placed[placed["op"] >= 0].sort_values("start_ns", kind="stable")
+    if pieces.empty:
+        names = [*_PLACE, "call", "start_ns", "end_ns", "busy_ns"]
+        nothing = pd.DataFrame({name: np.zeros(0, np.int64) for name in names})
+        return RecordedCalls(ops, nothing, placed["op"].iloc[:0].astype(np.int64))
+    places = pieces.groupby(_PLACE, observed=True).ngroup().to_numpy()
+    pieces["call"] = _call_numbers(places, _kernels(pieces["name"]))
+    pieces["end_ns"] = pieces["start_ns"] + pieces["duration_ns"]
+    calls = pieces.groupby([*_PLACE, "call"], observed=True).agg(
+        start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), busy_ns=("self_ns", "sum")
+    )
+    return RecordedCalls(ops, calls.reset_index(), pieces["op"])
+
+
+def _with_ops(trace: Trace, work: pd.DataFrame) -> tuple[pd.DataFrame, tuple[int | str, ...]]:
+    """`work` whose ``op`` is the place of what it calls among the second, -1 for none.
 
     Both halves of a pair are of the site of the first: a call lasts from the start of the one to
     the end of the other, in which a device blocks until the data has come.
     """
     rows = first_halves(trace.hlo_ops, sure_rows(work))
     sites = sites_of(trace, rows[rows >= 0].tolist(), ranks_by_module(trace))
-    sites = with_ranks(trace, sites)
-    place_of = pd.Series({site.row: place for place, site in enumerate(sites)}, dtype="int64")
+    ops: list[int | str] = [site.row for site in sites]
+    place_of = pd.Series({row: place for place, row in enumerate(ops)}, dtype="int64")
     place = place_of.reindex(rows, fill_value=-1).to_numpy(dtype="int64", copy=True)
     named = work["name"].cat.codes.to_numpy()
     for code in np.unique(named[rows < 0]):
-        place[(rows < 0) & (named == code)] = len(sites)
-        sites.append(_unattributed(str(work["name"].cat.categories[code])))
-    return work.assign(site=place), sites
+        place[(rows < 0) & (named == code)] = len(ops)
+        ops.append(str(work["name"].cat.categories[code]))
+    return work.assign(op=place), tuple(ops)
 
 
 def first_halves(hlo_ops: pd.DataFrame, rows: np.ndarray) -> np.ndarray:

@@ -70,6 +70,7 @@ def costs_of(trace: Trace) -> pd.DataFrame:
     return COSTS.frame({**runs, **told})
 
 
+@once
 def runs_of(trace: Trace) -> pd.DataFrame:
     """`RUNS` of every op that is known for sure in the used steps.
 

@@ -14,6 +14,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import sure_rows
 from moeprof.analyzers.heap.at_peak import Peak, peak_of
 from moeprof.analyzers.heap.places import Int64s
+from moeprof.tables.once import once
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 
@@ -78,6 +79,12 @@ def device_pools(trace: Trace) -> pd.DataFrame:
     """Allocator events of device memory that tell a peak."""
     events = trace.allocations
     return events[events["device"].ge(0) & events["peak_bytes"].gt(0)]
+
+
+@once
+def device_peaks(trace: Trace) -> pd.Series:
+    """Most bytes in use since the process began by host and device, of those that tell."""
+    return device_pools(trace).groupby(["host", "device"], observed=True)["peak_bytes"].max()
 
 
 def pool_bytes(trace: Trace) -> int | None:

@@ -8,15 +8,18 @@ others enter the next collective and do not leave it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.communication.calls import ranks_by_module, with_ranks
 from moeprof.analyzers.communication.sites import sites_of
+from moeprof.analyzers.window import op_time
+from moeprof.errors import NotByHostError
 from moeprof.tables.clock import aligned_hosts, comparable_stamps
 from moeprof.tables.law import Law, Need, Scope
+from moeprof.tables.once import once
 from moeprof.tables.trace import Trace
 from moeprof.tables.waits import work_of
 from moeprof.units import format_count, format_ns, format_percent
@@ -41,7 +44,7 @@ def outside_steps(trace: Trace) -> Law:
     recorded = recorded_work(trace)
     if recorded is None:
         return Law(check, "unchecked", "no step is used, so no work is outside of one")
-    all_ns = int(work_of(trace.events)["self_ns"].sum())
+    all_ns, _ = op_time(trace)
     if not all_ns:
         return Law(check, "unchecked", "no device work was recorded")
     told_ns = recorded.used_ns + recorded.dropped_ns + recorded.outside_ns
@@ -77,15 +80,16 @@ def intervals(trace: Trace) -> Law:
     leaves of the time, so that its own parts would always add up.
     """
     from moeprof.analyzers.activity.account import PARTS, intervals_of
-    from moeprof.analyzers.activity.gaps import gaps_between, gaps_of
+    from moeprof.analyzers.activity.gaps import lengths_of_gaps
     from moeprof.analyzers.questions.timeline import timeline
 
     check = "intervals"
     table = intervals_of(timeline(trace).table)
     if table.empty:
         return Law(check, "unchecked", "no step is followed by another one that is used")
-    idle = {"idle_ns": gaps_of(trace), "between_idle_ns": gaps_between(trace)}
-    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle.items()})
+    names = ("idle_ns", "between_idle_ns")
+    idle = zip(names, lengths_of_gaps(trace), strict=True)
+    counted = table.assign(**{name: _gaps_ns(gaps, table) for name, gaps in idle})
     parts = counted[[f"{part}_ns" for part in PARTS]].to_numpy()
     whole = table["interval_ns"].to_numpy()
     is_wrong = (parts.sum(axis=1) != whole) | (parts < 0).any(axis=1)
@@ -104,11 +108,10 @@ def intervals(trace: Trace) -> Law:
     return Law(check, "ok", detail, expected=expected, found=found, unit=unit)
 
 
-def _gaps_ns(gaps: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+def _gaps_ns(sums: pd.Series, table: pd.DataFrame) -> np.ndarray:
     """Length of the gaps of each row of `table`, a device in a step."""
-    place = ["host", "device", "step"]
-    sums = gaps.assign(ns=gaps["end_ns"] - gaps["start_ns"]).groupby(place)["ns"].sum()
-    found: np.ndarray = sums.reindex(pd.MultiIndex.from_frame(table[place])).fillna(0).to_numpy()
+    places = pd.MultiIndex.from_frame(table[["host", "device", "step"]])
+    found: np.ndarray = sums.reindex(places).fillna(0).to_numpy()
     return found
 
 
@@ -118,9 +121,7 @@ def components(trace: Trace) -> Law:
     from moeprof.analyzers.window import window
 
     check = "components"
-    steps = trace.steps["step"][trace.steps["used"]]
-    work = work_of(trace.events)
-    recorded_ns = int(work["self_ns"][work["step"].isin(steps)].sum())
+    _, recorded_ns = op_time(trace)
     if not recorded_ns:
         return Law(check, "unchecked", "no device work in a step that is used")
     found_ns = float(breakdown(trace).table["per_step_ns"].sum()) * window(trace).shares
@@ -161,6 +162,8 @@ def told_of(found: EarlyEnd) -> str:
         "before that of the other hosts: it stopped, or was recorded no longer"
     )
     standing = found.standing
+    if not found.is_looked_for:
+        return f"{told}; in what the others stand is not looked for host by host"
     if standing is None:
         return told
     absent = [f"rank {rank}" if rank >= 0 else "a device" for rank in standing.absent]
@@ -185,13 +188,17 @@ class Standing:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """Hosts that end early, by how much the first of them does, of how many that are compared."""
+    """Hosts that end early, by how much the first of them does, of how many that are compared.
+
+    Of a run that is read host by host the collective is not looked for.
+    """
 
     hosts: tuple[str, ...]
     gap_ns: int
     most_ns: int
     compared: int
     standing: Standing | None = None
+    is_looked_for: bool = True
 
 
 def early_end(trace: Trace) -> EarlyEnd | None:
@@ -200,8 +207,7 @@ def early_end(trace: Trace) -> EarlyEnd | None:
     steps = trace.steps[trace.steps["used"]].sort_values("start_ns")
     if len(aligned) < 2 or steps.empty:
         return None
-    events = work_of(trace.events)
-    ends = _ends(trace, events, aligned)
+    ends = _ends(trace, aligned)
     if len(ends) < 2:
         return None
     apart = steps["start_ns"].diff().dropna()
@@ -213,31 +219,38 @@ def early_end(trace: Trace) -> EarlyEnd | None:
         return EarlyEnd((), int(last_ns - ends.min()), most_ns, len(ends))
     rest = ends.drop(early.index)
     hosts = tuple(map(str, early.index))
-    return EarlyEnd(
-        hosts,
-        int(rest.median() - early.iloc[0]),
-        most_ns,
-        len(ends),
-        _standing(trace, events, set(hosts)),
-    )
+    found = EarlyEnd(hosts, int(rest.median() - early.iloc[0]), most_ns, len(ends))
+    try:
+        return replace(found, standing=_standing(trace, set(hosts)))
+    except NotByHostError:
+        return replace(found, is_looked_for=False)
 
 
-def _ends(trace: Trace, events: pd.DataFrame, aligned: frozenset[str]) -> pd.Series:
+@once
+def last_ends(trace: Trace) -> pd.DataFrame:
+    """Rows (host, module, end_ns): the last end of each program's work by the host's clock."""
+    work = work_of(trace.events)
+    ends = work[["host", "module"]].assign(end_ns=work["start_ns"] + work["duration_ns"])
+    found = ends.groupby(["host", "module"], observed=True)["end_ns"].max()
+    return found.reset_index().astype({"host": "str"})
+
+
+def _ends(trace: Trace, aligned: frozenset[str]) -> pd.Series:
     """Last end of each aligned host's work in programs that all of them ran, on one clock."""
-    names = events["host"].astype("str") if len(aligned) < len(trace.meta.hosts) else events["host"]
-    mine = events[names.isin(aligned).to_numpy()]
-    pairs = mine[["host", "module"]].drop_duplicates()
-    times = pairs[pairs["module"] != -1]["module"].value_counts()
-    shared = times.index[times == pairs["host"].nunique()]
-    mine = mine[mine["module"].isin(shared).to_numpy()]
-    ends_ns = (mine["start_ns"] + mine["duration_ns"]).groupby(mine["host"], observed=True).max()
+    ends = last_ends(trace)
+    mine = ends[ends["host"].isin(aligned)]
+    times = mine["module"][mine["module"] != -1].value_counts()
+    shared = times.index[times == mine["host"].nunique()]
+    mine = mine[mine["module"].isin(shared)]
+    ends_ns = mine.groupby("host", sort=False)["end_ns"].max()
     hosts = pd.Series(ends_ns.index.astype("str"))
     common = comparable_stamps(trace.meta, hosts, ends_ns.to_numpy(np.int64))
     return pd.Series(common, index=hosts.to_numpy())
 
 
-def _standing(trace: Trace, events: pd.DataFrame, early: set[str]) -> Standing | None:
+def _standing(trace: Trace, early: set[str]) -> Standing | None:
     """The collective that the other hosts' devices end in, if it lasts far longer than usually."""
+    events = work_of(trace.events)
     is_early = events["host"].isin(early).to_numpy()
     others = events[~is_early]
     end_ns = others["start_ns"] + others["duration_ns"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.communication.calls import calls_of
-from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 
 TOKENS, ROWS = "routing", "rows received"
@@ -37,7 +37,7 @@ def recorded(trace: Trace) -> Recorded:
     routing, received = trace.routing, trace.received
     if routing.empty and received.empty:
         return Recorded(routing, received, False, 1, ())
-    steps = window(trace).events["step"].unique()
+    steps = np.array(window_sums(trace).steps, np.int64)
     groups = 1 if received.empty else max(int(received["group"].nunique()), 1)
     if not trace.meta.are_steps_numbered_by_script:
         note = (

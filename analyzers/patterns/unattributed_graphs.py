@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from moeprof.analyzers.attribution import graph_share
+from moeprof.analyzers.attribution import window_sums
 from moeprof.analyzers.question import Hint, Pattern
-from moeprof.analyzers.window import window
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
 
@@ -14,7 +13,7 @@ WORTH_A_HINT = 0.005
 
 def find(trace: Trace) -> Hint | None:
     """Device time in graphs whose op is not sure."""
-    share = graph_share(window(trace).events)
+    share = window_sums(trace).graph_share
     if share < WORTH_A_HINT:
         return None
     return Hint(

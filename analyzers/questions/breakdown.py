@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import mean_interval_ns
-from moeprof.analyzers.attribution import graph_share, sums_in_steps
+from moeprof.analyzers.attribution import parts_in_steps, window_sums
 from moeprof.analyzers.classify.components import BY_RULE, BY_STRUCTURE, GUESS, MEANINGS, MOE
 from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.renamed import described_names
-from moeprof.analyzers.window import PER_STEP, Window, busy_ns, spans_of_steps, window
+from moeprof.analyzers.window import PER_STEP, Window, window
 from moeprof.answers import story
 from moeprof.answers.bars import (
     Bars,
@@ -72,12 +72,11 @@ WORTH_A_NOTE = 0.005
 def breakdown(trace: Trace) -> Analysis:
     """Device time of the used steps by layer, component and phase, with a row for no part."""
     view = window(trace)
-    work = sums_in_steps(trace)
+    work = parts_in_steps(trace)
     table = _table(work, view)
     table = table.assign(interval_share=table["per_step_ns"] / (mean_interval_ns(trace) or np.nan))
     table = SCHEMA.frame({name: table[name].to_numpy() for name in SCHEMA.names})
-    spans = spans_of_steps(trace) if view.steps else None
-    busy = int(busy_ns(view.events, spans).sum())
+    busy = window_sums(trace).busy_ns
     named = _named(work, has_rules=bool(trace.meta.names.rules))
     headline, schema = _headline(table, view, busy, named), view.stated(SCHEMA)
     status: Status = "none" if table.empty else "ok"
@@ -180,7 +179,7 @@ def _headline(
 
 def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
     notes = [*described_names(trace), *view.notes]
-    share = graph_share(view.events)
+    share = window_sums(trace).graph_share
     if share >= WORTH_A_NOTE:
         notes.append(
             f"{format_percent(share)} of device time is inside command buffers and has no sure op; "
@@ -192,15 +191,21 @@ def _notes(trace: Trace, view: Window) -> tuple[str, ...]:
 
 
 def _cpu_notes(trace: Trace, view: Window) -> list[str]:
-    waits = trace.rendezvous[trace.rendezvous["step"].isin(view.events["step"].unique())]
-    wait_ns = int(waits["duration_ns"].sum()) / view.shares
-    total_ns = int(view.events["self_ns"].sum()) / view.shares
+    wait_ns = rendezvous_ns(trace) / view.shares
+    total_ns = window_sums(trace).self_ns / view.shares
     share = format_percent(wait_ns / total_ns if total_ns else 0.0)
     return [
         "virtual CPU devices share the machine's cores: an op's time includes waiting for a core, "
         "and shares say nothing about an accelerator",
         f"collectives wait for the last device inside their op: {share} of op time is such waiting",
     ]
+
+
+@once
+def rendezvous_ns(trace: Trace) -> int:
+    """How long CPU devices wait for their peers in the steps with work, all together."""
+    waits = trace.rendezvous[trace.rendezvous["step"].isin(window_sums(trace).steps)]
+    return int(waits["duration_ns"].sum())
 
 
 _PHASE_KEY = "#7d858d"

@@ -22,7 +22,7 @@ from moeprof.analyzers.activity.account import exposed_ns
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.buffers import BufferUse, Counts, filled, uses_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of
-from moeprof.analyzers.communication.calls import Calls, calls_of
+from moeprof.analyzers.communication.calls import Calls, calls_of, recorded_calls
 from moeprof.analyzers.communication.sites import NOT_KNOWN, Site
 from moeprof.analyzers.communication.waits import clock_notes, transfers_of, waits_in_steps
 from moeprof.analyzers.question import Group, Question
@@ -134,7 +134,7 @@ def _exchanges(trace: Trace, calls: Calls) -> pd.DataFrame:
     classes = classes_of(trace).set_index(["module", "op"])
     shapes = trace.hlo_ops["shape"]
     rows = []
-    for place in np.unique(calls.site_of.to_numpy()).tolist():
+    for place in np.unique(calls.table["site"].to_numpy()).tolist():
         site = calls.sites[place]
         known = (site.module, site.op) in classes.index
         part = classes.loc[(site.module, site.op)] if known else None
@@ -187,7 +187,6 @@ def _timed(
     trace: Trace, sites: pd.DataFrame, calls: Calls, waits: pd.DataFrame, view: Window
 ) -> pd.DataFrame:
     by_site = waits.groupby("site")
-    exposed = exposed_ns(trace).reindex(calls.site_of.index).fillna(0)
     known = transfers_of(waits, calls.sites, trace.meta)
     starts = waits[waits["wait_ns"].notna()].groupby(["site", "step", "group", "call"])
     last = waits[waits["last_rank"] >= 0]
@@ -196,7 +195,7 @@ def _timed(
     share = ends.agg(lambda ranks: ranks.value_counts(normalize=True).iloc[0])
     return sites.assign(
         per_step_ns=by_site["busy_ns"].sum() / view.shares,
-        exposed_ns=exposed.groupby(calls.site_of).sum() / view.shares,
+        exposed_ns=_exposed_by_site(trace, calls) / view.shares,
         wait_ns=by_site["wait_ns"].sum(min_count=1) / view.shares,
         calls=by_site.size() / view.shares,
         transfer_ns=known.groupby("site")["transfer_ns"].median(),
@@ -204,6 +203,22 @@ def _timed(
         last_rank=often.reindex(sites.index).fillna(-1).astype("int64"),
         last_share=share,
     )
+
+
+@once
+def exposed_by_op(trace: Trace) -> pd.Series:
+    """Time of the calls of each op that no compute hides, in ns, by what `recorded_calls` has."""
+    calls = recorded_calls(trace)
+    exposed = exposed_ns(trace).reindex(calls.op_of.index).fillna(0).astype(np.int64)
+    sums = exposed.groupby(calls.op_of).sum()
+    return pd.Series(sums.to_numpy(), [calls.ops[place] for place in sums.index], dtype="int64")
+
+
+def _exposed_by_site(trace: Trace, calls: Calls) -> pd.Series:
+    """That time by place of the site."""
+    of_op = exposed_by_op(trace).to_dict()
+    keys = [site.op if site.row < 0 else site.row for site in calls.sites]
+    return pd.Series([float(of_op.get(key, 0)) for key in keys], dtype="float64")
 
 
 def _with_bytes(table: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, tuple[str, ...]]:

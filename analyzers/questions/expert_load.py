@@ -231,8 +231,7 @@ def _products(
         )
     if not known.is_of_window:
         return None, np.nan, ("the tax is not known: times and routing are of other steps",)
-    view, work = window(trace), work_in_steps(trace)
-    products = work[work["component"] == "grouped_gemm"]
+    view, products = window(trace), grouped_products(trace)
     whole = int(products["self_ns"].sum())
     if not whole:
         return None, np.nan, ("the tax is not known: no grouped product in the trace",)
@@ -249,6 +248,15 @@ def _products(
     by_device = products.groupby(["step", "host", "device"], observed=True)["self_ns"].sum()
     slowest = int(by_device.groupby("step").max().sum())
     return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
+
+
+@once
+def grouped_products(trace: Trace) -> pd.DataFrame:
+    """Self time of the grouped products by op, step and device."""
+    work = work_in_steps(trace)
+    products = work[work["component"] == "grouped_gemm"].astype({"op": "str"})
+    keys = [*_PLACE, "step", "host", "device"]
+    return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()
 
 
 def _levels(table: pd.DataFrame) -> list[str]:

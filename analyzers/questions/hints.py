@@ -16,6 +16,7 @@ from moeprof.analyzers.registry import all_patterns
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.answers.document import Document, headline
 from moeprof.answers.values import written
+from moeprof.errors import NotByHostError
 from moeprof.tables.analysis import Analysis, Metric
 from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
@@ -49,7 +50,7 @@ WORTH_IT = 0.005
 def hints(trace: Trace) -> Analysis:
     """All known patterns that the trace shows."""
     step_ns = _step_ns(trace)
-    shown = [(each, hint) for each in all_patterns() if (hint := each.find(trace)) is not None]
+    shown, left_out = _shown(trace)
     found = [(each, hint) for each, hint in shown if _is_worth_it(hint, step_ns)]
     found.sort(key=lambda pair: _order(*pair))
     table = SCHEMA.frame([_row(each.name, hint, step_ns) for each, hint in found])
@@ -62,11 +63,29 @@ def hints(trace: Trace) -> Analysis:
     basis = f"shares are of the mean {whole}, {format_ns(step_ns)}"
     has_shares = bool(table["gain_share"].notna().any())
     notes = (
-        f"looked for: {', '.join(each.name for each in all_patterns())}",
+        f"looked for: {', '.join(p.name for p in all_patterns() if p.name not in left_out)}",
+        *([f"not looked for: {', '.join(left_out)}: {_WHY_LEFT_OUT}"] if left_out else []),
         *([basis] if has_shares else []),
         *window(trace).notes,
     )
     return Analysis("hints", ASKS, headline, window(trace).stated(SCHEMA), table, notes)
+
+
+_WHY_LEFT_OUT = "the run was read host by host, and these look at all hosts' work at once"
+
+
+def _shown(trace: Trace) -> tuple[list[tuple[Pattern, Hint]], list[str]]:
+    """The patterns that show, and the names of those that a run read host by host cannot tell."""
+    shown, left_out = [], []
+    for each in all_patterns():
+        try:
+            hint = each.find(trace)
+        except NotByHostError:
+            left_out.append(each.name)
+            continue
+        if hint is not None:
+            shown.append((each, hint))
+    return shown, left_out
 
 
 def _order(pattern: Pattern, hint: Hint) -> tuple[bool, float, float]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from moeprof.analyzers.figures import heap as heap_figures
 from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of, step_module
-from moeprof.analyzers.heap.device import device_pools
+from moeprof.analyzers.heap.device import device_peaks
 from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.answers.bars import Figure, Json, plotly_text
 from moeprof.answers.colours import COLOURS, HELD, MIXED
@@ -99,8 +99,8 @@ def _host_metrics(trace: Trace, module: int) -> tuple[Metric, ...]:
 
 def _allocator_peak(trace: Trace) -> int | None:
     """Most bytes in use on any device since its process began; None where no event tells."""
-    pools = device_pools(trace)
-    return int(pools["peak_bytes"].max()) if len(pools) else None
+    peaks = device_peaks(trace)
+    return int(peaks.max()) if len(peaks) else None
 
 
 def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:
@@ -128,10 +128,9 @@ def _others(trace: Trace, module: int) -> tuple[str, ...]:
 
 
 def _allocator_notes(trace: Trace) -> tuple[str, ...]:
-    pools = device_pools(trace)
-    if pools.empty:
+    peaks = device_peaks(trace)
+    if peaks.empty:
         return (NO_ALLOCATOR,)
-    peaks = pools.groupby(["host", "device"], observed=True)["peak_bytes"].max()
     return (
         f"allocator: most in use since the process began, {format_bytes(int(peaks.min()))} to "
         f"{format_bytes(int(peaks.max()))} over {len(peaks)} device(s)",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from moeprof.analyzers.attribution import is_guess, sums_in_steps, sure_names
+from moeprof.analyzers.attribution import op_sums
 from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.analyzers.window import PER_STEP, window
 from moeprof.answers import story
@@ -56,9 +56,7 @@ MOST_ROWS = 50
 def ops(trace: Trace) -> Analysis:
     """The `MOST_ROWS` operations with the largest self time in the used steps."""
     view = window(trace)
-    work = sums_in_steps(trace)
-    is_known = (work["op"] != "") & ~is_guess(work)
-    work = work.assign(op=sure_names(work), is_known=is_known)
+    work = op_sums(trace)
     keys = ["module", "op", "component", "phase", "evidence", "source", "op_kind", "layer_kind"]
     groups = work.groupby([*keys, "is_known"], sort=False, observed=True)
     sums = groups.agg(

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity.account import mean_interval_ns
-from moeprof.analyzers.attribution import classes_of, sure_rows
+from moeprof.analyzers.attribution import classes_of, window_sums
 from moeprof.analyzers.costs.grouped import ModelFlops, costs_that_run, model_flops
 from moeprof.analyzers.costs.table import costs_of
 from moeprof.analyzers.figures import roofline as roofline_figures
@@ -174,7 +174,7 @@ def _with_rates(table: pd.DataFrame, spec: HardwareSpec | None) -> pd.DataFrame:
 def _headline(
     trace: Trace, view: Window, ops: pd.DataFrame, asked: ModelFlops, spec: HardwareSpec | None
 ) -> tuple[Metric, ...]:
-    covered = _covered(view, ops)
+    covered = _covered(trace, view, ops)
     is_covered = covered is not None and covered >= _LEAST_COVERED
     run = _known(ops["flops"].sum(skipna=False)) if is_covered else None
     most = _known(asked.flops / view.shares) if is_covered else None
@@ -202,14 +202,13 @@ def _headline(
     )
 
 
-def _covered(view: Window, ops: pd.DataFrame) -> float | None:
+def _covered(trace: Trace, view: Window, ops: pd.DataFrame) -> float | None:
     """The part of ops whose FLOPs are known, of the time that may have any; None without work.
 
     Copies and memory sets of no known op have none.
     """
-    events = view.events
-    is_moved = events["kind"].isin(["copy", "memset"]) & (sure_rows(events) < 0)
-    whole = int(events["self_ns"][~is_moved].sum())
+    sums = window_sums(trace)
+    whole = sums.self_ns - sums.moved_ns
     known = float(ops["per_step_ns"][ops["is_counted"]].sum()) * view.shares
     return min(known / whole, 1.0) if whole else None
 
@@ -235,7 +234,7 @@ def _notes(
         "FLOPs are those of products, convolutions and attention, per device and step; model FLOPs "
         "leave out what is recomputed, hardware FLOPs count all that runs"
     ]
-    covered = _covered(view, ops)
+    covered = _covered(trace, view, ops)
     if covered is not None and covered < _LEAST_COVERED:
         notes.append(
             f"FLOPs are known for ops of {format_percent(covered)} of the time: too few for a sum "

@@ -35,7 +35,7 @@ from moeprof.analyzers.activity.outside import (
 from moeprof.analyzers.gap_causes import idle_between
 from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.question import Group, Picture, Question, Taken
-from moeprof.analyzers.window import busy_ns, spans_of_steps, window
+from moeprof.analyzers.window import busy_by_step, window
 from moeprof.answers.bars import (
     Bars,
     Figure,
@@ -105,11 +105,7 @@ def step_time(trace: Trace) -> Analysis:
 
 def _table(trace: Trace) -> pd.DataFrame:
     steps = trace.steps
-    busy = (
-        busy_ns(trace.events, spans_of_steps(trace))
-        .reindex(steps["step"])
-        .to_numpy(dtype="float64")
-    )
+    busy = busy_by_step(trace).reindex(steps["step"]).to_numpy(dtype="float64")
     whole = max(window(trace).devices, 1) * steps["duration_ns"].to_numpy(dtype="float64")
     share = np.divide(busy, whole, out=np.full(len(steps), np.nan), where=whole > 0)
     others: dict[int, list[str]] = {}

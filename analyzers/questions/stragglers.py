@@ -18,7 +18,7 @@ import pandas as pd
 
 from moeprof.analyzers.activity.device_steps import step_spans
 from moeprof.analyzers.activity.work import COMMUNICATION, work_classes
-from moeprof.analyzers.attribution import sums_in_steps, sure_names
+from moeprof.analyzers.attribution import added, sums_in_steps, sure_names
 from moeprof.analyzers.communication.calls import calls_of, names_of_ranks
 from moeprof.analyzers.communication.sites import AXES, carried_by_site
 from moeprof.analyzers.communication.waits import NONE, clock_notes, waits_in_steps
@@ -262,19 +262,30 @@ def more_work(trace: Trace) -> pd.DataFrame:
 
 def _own_work(trace: Trace) -> pd.DataFrame:
     """Work that is no communication, by rank, under the name that `ops` gives it."""
+    work = work_by_device(trace).astype({"host": "str"})
+    ranked = work.merge(trace.devices[["host", "device", "rank"]])
+    return ranked.astype(dict.fromkeys(("op", "component", "source"), "str"))
+
+
+@once
+def work_by_device(trace: Trace) -> pd.DataFrame:
+    """Self time and pieces that are no communication, by op, host and device; names as labels."""
     work = sums_in_steps(trace)
     work = work[work_classes(trace, work) != COMMUNICATION]
-    work = work.astype({"host": "str"}).merge(trace.devices[["host", "device", "rank"]])
-    text = {"component": "str", "source": "str"}
-    named: pd.DataFrame = work.assign(op=sure_names(work)).astype(text)
-    return named
+    return added(work.assign(op=sure_names(work).astype("category")), [*_OP, "host", "device"])
 
 
 def beyond_others(times: np.ndarray) -> np.ndarray:
     """By column, how far each figure lies above the median of the other columns."""
-    columns = range(times.shape[1])
-    others = [np.median(np.delete(times, place, axis=1), axis=1) for place in columns]
-    beyond: np.ndarray = times - np.stack(others, axis=1)
+    count = times.shape[1]
+    order = np.argsort(times, axis=1, kind="stable")
+    ranked = np.take_along_axis(times, order, axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(count)[None, :], axis=1)
+    # without the one in its place, those behind it move up by one
+    low, high = (count - 2) // 2, (count - 1) // 2
+    below, above = (np.take_along_axis(ranked, at + (place <= at), axis=1) for at in (low, high))
+    beyond: np.ndarray = times - (below + above) / 2
     return beyond
 
 

@@ -105,16 +105,23 @@ def timeline(trace: Trace) -> Analysis:
 
 
 def _table(trace: Trace) -> pd.DataFrame:
-    spans, inside, rows, segment, start, end, work = device_steps(trace)
-    if spans.empty:
+    account = account_of(trace)
+    if account.empty:
         return SCHEMA.frame()
+    table = account.assign(events=begun_pieces(trace))
+    return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
+
+
+@once
+def begun_pieces(trace: Trace) -> np.ndarray:
+    """Pieces of work that begin in each row of the account, int64."""
+    spans, inside, rows, segment, start, end, work = device_steps(trace)
     first, last = inside.start_ns[segment], inside.end_ns[segment]
     begins = (start >= first) & (start < last)
     # an instant at the very end of a step is of that step unless another begins there
     begins |= (start == last) & (end == start) & ~np.isin(rows, rows[begins])
     counts = np.bincount(segment[begins & (work != NEITHER)], minlength=len(spans))
-    table = account_of(trace).assign(events=counts.astype("int64"))
-    return SCHEMA.check(table.sort_values(["rank", "step"], ignore_index=True))
+    return counts.astype(np.int64)
 
 
 def _headline(table: pd.DataFrame) -> tuple[Metric, ...]:

@@ -11,12 +11,12 @@ from moeprof.cli.findings import (
     EXIT_PARTIAL,
     is_partial,
     newest,
-    read_document,
+    read_hosts,
     said_of_damage,
 )
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, names_parts, selects
+from moeprof.cli.selection import RunPath, names_hardware, names_parts, reads_hosts, selects
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument(
-    "runs",
-    metavar="RUN...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, path_type=Path),
-)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath(reads_stores=True))
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -52,10 +46,11 @@ if TYPE_CHECKING:
 @names_parts
 @names_hardware
 @selects
+@reads_hosts
 @click.pass_context
 def command(
     ctx: click.Context,
-    runs: tuple[Path, ...],
+    runs: tuple[Path | str, ...],
     only: tuple[str, ...],
     most: int | None,
     as_json: bool,
@@ -64,14 +59,20 @@ def command(
     hosts: tuple[str, ...],
     hardware: str,
     names: NameRules | None,
+    scheduler: str,
+    workers: int | None,
+    by_host: bool | None,
 ) -> None:
     """Where the step of a captured run goes.
 
     RUN is a run folder, a TensorBoard log folder, a plugins/profile/<session> folder, one
     .xplane.pb or .xplane.pb.gz file, or a folder of tables that `moeprof export` wrote. A
     .trace.json or .trace.json.gz of JAX or of PyTorch's profiler will do where there is no
-    .xplane.pb; it holds less, and the trust record says what. Several paths are of one run whose
-    processes wrote to different folders.
+    .xplane.pb; it holds less, and the trust record says what. s3://, gs:// and what else fsspec
+    reads will do, too. Several paths are of one run whose processes wrote to different folders.
+
+    A run of many hosts is read host by host: questions that need all work of all hosts at once are
+    then withheld, and say so.
 
     Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
     and why. A mere warning ends with 0.
@@ -90,9 +91,9 @@ def command(
 
     if as_csv:
         _require_one(only, as_json=as_json)
-    read = [newest(run, session) for run in runs]
-    path = read[0] if len(read) == 1 else read
-    document = read_document(path, only, session, hosts, hardware, names, is_drawn=as_json)
+    read = [newest(run, session) if isinstance(run, Path) else run for run in runs]
+    ways = (by_host, scheduler, workers)
+    document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     if as_json:
         with working("writing JSON"):
             text = to_json(document if most is None else with_rows(document, most))

@@ -11,7 +11,7 @@ from moeprof.cli.findings import EXIT_PARTIAL, is_partial
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_parts
+from moeprof.cli.selection import RunPath, names_parts
 from moeprof.errors import SpecError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
 
 
 @click.command("compare")
-@click.argument("base", type=click.Path(exists=True, path_type=Path))
-@click.argument("new", type=click.Path(exists=True, path_type=Path))
+@click.argument("base", type=RunPath())
+@click.argument("new", type=RunPath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, moeprof.comparison/1.")
 @click.option(
     "--csv",

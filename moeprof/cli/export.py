@@ -14,7 +14,7 @@ import click
 from moeprof.cli.findings import EXIT_PARTIAL, said_of_damage
 from moeprof.cli.pages import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_parts, selects
+from moeprof.cli.selection import RunPath, names_parts, selects
 from moeprof.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SUFFIX = ".pftrace"  # no profile has it: a slip of the hand replaces none
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@click.argument("run", type=RunPath())
 @click.option(
     "--tables",
     "folder",

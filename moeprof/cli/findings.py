@@ -84,6 +84,51 @@ def read_both(
         return opened, opened.document(only, is_drawn=is_drawn, tell=tell)
 
 
+def read_hosts(
+    runs: Sequence[Path | str],
+    only: Sequence[str],
+    session: str | None,
+    hosts: Sequence[str],
+    hardware: str,
+    names: NameRules | None,
+    ways: tuple[bool | None, str, int | None],
+    *,
+    is_drawn: bool = False,
+) -> Document:
+    """`read_document` of a run that may lie in a store, or be too large to be read at once.
+
+    ``runs`` are the paths of its folders.
+
+    Raises:
+        SpecError: workers are asked for, and Dask or its scheduler is not there.
+    """
+    from moeprof.cli.progress import working
+
+    with working("reading the run") as work:
+        with uncollected():
+            from moeprof.session.run import Run, open_session
+            from moeprof.session.workers import Ways, run_at, trace_by_host
+            from moeprof.specs.hardware import load_hardware
+            from moeprof.tables.trace import with_hardware, with_path
+        if hardware:
+            load_hardware(hardware)
+        tell = work.counting("reading the run")
+        paths = list(map(str, runs))
+        with run_at(paths) as (here, urls):
+            large = trace_by_host(
+                paths, only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
+            )
+            if large is None:
+                place = here[0] if len(here) == 1 else here
+                opened = open_session(place, session, hosts, hardware, names, tell=tell)
+                if urls:
+                    opened = Run(with_path(opened.trace, ", ".join(paths)))
+            else:
+                opened = Run(with_hardware(large, hardware) if hardware else large)
+            tell = work.counting("answering questions")
+            return opened.document(only, is_drawn=is_drawn, tell=tell)
+
+
 def is_partial(document: Document | SideInfo) -> bool:
     """Whether figures are withheld: a law withholds some, or no step could be measured."""
     from moeprof.reports.parts.phrases import withholds_any

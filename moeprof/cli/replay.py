@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_parts, selects
+from moeprof.cli.selection import RunPath, names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.replay.script import Script
@@ -24,7 +24,7 @@ _MOST_ELSEWHERE = 4 * 2**30  # bytes of inputs: more would fill a machine that i
 
 
 @click.command("replay")
-@click.argument("path", metavar="RUN", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", metavar="RUN", type=RunPath())
 @click.option(
     "--op", "wanted", required=True, metavar="NAME", help="An HLO op, a component, or a scope."
 )

@@ -10,14 +10,14 @@ import click
 from moeprof.cli.findings import EXIT_PARTIAL, newest, read_document, said_of_damage
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, names_parts, selects
+from moeprof.cli.selection import RunPath, names_hardware, names_parts, selects
 
 if TYPE_CHECKING:
     from moeprof.tables.name_rule import NameRules
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=RunPath())
 @click.option(
     "-o",
     "--out",

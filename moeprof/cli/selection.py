@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,54 @@ def selects(command: _Function) -> _Function:
         help="Of several hosts one to read. Repeatable. Default: all.",
     )
     return session(host(command))
+
+
+class RunPath(click.Path):
+    """A run that is there; where the command reads stores, one in a store arrives as text."""
+
+    def __init__(self, *, reads_stores: bool = False) -> None:
+        """A path that exists, or an address such as ``s3://bucket/run``."""
+        super().__init__(exists=True, path_type=Path)
+        self._reads_stores = reads_stores
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """The path, or the address as it is."""
+        is_remote = isinstance(value, str) and "://" in value
+        if is_remote and not self._reads_stores:
+            from moeprof.ingest.sources.locate import store_refused
+
+            self.fail(store_refused(str(value)), param, ctx)
+        return value if is_remote else super().convert(value, param, ctx)
+
+
+def reads_hosts(command: _Function) -> _Function:
+    """Add ``--scheduler``, ``--workers`` and ``--by-host``; they arrive by these names."""
+    scheduler = click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        default="",
+        help="Read the hosts of the run on the workers of this Dask scheduler, as "
+        "tcp://node0:8786. They must see the run's files.",
+    )
+    workers = click.option(
+        "--workers",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Read hosts by N processes of this machine; 0 for this process alone. Default: one "
+        "per core where Dask is installed.",
+    )
+    by_host = click.option(
+        "--by-host/--at-once",
+        default=None,
+        help="Read one host after the other, in little memory, or all at once, which answers every "
+        "question. Default: by host where profiles of several hosts are more than 1 GB.",
+    )
+    return scheduler(workers(by_host(command)))
 
 
 def names_hardware(command: _Function) -> _Function:

@@ -23,7 +23,7 @@ import moeprof
 from moeprof import __version__
 from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest, read_both
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_hardware, names_parts, selects
+from moeprof.cli.selection import RunPath, names_hardware, names_parts, selects
 from moeprof.errors import ViewError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _HOW_TO_TRACE = "pip install 'moeprof[perfetto]', then view again"
 
 
 @click.command("view")
-@click.argument("run", type=click.Path(exists=True, path_type=Path))
+@click.argument("run", type=RunPath())
 @click.option(
     "--port",
     default=0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -23,7 +23,7 @@ from moeprof.ingest.host_frames import (
     steps_apart,
     steps_frame,
 )
-from moeprof.ingest.joining.clocks import align
+from moeprof.ingest.joining.clocks import align, pieces_of_collectives
 from moeprof.ingest.joining.common_clock import recorded_window
 from moeprof.ingest.joining.device_clocks import with_one_device_clock
 from moeprof.ingest.joining.numbering import joined_ids, with_common_numbers
@@ -36,9 +36,10 @@ from moeprof.ingest.program_frames import buffers_frame, hlo_frame, modules_fram
 from moeprof.ingest.sources.beside import NOTHING_BESIDE, Beside
 from moeprof.ingest.sources.processes import Processes, Ranked
 from moeprof.ingest.sources.routing import Routing, of_recorded_steps
-from moeprof.ingest.trust import judge
-from moeprof.ingest.trust.evidence import Evidence, HostLosses
+from moeprof.ingest.trust import judge, tally_of
+from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
+from moeprof.tables.once import Loader
 from moeprof.tables.trace import HostClock, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
@@ -81,39 +82,92 @@ def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
         work.append(theirs)
     tables, work = with_common_numbers(tables, work)
     events = events_frame([table.host for table in tables], work)
-    executions = executions_frame(tables)
-    with_work = events[["host", "device", "module"]].drop_duplicates()
-    found = ranked([table.host for table in tables], with_work, ops, source.processes)
-    clocks, not_aligned = align(tables, events, ops, found)
+    facts = facts_of([table.host for table in tables], events, ops)
     source = replace(source, notes=(*source.notes, *renamed))
-    meta = _meta(source, tables, events, clocks, found)
-    steps = steps_frame(tables, meta)
-    meta = replace(meta, notes=(*meta.notes, *steps_apart(tables)))
-    if meta.are_steps_numbered_by_script:
-        routing = of_recorded_steps(routing, steps["step"].tolist())
     sides = HostSides([table.host for table in tables], source.of_host)
-    evidence = _evidence(source, tables, events, ops, steps, clocks, not_aligned, found)
-    trace = Trace(
-        meta=meta,
-        trust=judge(replace(evidence, routing=routing)),
+    return joined_trace(
+        source,
+        tables,
+        facts,
+        JoinedPrograms(programs, ran_programs, ops),
+        routing,
         events=events,
-        devices=found.devices,
-        hlo_ops=ops,
-        executions=executions,
-        modules=modules_frame(programs, events, executions, found.of_module),
-        steps=steps,
-        buffers=lambda: buffers_frame(ran_programs),
         rendezvous=rendezvous_frame(tables),
-        markers=markers_frame(tables),
-        dropped=dropped_frame(_dropped(tables)),
-        routing=routing.routing,
-        received=routing.received,
         launches=sides.launches,
         host_events=sides.events,
         allocations=sides.allocations,
         host_facts=sides.facts,
+    ).knowing(known)
+
+
+class JoinedPrograms(NamedTuple):
+    """The programs of all hosts, those of them that ran, and `HLO_OPS` of the latter."""
+
+    every: Mapping[int, Program]
+    ran: Mapping[int, Program]
+    ops: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class WorkFacts:
+    """What is known of the work of hosts beside the work itself; that of several hosts adds up.
+
+    ``calls`` are `pieces_of_collectives`; ``with_work`` has a row per host, device and program,
+    ``self_ns`` the op time of each program; ``windows`` are `recorded_window`.
+    """
+
+    tally: Tally
+    calls: pd.DataFrame
+    with_work: pd.DataFrame
+    self_ns: pd.DataFrame
+    windows: tuple[tuple[str, int, int], ...]
+
+
+def facts_of(hosts: Sequence[Host], events: pd.DataFrame, ops: pd.DataFrame) -> WorkFacts:
+    """The facts of the work of `hosts`, rows of `EVENTS`."""
+    return WorkFacts(
+        tally=tally_of(events, ops["module"].unique()),
+        calls=pieces_of_collectives(events, ops),
+        with_work=events[["host", "device", "module"]].drop_duplicates(),
+        self_ns=events.groupby("module")["self_ns"].sum().reset_index(),
+        windows=tuple(recorded_window(host, events) for host in hosts),
     )
-    return trace.knowing(known)
+
+
+def joined_trace(
+    source: Source,
+    tables: Sequence[HostTables],
+    facts: WorkFacts,
+    programs: JoinedPrograms,
+    routing: Routing,
+    **of_work: pd.DataFrame | Loader,
+) -> Trace:
+    """The trace of all hosts; `of_work` are the frames that hold every piece of their work."""
+    executions = executions_frame(tables)
+    ops = programs.ops
+    found = ranked([table.host for table in tables], facts.with_work, ops, source.processes)
+    clocks, not_aligned = align(tables, facts.calls, ops, found)
+    meta = _meta(source, tables, facts, clocks, found)
+    steps = steps_frame(tables, meta)
+    meta = replace(meta, notes=(*meta.notes, *steps_apart(tables)))
+    if meta.are_steps_numbered_by_script:
+        routing = of_recorded_steps(routing, steps["step"].tolist())
+    evidence = _evidence(source, tables, facts, ops, steps, clocks, not_aligned, found)
+    return Trace(
+        meta=meta,
+        trust=judge(replace(evidence, routing=routing)),
+        devices=found.devices,
+        hlo_ops=ops,
+        executions=executions,
+        modules=modules_frame(programs.every, facts.self_ns, executions, found.of_module),
+        steps=steps,
+        buffers=lambda: buffers_frame(programs.ran),
+        markers=markers_frame(tables),
+        dropped=dropped_frame(_dropped(tables)),
+        routing=routing.routing,
+        received=routing.received,
+        **of_work,
+    )
 
 
 def _dropped(tables: Sequence[HostTables]) -> Counter[str]:
@@ -123,7 +177,7 @@ def _dropped(tables: Sequence[HostTables]) -> Counter[str]:
 def _evidence(
     source: Source,
     tables: Sequence[HostTables],
-    events: pd.DataFrame,
+    facts: WorkFacts,
     ops: pd.DataFrame,
     steps: pd.DataFrame,
     clocks: tuple[HostClock, ...],
@@ -132,7 +186,7 @@ def _evidence(
 ) -> Evidence:
     hosts = [table.host for table in tables]
     return Evidence(
-        events=events,
+        tally=facts.tally,
         hlo_ops=ops,
         programs=len({module for host in hosts for module in host.programs}),
         steps=steps,
@@ -149,7 +203,7 @@ def _evidence(
         clocks=clocks,
         not_aligned=not_aligned,
         processes=source.processes,
-        windows=[recorded_window(host, events) for host in hosts],
+        windows=facts.windows,
         found=[check for host in hosts for check in host.record.checks],
         damaged=[host.name for host in hosts if host.record.is_damaged],
         ranked=found,
@@ -193,7 +247,7 @@ def _losses(table: HostTables) -> HostLosses:
 def _meta(
     source: Source,
     tables: Sequence[HostTables],
-    events: pd.DataFrame,
+    facts: WorkFacts,
     clocks: tuple[HostClock, ...],
     found: Ranked,
 ) -> TraceMeta:
@@ -202,7 +256,7 @@ def _meta(
         path=source.path,
         platform=next((h.platform for h in hosts if h.platform != "unknown"), "unknown"),
         hosts=tuple(host.name for host in hosts),
-        devices=len(events[["host", "device"]].drop_duplicates()),
+        devices=len(facts.tally.places),
         devices_left_out=sum(len(t.silent) + len(t.lost.excluded) for t in tables),
         jax_version=next((h.jax_version for h in hosts if h.jax_version), ""),
         events=sum(host.record.events for host in hosts),

@@ -205,11 +205,18 @@ _CAPTURE = "moeprof capture"
 class HostSides:
     """The files and records of all hosts, and the frames that come of them, each read once."""
 
-    def __init__(self, hosts: Sequence[Host], besides: Mapping[str, Beside]) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        besides: Mapping[str, Beside],
+        records: Sequence[HostRecord] | None = None,
+    ) -> None:
         """Nothing is read yet. Of `hosts` no more is kept than where their files are.
 
-        `besides` has by host what lies in its run folder.
+        `besides` has by host what lies in its run folder; `records` are what is in it of these
+        hosts, where that was read.
         """
+        self._known_records = records
         self._files = [HostFile(host.name, host.file, host.zero_ns) for host in hosts]
         self._places = [(host.process, host.started_ns, host.stopped_ns) for host in hosts]
         self._besides = [besides.get(host.name, NOTHING_BESIDE) for host in hosts]
@@ -247,7 +254,9 @@ class HostSides:
         return [read_calls(file) for file in self._files]
 
     @cached_property
-    def _records(self) -> list[HostRecord]:
+    def _records(self) -> Sequence[HostRecord]:
+        if self._known_records is not None:
+            return self._known_records
         return [
             read_host_record(
                 None if f"host/p{process}.json" in around.left_out else around.run, process

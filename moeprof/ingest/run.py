@@ -17,7 +17,7 @@ from moeprof.ingest.planes.record import Host
 from moeprof.ingest.sources.beside import Beside, Dated, all_beside, beside
 from moeprof.ingest.sources.locate import Profiles, hosts_named, locate, together
 from moeprof.ingest.sources.processes import Processes, processes_of, refuse_several_runs
-from moeprof.ingest.sources.routing import routing_notes, routing_of_runs
+from moeprof.ingest.sources.routing import Routing, routing_notes, routing_of_runs
 from moeprof.ingest.sources.run_record import (
     Ending,
     counting_of,
@@ -63,23 +63,34 @@ def open_run(
     paths = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
     if len(paths) == 1 and holds_tables(paths[0]):
         return open_stored(paths[0], session, hosts)
-    places, silent = _places(paths, session, hosts)
-    found = together(places)
-    runs = [place.run for place in places for _ in place.files]
-    folders = list(dict.fromkeys([*runs, *silent]))
-    refuse_several_runs([folder for folder in folders if folder is not None])
-    pairs = list(zip(found.files, runs, strict=True))
-    answers = side_by_side(lambda pair: _read(*pair), pairs, tell)
-    besides = {folder: beside(folder, _dated(answers, pairs, folder)) for folder in folders}
+    found = located(paths, session, hosts)
+    answers = side_by_side(lambda file: _read(file, found.run_of(file)), found.files, tell)
+    return assemble(*gathered(answers, found, paths, are_chosen=bool(hosts)))
+
+
+def gathered(
+    answers: Sequence[list[Host] | TraceError],
+    found: Profiles,
+    paths: Sequence[Path | str],
+    *,
+    are_chosen: bool,
+) -> tuple[Source, list[Host], Routing]:
+    """The hosts of all files, named apart and with what the run's record says of them.
+
+    Raises:
+        TraceError: no file could be read.
+    """
+    besides = {folder: beside(folder, _dated(answers, found, folder)) for folder in found.folders}
     around = all_beside(list(besides.values()))
     processes = processes_of(around.run, found.files, [b.run for b in besides.values() if b.run])
     lost = [answer for answer in answers if isinstance(answer, TraceError)]
     of_host: dict[str, Beside] = {}
     read: list[Host] = []
     for at, hosts_read in _named_apart(answers, found.files):
-        file, run = pairs[at]
-        of_host |= {host.name: besides[run] for host in hosts_read}
-        told_hosts = _with_record(hosts_read, file, besides[run])
+        file = found.files[at]
+        own = besides[found.run_of(file)]
+        of_host |= {host.name: own for host in hosts_read}
+        told_hosts = _with_record(hosts_read, file, own)
         read += told_hosts if len(told_hosts) > 1 else [_of_process(told_hosts[0], processes, at)]
     if not read:
         raise lost[0]
@@ -87,29 +98,27 @@ def open_run(
     routing = routing_of_runs(besides)
     damage = (
         *(f"a host is left out: {error}" for error in lost),
-        *(line for folder in folders for line in meta_damage(folder)),
+        *(line for folder in besides for line in meta_damage(folder)),
         *routing.unread,
     )
-    if hosts:  # the others are left out because they were not asked for
+    if are_chosen:  # the others are left out because they were not asked for
         processes = replace(processes, missing=(), are_chosen=True)
     notes = (
         *found.notes,
-        *(f"{folder}: no profile in it: {told_of(folder)}" for folder in silent),
+        *(f"{folder}: no profile in it: {told_of(folder)}" for folder in found.silent),
         *placed,
-        *(note for folder in folders for note in routing_notes(folder)),
+        *(note for folder in besides for note in routing_notes(folder)),
     )
     named = ", ".join(map(str, paths))
     source = Source(named, str(around.run or ""), notes, processes, damage, around, of_host)
-    return assemble(source, read, routing)
+    return source, read, routing
 
 
-def _places(
-    paths: Sequence[Path], session: str | None, hosts: Sequence[str]
-) -> tuple[list[Profiles], list[Path]]:
-    """Where the profiles are, and of several folders of a run those that have only a record.
+def located(paths: Sequence[Path], session: str | None, hosts: Sequence[str]) -> Profiles:
+    """Where the profiles of one run are, and which of its folders have only a record.
 
     Raises:
-        TraceError: there is a path without either, or no profile at all.
+        TraceError: there is a path without either, no profile at all, or there are several runs.
     """
     found: list[Profiles] = []
     silent: dict[Path, NoProfileError] = {}
@@ -122,7 +131,9 @@ def _places(
             silent[path] = error
     if silent and not found:
         raise next(iter(silent.values()))
-    return found, list(silent)
+    whole = replace(together(found), silent=tuple(silent))
+    refuse_several_runs([folder for folder in whole.folders if folder is not None])
+    return whole
 
 
 def _of_process(host: Host, processes: Processes, at: int) -> Host:
@@ -181,15 +192,13 @@ def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
 
 
 def _dated(
-    answers: Sequence[list[Host] | TraceError],
-    files: Sequence[tuple[Path, Path | None]],
-    folder: Path | None,
+    answers: Sequence[list[Host] | TraceError], found: Profiles, folder: Path | None
 ) -> list[Dated]:
     """When the files of a run folder that were read recorded."""
     return [
         Dated(file, answer[0].started_ns, answer[0].stopped_ns)
-        for answer, (file, run) in zip(answers, files, strict=True)
-        if isinstance(answer, list) and run == folder
+        for answer, file in zip(answers, found.files, strict=True)
+        if isinstance(answer, list) and found.run_of(file) == folder
     ]
 
 

@@ -20,6 +20,7 @@ from moeprof.analyzers.registry import all_names, is_question, question
 from moeprof.errors import NoProfileError, SelectionError
 from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
+from moeprof.ingest.sources.locate import is_remote, store_refused
 from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdict
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer
@@ -135,6 +136,9 @@ def _check_paths(path: object) -> None:
     if wrong or not several:
         found = repr(wrong[0]) if wrong else "none"
         raise SelectionError(f"path: expected the path of a run, or several, found {found}")
+    stored = [str(each) for each in several if is_remote(str(each))]
+    if stored:
+        raise SelectionError(store_refused(stored[0]))
 
 
 def _numbers(steps: int | Iterable[int] | None) -> tuple[int, ...] | None:

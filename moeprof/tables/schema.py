@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from moeprof.errors import TableError
 
@@ -23,6 +24,19 @@ _DTYPES = {
     "text": "str",
     "label": "category",
 }
+
+
+def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Frames of the same columns one behind the other; labels stay codes, in order of first use."""
+    first = frames[0]
+    columns = {}
+    for name in first:
+        parts = [frame[name] for frame in frames]
+        if isinstance(first[name].dtype, pd.CategoricalDtype):
+            columns[name] = pd.Series(union_categoricals(parts))
+        else:
+            columns[name] = pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns, copy=False)
 
 
 @dataclass(frozen=True)

@@ -329,6 +329,11 @@ def with_hardware(trace: Trace, key: str) -> Trace:
     return Trace(**{**vars(trace), "meta": replace(trace.meta, hardware=key)})
 
 
+def with_path(trace: Trace, path: str) -> Trace:
+    """`trace` as of this path, from where it was copied to be read."""
+    return Trace(**{**vars(trace), "meta": replace(trace.meta, path=path)})
+
+
 def with_names(trace: Trace, names: NameRules) -> Trace:
     """`trace` whose parts are named by these rules first, in the place of those that it has."""
     return Trace(**{**vars(trace), "meta": replace(trace.meta, names=names)})

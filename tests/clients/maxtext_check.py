@@ -4,6 +4,8 @@
     python tests/clients/maxtext_check.py --case capacity …      # some of them
     python tests/clients/maxtext_check.py --gpu --python PYTHON  # their twins on one GPU
 
+With --json FILE the verdicts are written too, with the machine, its versions and the date.
+
 A case trains a tiny DeepSeek for some steps, on eight virtual CPU devices or on one GPU, and says
 what is wrong with the end, the output or the capture. PYTHON is one that has MaxText 0.2.5 and
 moeprof; by default the one this runs in. It is no part of the test suite: it takes minutes.
@@ -14,16 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from gpu.machine import gpu_machine
+from machine import machine
 from maxtext_training import (
     COUNTS,
     KERNELS,
@@ -293,6 +299,11 @@ CASES: dict[str, Callable[[Place], Verdict]] = {
     "routing": routing,
 }
 NEED_MORE_DEVICES = ("two-processes",)
+CHAINS = (
+    ("capacity", "warm-cache", "ragged-dot", "compare"),
+    ("sigterm-before", "sigterm-in", "sigterm-after"),
+)
+"""Cases that look at what those before them wrote; any two others may run at a time."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -302,13 +313,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="on one GPU, no virtual devices")
     parser.add_argument("--python", default=sys.executable, help="a Python that has MaxText")
     parser.add_argument("--keep", type=Path, help="folder for what the cases write; kept")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--json", type=Path, help="file for the verdicts")
     options = parser.parse_args(argv)
     work = Path(options.keep or tempfile.mkdtemp(prefix="maxtext-check-")).absolute()
     work.mkdir(parents=True, exist_ok=True)
     place = Place(options.python, base_yml(options.python), work, options.gpu)
     names = options.case or [n for n in CASES if not (options.gpu and n in NEED_MORE_DEVICES)]
-    failed = [name for name in names if not passes(name, place)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        parts = pool.map(lambda chain: [tried(name, place) for name in chain], chained(names))
+        by_name = {str(each["case"]): each for part in parts for each in part}
+    told = [by_name[name] for name in names]
+    failed = [each["case"] for each in told if each["faults"]]
     print(f"{len(names) - len(failed)} of {len(names)} cases passed")
+    if options.json:
+        about = gpu_machine() if options.gpu else machine("jax", "maxtext")
+        document = {"schema": "moeprof.bench/1", "machine": about, "cases": told}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
     if not options.keep and not failed:
         shutil.rmtree(work, ignore_errors=True)
     elif failed:
@@ -316,25 +337,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def passes(name: str, place: Place) -> bool:
-    """Run a case and print its line, and a line for each fault."""
-    began, used = time.monotonic(), cpu_seconds()
+def chained(names: Sequence[str]) -> list[list[str]]:
+    """The cases, those of a chain together and in its order."""
+    rest = [[name] for name in names if not any(name in chain for chain in CHAINS)]
+    chains = [[name for name in chain if name in names] for chain in CHAINS]
+    return sorted([chain for chain in chains if chain] + rest, key=lambda part: -len(part))
+
+
+def tried(name: str, place: Place) -> dict[str, object]:
+    """Run a case, print its line and a line for each fault, and return them with its time in s."""
+    began = time.monotonic()
     try:
         verdict = CASES[name](place)
     except Exception as error:  # a capture that cannot be read is a fault of the case
         verdict = Verdict([f"{type(error).__name__}: {error}"])
+    wall_s = time.monotonic() - began
     word = "FAIL" if verdict.faults else "PASS"
-    took = f"{time.monotonic() - began:6.1f} s, {cpu_seconds() - used:.0f} of CPU"
-    print(f"{word}  {name:<15}{took:<20}  {'; '.join(verdict.notes)}", flush=True)
+    print(f"{word}  {name:<15}{wall_s:6.1f} s  {'; '.join(verdict.notes)}", flush=True)
     for fault in verdict.faults:
         print(f"      {fault}", flush=True)
-    return not verdict.faults
-
-
-def cpu_seconds() -> float:
-    """What has been computed so far, by this process and those that it waited for."""
-    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
+    return {"case": name, "wall_s": round(wall_s, 1), **asdict(verdict)}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -141,7 +142,7 @@ def environment(place: Place, rank: int, processes: int) -> dict[str, str]:
         "MOEPROF_LAUNCH_ID": str(place.work),
     }
     if place.is_gpu:
-        mine |= {"JAX_COORDINATOR_IP": "127.0.0.1", "JAX_COORDINATOR_PORT": "1234"}
+        mine |= {"JAX_COORDINATOR_IP": "127.0.0.1", "JAX_COORDINATOR_PORT": free_port()}
         mine |= {"NNODES": str(processes), "NODE_RANK": str(rank)}
         return os.environ | mine
     mine |= {"JAX_PLATFORMS": "cpu", "JAX_COORDINATOR_ADDRESS": "127.0.0.1"}
@@ -152,6 +153,13 @@ def environment(place: Place, rank: int, processes: int) -> dict[str, str]:
     count = f"--xla_force_host_platform_device_count={8 // processes}"
     mine["XLA_FLAGS"] = " ".join((count, *flags))
     return os.environ | mine
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on: several checks may share a GPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def base_yml(python: str) -> str:

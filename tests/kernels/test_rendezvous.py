@@ -114,10 +114,14 @@ def test_programs_in_flight_together_do_not_mix():
     setup()
     one = on_ranks(lambda x, idx: round_trip(x, idx), mesh)
     two = on_ranks(lambda x, idx: round_trip(3 * x, idx), mesh)
-    results = [(one(tokens.x, tokens.topk_idx), two(tokens.x, tokens.topk_idx)) for _ in range(50)]
-    for first, second in results:
-        np.testing.assert_allclose(first, tokens.x, rtol=1e-5)
-        np.testing.assert_allclose(second, 3 * tokens.x, rtol=1e-5)
+    # 30 at a time: from the 33rd on XLA:CPU waits in the threads that those before it need, and its
+    # own collectives hang as well.
+    for _ in range(4):
+        given = tokens.x, tokens.topk_idx
+        results = [(one(*given), two(*given)) for _ in range(15)]
+        for first, second in results:
+            np.testing.assert_allclose(first, tokens.x, rtol=1e-5)
+            np.testing.assert_allclose(second, 3 * tokens.x, rtol=1e-5)
 
 
 def skip_on(rank: int) -> Layer:

@@ -21,7 +21,7 @@ process for itself, so there the ends of collectives go first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -61,12 +61,12 @@ _ALONE = -(2**32)
 
 
 def align(
-    tables: Sequence[HostTables], events: pd.DataFrame, ops: pd.DataFrame, found: Ranked
+    tables: Sequence[HostTables], calls: pd.DataFrame, ops: pd.DataFrame, found: Ranked
 ) -> tuple[tuple[HostClock, ...], dict[str, str]]:
     """Clocks of the hosts against the first one's, in their order; why others have none, by host.
 
-    None where no two can be aligned. The first is the first whose steps have numbers of their own,
-    if any has.
+    `calls` are `pieces_of_collectives`. None where no two can be aligned. The first is the first
+    whose steps have numbers of their own, if any has.
     """
     if len(tables) < 2:
         return (), {}
@@ -75,8 +75,10 @@ def align(
         return (), {table.host.name: "no collective in the programs" for table in tables}
     numbered = [table for table in tables if table.cut.is_as_in_script]
     first = next(iter(numbered or tables))
-    calls = _with_groups(_calls(events, collectives), collectives, found)
-    pool = _Pool(first, tables, calls)
+    calls = _with_groups(calls, collectives, found)
+    by_host = {str(host): mine for host, mine in calls.groupby("host", observed=True)}
+    nothing = dict.fromkeys((table.host.name for table in tables), calls.iloc[:0])
+    pool = _Pool(first, tables, {**nothing, **by_host})
     waiting = [table for table in (*numbered, *tables) if table is not first]
     waiting = list({table.host.name: table for table in waiting}.values())
     clocks = {first.host.name: HostClock(first.host.name, 0, 0.0, 0, 0)}
@@ -104,7 +106,7 @@ class _Pool:
     """Ends of calls on the hosts that are aligned by now, on the first one's clock."""
 
     def __init__(
-        self, first: HostTables, tables: Sequence[HostTables], calls: pd.DataFrame
+        self, first: HostTables, tables: Sequence[HostTables], calls: Mapping[str, pd.DataFrame]
     ) -> None:
         """Begin with the first host, by every way in which another one may be paired with it."""
         self._first, self._calls = first, calls
@@ -273,9 +275,9 @@ def _collectives(ops: pd.DataFrame) -> pd.DataFrame:
     return ops.loc[is_one, ["op", "replica_groups"]]
 
 
-def _calls(events: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
+def pieces_of_collectives(events: pd.DataFrame, ops: pd.DataFrame) -> pd.DataFrame:
     """Pieces of collectives in known executions, by host, device and start, with their ends."""
-    is_call = np.isin(events["instruction"].to_numpy(), collectives.index.to_numpy())
+    is_call = np.isin(events["instruction"].to_numpy(), _collectives(ops).index.to_numpy())
     is_call &= events["run_id"].to_numpy() != -1
     columns = ["host", "device", "module", "run_id", "instruction", "start_ns", "duration_ns"]
     calls = events[columns][is_call]
@@ -295,11 +297,14 @@ def _with_groups(calls: pd.DataFrame, collectives: pd.DataFrame, found: Ranked) 
     )
 
 
-def _ends(table: HostTables, calls: pd.DataFrame, by_step: bool) -> pd.DataFrame:
-    """The last end of each call and group on a host, the length of its last comer, and `_KEY`."""
-    mine = calls[calls["host"] == table.host.name].drop(columns=["host", "duration_ns"])
-    calls = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
-    pieces = calls.assign(module=[_name(table, module) for module in calls["module"].tolist()])
+def _ends(table: HostTables, calls: Mapping[str, pd.DataFrame], by_step: bool) -> pd.DataFrame:
+    """The last end of each call and group on a host, the length of its last comer, and `_KEY`.
+
+    `calls` are those by host.
+    """
+    mine = calls[table.host.name].drop(columns=["host", "duration_ns"])
+    known = mine.merge(_rounds(table, by_step), on=["module", "run_id"])
+    pieces = known.assign(module=[_name(table, module) for module in known["module"].tolist()])
     ends: pd.DataFrame = (
         pieces.groupby(_KEY)
         .agg(start_ns=("start_ns", "max"), end_ns=("end_ns", "max"), rounds=("rounds", "first"))

@@ -53,7 +53,7 @@ def joined_ids(hosts: Sequence[Host]) -> Joined:
                 f"{host.name}: {apart} program(s) carry ids of other programs on an earlier host "
                 "and were given new ones"
             )
-        host = _renamed(host, ids)
+        host = renamed(host, ids)
         known = {**host.programs, **known}
         ran |= {ids.get(module, module) for module in mine}
         found.append(host)
@@ -82,7 +82,7 @@ def _with_what_they_lack(hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
                 f"{host.name}: its file lacks {len(ids)} program(s) that it ran; those of the same "
                 "id on another host prove nothing, so this work is known by its names alone"
             )
-        found.append(_renamed(replace(host, programs={**host.programs, **same}), ids))
+        found.append(renamed(replace(host, programs={**host.programs, **same}), ids))
     return found, notes
 
 
@@ -94,12 +94,12 @@ def _new_ids(
         return {}, 0
     there = _by_unique_looks(known, ran)
     here = _by_unique_looks(mine, ran_here)
-    looks_of = {module: looks for looks, module in here.items()}
+    looks_here = {module: looks for looks, module in here.items()}
     ids: dict[int, int] = {}
     apart = 0
     fresh = max([*known, *mine, 0]) + 1
     for module, program in mine.items():
-        twin = there.get(looks_of[module]) if module in looks_of else None
+        twin = there.get(looks_here[module]) if module in looks_here else None
         if module in known and are_same(program, known[module]):
             continue
         if twin is not None:
@@ -111,12 +111,12 @@ def _new_ids(
 
 
 def _by_unique_looks(programs: Programs, ran: set[int]) -> dict[Looks, int]:
-    looks = {module: _looks(programs[module]) for module in ran}
+    looks = {module: looks_of(programs[module]) for module in ran}
     times = Counter(looks.values())
     return {look: module for module, look in looks.items() if times[look] == 1}
 
 
-def _looks(program: Program) -> Looks:
+def looks_of(program: Program) -> Looks:
     """What a program has alike on all hosts: its ids and constants may differ.
 
     The shapes of its parameters and result; of a program that does not state them, of all its
@@ -134,10 +134,10 @@ def are_same(one: Program, other: Program) -> bool:
         return True
     if one.name != other.name or one.head.instructions != other.head.instructions:
         return False
-    return _looks(one) == _looks(other)
+    return looks_of(one) == looks_of(other)
 
 
-def _renamed(host: Host, ids: Mapping[int, int]) -> Host:
+def renamed(host: Host, ids: Mapping[int, int]) -> Host:
     """`host` with new ids of its programs, in its work and waits too."""
     if not ids:
         return host
@@ -169,22 +169,23 @@ def with_common_numbers(
     numbered = [table for table in tables if table.cut.is_as_in_script]
     if not numbered or len(numbered) == len(tables):
         return list(tables), list(work)
-    numbers = _numbers(numbered)
+    numbers = numbers_of(numbered)
     pairs = [
-        (table, mine) if table.cut.is_as_in_script else _joined(table, mine, numbers)
+        (table, mine) if table.cut.is_as_in_script else numbered_as(table, mine, numbers)
         for table, mine in zip(tables, work, strict=True)
     ]
     return [table for table, _ in pairs], [mine for _, mine in pairs]
 
 
-def _numbers(tables: Sequence[HostTables]) -> list[int]:
+def numbers_of(tables: Sequence[HostTables]) -> list[int]:
     """Numbers of the steps with work, on any host."""
     return sorted({step.step for table in tables for step in table.cut.steps if step.runs})
 
 
-def _joined(
+def numbered_as(
     table: HostTables, work: pd.DataFrame, numbers: Sequence[int]
 ) -> tuple[HostTables, pd.DataFrame]:
+    """A host without the script's numbers, and its work, under the numbers of the others' steps."""
     own = [step for step in table.cut.steps if step.runs]
     name = table.host.name
     if len(own) != len(numbers):

@@ -5,6 +5,10 @@ Here stand all checks in their order; each is made of the evidence by the module
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import pandas as pd
+
 from moeprof.ingest.trust import (
     across_hosts,
     joined_work,
@@ -12,8 +16,9 @@ from moeprof.ingest.trust import (
     placed_work,
     whole_input,
 )
-from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.trust.evidence import Evidence, Tally
 from moeprof.tables.law import Law
+from moeprof.tables.waits import work_of
 
 CHECKS = (
     whole_input.truncated,
@@ -48,6 +53,26 @@ CHECKS = (
 """Every check, in the order in which the record lists them."""
 
 _WORSE = ("unchecked", "ok", "warn", "fail")
+
+
+def tally_of(events: pd.DataFrame, programs: Collection[int]) -> Tally:
+    """What is counted of device work, rows of `EVENTS`; `programs` are those that are there."""
+    by_host = events.groupby("host", observed=True)
+    places = events[["host", "device"]].drop_duplicates()
+    has_ops = (events["instruction"] >= 0).groupby(events["host"], observed=True).any()
+    worst, are_within = lost_work.worst_stream(events)
+    return Tally(
+        pieces=len(events),
+        places=frozenset(zip(places["host"].astype("str"), places["device"].tolist(), strict=True)),
+        modules={
+            str(host): frozenset(modules.tolist()) - {-1}
+            for host, modules in by_host["module"].unique().items()
+        },
+        has_ops={str(host): bool(known) for host, known in has_ops.items()},
+        sums=placed_work.sums_of(work_of(events), programs),
+        worst=worst,
+        are_within=are_within,
+    )
 
 
 def judge(evidence: Evidence) -> tuple[Law, ...]:

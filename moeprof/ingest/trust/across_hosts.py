@@ -32,7 +32,7 @@ def ranks(evidence: Evidence) -> Law:
             f"no rank is known on {_list(found.unknown)}: waits in groups of some devices are not "
             "known, and negative numbers tell devices apart"
         )
-        worked = {str(host) for host in evidence.events["host"].unique()} & set(found.unknown)
+        worked = evidence.tally.modules.keys() & set(found.unknown)
         if not worked:
             return Law("ranks", "ok", told, (), devices, known, "devices")
         lost = (Need.EVERY_DEVICE,) if _are_grouped(evidence, devices) else ()

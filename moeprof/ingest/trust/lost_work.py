@@ -10,7 +10,7 @@ import pandas as pd
 from moeprof.ingest.placing.lost_launches import UNKNOWN, DeviceCalls
 from moeprof.ingest.placing.lost_pieces import FEW
 from moeprof.ingest.placing.too_long import SERIAL_KINDS
-from moeprof.ingest.trust.evidence import Evidence, HostLosses
+from moeprof.ingest.trust.evidence import Evidence, HostLosses, Stream
 from moeprof.tables.law import Law, Need, Scope, Verdict
 from moeprof.units import format_count, format_ns, format_percent
 
@@ -113,7 +113,7 @@ def _consequences(evidence: Evidence) -> list[str]:
     if out:
         names = ", ".join(_gpu(evidence, *place) for place in out[:_LISTED])
         names += ", …" if len(out) > _LISTED else ""
-        left = len(evidence.events[["host", "device"]].drop_duplicates())
+        left = len(evidence.tally.places)
         said.append(f"{names} left out: figures are those of {left} GPU(s)")
     if dropped:
         said.append(f"{len(dropped)} step(s) that lack work are not used")
@@ -131,7 +131,7 @@ def devices(evidence: Evidence) -> Law:
         return Law("devices", "unchecked", "the host does not tell which devices ran a program")
     silent = [(losses.host, device) for losses in evidence.losses for device in losses.silent]
     excluded = sum(len(losses.lost.excluded) for losses in evidence.losses)
-    told = len(evidence.events[["host", "device"]].drop_duplicates()) + excluded
+    told = len(evidence.tally.places) + excluded
     expected = told + len(silent)
     figures = replace(
         Law("devices", "ok", f"{told} GPU(s) ran programs, each has a record"),
@@ -156,7 +156,7 @@ def devices(evidence: Evidence) -> Law:
 def last_kernels(evidence: Evidence) -> Law:
     """Whether the last piece of each stream ends as its like do."""
     found = [(losses.host, one) for losses in evidence.losses for one in losses.endless]
-    if not _on_streams(evidence).any():
+    if evidence.tally.worst is None:
         return Law("last_kernels", "unchecked", "no stream of a GPU")
     if not found:
         return Law("last_kernels", "ok", "no last piece of a stream is longer than its like")
@@ -191,22 +191,17 @@ def stream_time(evidence: Evidence) -> Law:
     By stream and step. Pieces of one launch, nodes of a graph, may run at once and be recorded on
     one stream: they are one stretch, unless the same node or kernel runs beside itself.
     """
-    is_on_one = _on_streams(evidence)
-    if not is_on_one.any():
+    worst = evidence.tally.worst
+    if worst is None:
         return Law("stream_time", "unchecked", "no stream of a GPU")
-    events = evidence.events[is_on_one]
-    place = _places(events)
-    covered, twice = _covered_and_twice(events, place)
-    worst = int(np.argmax(twice / np.maximum(covered, 1)))
-    if (twice <= _MOST_OVERLAP * covered).all():
+    if evidence.tally.are_within:
         detail = "work on each stream, summed, takes no longer than the time it covers"
         return Law("stream_time", "ok", detail)
-    row = events.iloc[int(np.flatnonzero(place == worst)[0])]
-    where = f"'{row['line']}' of {_gpu(evidence, str(row['host']), int(row['device']))}"
-    where += f", step {row['step']}," if row["step"] != -1 else ""
-    found = int(covered[worst] + twice[worst])
+    where = f"'{worst.line}' of {_gpu(evidence, worst.host, worst.device)}"
+    where += f", step {worst.step}," if worst.step != -1 else ""
+    found = int(worst.covered + worst.twice)
     detail = (
-        f"{format_ns(found)} of work on {where} in {format_ns(int(covered[worst]))}: "
+        f"{format_ns(found)} of work on {where} in {format_ns(worst.covered)}: "
         "several streams are taken for one, or work is recorded twice"
     )
     return Law(
@@ -214,10 +209,24 @@ def stream_time(evidence: Evidence) -> Law:
         "fail",
         detail,
         (Need.DEVICE_TIMES,),
-        expected=int(covered[worst]),
+        expected=worst.covered,
         found=found,
         unit="ns",
     )
+
+
+def worst_stream(events: pd.DataFrame) -> tuple[Stream | None, bool]:
+    """The stream in a step of which the largest part counts twice; whether all of them may be."""
+    events = events[events["kind"].isin(SERIAL_KINDS)]
+    if events.empty:
+        return None, True
+    place = _places(events)
+    covered, twice = _covered_and_twice(events, place)
+    worst = int(np.argmax(twice / np.maximum(covered, 1)))
+    row = events.iloc[int(np.flatnonzero(place == worst)[0])]
+    where = (str(row["line"]), str(row["host"]), int(row["device"]), int(row["step"]))
+    stream = Stream(int(covered[worst]), float(twice[worst]), *where)
+    return stream, bool((twice <= _MOST_OVERLAP * covered).all())
 
 
 def _places(events: pd.DataFrame) -> np.ndarray:
@@ -289,12 +298,6 @@ def _overlaps(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarr
     before = np.where(is_first, start, np.append(low, latest[:-1]))
     beside: np.ndarray = np.maximum(0, np.minimum(end, before) - start).astype(np.float64)
     return beside
-
-
-def _on_streams(evidence: Evidence) -> np.ndarray:
-    """Which events lie on streams of GPUs, whose work runs one thing after the other."""
-    flags: np.ndarray = evidence.events["kind"].isin(SERIAL_KINDS).to_numpy()
-    return flags
 
 
 def _launch_numbers(events: pd.DataFrame) -> np.ndarray:

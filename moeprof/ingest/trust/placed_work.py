@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pandas as pd
 
 from moeprof.ingest.planes.left_out import FAR_AWAY, IMPOSSIBLE, REPEATED
-from moeprof.ingest.trust.evidence import Evidence
+from moeprof.ingest.trust.evidence import Evidence, Sums
 from moeprof.ingest.xspace.space import Flags
 from moeprof.tables.law import Law, Need, Verdict
 from moeprof.tables.trace import LOW_CONFIDENCE
@@ -25,32 +25,60 @@ COMMAND_BUFFERS = (
 
 def resolved(evidence: Evidence) -> Law:
     """How much of device time has an HLO op, and how sure that is."""
-    events = evidence.work
-    total_ns = int(events["self_ns"].sum())
+    sums = evidence.tally.sums
+    total_ns = sums.self_ns
     if not total_ns:
         return Law("resolved", "warn", "no device time to resolve")
+    share = sums.found_ns / total_ns
+    detail = (
+        f"{sums.found:,} of {sums.work:,} device events, {format_percent(share)} of device "
+        "time, resolve to an HLO instruction"
+    )
+    if sums.by_order:
+        order = format_percent(sums.by_order_ns / total_ns)
+        guessed = format_percent(sums.unsure_ns / total_ns)
+        detail += f"; {order} by their order in GPU graphs ({guessed} with low confidence)"
+    if sums.hidden:
+        detail += (
+            f"; {sums.hidden:,} events ({format_percent(sums.hidden_ns / total_ns)}) "
+            f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
+        )
+    is_good = sums.sure_ns / total_ns >= _ENOUGH
+    return Law("resolved", "ok" if is_good else "warn", detail)
+
+
+def sums_of(events: pd.DataFrame, programs: Collection[int]) -> Sums:
+    """What is counted of work; `programs` are those that are there."""
     in_buffer = _label_is(events["op"], lambda op: op.startswith("command_buffer"))
     is_named = _label_is(events["op"], bool) & ~in_buffer
     found = (events["instruction"].to_numpy() >= 0) | is_named
     by_order = found & _label_is(events["evidence"], lambda how: how == "graph")
     unsure = by_order & (events["confidence"].to_numpy() < LOW_CONFIDENCE)
-    share = _share(events, found, total_ns)
-    detail = (
-        f"{found.sum():,} of {len(events):,} device events, {format_percent(share)} of device "
-        "time, resolve to an HLO instruction"
-    )
-    if by_order.any():
-        order = format_percent(_share(events, by_order, total_ns))
-        guessed = format_percent(_share(events, unsure, total_ns))
-        detail += f"; {order} by their order in GPU graphs ({guessed} with low confidence)"
     hidden = ~found & (in_buffer | _shares_its_launch(events, found))
-    if hidden.any():
-        detail += (
-            f"; {hidden.sum():,} events ({format_percent(_share(events, hidden, total_ns))}) "
-            f"inside command buffers are not attributed: {COMMAND_BUFFERS}"
-        )
-    is_good = _share(events, found & ~unsure, total_ns) >= _ENOUGH
-    return Law("resolved", "ok" if is_good else "warn", detail)
+    modules = events["module"]
+    is_missing = (modules.ne(-1) & ~modules.isin(programs)).to_numpy()
+    is_kernel = _label_is(events["kind"], lambda kind: kind == "kernel")
+    recorded, lasts = events["recorded_ns"].to_numpy(), events["duration_ns"].to_numpy()
+    self_ns = events["self_ns"].to_numpy()
+    return Sums(
+        work=len(events),
+        self_ns=int(self_ns.sum()),
+        in_steps_ns=int(self_ns[events["step"].to_numpy() != -1].sum()),
+        without_program_ns=int(self_ns[is_missing].sum()),
+        found=int(found.sum()),
+        found_ns=int(self_ns[found].sum()),
+        by_order=int(by_order.sum()),
+        by_order_ns=int(self_ns[by_order].sum()),
+        unsure_ns=int(self_ns[unsure].sum()),
+        sure_ns=int(self_ns[found & ~unsure].sum()),
+        hidden=int(hidden.sum()),
+        hidden_ns=int(self_ns[hidden].sum()),
+        cut=int((lasts != recorded).sum()),
+        duration_ns=int(lasts.sum()),
+        recorded_ns=int(recorded.sum()),
+        kernels=int(is_kernel.sum()),
+        instant=int((is_kernel & (recorded == 0)).sum()),
+    )
 
 
 def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
@@ -58,10 +86,6 @@ def _label_is(labels: pd.Series, test: Callable[[str], bool]) -> Flags:
     passes = np.array([test(str(label)) for label in labels.cat.categories], dtype=bool)
     flags: Flags = passes[labels.cat.codes.to_numpy()] if len(passes) else np.zeros(0, bool)
     return flags
-
-
-def _share(events: pd.DataFrame, which: Flags, total_ns: int) -> float:
-    return int(events["self_ns"].to_numpy()[which].sum()) / total_ns
 
 
 def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
@@ -75,32 +99,30 @@ def _shares_its_launch(events: pd.DataFrame, found: Flags) -> Flags:
 
 def durations(evidence: Evidence) -> Law:
     """Whether pieces on serial streams last longer than they can."""
-    events = evidence.work
-    if instant := _without_length(events):
+    sums = evidence.tally.sums
+    if instant := _without_length(sums):
         return instant
     ends = [one for losses in evidence.losses for one in losses.endless if one.is_cut]
-    cut = int((events["duration_ns"] != events["recorded_ns"]).sum()) - len(ends)
+    cut = sums.cut - len(ends)
     loose = "; ".join(
         f"pieces on '{line}' enclose each other all the time: lengths there are as recorded"
         for line in evidence.not_serial
     )
     if cut <= 0:
         return Law("durations", "warn" if loose else "ok", loose or "none is impossible")
-    repaired_ns, raw_ns = int(events["duration_ns"].sum()), int(events["recorded_ns"].sum())
+    repaired_ns, raw_ns = sums.duration_ns, sums.recorded_ns
     raw_ns -= sum(one.recorded_ns - one.longest_ns for one in ends)  # those of `last_kernels`
     detail = (
-        f"{cut:,} of {len(events):,} pieces of stream work is longer than the stream allows and "
+        f"{cut:,} of {sums.work:,} pieces of stream work is longer than the stream allows and "
         f"was cut where the next begins: {format_ns(repaired_ns)} after repair, "
         f"{format_ns(raw_ns)} before repair"
     )
     return Law("durations", "warn", "; ".join(filter(None, (detail, loose))))
 
 
-def _without_length(events: pd.DataFrame) -> Law | None:
+def _without_length(sums: Sums) -> Law | None:
     """Kernels that took no time are not known, and no sum with them is; starts and ends are."""
-    is_kernel = _label_is(events["kind"], lambda kind: kind == "kernel")
-    kernels = int(is_kernel.sum())
-    instant = int((is_kernel & (events["recorded_ns"].to_numpy() == 0)).sum())
+    kernels, instant = sums.kernels, sums.instant
     if not instant:
         return None
     detail = f"{instant:,} of {kernels:,} kernels have no length: what they took is not recorded"
@@ -128,7 +150,7 @@ def time_stamps(evidence: Evidence) -> Law:
 
 def recorded_once(evidence: Evidence) -> Law:
     """Whether the profile holds pieces of device work twice; they count once."""
-    kept, again = len(evidence.events), evidence.dropped[REPEATED]
+    kept, again = evidence.tally.pieces, evidence.dropped[REPEATED]
     detail = "no piece of device work is recorded twice"
     if again:
         detail = (
@@ -192,8 +214,7 @@ def strays(evidence: Evidence) -> Law:
 
     Devices are busy with it, and it counts in sums over the capture; no op or component has it.
     """
-    in_steps_ns = int(evidence.work["self_ns"][evidence.work["step"] != -1].sum())
-    whole_ns = in_steps_ns + evidence.stray_ns
+    whole_ns = evidence.tally.sums.in_steps_ns + evidence.stray_ns
     share = evidence.stray_ns / whole_ns if whole_ns else 0.0
     detail = (
         f"{format_percent(share)} of device time during steps is of no step: it counts as busy "

@@ -61,9 +61,9 @@ def truncated(evidence: Evidence) -> Law:
 
 def device_work(evidence: Evidence) -> Law:
     """Whether any device did anything, and why none may have."""
-    if len(evidence.events):
-        devices = len(evidence.events[["host", "device"]].drop_duplicates())
-        count = format_count(len(evidence.events))
+    if evidence.tally.pieces:
+        devices = len(evidence.tally.places)
+        count = format_count(evidence.tally.pieces)
         return Law("device_work", "ok", f"{count} device events on {devices} device(s)")
     is_cut = any(own.check == "truncated" and own.verdict != "ok" for own in evidence.found)
     is_cut = is_cut or bool(evidence.damage)
@@ -104,10 +104,8 @@ def _causes(models: str) -> tuple[str, ...]:
 
 def _share_without_program(evidence: Evidence) -> float:
     """Share of device time whose program is named, but not among those of the profile."""
-    work = evidence.work
-    is_missing = work["module"].ne(-1) & ~work["module"].isin(evidence.hlo_ops["module"].unique())
-    total_ns = int(work["self_ns"].sum())
-    return int(work["self_ns"][is_missing].sum()) / total_ns if total_ns else 0.0
+    sums = evidence.tally.sums
+    return sums.without_program_ns / sums.self_ns if sums.self_ns else 0.0
 
 
 _MUCH_WITHOUT = 0.05
@@ -127,13 +125,13 @@ def programs(evidence: Evidence) -> Law:
             f"{found}, but not those of {format_percent(share)} of device time, which is known by"
         )
         return _without_programs(evidence, "warn", f"{told} the names of its ops alone")
-    if ran or (evidence.programs and evidence.events.empty):
+    if ran or (evidence.programs and not evidence.tally.pieces):
         return Law("programs", "ok", f"{found}, {ran} of them ran in the window")
     if evidence.programs:
         detail = f"{found}, but none of the work that was recorded"
     else:
         detail = "no compiled program in the profile; capture with enable_hlo_proto on"
-    if evidence.events.empty:
+    if not evidence.tally.pieces:
         return Law("programs", "warn", detail)
     detail += ": work is known by its kernels' names alone"
     return _without_programs(evidence, "fail", detail, (Need.PROGRAMS,))
@@ -154,9 +152,8 @@ def _without_programs(
 
 def _hosts_without_program(evidence: Evidence) -> list[str]:
     """Hosts of whose work no piece is of an instruction, where that of others is."""
-    is_known = evidence.events["instruction"] >= 0
-    by_host = is_known.groupby(evidence.events["host"], observed=True).any()
-    return [str(host) for host, known in by_host.items() if not known] if by_host.any() else []
+    by_host = evidence.tally.has_ops
+    return [host for host, known in by_host.items() if not known] if any(by_host.values()) else []
 
 
 def dropped_events(evidence: Evidence) -> Law:
@@ -165,7 +162,7 @@ def dropped_events(evidence: Evidence) -> Law:
     if not said:
         return Law("dropped", "ok", "the profiler reported no dropped event")
     numbers = [int(n.replace(",", "")) for m in said for n in _NUMBER.findall(m)]
-    kept = len(evidence.events)
+    kept = evidence.tally.pieces
     share = max(numbers) / (max(numbers) + kept) if numbers and kept else 1.0
     detail = f"the profiler dropped events: {said[0]}"
     if numbers and share < _FEW_DROPPED:
@@ -187,11 +184,7 @@ def one_run(evidence: Evidence) -> Law:
     if apart := _recorded_apart(evidence):
         detail = f"{apart}: they are no hosts of one run; give one of them, or --host"
         return Law("one_run", "fail", detail, (Need.DEVICE_TIMES,))
-    pairs = evidence.events[["host", "module"]].drop_duplicates()
-    ran = {
-        str(host): set(mine["module"].tolist())
-        for host, mine in pairs[pairs["module"] != -1].groupby("host", observed=True)
-    }
+    ran = {host: modules for host, modules in evidence.tally.modules.items() if modules}
     first = next(iter(ran), "")
     strange = [host for host, modules in ran.items() if modules.isdisjoint(ran[first])]
     if not strange:

@@ -1,0 +1,289 @@
+"""Question: how is a run of many hosts read one host after the other, so that memory stays flat?
+
+Each host is read, placed and asked by itself, anywhere; what is kept of it is its answer, its steps
+and what joins hosts: a row per call of a collective, sums for the trust record. What its work is
+placed with depends on the others: ids and programs in common, numbers of steps, which steps are
+used. So hosts are read under what is known of those read by then, and the few that were read under
+what turned out otherwise are read again, until all are read under the same. See
+docs/why/many-hosts-one-at-a-time.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.errors import TraceError
+from moeprof.hlo.program import Programs
+from moeprof.ingest.assemble import (
+    JoinedPrograms,
+    Source,
+    WorkFacts,
+    joined_trace,
+)
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.host_frames import (
+    HostSides,
+    steps_frame,
+)
+from moeprof.ingest.joining.numbering import (
+    joined_ids,
+    numbers_of,
+    with_common_numbers,
+)
+from moeprof.ingest.one_host import Ask, Own, Part, Runner, Shared, Task, look_of, without
+from moeprof.ingest.placing.host_tables import HostTables
+from moeprof.ingest.planes.record import Host
+from moeprof.ingest.program_frames import hlo_frame
+from moeprof.ingest.run import gathered
+from moeprof.ingest.sources.beside import Beside
+from moeprof.ingest.sources.locate import SUFFIXES, Profiles
+from moeprof.ingest.sources.processes import processes_of
+from moeprof.ingest.sources.routing import Routing
+from moeprof.ingest.sources.run_record import counting_of
+from moeprof.ingest.sources.window_record import read_host_record
+from moeprof.tables.schema import stacked
+from moeprof.tables.trace import Trace, TraceMeta
+from moeprof.tell import Tell, unheard
+
+OF_WORK = ("events", "rendezvous", "launches", "host_events", "allocations")
+"""Frames that hold every piece of work; a run that is read host by host has none of them."""
+
+
+class Joined(NamedTuple):
+    """What the hosts that were read are together, and what each should have been read with.
+
+    ``guess`` is what a host is read with of which nothing is known yet.
+    """
+
+    source: Source
+    routing: Routing
+    tables: list[HostTables]
+    programs: JoinedPrograms
+    shared: Shared
+    own: dict[Path, Own]
+    guess: Own
+
+
+_MOST_ROUNDS = 100
+
+
+class Reading:
+    """A run that is read host by host: what was read by now, and what it says of the rest."""
+
+    def __init__(
+        self, found: Profiles, paths: Sequence[Path | str], ask: Ask, *, are_chosen: bool
+    ) -> None:
+        """Nothing is read yet."""
+        self._found, self._paths, self._ask = found, paths, ask
+        self._are_chosen = are_chosen
+        processes = processes_of(found.run, found.files).of_file
+        self._process = dict(zip(found.files, processes, strict=True))
+        self._parts: dict[Path, Part] = {}
+        self._programs: dict[str, Program] = {}
+        self._notes: dict[Path, list[str]] = {}
+        self._joined: Joined | None = None
+
+    def read(self, run: Runner, tell: Tell = unheard) -> tuple[Trace, list[Any]] | None:
+        """The trace of all hosts without their work, and their answers in order.
+
+        None where fewer than two hosts can be read, so that there is nothing to join.
+
+        Raises:
+            TraceError: what hosts are read with changes with every host that is read.
+        """
+        files = list(self._found.files)
+        tell(0, len(files))
+        for _ in range(_MOST_ROUNDS):
+            stale = [file for file in files if self._is_stale(file)]
+            if not stale:
+                break
+            # as many as were read: what these say may change what the others are read with
+            tasks = [self._task(file) for file in stale[: max(len(self._parts), 1)]]
+            for task, part in run(tasks):
+                self._keep(task.file, part)
+                tell(len(self._parts), len(files))
+            self._joined = self._join()
+        else:
+            raise TraceError(
+                f"{self._found.root}: expected hosts whose programs and steps can be joined, found "
+                f"{len(stale)} that cannot; read them at once by --at-once, or choose by --host"
+            )
+        kept = [self._parts[file] for file in self._kept()]
+        if self._joined is None or len(kept) < 2:
+            return None
+        return self._trace(self._joined), [part.answer for part in kept]
+
+    def _task(self, file: Path) -> Task:
+        joined = self._joined
+        shared, own = joined.shared if joined else Shared(), self._own(file)
+        run = self._found.run_of(file) if own.counts else None
+        is_left_out = f"host/p{own.process}.json" in own.left_out
+        record = read_host_record(None if is_left_out else run, own.process)
+        counting = counting_of(run, file)
+        url = self._found.urls.get(file, "")
+        return Task(file, url, counting, record, own, shared, self._ask)
+
+    def _own(self, file: Path) -> Own:
+        joined = self._joined
+        guess = joined.guess if joined is not None else Own()
+        own = joined.own.get(file) if joined is not None else None
+        return own if own is not None else guess._replace(process=self._process[file])
+
+    def _is_stale(self, file: Path) -> bool:
+        part = self._parts.get(file)
+        if part is None or part.error is not None:
+            return part is None
+        shared = self._joined.shared if self._joined else Shared()
+        return part.table is None or part.key != (self._own(file), shared.key)
+
+    def _keep(self, file: Path, part: Part) -> None:
+        self._parts[file] = part
+        for look, program in part.new.items():
+            known = replace(program, damage=self._notes.setdefault(file, []))
+            self._programs.setdefault(look, known)
+
+    def _kept(self) -> list[Path]:
+        """The files that could be read, in their order."""
+        read = (file for file in self._found.files if file in self._parts)
+        return [file for file in read if self._parts[file].host is not None]
+
+    def _join(self) -> Joined | None:
+        """What the hosts are together by now; None where none could be read."""
+        kept = self._kept()
+        if not kept:
+            return None
+        files = tuple(file for file in self._found.files if file in self._parts)
+        answers = [self._hosts_in(file) for file in files]
+        known = replace(self._found, files=files)
+        source, hosts, routing = gathered(answers, known, self._paths, are_chosen=self._are_chosen)
+        joined, notes = joined_ids(hosts)
+        source = replace(source, notes=(*source.notes, *notes))
+        ids = [_new_ids(*pair) for pair in zip(hosts, joined, strict=True)]
+        parts = [self._parts[file] for file in kept]
+        ran = {new.get(m, m) for part, new in zip(parts, ids, strict=True) for m in part.ran}
+        programs = self._programs_of(joined, ran)
+        raw = [
+            replace(part.table, host=host)
+            for part, host in zip(parts, joined, strict=True)
+            if part.table is not None
+        ]
+        tables, _ = with_common_numbers(raw, [pd.DataFrame({"step": []})] * len(raw))
+        numbered = [table for table in raw if table.cut.is_as_in_script]
+        is_mixed = 0 < len(numbered) < len(raw)
+        numbers = tuple(numbers_of(numbered)) if is_mixed else ()
+        guess = _own_record(Own(numbers=numbers), source.beside)
+        own = {
+            file: _expected(part, host, new, _own_record(guess, source.of_host[host.name]))
+            for file, part, host, new in zip(kept, parts, joined, ids, strict=True)
+        }
+        looks = tuple((module, look_of(programs.ran[module])) for module in sorted(programs.ran))
+        shared = Shared(
+            looks, _used_steps(tables), bool(numbered), programs.ops, frozenset(self._programs)
+        )
+        found = Joined(source, routing, tables, programs, shared, own, guess)
+        is_placed = len(tables) == len(parts)
+        if is_mixed and is_placed:  # then clocks tell whether steps have numbers in common
+            meta = self._trace(found).meta
+            shared = shared._replace(is_numbered=meta.are_steps_numbered_by_script)
+        return found._replace(shared=shared)
+
+    def _hosts_in(self, file: Path) -> list[Host] | TraceError:
+        """A host as it was read, its work no more than the programs that it is of."""
+        part = self._parts[file]
+        if part.host is None:
+            return part.error or TraceError(f"{file}: nothing was read")
+        record = replace(
+            part.host.record,
+            work=[pd.DataFrame({"module": np.array(part.touched, np.int64)})],
+            checks=list(part.host.record.checks),
+            damage=[*part.host.record.damage, *self._notes.get(file, ())],
+        )
+        programs = {module: self._programs[look] for module, look in part.programs.items()}
+        return [replace(part.host, record=record, programs=programs)]
+
+    def _programs_of(self, hosts: Sequence[Host], ran: set[int]) -> JoinedPrograms:
+        programs: dict[int, Program] = {}
+        for host in hosts:
+            programs = {**host.programs, **programs}
+        shown = ran & programs.keys() or programs.keys()
+        known = self._joined.programs if self._joined else None
+        mine = {module: programs[module] for module in shown}
+        is_same = known is not None and known.ran == mine
+        ops = known.ops if known is not None and is_same else hlo_frame(mine).copy()
+        return JoinedPrograms(programs, mine, ops)
+
+    def _trace(self, joined: Joined) -> Trace:
+        """All hosts' trace, without the frames of their work."""
+        facts = [self._parts[file].facts for file in self._kept()]
+        hosts = [table.host for table in joined.tables]
+        source = joined.source
+        sides = HostSides(hosts, source.of_host)
+        return joined_trace(
+            source,
+            joined.tables,
+            _together([each for each in facts if each is not None]),
+            joined.programs,
+            joined.routing,
+            **{name: without(name) for name in OF_WORK},
+            host_facts=sides.facts,
+        ).knowing(Programs(joined.programs.ops))
+
+
+def _own_record(own: Own, around: Beside) -> Own:
+    """With what may be used of the folder around its profile."""
+    return own._replace(counts=not around.is_of_other_run, left_out=tuple(around.left_out))
+
+
+def _new_ids(before: Host, after: Host) -> dict[int, int]:
+    """The new id of each program of a host that has one."""
+    told = zip(before.programs, after.programs, strict=False)  # what it lacked stands behind
+    works = zip(*(host.record.work[0]["module"].tolist() for host in (before, after)), strict=True)
+    return {old: new for old, new in (*told, *works) if old != new}
+
+
+def _expected(part: Part, host: Host, ids: Mapping[int, int], guess: Own) -> Own:
+    """What a host should be read with; how it was, where that makes no difference to it."""
+    was = part.key[0]
+    assert isinstance(was, Own)
+    is_named = part.host is not None and host.name == part.host.name
+    own_numbers = part.table is not None and part.table.cut.is_as_in_script
+    added = list(host.programs.items())[len(part.programs) :]
+    return guess._replace(
+        name=was.name if is_named else host.name,
+        process=host.process,
+        ids=tuple(sorted(ids.items())),
+        adds=tuple((module, program.name) for module, program in added),
+        numbers=was.numbers if own_numbers else guess.numbers,
+    )
+
+
+def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...]:
+    """The steps of hosts together, and whether they are used, whatever their clocks."""
+    names = tuple(table.host.name for table in tables)
+    if not names:
+        return ()
+    steps = steps_frame(tables, TraceMeta("", "", (*names, ""), 0, "", 0))
+    return tuple(zip(steps["step"].tolist(), steps["used"].tolist(), strict=True))
+
+
+def _together(facts: Sequence[WorkFacts]) -> WorkFacts:
+    tally = functools.reduce(lambda one, other: one + other, (each.tally for each in facts))
+    return WorkFacts(
+        tally,
+        stacked([each.calls for each in facts]),
+        stacked([each.with_work for each in facts]),
+        stacked([each.self_ns for each in facts]),
+        tuple(window for each in facts for window in each.windows),
+    )
+
+
+def can_be_read(files: Sequence[Path]) -> bool:
+    """Whether files are of one process each, of which there are several."""
+    return len(files) > 1 and all(file.name.endswith(SUFFIXES) for file in files)

@@ -1,0 +1,297 @@
+"""Question: what is kept of one host of many, so that it need not be read again?
+
+Its steps and what joins hosts: a row per call of a collective, sums for the trust record; and the
+answer to whatever it was asked. It is read with what is known of the others (`Task`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.errors import NotByHostError, TraceError
+from moeprof.hlo.program import Programs
+from moeprof.ingest.assemble import (
+    WorkFacts,
+    facts_of,
+)
+from moeprof.ingest.hlo.programs import Program
+from moeprof.ingest.host_file import read_file
+from moeprof.ingest.host_frames import (
+    HostSides,
+    events_frame,
+    executions_frame,
+    markers_frame,
+    rendezvous_frame,
+)
+from moeprof.ingest.joining.device_clocks import with_one_device_clock
+from moeprof.ingest.joining.numbering import (
+    looks_of,
+    numbered_as,
+    renamed,
+)
+from moeprof.ingest.placing.host_tables import HostTables, host_tables
+from moeprof.ingest.placing.self_time import bodies
+from moeprof.ingest.planes.record import NO_CALLS, Host, Labels
+from moeprof.ingest.program_frames import modules_frame
+from moeprof.ingest.sources.locate import fetched
+from moeprof.ingest.sources.run_record import Counting
+from moeprof.ingest.sources.window_record import HostRecord
+from moeprof.tables.once import Loader
+from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
+
+Ask = Callable[[Trace], Any]
+"""What is asked of each host; of a run in several processes it is sent there by its name."""
+
+
+class Shared(NamedTuple):
+    """What hosts are placed with: the programs that ran, by id, and the steps of the run.
+
+    ``looks`` tell the programs apart; ``steps`` are numbers, and whether they are used. ``known``
+    are digests of programs that need not be sent again.
+    """
+
+    looks: tuple[tuple[int, str], ...] = ()
+    steps: tuple[tuple[int, bool], ...] = ()
+    is_numbered: bool = False
+    ops: pd.DataFrame | None = None
+    known: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes a host's answer another one."""
+        return self.looks, self.steps, self.is_numbered
+
+
+class Own(NamedTuple):
+    """What is to be known of one host before it is read.
+
+    ``process`` is its place in the run, -1 unknown; ``ids`` are new ids of its programs, ``adds``
+    names of others' programs that it ran; ``numbers`` those of its steps where it has none of its
+    own.
+    """
+
+    name: str = ""
+    process: int = -1
+    counts: bool = True
+    ids: tuple[tuple[int, int], ...] = ()
+    adds: tuple[tuple[int, str], ...] = ()
+    numbers: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+class Task(NamedTuple):
+    """One host to read, and what to ask it.
+
+    ``counting`` and ``record`` are what capture wrote down of it. ``url`` is where the file is to
+    be had, empty where it lies in its place.
+    """
+
+    file: Path
+    url: str
+    counting: Counting | None
+    record: HostRecord
+    own: Own
+    shared: Shared
+    ask: Ask
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is kept of one host; of a file that cannot be read the error alone.
+
+    ``host`` is without its work and programs, of which ``programs`` has how each looks by its id,
+    and ``new`` those that were not known. ``touched`` are the programs of its work and waits,
+    ``ran`` of its work. ``table``, ``facts`` and ``answer`` are None where it ran a program that
+    was not known.
+    """
+
+    key: tuple[object, ...]
+    error: TraceError | None = None
+    host: Host | None = None
+    programs: Mapping[int, str] = field(default_factory=dict)
+    new: Mapping[str, Program] = field(default_factory=dict)
+    touched: tuple[int, ...] = ()
+    ran: tuple[int, ...] = ()
+    table: HostTables | None = None
+    facts: WorkFacts | None = None
+    answer: Any = None
+
+
+Runner = Callable[[Sequence[Task]], Iterable[tuple[Task, Part]]]
+"""Reads hosts, in any order and place."""
+
+
+def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
+    """Read hosts here, one after the other."""
+    for task in tasks:
+        yield task, read_part(task)
+
+
+def read_part(task: Task) -> Part:
+    """Read, place and ask one host, of a file that is fetched and given up where it is remote."""
+    if not task.url:
+        return _read_part(task)
+    try:
+        with fetched(task.url, task.file) as file:
+            part = _read_part(task._replace(file=file))
+    except TraceError as error:
+        return Part((task.own, task.shared.key), error)
+    if part.error is None:
+        return part
+    return replace(part, error=TraceError(str(part.error).replace(str(file), task.url)))
+
+
+def _read_part(task: Task) -> Part:
+    own, shared = task.own, task.shared
+    key = (own, shared.key)
+    try:
+        hosts = read_file(task.file, task.counting)
+    except TraceError as error:
+        return Part(key, error)
+    process = own.process if own.process >= 0 else hosts[0].process
+    host = replace(hosts[0], name=own.name or hosts[0].name, process=process)
+    work = [set(part["module"].unique().tolist()) for part in host.record.work]
+    waits = [set(part["module"].unique().tolist()) for part in host.record.waits]
+    ran, touched = set().union(*work), set().union(*work, *waits)
+    looks = {module: look_of(program) for module, program in host.programs.items()}
+    new = {
+        look: Program(program.name, program.proto, program.parts, [])
+        for program, look in zip(host.programs.values(), looks.values(), strict=True)
+        if look not in shared.known
+    }
+    part = Part(key, None, _lean(host), looks, new, tuple(sorted(touched)), tuple(sorted(ran)))
+    ids, there = dict(own.ids), dict(shared.looks)
+    mine = {ids.get(module, module): look for module, look in looks.items()}
+    needs = {ids.get(module, module) for module in ran} & mine.keys()
+    if shared.ops is None or any(there.get(module) != mine[module] for module in needs):
+        return part
+    return replace(part, **_placed(task, renamed(host, ids)))
+
+
+def _placed(task: Task, host: Host) -> dict[str, Any]:
+    """Table, facts and answer of a host."""
+    ops, instructions, inside, known = _lookups(task.shared)
+    adds = {module: Program(name, b"", {}, []) for module, name in task.own.adds}
+    host = replace(host, programs={**adds, **host.programs})
+    host = with_one_device_clock(host, ops, False)
+    raw, work = host_tables(host, ops, instructions, inside, known)
+    table = raw
+    if not raw.cut.is_as_in_script and task.own.numbers:
+        table, work = numbered_as(raw, work, task.own.numbers)
+    events = events_frame([table.host], [work])
+    facts = facts_of([table.host], events, ops)
+    trace = _trace_of_host(task, table, events, facts, ops).knowing(known)
+    answer = task.ask(trace)
+    return {
+        "host": _lean(raw.host),
+        "table": replace(raw, host=_lean(raw.host)),
+        "facts": facts,
+        "answer": answer,
+    }
+
+
+def _trace_of_host(
+    task: Task, table: HostTables, events: pd.DataFrame, facts: WorkFacts, ops: pd.DataFrame
+) -> Trace:
+    """The work of one host in the steps of the run: it says nothing of the others."""
+    host, shared = table.host, task.shared
+    lead = host.record.lead
+    apart = (host.name,) if lead and not lead.is_comparable else ()
+    executions = executions_frame([table])
+    sides = HostSides([host], {}, records=[task.record])
+    nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
+    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps]
+    return Trace(
+        meta=TraceMeta(
+            path=str(task.file),
+            platform=host.platform,
+            hosts=(host.name, "the others"),
+            devices=len(facts.tally.places),
+            jax_version=host.jax_version,
+            events=host.record.events,
+            are_steps_numbered_by_script=shared.is_numbered,
+            clocks_apart=apart,
+        ),
+        trust=(),
+        devices=DEVICES.frame(),
+        **{name: without(name) for name in ("buffers", "dropped", "routing")},
+        received=without("received"),
+        events=events,
+        hlo_ops=ops,
+        executions=executions,
+        modules=modules_frame(host.programs, facts.self_ns, executions),
+        steps=STEPS.frame(steps),
+        rendezvous=rendezvous_frame([table]),
+        markers=lambda: markers_frame([table]),
+        launches=sides.launches,
+        host_events=sides.events,
+        allocations=sides.allocations,
+        host_facts=sides.facts,
+    )
+
+
+class Lookups(NamedTuple):
+    """What placing looks up in the programs of a run: made once for all hosts read here."""
+
+    ops: pd.DataFrame
+    instructions: Mapping[tuple[int, str], int]
+    inside: Mapping[int, np.ndarray]
+    known: Programs
+
+
+_made: dict[tuple[tuple[int, str], ...], Lookups] = {}
+
+
+def _lookups(shared: Shared) -> Lookups:
+    if shared.looks not in _made:
+        _made.clear()
+        assert shared.ops is not None
+        ops = shared.ops
+        rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
+        _made[shared.looks] = Lookups(ops, rows, bodies(ops), Programs(ops))
+    return _made[shared.looks]
+
+
+_looks: dict[bytes, str] = {}
+
+
+def look_of(program: Program) -> str:
+    """What programs that look alike on all hosts have in common, as a digest."""
+    digest = hashlib.sha256(program.proto).digest()
+    if digest not in _looks:
+        _looks[digest] = hashlib.sha256(repr(looks_of(program)).encode()).hexdigest()
+    return _looks[digest]
+
+
+def _lean(host: Host) -> Host:
+    """A host without its work, and what else is for placing alone."""
+    record = replace(
+        host.record,
+        labels=Labels(),
+        work=[],
+        waits=[],
+        launches=[],
+        calls=NO_CALLS,
+        called=None,
+    )
+    return replace(host, record=record, programs={})
+
+
+def without(name: str) -> Loader:
+    """What stands for a frame that was not kept."""
+    return functools.partial(_refuse, name)
+
+
+def _refuse(name: str) -> pd.DataFrame:
+    raise NotByHostError(
+        f"this needs all '{name}' of all hosts at once, and the run was read host by host; "
+        "choose some hosts by --host, or read it whole by --at-once"
+    )

@@ -1,0 +1,268 @@
+"""Question: which figures of a run can be put together of what each of its hosts says by itself?
+
+`PARTS` has what questions compute of the work of one host, and how that of several joins: sums of
+whole numbers, rows one behind the other. A trace that knows these answers questions without the
+work itself, to the digit as if all of it had been read at once; a question that needs more meets a
+frame that is not there, and is withheld. Waits across hosts are found of the joined calls, and are
+known to within the residual of the clocks, as always.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moeprof.analyzers.activity import account, outside
+from moeprof.analyzers.activity.gaps import lengths_of_gaps
+from moeprof.analyzers.attribution import (
+    added,
+    classes_of,
+    labels,
+    op_sums,
+    parts_in_steps,
+    programs_of,
+    rules_matched,
+    window_sums,
+)
+from moeprof.analyzers.communication.calls import RecordedCalls, recorded_calls
+from moeprof.analyzers.costs.table import RUNS, runs_of
+from moeprof.analyzers.gain import longest_first, sure_times
+from moeprof.analyzers.gap_causes import idle_by_cause, idle_sums
+from moeprof.analyzers.heap.device import device_peaks
+from moeprof.analyzers.laws.time import last_ends
+from moeprof.analyzers.questions.breakdown import rendezvous_ns
+from moeprof.analyzers.questions.dispatch_combine import exposed_by_op
+from moeprof.analyzers.questions.expert_load import grouped_products
+from moeprof.analyzers.questions.stragglers import work_by_device
+from moeprof.analyzers.questions.timeline import begun_pieces
+from moeprof.analyzers.window import (
+    NO_STEP,
+    Window,
+    busy_by_step,
+    op_time,
+    window,
+    window_in_steps,
+)
+from moeprof.ingest.by_host import Reading, can_be_read
+from moeprof.ingest.one_host import Runner, one_by_one, without
+from moeprof.ingest.sources.locate import Profiles
+from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import answer
+from moeprof.tables.schema import stacked
+from moeprof.tables.trace import Trace, with_names
+from moeprof.tell import Tell, unheard
+
+Answers = Sequence[Any]
+"""What each host says, in the order of the hosts."""
+
+
+def _sum(answers: Answers) -> Any:
+    return functools.reduce(lambda one, other: one + other, answers)
+
+
+def _both(answers: Answers) -> tuple[int, ...]:
+    return tuple(sum(column) for column in zip(*answers, strict=True))
+
+
+def _series(answers: Sequence[pd.Series]) -> pd.Series:
+    """Values of other places on each host; a step that several have is added up."""
+    filled = [each for each in answers if len(each)] or list(answers[:1])
+    whole = pd.concat(filled)
+    levels: Any = list(range(whole.index.nlevels))
+    sums: pd.Series = whole.groupby(level=levels, observed=True).sum() if len(whole) else whole
+    return sums
+
+
+def _stack(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return stacked([each for each in answers if len(each)] or answers[:1])
+
+
+def _added(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    whole = _stack(answers)
+    return added(whole, [str(name) for name in whole if name not in ("self_ns", "pieces")])
+
+
+def _runs(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    keys = ["module", "op", "component", "phase"]
+    sums = _stack(answers).groupby(keys, observed=True).sum().reset_index()
+    return RUNS.frame({name: sums[name] for name in RUNS.names})
+
+
+def _pieces(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    whole = _stack(answers)
+    keys = [name for name in whole if name != "ns"]
+    return whole.groupby(keys)["ns"].sum().reset_index()
+
+
+def _outside(answers: Sequence[outside.RecordedWork | None]) -> outside.RecordedWork | None:
+    known = [each for each in answers if each is not None]
+    if not known:
+        return None
+    return outside.RecordedWork(
+        sum(each.all_ns for each in known),
+        sum(each.used_ns for each in known),
+        sum(each.dropped_ns for each in known),
+        outside.outside_by_place(_stack([each.outside for each in known])),
+    )
+
+
+def _calls(answers: Sequence[RecordedCalls]) -> RecordedCalls:
+    """Calls of all hosts: known ops in the order of their rows, then the names of the others."""
+    every = dict.fromkeys(op for each in answers for op in each.ops)
+    rows = sorted(op for op in every if isinstance(op, int))
+    ops: tuple[int | str, ...] = (*rows, *(op for op in every if isinstance(op, str)))
+    place = {op: at for at, op in enumerate(ops)}
+    tables = []
+    for each in answers:
+        places = np.array([place[op] for op in each.ops], np.int64)
+        if len(each.table):
+            tables.append(each.table.assign(op=places[each.table["op"].to_numpy()]))
+    table = stacked(tables) if tables else answers[0].table
+    return RecordedCalls(ops, table, pd.Series([], dtype="int64"))
+
+
+Part = Callable[[Trace], Any]
+PARTS: Mapping[Part, Callable[[Answers], Any]] = {
+    window_sums: _sum,
+    op_time: _both,
+    busy_by_step: _series,
+    parts_in_steps: _stack,
+    op_sums: _added,
+    work_by_device: _stack,
+    runs_of: _runs,
+    sure_times: lambda answers: longest_first(_stack(answers)),
+    outside.recorded_work: _outside,
+    outside.pieces_between: _pieces,
+    rendezvous_ns: sum,
+    lengths_of_gaps: lambda answers: tuple(map(_series, zip(*answers, strict=True))),
+    recorded_calls: _calls,
+    exposed_by_op: _series,
+    last_ends: _stack,
+    device_peaks: _series,
+    grouped_products: _stack,
+}
+"""What is computed of each host, and how the answers of several join."""
+BY_NAME: Mapping[Part, Callable[[Answers], Any]] = {
+    account.account_of: _stack,
+    begun_pieces: np.concatenate,
+    idle_sums: lambda answers: idle_by_cause(_stack(answers)),
+}
+"""The same, of the hosts in the order of their names, as the segments of `account_of` are."""
+
+
+_ALWAYS: tuple[Part, ...] = (
+    *(window_sums, op_time, parts_in_steps, outside.recorded_work, rendezvous_ns),
+    *(lengths_of_gaps, last_ends, account.account_of, begun_pieces),
+)
+"""What the trust record needs, whatever is asked."""
+_ASKED: Mapping[str, tuple[Part, ...]] = {
+    "step_time": (busy_by_step, outside.pieces_between, idle_sums),
+    "breakdown": (),
+    "timeline": (),
+    "ops": (op_sums,),
+    "collectives": (recorded_calls,),
+    "dispatch_combine": (recorded_calls, exposed_by_op),
+    "stragglers": (recorded_calls, work_by_device),
+    "grouped_gemm": (runs_of,),
+    "memory": (device_peaks,),
+    "roofline": (runs_of, grouped_products),
+}
+"""What questions need besides; others may need all."""
+
+
+def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
+    """The parts that questions need, of all where none is named, in one order."""
+    if not only or any(name not in _ASKED for name in only):
+        return (*PARTS, *BY_NAME)
+    needed = {*_ALWAYS, *(part for name in only for part in _ASKED[name])}
+    if ops["size_bytes"].lt(0).any():  # the law of bytes may ask what ran
+        needed.add(runs_of)
+    return tuple(part for part in (*PARTS, *BY_NAME) if part in needed)
+
+
+class Told(NamedTuple):
+    """What one host says: the devices with work in the window, its programs, and all parts."""
+
+    devices: int
+    modules: tuple[int, ...]
+    parts: list[Any]
+
+
+def ask_host(only: Sequence[str], names: NameRules, trace: Trace) -> Told:
+    """What one host says of the parts that questions need."""
+    if names.rules:
+        trace = with_names(trace, names)
+    _remember(trace)
+    if trace.steps["used"].any():
+        answer(trace, window, window_in_steps(trace))  # even where it has no work in them
+    modules = tuple(trace.events["module"].unique().tolist())
+    parts = [part(trace) for part in parts_for(only, trace.hlo_ops)]
+    return Told(window(trace).devices, modules, parts)
+
+
+_OF_PROGRAMS: tuple[Part, ...] = (rules_matched, classes_of, labels)
+_remembered: list[Any] = []
+
+
+def _remember(trace: Trace) -> None:
+    """Programs are those of all hosts, and are classified once for all that are read here."""
+    programs = trace.programs
+    answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
+    ops, names = trace.hlo_ops, trace.meta.names
+    if not _remembered or _remembered[0] is not ops or _remembered[1] != names:
+        _remembered[:] = [ops, names, [part(trace) for part in _OF_PROGRAMS]]
+    for part, known in zip(_OF_PROGRAMS, _remembered[2], strict=True):
+        answer(trace, part, known)
+
+
+def with_answers(trace: Trace, only: Sequence[str], told: Sequence[Told]) -> Trace:
+    """`trace`, which has no work, knowing what its hosts said of theirs."""
+    devices = sum(each.devices for each in told)
+    used = int(trace.steps["step"][trace.steps["used"]].nunique())
+    notes = NO_STEP if not used and devices else ()
+    answer(trace, window, Window(used, devices, notes, without("events")))
+    modules = sorted({module for each in told for module in each.modules})
+    known = {module: trace.programs[module] for module in modules if module in trace.programs}
+    answer(trace, programs_of, known)
+    names = trace.meta.hosts
+    by_name = sorted(range(len(told)), key=lambda place: names[place])
+    for at, part in enumerate(parts_for(only, trace.hlo_ops)):
+        order = by_name if part in BY_NAME else range(len(told))
+        join = {**PARTS, **BY_NAME}[part]
+        answer(trace, part, join([told[place].parts[at] for place in order]))
+    table: pd.DataFrame = account.account_of(trace).drop(columns="rank")
+    ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
+    table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
+    answer(trace, account.account_of, table)
+    return trace
+
+
+def read_by_host(
+    found: Profiles,
+    paths: Sequence[Path | str],
+    only: Sequence[str] = (),
+    names: NameRules | None = None,
+    *,
+    are_chosen: bool = False,
+    run: Runner = one_by_one,
+    tell: Tell = unheard,
+) -> Trace | None:
+    """The trace of a run of many hosts that answers `only`, all questions where none is named.
+
+    None where it must be read at once: of fewer than two hosts there is nothing to join, and JSON
+    traces may hold several processes each.
+    """
+    if not can_be_read(found.files):
+        return None
+    rules = names or NameRules()
+    ask = functools.partial(ask_host, tuple(only), rules)
+    read = Reading(found, paths, ask, are_chosen=are_chosen).read(run, tell)
+    if read is None:
+        return None
+    trace, told = read
+    return with_answers(with_names(trace, rules) if rules.rules else trace, only, told)

@@ -1,0 +1,235 @@
+"""Question: who reads the hosts of a large run, and when is a run large?
+
+Workers of Dask, here or behind a scheduler, or this process, one host after the other: what is read
+is the same. A worker that dies is replaced and its host is read again; a file at which workers die
+is left out, as one that cannot be read is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moeprof.errors import NoProfileError, SpecError, TraceError
+from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
+from moeprof.ingest.run import located
+from moeprof.ingest.sources.locate import Profiles, fetch, is_remote, mirrored
+from moeprof.tables.store import holds_tables
+from moeprof.tell import Tell, unheard
+
+if TYPE_CHECKING:
+    from moeprof.tables.name_rule import NameRules
+    from moeprof.tables.trace import Trace
+
+MOST_AT_ONCE = 10**9
+"""Bytes of profiles that are read at once: some 2.6 times as many are then in memory."""
+_PACKED = 8
+"""How many bytes one of a packed profile stands for."""
+_RETRIES = 3
+_AHEAD = 2
+_ANSWERS_WITHIN_S = 10.0
+_KEPT_BYTES = 2**25
+"""What the allocator of a worker keeps; no array of one host is much larger."""
+_INSTALL = "pip install 'moeprof[cluster]' brings it"
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a run is to be read. ``by_host`` is None where its size decides.
+
+    ``scheduler`` is the address of a Dask scheduler, empty for workers of this machine; ``workers``
+    is how many of these there are, 0 for this process alone, None for one per core.
+    """
+
+    by_host: bool | None = None
+    scheduler: str = ""
+    workers: int | None = None
+
+
+@contextmanager
+def run_at(paths: Sequence[str]) -> Iterator[tuple[list[Path], dict[Path, str]]]:
+    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
+    here: list[Path] = []
+    urls: dict[Path, str] = {}
+    with ExitStack() as stack:
+        for path in paths:
+            if is_remote(path):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
+                urls |= mirrored(path, Path(folder))
+                here.append(Path(folder))
+            else:
+                here.append(Path(path))
+        yield here, urls
+
+
+def trace_by_host(
+    paths: Sequence[str],
+    only: Sequence[str] = (),
+    session: str | None = None,
+    hosts: Sequence[str] = (),
+    names: NameRules | None = None,
+    ways: Ways = Ways(),
+    *,
+    here: Sequence[Path],
+    urls: dict[Path, str],
+    tell: Tell = unheard,
+) -> Trace | None:
+    """The trace of a run that is read host by host, which answers `only`; None if it is not to be.
+
+    A remote run that is not is fetched into its place.
+
+    Raises:
+        SelectionError: there is no such session or host.
+        SpecError: workers are asked for, and Dask is not installed or its scheduler not there.
+        TraceError: nothing can be read.
+    """
+    try:
+        found = replace(located(here, session, hosts), urls=urls)
+    except NoProfileError:
+        return None  # what else is known of such a run is found where runs are opened
+    is_large = sum(map(_bytes_of, found.files)) > MOST_AT_ONCE
+    is_asked = bool(ways.scheduler) or ways.workers is not None
+    wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
+    trace = None
+    if wanted and not any(map(holds_tables, here)):
+        from moeprof.session.by_host import read_by_host  # which all questions come with
+
+        with _runner(ways, found) as run:
+            trace = read_by_host(
+                found, paths, only, names, are_chosen=bool(hosts), run=run, tell=tell
+            )
+    if trace is None:
+        for file in found.files:
+            if file in urls:
+                fetch(urls[file], file)
+    return trace
+
+
+def _bytes_of(file: Path) -> int:
+    return file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1)
+
+
+@contextmanager
+def _runner(ways: Ways, found: Profiles) -> Iterator[Runner]:
+    """Who reads: workers where they are asked for, or are there and there is work for two."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = (cores or 1) if ways.workers is None else ways.workers
+    count = min(count, len(found.files))
+    is_asked = bool(ways.scheduler) or bool(ways.workers)
+    if not is_asked and (count < 2 or find_spec("distributed") is None):
+        yield one_by_one
+        return
+    with ExitStack() as stack:
+        client = _client(ways.scheduler, count, stack)
+        yield functools.partial(_on_workers, client, {})
+
+
+def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise SpecError(f"reading by workers needs Dask ({error.name}); {_INSTALL}") from error
+    if scheduler:
+        try:
+            return stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
+        except (OSError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise SpecError(
+                f"--scheduler {scheduler}: expected a Dask scheduler, found none: {told}; start "
+                "one by `dask scheduler` and give the address that it prints"
+            ) from error
+    _ready_for_workers(stack)
+    cluster = LocalCluster(
+        n_workers=count,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+    )
+    return stack.enter_context(Client(stack.enter_context(cluster)))
+
+
+def _ready_for_workers(stack: ExitStack) -> None:
+    """Have workers of this machine start as copies of one process that has imported all they need.
+
+    What it imported is in memory once. Dask's own settings cost a worker a third more time: its
+    profiler, and an allocator that gives each array back to the system and fetches the next anew.
+    """
+    import dask
+    from distributed.utils import get_mp_context
+
+    settings: dict[str, Any] = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.nanny.pre-spawn-environ": {
+            "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
+            "MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES,
+        },
+    }
+    can_copy = "forkserver" in multiprocessing.get_all_start_methods()
+    if can_copy:
+        settings["distributed.worker.multiprocessing-method"] = "forkserver"
+    stack.enter_context(dask.config.set(settings))
+    if can_copy:
+        get_mp_context().set_forkserver_preload(["distributed", "moeprof.session.worker_process"])
+
+
+def _on_workers(
+    client: Any, sent: dict[tuple[object, ...], Any], tasks: Sequence[Task]
+) -> Iterator[tuple[Task, Part]]:
+    """Read hosts on workers, no more ahead than they need: answers wait in their memory."""
+    from distributed import KilledWorker, as_completed
+
+    waiting = iter(tasks)
+    open_tasks: dict[str, Task] = {}
+
+    def submitted(task: Task) -> Any:
+        shared = _sent(client, sent, task.shared)
+        lean = task._replace(shared=Shared())
+        future = client.submit(_read, lean, shared, pure=False, retries=_RETRIES)
+        open_tasks[future.key] = task
+        return future
+
+    ahead = _AHEAD * max(len(client.scheduler_info(n_workers=-1)["workers"]), 1)
+    first = [submitted(task) for _, task in zip(range(ahead), waiting, strict=False)]
+    done = as_completed(first)
+    for future in done:
+        task = open_tasks.pop(future.key)
+        try:
+            part = future.result()
+        except KilledWorker:
+            error = TraceError(f"{task.url or task.file}: each worker that read it died")
+            part = Part((task.own, task.shared.key), error)
+        future.release()
+        yield task, part
+        for more in waiting:
+            done.add(submitted(more))
+            break
+
+
+def _sent(client: Any, sent: dict[tuple[object, ...], Any], shared: Shared) -> Any:
+    """What hosts share, as a task of its own: a worker that dies takes no only copy with it."""
+    key = (shared.key, shared.ops is None)
+    if key not in sent:
+        sent.clear()
+        sent[key] = client.submit(_given, shared, pure=False)
+    return sent[key]
+
+
+def _given(shared: Shared) -> Shared:
+    return shared
+
+
+def _read(task: Task, shared: Shared) -> Part:
+    return read_part(task._replace(shared=shared))
+
+
+__all__ = ["MOST_AT_ONCE", "Ways", "run_at", "trace_by_host"]

@@ -1,0 +1,87 @@
+"""Workers read the hosts of a run: how many they are, and whether one dies, changes no figure."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from builders.gpu_hosts import write_hosts
+from click.testing import CliRunner
+
+from moeprof.cli.main import group
+from moeprof.errors import SpecError
+from moeprof.session import workers as reading
+from moeprof.session.workers import Ways, trace_by_host
+
+GROUPS = [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]]
+HOSTS = {f"h{n}": [2 * n, 2 * n + 1] for n in range(8)}
+ASKED = ("--only", "breakdown", "--only", "stragglers", "--json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hosts(tmp_path_factory.mktemp("hosts") / "run", HOSTS, GROUPS, {3: 40})
+
+
+def said(folder: Path, *options: str) -> str:
+    found = CliRunner().invoke(group, ["analyze", str(folder), *ASKED, *options])
+    assert found.exit_code in (0, 3), found.output
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> str:
+    return said(folder, "--at-once")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("workers", ["0", "1", "2"])
+def test_any_number_of_workers_says_the_same(folder, whole, workers):
+    assert said(folder, "--by-host", "--workers", workers) == whole
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder, whole, monkeypatch):
+    killed = []
+    on_workers = reading._on_workers
+
+    def killing(client, sent, tasks):
+        if len(tasks) > 2 and not killed:
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
+        yield from on_workers(client, sent, tasks)
+
+    monkeypatch.setattr(reading, "_on_workers", killing)
+    assert said(folder, "--by-host", "--workers", "2") == whole
+    assert killed
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_behind_a_scheduler_say_the_same(folder, whole):
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        assert said(folder, "--scheduler", cluster.scheduler_address) == whole
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_is_not_there_is_one_line(folder, monkeypatch):
+    monkeypatch.setattr(reading, "_ANSWERS_WITHIN_S", 0.5)
+    ways = Ways(scheduler="tcp://127.0.0.1:9")
+    with pytest.raises(SpecError, match="expected a Dask scheduler, found none"):
+        trace_by_host([str(folder)], ways=ways, here=[folder], urls={})
+
+
+def test_without_dask_the_extra_is_named(folder, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
+        trace_by_host([str(folder)], ways=Ways(workers=2), here=[folder], urls={})
+
+
+def test_size_decides_who_is_read_by_host(folder, monkeypatch):
+    assert trace_by_host([str(folder)], here=[folder], urls={}) is None
+    monkeypatch.setattr(reading, "MOST_AT_ONCE", 1000)
+    monkeypatch.setattr(reading, "find_spec", lambda name: None)  # then this process reads them
+    assert trace_by_host([str(folder)], here=[folder], urls={}) is not None

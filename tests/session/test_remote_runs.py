@@ -1,0 +1,124 @@
+"""Runs in object stores are read as those of a folder, of stores that answer on loopback."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+from builders.gpu_hosts import write_hosts
+from click.testing import CliRunner
+
+from moeprof import load
+from moeprof.cli.main import group
+from moeprof.errors import SelectionError
+
+GROUPS = [[0, 2], [1, 3]]
+HOSTS = {"a": [0, 1], "b": [2, 3]}
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("remote") / "run"
+    return write_hosts(root / "plugins/profile/2026", HOSTS, GROUPS, {3: 40}).parents[2]
+
+
+def said(path: str, *options: str) -> dict:
+    asked = ["--only", "breakdown", "--only", "stragglers", "--json"]
+    found = CliRunner().invoke(group, ["analyze", path, *asked, *options])
+    assert found.exit_code in (0, 3), found.output
+    return json.loads(found.stdout)
+
+
+def same(path: str, folder: Path, *options: str) -> bool:
+    """All but the names of the folders."""
+    mine, known = said(path, *options), said(str(folder))
+    assert mine["run"]["path"] == path
+    for document in (mine, known):
+        document["run"] |= {"path": "", "notes": []}
+    return mine == known
+
+
+@pytest.fixture
+def bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of moto's server with the run."""
+    import boto3
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    secrets = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    for name, value in {**secrets, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    store = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+    store.create_bucket(Bucket="bucket")
+    for file in folder.rglob("*.pb"):
+        store.upload_file(str(file), "bucket", f"run/{file.relative_to(folder)}")
+    yield "s3://bucket/run"
+    server.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--by-host", "--workers", "0"]])
+def test_a_bucket_of_s3_says_what_the_folder_says(bucket, folder, way):
+    assert same(bucket, folder, *way)
+
+
+def test_a_bucket_without_a_profile_is_one_line(bucket):
+    found = CliRunner().invoke(group, ["analyze", "s3://bucket/nothing"])
+    assert found.exit_code == 1
+    assert isinstance(found.exception, SystemExit) or "s3://bucket/nothing" in str(found.exception)
+
+
+@pytest.fixture
+def google(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of a Google store on loopback with the run."""
+    import gcsfs
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    host, port = server._api._httpd.socket.getsockname()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}:{port}")
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    for file in folder.rglob("*.pb"):
+        name = quote(f"run/{file.relative_to(folder)}", safe="")
+        place = f"/upload/storage/v1/b/bucket/o?uploadType=media&name={name}"
+        urlopen(Request(f"http://{host}:{port}{place}", file.read_bytes(), method="POST")).close()
+    yield "gs://bucket/run"
+    server.stop()
+    gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--by-host", "--workers", "0"]])
+def test_a_bucket_of_google_says_what_the_folder_says(google, folder, way):
+    assert same(google, folder, *way)
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    found = CliRunner().invoke(group, ["analyze", "s3://bucket/run"])
+    assert found.exit_code == 1
+    assert "moeprof[cluster]" in str(found.exception) + found.output
+
+
+@pytest.mark.parametrize("command", ["report", "export", "view", "replay"])
+def test_what_reads_no_store_says_so(command):
+    found = CliRunner().invoke(group, [command, "s3://bucket/run"])
+    assert found.exit_code == 2
+    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
+    with pytest.raises(SelectionError, match="copy the run here first"):
+        load("gs://bucket/run")
+
+
+def test_nothing_is_left_behind(bucket, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert same(bucket, folder, "--by-host", "--workers", "0")
+    assert os.listdir(tmp_path) == []
