@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpu.gate import begin, write_result
 from gpu.machine import gpu_machine
-from gpu.plans_steps import CASES, made, why_absent
+from gpu.plans_steps import BUNDLED, CASES, made, why_absent
 
 RESULTS = Path(__file__).parents[1] / "results"
 HARDWARE = "h200_sxm"
@@ -76,8 +76,13 @@ def plan_here(name: str, *, smoke: bool) -> dict[str, Any]:
 
 
 def run_here(name: str, *, smoke: bool) -> dict[str, Any]:
-    """What the step takes in this process, on the device that JAX sees."""
+    """What the step takes in this process, on the device that JAX sees.
+
+    ``no_kernels`` says why the bundled model ran without our kernels, another program than planned.
+    """
     import jax
+
+    from moeprof.kernels.backends.gpu_library import unavailable_reason
 
     case = made(name, smoke=smoke)
     state, tokens = jax.block_until_ready(case.arguments())
@@ -106,6 +111,7 @@ def run_here(name: str, *, smoke: bool) -> dict[str, Any]:
         **_peak(before, after, real),
         "step_s": statistics.median(timed),
         "steps_s": [round(each, 6) for each in times],
+        "no_kernels": unavailable_reason() if name in BUNDLED else None,
         "told": [float(leaf) for leaf in jax.tree.leaves(told) if leaf.ndim == 0],
     }
 
