@@ -21,15 +21,16 @@
 #   steps        captures of every kind of script: do they have their steps              580 s
 #   fallback     a step with ragged_dot's dense fallback, and with a grouped GEMM       300 s
 #   routing      a step with and without what --routing auto adds to it                 400 s
+#   plans        steps beside what moeprof.plan says of them                            300 s
 #   naming       unseen programs: is their time named right (--rules COMMIT)   90 s     580 s
 #
-# build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, naming,
-# fallback and routing need one, the others two. Where a name is no part's or a part has too few GPUs,
-# nothing begins: status 2. What they took was seen on a machine with two H200s. A part that fails or runs past its limit is
-# named at the end and does not stop the others; the exit status is the number of those. LIMIT_S, if
-# set, bounds all parts together, in whole seconds. A signal that ends this script ends what it
-# started. PYTHON names the Python, which needs jax with its CUDA plugin and optax, and torch for its
-# figures.
+# build needs no GPU; test, products, gemm, ab-one-gpu, convergence, sanitize, stress, steps, plans,
+# naming, fallback and routing need one, the others two. Where a name is no part's or a part has too
+# few GPUs, nothing begins: status 2. What they took was seen on a machine with two H200s. A part
+# that fails or runs past its limit is named at the end and does not stop the others; the exit
+# status is the number of those. LIMIT_S, if set, bounds all parts together, in whole seconds. A
+# signal that ends this script ends what it started. PYTHON names the Python, which needs jax with
+# its CUDA plugin and optax, and torch for its figures.
 # Options of a part's program: PART_OPTIONS, such as GEMM_OPTIONS="--case e32_k7168_n2048".
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -41,7 +42,7 @@ python="${PYTHON:-python3}"
 gpus_of() {
   case "$1" in
     build) echo 0 ;;
-    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | naming | fallback | routing) echo 1 ;;
+    test | products | gemm | ab-one-gpu | convergence | sanitize | stress | steps | plans | naming | fallback | routing) echo 1 ;;
     processes | exchange | native | exchange_processes | ab | capture) echo 2 ;;
   esac
 }
@@ -194,6 +195,8 @@ for part in "$@"; do
     routing)
       run routing 400 "$python" benchmarks/gpu/routing_auto.py \
         --out "$out/gpu_routing_auto.json" "${options[@]}" ;;
+    plans)
+      run plans 310 "$python" benchmarks/gpu/plans.py --out "$out/gpu_plans.json" "${options[@]}" ;;
     naming)
       run naming 580 "$python" benchmarks/gpu/naming.py --out "$out/gpu_naming.json" "${options[@]}" ;;
   esac

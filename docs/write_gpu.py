@@ -24,7 +24,7 @@ from gpu_page.kernels import (
     grouped_gemm_check,
     sanitizers,
 )
-from gpu_page.training import captured_steps, convergence, imbalance, strategies
+from gpu_page.training import captured_steps, convergence, imbalance, plans, strategies
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 INTRODUCTION = """\
@@ -45,6 +45,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu_ab_one_gpu.json": strategies,
     "gpu_imbalance.json": imbalance,
     "gpu_steps.json": captured_steps,
+    "gpu_plans.json": plans,
     "gpu_convergence.json": convergence,
     "gpu_sanitize.json": sanitizers,
 }

@@ -5,6 +5,7 @@ Example:
     >>> run.hints()
     >>> run.breakdown().table
     >>> moeprof.compare(run, "runs/new").step
+    >>> moeprof.plan(train_step, state, batch, hardware="h100_sxm", mesh={"fsdp": 64}).fits
 """
 
 from importlib import import_module
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moeprof import routing as routing
     from moeprof.errors import MoeprofError as MoeprofError
+    from moeprof.projector.any_step.ask import plan as plan
+    from moeprof.projector.any_step.result import StepPlan as StepPlan
     from moeprof.recording.in_process import capture as capture
     from moeprof.session.answer import Answer as Answer
     from moeprof.session.comparison import Comparison as Comparison
@@ -27,9 +30,11 @@ _PLACES = {
     "Comparison": "moeprof.session.comparison",
     "MoeprofError": "moeprof.errors",
     "Run": "moeprof.session.run",
+    "StepPlan": "moeprof.projector.any_step.result",
     "capture": "moeprof.recording.in_process",
     "compare": "moeprof.session.comparison",
     "load": "moeprof.session.run",
+    "plan": "moeprof.projector.any_step.ask",
     "routing": "moeprof.routing",
 }
 """Where each function that users call lies: imported when it is asked for, as that takes time."""

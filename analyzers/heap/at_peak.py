@@ -42,6 +42,7 @@ AT_PEAK = Schema(
 )
 GAPS = "gaps and rounding"
 RESULTS = "results that reuse no argument"
+ARGUMENTS = "arguments not told apart"
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     rest = {
         RESULTS: int(stated["output_bytes"]) - int(stated["alias_bytes"]),
         GAPS: int(stated["temp_bytes"]) - sum(int(str(row["size_bytes"])) for row in live),
-        "arguments not told apart": int(stated["argument_bytes"])
-        - sum(int(str(row["size_bytes"])) for row in held),
+        ARGUMENTS: int(stated["argument_bytes"]) - sum(int(str(row["size_bytes"])) for row in held),
     }
     more = [_plain(content, size) for content, size in rest.items() if size]
     table = AT_PEAK.frame([*held, *live, *more])

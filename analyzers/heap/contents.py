@@ -57,7 +57,7 @@ class Contents:
         op = self.program.ops.get(name)
         if op is None or not _is_float(op):
             return INPUTS
-        return OPTIMIZER if _OPTIMIZER.search(op.op_name) else WEIGHTS
+        return OPTIMIZER if is_optimizer(op.op_name) else WEIGHTS
 
     def of_temporary(self, name: str, shape: str) -> str:
         """Kind of what the op of this name writes to a buffer of this shape."""
@@ -97,6 +97,11 @@ class Contents:
         if op.name in self._dense:
             return True
         return len(dims) > 2 and dims not in self._weights and op.primitive in RAGGED_PRIMITIVES
+
+
+def is_optimizer(path: str) -> bool:
+    """Whether the path of an argument says that an optimizer keeps it."""
+    return _OPTIMIZER.search(path) is not None
 
 
 def _weight_dims(program: Program) -> set[tuple[int, ...]]:

@@ -266,3 +266,52 @@ def captured_steps(document: dict[str, Any]) -> str:
             ),
         ]
     )
+
+
+def plans(document: dict[str, Any]) -> str:
+    """What `moeprof.plan` said of steps before they ran, and what they took."""
+    rows, reasons, unbound = [], {}, {}
+    for name, row in document["cases"].items():
+        if "compared" not in row:
+            reasons[name] = row.get("failed") or row["skipped"]
+            continue
+        plan, run, found = row["plan"], row["run"], row["compared"]
+        most = plan["at_most_s"]
+        if most is None:
+            unbound[name] = plan["no_at_most"]
+        rows.append(
+            [
+                name,
+                f"{plan['argument_bytes'] / GIB:.2f}{'' if found['arguments_are_equal'] else ' ≠'}",
+                *_planned(plan["temp_bytes"], run["temp_bytes"], found["temp_error"]),
+                *_planned(plan["peak_bytes"], run["peak_bytes"], found["peak_error"]),
+                f"{plan['at_least_s'] * 1e3:.1f}",
+                f"{run['step_s'] * 1e3:.1f}",
+                "–" if most is None else f"{most * 1e3:.1f}",
+            ]
+        )
+    head = ["step", "arguments", "temp", "ran", "off", "peak", "ran", "off", "least ms", "ran ms"]
+    return "\n\n".join(
+        [
+            "## Steps beside their plans",
+            "`moeprof.plan` for one device, in a process beside the GPU, and the same step run on "
+            "it, by `benchmarks/gpu/plans.py`: the bundled model with every strategy, a script in "
+            "plain JAX, and Flax's nnx. Sizes are GiB. Arguments are equal to the byte where no ≠ "
+            "says otherwise; temporaries are those of the executable's `memory_analysis`, the peak "
+            "is the allocator's after three steps, times are medians of ten. What is planned is "
+            "not tuned, as tuning needs the device. " + measured_on(document["machine"]),
+            table([*head, "at rates ms"], rows),
+            *failures(reasons),
+            *(["No time at the rates reached is known:"] if unbound else []),
+            *failures(unbound),
+        ]
+    )
+
+
+def _planned(planned: int, measured: int | None, error: float | None) -> list[str]:
+    ran = "–" if measured is None else f"{measured / GIB:.2f}"
+    return [
+        f"{planned / GIB:.2f}",
+        ran,
+        "–" if error is None else f"{100 * error:+.1f} %".replace("-", "−"),
+    ]

@@ -20,6 +20,7 @@ import numpy as np
 from moeprof.projector.breakdown import Row, smaller, whole
 from moeprof.projector.setting import Amount, Count, Degrees, Setting
 from moeprof.specs import DTYPE_BYTES
+from moeprof.specs.hardware import HardwareSpec
 
 _SOURCE_META = 8
 _ROW_EXTRAS = 128 * 8 + 128 * 4 + 128 * 4
@@ -110,7 +111,7 @@ def outside_rows(setting: Setting, degrees: Degrees) -> tuple[Row, ...]:
     )
     if setting.hardware.vendor == "Google":
         return (_TPU,)
-    return (*reserve_rows(setting, devices, 1, "devices"), *deepep_rows(setting, degrees))
+    return (*reserve_rows(setting.hardware, devices, 1, "devices"), *deepep_rows(setting, degrees))
 
 
 def deepep_rows(setting: Setting, degrees: Degrees) -> list[Row]:
@@ -150,12 +151,12 @@ def _per_ranks(size_of: object, ranks: Count, hidden_bytes: int, sms: int) -> Am
     return sizes
 
 
-def reserve_rows(setting: Setting, ranks: Count, groups: int, unit: str) -> tuple[Row, Row]:
+def reserve_rows(hardware: HardwareSpec, ranks: Count, groups: int, unit: str) -> tuple[Row, Row]:
     """Device context, and buffers of communicators.
 
     ``ranks`` counts those of all ``groups`` that a rank is in, itself in each, in words ``unit``.
     """
-    if setting.hardware.vendor == "NVIDIA":
+    if hardware.vendor == "NVIDIA":
         return _nvidia_rows(ranks - groups)
     return (
         _reserve("runtime reserve", RESERVE_BYTES, "3 GiB", _RESERVE_SOURCE),

@@ -16,7 +16,17 @@ from builders import processes
 from .conftest import BENCHMARKS
 
 RESULTS = BENCHMARKS / "results"
-ONE = ("test", "products", "gemm", "ab-one-gpu", "convergence", "sanitize", "stress", "steps")
+ONE = (
+    "test",
+    "products",
+    "gemm",
+    "ab-one-gpu",
+    "convergence",
+    "sanitize",
+    "stress",
+    "steps",
+    "plans",
+)
 TWO = ("processes", "exchange", "native", "exchange_processes", "ab", "capture")
 
 

@@ -20,7 +20,7 @@ NAMED = (
     *("moeprof.MoeprofError", "run.ask(", "run.breakdown()", "run.trust", "run.steps"),
     *("run.report(", "run.to_json()", "run.questions", "answer.table", "answer.units"),
     *("answer.meanings", "answer.headline", ".notes", ".status", "answer.basis", ".figure()"),
-    *(".figures", ".check(", "steps=3", "hosts="),
+    *(".figures", ".check(", "steps=3", "hosts=", "moeprof.plan("),
 )
 
 
@@ -58,7 +58,7 @@ def test_the_lines_of_the_readme_run(tmp_path, monkeypatch, capsys):
 
 
 def test_training_that_records_itself_leaves_a_run_with_its_routing(page, tmp_path):
-    (script,) = _SCRIPT.findall(page)
+    (script,) = (found for found in _SCRIPT.findall(page) if "moeprof.capture(" in found)
     (tmp_path / "train.py").write_text(script)
     command = [sys.executable, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

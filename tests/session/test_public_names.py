@@ -10,7 +10,10 @@ import pytest
 
 import moeprof
 
-NAMES = ["Answer", "Comparison", "MoeprofError", "Run", "capture", "compare", "load", "routing"]
+NAMES = [
+    *("Answer", "Comparison", "MoeprofError", "Run", "StepPlan"),
+    *("capture", "compare", "load", "plan", "routing"),
+]
 SCRIPT = """
 import moeprof
 
@@ -25,6 +28,8 @@ def slow(path: str) -> tuple[float, str]:
     verdict: str = moeprof.compare(run, "new").check("step>+2%")["verdict"]
     with moeprof.capture("runs/base", steps=3, every=100) as recording:
         recording.step()
+    found: moeprof.StepPlan = moeprof.plan(slow, path, mesh={"fsdp": 64}, donate_argnums=0)
+    print(found.fits, found.peak_bytes, found.memory["bytes"], found.roofline.at_least_s)
     return float(answer.table["per_step_ns"].sum()), verdict
 """
 
@@ -44,7 +49,7 @@ def test_another_name_is_an_attribute_error():
         moeprof.open  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["Answer", "Comparison", "Run"])
+@pytest.mark.parametrize("name", ["Answer", "Comparison", "Run", "StepPlan"])
 def test_every_public_attribute_says_what_it_is(name):
     kind = getattr(moeprof, name)
     assert [key for key in vars(kind) if not key.startswith("_") and not vars(kind)[key].__doc__] \

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ERROR_LETTERS = 2000
+SHOWN_LETTERS = 300
 
 
 def main() -> None:
@@ -42,8 +43,7 @@ def _compile(request: dict[str, Any]) -> dict[str, str] | None:
             (request["ep_size"], request["ep_axis"]),
         )
     except Exception as error:  # of the user's code or the compiler: the parent says which
-        text = "".join(traceback.format_exception_only(error)).strip()
-        return {"error": text[:ERROR_LETTERS], "at": _where(error)}
+        return {"error": _text(error)[:ERROR_LETTERS], "at": _where(error)}
     return None
 
 
@@ -62,6 +62,17 @@ def _options(request: dict[str, Any]) -> dict[str, Any]:
     from moeprof.projector.compiled.bundled import read_options
 
     return read_options(request["options"])
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line, and where in the user's code."""
+    at = _where(error)
+    text = " ".join(_text(error).partition("\n-----")[0].split())
+    return text[:SHOWN_LETTERS] + (f" (at {at})" if at else "")
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _where(error: BaseException) -> str:

@@ -28,13 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from moeprof.errors import CompileError, SelectionError
+from moeprof.ingest.dump.open import open_dump
 from moeprof.interpreter import module_command
 from moeprof.projector.compiled import load_target, require_compiler
+from moeprof.projector.compiled.child import SHOWN_LETTERS
 from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
 from moeprof.specs.hardware import HardwareSpec, load_hardware
+from moeprof.tables.trace import Trace
 
 _CHILD = "moeprof.projector.compiled.child"
-_SHOWN_LETTERS = 300
 _POLL_S = 0.1
 
 
@@ -109,6 +111,33 @@ def compile_named(
     timeout_s: float = 900.0,
 ) -> CompiledPlan:
     """`plan` of a function by its name; `what` says of what on stderr."""
+    trace, compile_s = compiled_trace(
+        build,
+        hardware,
+        devices,
+        options,
+        what=what,
+        donate=donate,
+        ep_axis=(ep_size, ep_axis),
+        is_bundled=is_bundled,
+        timeout_s=timeout_s,
+    )
+    return read_plan(trace, hardware, devices, outside or {}, compile_s)
+
+
+def compiled_trace(
+    build: Named,
+    hardware: HardwareSpec,
+    devices: int,
+    options: Mapping[str, object],
+    *,
+    what: str,
+    donate: tuple[int, ...] = (),
+    ep_axis: tuple[int, str] = (1, "expert"),
+    is_bundled: bool = False,
+    timeout_s: float = 900.0,
+) -> tuple[Trace, float]:
+    """The programs that the compiler lays out for a function, and the seconds that it took."""
     target = load_target(hardware, devices)
     require_compiler(target)
     print(
@@ -125,8 +154,8 @@ def compile_named(
             "devices": devices,
             "options": _json(options),
             "donate": donate,
-            "ep_size": ep_size,
-            "ep_axis": ep_axis,
+            "ep_size": ep_axis[0],
+            "ep_axis": ep_axis[1],
             "is_bundled": is_bundled,
             "dump": str(dump),
         }
@@ -134,7 +163,7 @@ def compile_named(
         _fill(request, what, Path(folder), timeout_s)
         compile_s = time.perf_counter() - began
         print(f"moeprof: compiled in {compile_s:.0f} s", file=sys.stderr, flush=True)
-        return read_plan(dump, hardware, devices, outside or {}, compile_s)
+        return open_dump(dump), compile_s
 
 
 def _json(options: Mapping[str, object]) -> object:
@@ -184,7 +213,7 @@ def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: flo
     answer = json.loads(answered.read_text("utf-8"))
     at = f" (at {answer['at']})" if answer["at"] else ""
     text = " ".join(str(answer["error"]).split())
-    raise CompileError(f"compile {what}: {text[:_SHOWN_LETTERS]}{at}")
+    raise CompileError(f"compile {what}: {text[:SHOWN_LETTERS]}{at}")
 
 
 def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: float) -> None:
@@ -219,7 +248,7 @@ def _ending(code: int) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f": {lines[-1][:_SHOWN_LETTERS]}" if lines else ""
+    return f": {lines[-1][:SHOWN_LETTERS]}" if lines else ""
 
 
 def _named(build: Callable[..., Any] | str) -> Named:

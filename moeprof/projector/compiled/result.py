@@ -19,9 +19,9 @@ from moeprof.analyzers.heap.at_peak import (
     on_host,
     peak_of,
 )
-from moeprof.ingest.dump.open import open_dump
 from moeprof.specs.hardware import HardwareSpec
 from moeprof.tables.compiled_memory import NOT_REPORTED, CompiledMemory, compiled_memory
+from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 
 _TOTALS = [
@@ -87,7 +87,7 @@ def is_laid_out(folder: Path) -> bool:
 
 
 def read_plan(
-    folder: Path,
+    trace: Trace,
     hardware: HardwareSpec,
     devices: int,
     outside: Mapping[str, int | None],
@@ -96,16 +96,12 @@ def read_plan(
     """The plan that a compiler's dump tells.
 
     Args:
-        folder: what ``--xla_dump_to`` filled.
+        trace: what `open_dump` reads of it.
         hardware: what was compiled for.
         devices: how many of it.
         outside: what lies beside the pool.
         compile_s: seconds that the compiler took.
-
-    Raises:
-        TraceError: the folder holds no program.
     """
-    trace = open_dump(folder)
     module = main_module(trace)
     stated = trace.modules.loc[trace.modules["module"].eq(module), _TOTALS]
     memory = compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()

@@ -3,11 +3,20 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import pandas as pd
 import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
+import moeprof
 from moeprof.errors import CompileError, SelectionError, SpecError
+from moeprof.model.layout import BATCH, Job
+from moeprof.model.optimizer import OptimizerSettings, adamw
+from moeprof.model.train import TrainState, make_step, state_specs, weight_shapes
 from moeprof.projector import compiled
 from moeprof.projector.compiled import load_target
 from moeprof.projector.compiled.bundled import compile_bundled
@@ -17,7 +26,7 @@ from moeprof.projector.setting import Precision, Setting
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.model import GqaSpec, MlaSpec, ModelSpec
 from moeprof.specs.parameters import parameters, partition
-from moeprof.specs.plan import ParallelPlan
+from moeprof.specs.plan import AXES, ParallelPlan
 from moeprof.specs.strategy import parse_strategy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plan_memory.py"
@@ -89,6 +98,41 @@ def test_the_arena_holds_what_the_exchange_may_receive_at_worst(plans):
     # Ragged: 8 ranks × 1024 tokens × min(1 local expert, 2) = 8192 rows, no slots.
     buffers = plans["sparse-gmm"].buffers
     assert any("8192,256]" in shape or "8192,1,256]" in shape for shape in buffers["shape"])
+
+
+def _on_abstract_devices(setting: Setting):
+    """The bundled model's step and its arguments, as `build_bundled` makes them of devices."""
+    formats = setting.precision
+    model = replace(setting.model, compute_dtype=formats.compute, weight_dtype=formats.weights)
+    mesh = AbstractMesh(setting.plan.degrees, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    job = Job(model, setting.plan, setting.strategy, "cuda")
+    optimizer = adamw(OptimizerSettings())
+    weights = weight_shapes(model)
+    bias = jax.ShapeDtypeStruct((model.moe_layers, model.experts), jnp.float32)
+    state = TrainState(weights, bias, jax.eval_shape(optimizer.init, weights))
+
+    def laid_out(leaf, spec):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    placed = jax.tree.map(laid_out, state, state_specs(job, optimizer))
+    rows = setting.plan.devices * setting.pdbs
+    batch = jax.ShapeDtypeStruct((rows, setting.sequence + 1), jnp.int32)
+    return make_step(job, mesh), (placed, laid_out(batch, BATCH))
+
+
+def test_a_step_of_this_process_is_planned_to_the_byte_as_one_that_the_child_builds(plans):
+    built = plans["sparse-gmm-deepep"]
+    step, arguments = _on_abstract_devices(_setting("sparse-gmm-deepep"))
+    found = moeprof.plan(step, *arguments)
+    assert found.arguments_bytes == built.memory.argument_bytes
+    assert found.outputs_bytes == built.memory.output_bytes
+    assert found.aliased_bytes == built.memory.alias_bytes
+    assert found.temporaries_bytes == built.memory.temp_bytes
+    assert found.peak_bytes == built.total_bytes + found.constants_bytes
+    ours = found.buffers[found.buffers["content"].ne("constants")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(ours, built.buffers)
+    assert {"moeprof_moe_dispatch", "moeprof_moe_combine"} <= set(found.unknowns["name"])
+    assert any("among 4 ranks, the mesh axis 'expert'" in note for note in found.notes)
 
 
 def test_outside_the_pool_is_deepeps_ring_beside_the_runtime(plans):

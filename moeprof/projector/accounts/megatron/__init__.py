@@ -161,7 +161,7 @@ def outside_rows(setting: Setting, degrees: Degrees, allocated: Amount | None) -
         "allocated and reserved of two runs: NVIDIA-NeMo/Megatron-Bridge, nemotron-3.5-lightning",
         "low",
     )
-    reserve = reserve_rows(setting, _ranks(degrees), _GROUPS, "ranks of its groups")
+    reserve = reserve_rows(setting.hardware, _ranks(degrees), _GROUPS, "ranks of its groups")
     return (*reserve, *deepep_rows(setting, degrees), cache)
 
 

@@ -1,0 +1,5 @@
+"""What any jitted function takes of each of N devices that are not there: `ask.plan`.
+
+The function is lowered in the process that asks, with all that it closes over, and compiled in
+another one (`moeprof.projector.compiled`), which sees the lowered program alone.
+"""

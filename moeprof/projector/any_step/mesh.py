@@ -1,0 +1,110 @@
+"""Question: over which mesh of devices that are not there is a function planned?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from moeprof.errors import SelectionError
+
+MeshLike = Mesh | AbstractMesh | Mapping[str, int] | None
+ALONE = "devices"
+"""The axis of a mesh that nobody named."""
+
+
+def mesh_of(asked: MeshLike, devices: int | None, shardings: Any) -> AbstractMesh:
+    """The mesh that was asked for; else that of shardings, or of a context; else a plain one.
+
+    Args:
+        asked: a mesh, or the sizes of its axes by name.
+        devices: how many there are to be; None for as many as the mesh has.
+        shardings: trees in which the meshes of arguments are looked for.
+
+    Raises:
+        SelectionError: it is none, shardings name several, or it has another number of devices.
+    """
+    named = list(dict.fromkeys(_meshes_in(shardings)))
+    if asked is None:
+        mesh = _only(named) or _of_context() or _of_sizes({ALONE: devices or 1})
+    else:
+        mesh = asked if isinstance(asked, AbstractMesh) else _abstract(asked)
+        # of the same axes: the shardings' own, which says how its axes are meant too
+        mesh = next((each for each in named if dict(each.shape) == dict(mesh.shape)), mesh)
+    check_devices(mesh.shape, devices)
+    return mesh
+
+
+def check_devices(axes: Mapping[str, int], devices: int | None) -> None:
+    """Check that a mesh has as many devices as there are to be; None is any number.
+
+    Raises:
+        SelectionError: it has not.
+    """
+    size = prod(axes.values())
+    if devices is not None and size != devices:
+        raise SelectionError(
+            f"plan: expected a mesh of {devices} devices, found {mesh_text(axes)}, which is "
+            f"{size}. Give devices={size}, or another mesh."
+        )
+
+
+def mesh_text(axes: Mapping[str, int]) -> str:
+    """``data 4 × model 8``."""
+    return " × ".join(f"{name} {size}" for name, size in axes.items())
+
+
+def sharded(tree: Any, mesh: AbstractMesh) -> Any:
+    """A tree in which each PartitionSpec is a sharding over the mesh."""
+    return jax.tree.map(
+        lambda leaf: NamedSharding(mesh, leaf) if isinstance(leaf, PartitionSpec) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+    )
+
+
+def _meshes_in(tree: Any) -> Iterator[AbstractMesh]:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, NamedSharding))
+    for leaf in leaves:
+        sharding = leaf if isinstance(leaf, NamedSharding) else getattr(leaf, "sharding", None)
+        is_array = isinstance(leaf, jax.Array)  # where it lies now, which may be one device
+        if isinstance(sharding, NamedSharding) and not (is_array and sharding.mesh.size == 1):
+            mesh = sharding.mesh
+            yield mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+
+
+def _only(named: list[AbstractMesh]) -> AbstractMesh | None:
+    if len(named) > 1:
+        found = ", ".join(mesh_text(mesh.shape) for mesh in named)
+        raise SelectionError(
+            f"plan: expected shardings over one mesh, found {found}. Put all arguments on one."
+        )
+    return named[0] if named else None
+
+
+def _of_context() -> AbstractMesh | None:
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def _abstract(asked: object) -> AbstractMesh:
+    if isinstance(asked, Mesh):
+        abstract: AbstractMesh = asked.abstract_mesh
+        return abstract
+    sizes = dict(asked) if isinstance(asked, Mapping) else {}
+    is_whole = all(isinstance(s, int | np.integer) and s > 0 for s in sizes.values())
+    if not sizes or not is_whole or not all(isinstance(name, str) for name in sizes):
+        raise SelectionError(
+            "plan: expected mesh to be a mesh of JAX or sizes by the names of its axes, as "
+            f"{{'data': 8, 'model': 8}}, found {asked!r}."
+        )
+    return _of_sizes({name: int(size) for name, size in sizes.items()})
+
+
+def _of_sizes(sizes: Mapping[str, int]) -> AbstractMesh:
+    types = (AxisType.Auto,) * len(sizes)
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
