@@ -190,6 +190,12 @@ def _explained(reason: str, mesh: AbstractMesh) -> str:
             "with custom_partitioning. Compile it by moeprof.projector.compiled.plan.plan, whose "
             "builder is given devices."
         )
+    if "requires a non-empty mesh in context" in reason:  # jax 0.10
+        return (
+            "expected shardings over a mesh, found PartitionSpecs in the function's own jit. Give "
+            f"NamedSharding(jax.sharding.AbstractMesh({tuple(mesh.shape.values())}, "
+            f"{mesh.axis_names}), …) there, or the function unjitted and in_shardings here."
+        )
     if "does not match the mesh used for export" in reason:
         return (
             f"expected shardings over the mesh {mesh_text(mesh.shape)}, found others: {reason} "

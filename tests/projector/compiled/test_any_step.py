@@ -362,3 +362,13 @@ def test_groups_of_devices_lie_along_the_axes_of_a_mesh():
 def test_the_kind_of_an_argument_is_told_by_its_path_alone(path, kind):
     assert content_of(path, True) == kind
     assert content_of(path, False) == "inputs"
+
+
+def test_partition_specs_in_the_functions_own_jit_are_taken_or_told(plugin):
+    step = jax.jit(lambda x: x + 1, in_shardings=P("data"))
+    try:
+        found = moeprof.plan(step, _shape(8, 16), mesh={"data": 8})
+    except CompileError as error:  # as jax 0.10 does
+        assert "the function unjitted and in_shardings here" in str(error)
+    else:
+        assert found.arguments_bytes == BF16 * 16
