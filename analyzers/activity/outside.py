@@ -89,13 +89,18 @@ def program_names(trace: Trace, events: pd.DataFrame) -> np.ndarray:
     modules = events["module"].to_numpy()
     named = dict(zip(trace.modules["module"].tolist(), trace.modules["name"].tolist(), strict=True))
     used, place = np.unique(modules, return_inverse=True)
-    programs = [named.get(module) or f"program {module}" for module in used.tolist()]
+    programs = [named.get(module) or _by_id(module) for module in used.tolist()]
     labels = events["kind"].cat
     kinds = [_KINDS.get(str(kind), _NAMELESS) for kind in labels.categories]
     of_kind = np.array([*kinds, _NAMELESS], dtype=object)[labels.codes.to_numpy()]
     of_module = np.array([*programs, ""], dtype=object)[place]
     found: np.ndarray = np.where(modules == -1, of_kind, of_module)
     return found
+
+
+def _by_id(module: int) -> str:
+    """A program without a name by its id; a negative one is made up here, and tells nothing."""
+    return f"program {module}" if module >= 0 else _NAMELESS
 
 
 def _outside(trace: Trace, loose: pd.DataFrame) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from moeprof.analyzers.comparison.step_change import (
     step_changes,
     step_sides,
 )
-from moeprof.analyzers.heap.at_peak import BUFFER_CHANGES, main_module, memory_difference
+from moeprof.analyzers.heap.at_peak import BUFFER_CHANGES, main_module, memory_difference, untold_on
 from moeprof.analyzers.laws import laws_of
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace, without_names
@@ -77,6 +77,7 @@ def compare(base: Trace, new: Trace) -> Comparison:
     memory, buffers = MEMORY_CHANGES.frame(), BUFFER_CHANGES.frame()
     if not why["memory"]:
         memory, buffers = memory_changes(base, new), _buffers(base, new)
+        notes += [text for text in (untold_on(base, new),) if text]
     return Comparison(step, rows, memory, buffers, tuple(notes))
 
 

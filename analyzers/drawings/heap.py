@@ -15,7 +15,15 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from moeprof.analyzers.hardware import hardware_in
-from moeprof.analyzers.heap.at_peak import Peak, described, on_host, peak_of, step_module
+from moeprof.analyzers.heap.at_peak import (
+    TO_TELL,
+    WHY_UNTOLD,
+    Peak,
+    described,
+    on_host,
+    peak_of,
+    step_module,
+)
 from moeprof.analyzers.heap.contents import Contents
 from moeprof.analyzers.heap.device import pool_bytes
 from moeprof.analyzers.heap.places import Heap, fullest_points, living, running
@@ -53,7 +61,7 @@ def heap(trace: Trace) -> Analysis:
     module = step_module(trace)
     peak = peak_of(trace, module) if module >= 0 else None
     if peak is None or not peak.heaps:
-        why = NO_PROGRAM if module < 0 else NO_BUFFERS if peak is None else _NO_LIVES
+        why = NO_PROGRAM if module < 0 else NO_BUFFERS if peak is None else _no_lives(peak)
         return Analysis("heap", ASKS, (), SCHEMA, SCHEMA.frame(), (why,))
     found = peak.heaps[0]
     stays = _staying(peak)
@@ -61,6 +69,10 @@ def heap(trace: Trace) -> Analysis:
     return Analysis(
         "heap", ASKS, _headline(trace, peak, found), SCHEMA, table, _notes(trace, peak, found)
     )
+
+
+def _no_lives(peak: Peak) -> str:
+    return f"{_NO_LIVES}: {WHY_UNTOLD}; {TO_TELL}" if peak.is_untold else _NO_LIVES
 
 
 def _staying(peak: Peak) -> dict[str, int]:

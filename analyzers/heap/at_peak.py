@@ -3,7 +3,8 @@
 Rows add up to what the compiler states: arguments + results that reuse none + temporary buffers.
 What it allocates beyond the live buffers (holes between them, rounding, a heap that is full at
 another time) has a row of its own. What lies in the host's memory is no part of it: `on_host` sums
-that up.
+that up. Where the profile tells no buffer's life, as of an executable from a compilation cache, the
+temporaries are one row, `UNTOLD`: how large they are is known, and nothing of what they hold.
 
 Buffers of two programs are matched by what they are, never by the number of their instruction: kind
 of tensor, part of the model, shape. So a program that was compiled again with another compiler, or
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.attribution import programs_of
-from moeprof.analyzers.heap.contents import Contents, shape_of
+from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, WEIGHTS, Contents, shape_of
 from moeprof.analyzers.heap.places import Heap, heaps_of
 from moeprof.hlo.program import Op
 from moeprof.tables.compiled_memory import on_device
@@ -42,7 +43,15 @@ AT_PEAK = Schema(
 )
 GAPS = "gaps and rounding"
 RESULTS = "results that reuse no argument"
+UNTOLD = "temporaries, contents not recorded"
+WHY_UNTOLD = (
+    "the profile tells no life of a temporary buffer, as of an executable that came from a "
+    "compilation cache"
+)
+TO_TELL = "capture once with JAX_ENABLE_COMPILATION_CACHE=false, or with an empty cache"
 ARGUMENTS = "arguments not told apart"
+_STAYING = (WEIGHTS, OPTIMIZER, INPUTS, ARGUMENTS, RESULTS)
+"""Contents that are no temporaries."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,11 @@ class Peak:
     heaps: tuple[Heap, ...]
     op: str
     total_bytes: int
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether it has temporaries of which nothing is known but their size."""
+        return is_untold(self.table)
 
     @property
     def staying_bytes(self) -> int:
@@ -82,13 +96,19 @@ def peak_of(trace: Trace, module: int) -> Peak | None:
     held = [_argument(contents, row) for row in arguments.itertuples()]
     rest = {
         RESULTS: int(stated["output_bytes"]) - int(stated["alias_bytes"]),
-        GAPS: int(stated["temp_bytes"]) - sum(int(str(row["size_bytes"])) for row in live),
+        GAPS if heaps else UNTOLD: int(stated["temp_bytes"])
+        - sum(int(str(row["size_bytes"])) for row in live),
         ARGUMENTS: int(stated["argument_bytes"]) - sum(int(str(row["size_bytes"])) for row in held),
     }
     more = [_plain(content, size) for content, size in rest.items() if size]
     table = AT_PEAK.frame([*held, *live, *more])
     total = int(table["size_bytes"].sum())
     return Peak(module, table, heaps, op, total)
+
+
+def is_untold(table: pd.DataFrame) -> bool:
+    """Whether `AT_PEAK` has temporaries of which nothing is known but their size."""
+    return bool(table["content"].eq(UNTOLD).any())
 
 
 @dataclass(frozen=True)
@@ -200,7 +220,13 @@ def memory_difference(base: Trace, new: Trace, *, by_component: bool = True) -> 
 
 
 def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """`BUFFER_CHANGES` between two tables `AT_PEAK`, what grew most first."""
+    """`BUFFER_CHANGES` between two tables `AT_PEAK`, what grew most first.
+
+    Where one does not tell its temporaries, those of the other are one row too: a buffer that one
+    side does not name has not come or gone.
+    """
+    if is_untold(base) or is_untold(new):
+        base, new = _without_contents(base), _without_contents(new)
     before, after = grouped(base, _KEYS), grouped(new, _KEYS)
     joint = before.merge(after, how="outer", on=_KEYS, suffixes=("_base", "_new"))
     counts = {side: joint[f"buffers_{side}"].fillna(0).astype("int64") for side in ("base", "new")}
@@ -219,6 +245,28 @@ def difference_of_peaks(base: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     changed = table[table["change_bytes"].ne(0) | counts["base"].ne(counts["new"])]
     ordered = changed.sort_values(["change_bytes", *_KEYS], ascending=[False, True, True, True])
     return BUFFER_CHANGES.frame({name: ordered[name] for name in BUFFER_CHANGES.names})
+
+
+def _without_contents(table: pd.DataFrame) -> pd.DataFrame:
+    """`AT_PEAK` with its temporaries as one row, `UNTOLD`; none where it has none."""
+    stays = table["content"].isin(_STAYING)
+    size = int(table["size_bytes"][~stays].sum())
+    told = table[stays]
+    return pd.concat([told, AT_PEAK.frame([_plain(UNTOLD, size)])]) if size else told
+
+
+def untold_on(base: Trace, new: Trace) -> str:
+    """Why contents at the peak are not compared, and what to do; empty where they are."""
+    peaks = {
+        side: peak_of(trace, main_module(trace)) for side, trace in (("base", base), ("new", new))
+    }
+    which = [side for side, peak in peaks.items() if peak is not None and peak.is_untold]
+    if not which or None in peaks.values():
+        return ""
+    return (
+        "what lies in temporary memory is not compared, only its size: of "
+        f"{' and '.join(which)} {WHY_UNTOLD}; {TO_TELL}"
+    )
 
 
 def step_module(trace: Trace) -> int:

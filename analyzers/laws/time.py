@@ -63,7 +63,8 @@ def outside_steps(trace: Trace) -> Law:
     if recorded.outside_ns:
         names = list(dict.fromkeys(recorded.outside["program"]))
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        pieces = round(int(recorded.outside["pieces"].sum()) / devices)
+        pieces = int(recorded.outside["pieces"].sum()) / devices
+        pieces = round(pieces) if pieces >= 1 else pieces  # no round number of a part of one
         parts.append(
             f"{format_percent(recorded.outside_share)} outside of every step, "
             f"{format_ns(recorded.outside_ns / devices)} in {format_count(pieces)} pieces per "

@@ -15,12 +15,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from moeprof.analyzers.figures import heap as heap_figures
-from moeprof.analyzers.heap.at_peak import Peak, grouped, on_host, peak_of, step_module
+from moeprof.analyzers.heap.at_peak import (
+    TO_TELL,
+    UNTOLD,
+    WHY_UNTOLD,
+    Peak,
+    grouped,
+    on_host,
+    peak_of,
+    step_module,
+)
 from moeprof.analyzers.heap.device import device_peaks
 from moeprof.analyzers.question import Group, Picture, Question
 from moeprof.answers.bars import Figure, Json, plotly_text
 from moeprof.answers.colours import COLOURS, HELD, MIXED
-from moeprof.answers.document import Document, drawn_column, figures_of, headline
+from moeprof.answers.document import Document, drawn_column, figures_of, headline, rows
 from moeprof.answers.memory_layers import Scale, limit_of, limit_shape
 from moeprof.answers.values import is_number, whole, written
 from moeprof.tables.analysis import Analysis, Metric, Status
@@ -105,6 +114,8 @@ def _allocator_peak(trace: Trace) -> int | None:
 
 def _story(trace: Trace, peak: Peak) -> tuple[str, ...]:
     name = str(trace.modules[trace.modules["module"].eq(peak.module)]["name"].iloc[0])
+    if peak.is_untold:
+        return (f"program {name}: what its temporaries hold is not known: {WHY_UNTOLD}; {TO_TELL}",)
     if not peak.heaps:
         return (f"program {name}: no temporary buffer has a life that the profile tells",)
     heap = peak.heaps[0]
@@ -149,6 +160,8 @@ def sentence(document: Document) -> str:
             f"{_results(found)} and up to "
             f"{written(found['temp'], 'bytes')} that it holds while it runs."
         )
+        if any(row["content"] == UNTOLD for row in rows(document, "memory")):
+            told.append("What lies in those is not recorded.")
     if found.get("host_memory"):
         told.append(f"{written(found['host_memory'], 'bytes')} more lie in the host's memory.")
     if measured is not None:

@@ -239,8 +239,15 @@ def _note_on_rounds(trace: Trace, used: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _pieces(count: float) -> str:
-    return f"{format_count(round(count))} piece{'' if round(count) == 1 else 's'}"
+def _pieces(pieces: int, devices: int) -> str:
+    """The mean per device; where not each has one, how many there are on all of them."""
+    if pieces < devices:
+        return f"{_counted(pieces)} on {devices} devices"
+    return _counted(round(pieces / devices))
+
+
+def _counted(pieces: int) -> str:
+    return f"{format_count(pieces)} piece{'' if pieces == 1 else 's'}"
 
 
 def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
@@ -250,7 +257,7 @@ def _notes_on_outside(trace: Trace, recorded: RecordedWork | None) -> list[str]:
     devices = max(trace.meta.devices, 1)
     listed = recorded.outside.head(_MOST_PLACES)
     told = [
-        f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces / devices)} {place}"
+        f"{program} {format_ns(self_ns / devices)} in {_pieces(pieces, devices)} {place}"
         for program, place, pieces, self_ns in zip(
             *(listed[name].tolist() for name in OUTSIDE.names), strict=True
         )

@@ -22,7 +22,17 @@ import pandas as pd
 from moeprof.analyzers.attribution import programs_of
 from moeprof.analyzers.classify.op_kinds import exchange_of, is_grouped_gemm
 from moeprof.analyzers.classify.ragged import RAGGED_PRIMITIVES, dense_fallback
-from moeprof.analyzers.heap.at_peak import AT_PEAK, GAPS, RESULTS, main_module, peak_of
+from moeprof.analyzers.heap.at_peak import (
+    AT_PEAK,
+    GAPS,
+    RESULTS,
+    TO_TELL,
+    UNTOLD,
+    WHY_UNTOLD,
+    is_untold,
+    main_module,
+    peak_of,
+)
 from moeprof.analyzers.heap.contents import INPUTS, OPTIMIZER, SAVED, WEIGHTS
 from moeprof.errors import TraceError
 from moeprof.hlo.program import Program
@@ -68,6 +78,7 @@ class Measured:
     ``hardware`` is the key of the device, empty where it is not one that moeprof knows (a CPU).
     ``strategies`` are those that the program's ops tell, as kinds of `Strategy`; empty: none told.
     ``peak_op_component`` is the part of the step that runs when the memory is fullest.
+    ``parts`` have no temporaries where the run does not tell what lies in them (``is_untold``).
     """
 
     path: str
@@ -84,6 +95,7 @@ class Measured:
     peak_op_component: str
     parts: tuple[Part, ...]
     strategies: frozenset[str]
+    is_untold: bool = False
 
 
 def measured(path: Path) -> Measured:
@@ -126,8 +138,9 @@ def measured(path: Path) -> Measured:
         results_bytes=(memory.output_bytes or 0) - (memory.alias_bytes or 0),
         allocator_peak_bytes=_allocator_peak(trace),
         peak_op_component=str(next(iter(labels), "")),
-        parts=tuple(_parts(at_peak)),
+        parts=tuple(_parts(at_peak[at_peak["content"].ne(UNTOLD)])),
         strategies=frozenset(_strategies(programs_of(trace).get(module))),
+        is_untold=is_untold(at_peak),
     )
 
 
@@ -262,7 +275,8 @@ def _rows(breakdown: MemoryBreakdown, run: Measured) -> list[Comparison]:
         ours = tuple(row for row in projected if (row.pool, row.kind) == (pool, kind))
         theirs = tuple(part for part in run.parts if (part.pool, part.kind) == (pool, kind))
         size = total(ours)
-        measured = sum(part.size_bytes for part in theirs) if run.parts else None
+        is_known = bool(theirs) or (bool(run.parts) and not (run.is_untold and pool == "temp"))
+        measured = sum(part.size_bytes for part in theirs) if is_known else None
         found.append(
             Comparison(pool, kind, None if size is None else int(size), measured, ours, theirs)
         )
@@ -296,7 +310,9 @@ def _refusal(breakdown: MemoryBreakdown, run: Measured, factor: float | None) ->
 
 def _notes(run: Measured) -> tuple[str, ...]:
     notes = ["outside the pool: no run tells what libraries took beside it"]
-    if not run.parts:
+    if run.is_untold:
+        notes.append(f"kinds of temp: not known, as {WHY_UNTOLD}; {TO_TELL}")
+    elif not run.parts:
         notes.append("kinds: the run keeps no account of its program's buffers, so totals alone")
     if not run.strategies:
         notes.append("the program does not tell its strategy; that of the projection is assumed")

@@ -229,7 +229,7 @@ def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
     In JAX buffers are sized before the routing is known: an overload says what they are sized for.
     At most the worst routing there is, which is returned where even that fits. 0 where an even
     routing does not fit. None where routing changes no size (capacity buffers, a fixed
-    ``ragged_buffer_factor``, no experts), or a size is unknown.
+    ``ragged_buffer_factor``, no experts, one rank that has them all), or a size is unknown.
     """
     setting = breakdown.setting
     if breakdown.inside_bytes is None or not _moves(setting):
@@ -258,7 +258,8 @@ def fits_up_to_overload(breakdown: MemoryBreakdown) -> float | None:
 def _moves(setting: Setting) -> bool:
     if not setting.model.experts or setting.ragged_buffer_factor is not None:
         return False
-    return setting.world == "megatron" or setting.strategy.kind != "dense"
+    is_routed = setting.world == "megatron" or setting.strategy.kind != "dense"
+    return is_routed and _worst(setting) > 1  # at 1 no routing is uneven
 
 
 def _room(breakdown: MemoryBreakdown, stage: StageBreakdown) -> float:

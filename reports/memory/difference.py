@@ -15,7 +15,7 @@ from rich.text import Text
 
 from moeprof.analyzers.classify.layers import layer_number
 from moeprof.analyzers.comparison.compare import HOST, memory_changes
-from moeprof.analyzers.heap.at_peak import main_module, memory_difference
+from moeprof.analyzers.heap.at_peak import main_module, memory_difference, untold_on
 from moeprof.analyzers.heap.contents import DENSE_FALLBACK
 from moeprof.answers.document import Value, plain
 from moeprof.answers.names import printable, shortened
@@ -61,6 +61,7 @@ def build_difference(base: Trace, new: Trace) -> DifferenceDocument:
         row["op_name"] = names.get(str(row["op"]), "")
         row["layer"] = layer_number(str(row["op_name"]))
     notes = [] if rows or _are_both_known(base, new) else [_unknown(base, new)]
+    notes += [text for text in (untold_on(base, new),) if text]
     return {
         "schema": SCHEMA,
         "base": _side(base),
@@ -78,7 +79,8 @@ def difference_json(document: DifferenceDocument) -> str:
 
 def difference_text(document: DifferenceDocument) -> Text:
     """The document at 80 columns."""
-    lines = [*_totals(document), Text(""), *_rows(document["rows"])]
+    is_whole = not document["notes"]
+    lines = [*_totals(document), Text(""), *_rows(document["rows"], is_whole=is_whole)]
     notes = [*document["notes"], *document["base"]["notes"], *document["new"]["notes"]]
     lines += [Text(line) for note in dict.fromkeys(notes) for line in _wrapped(f"note: {note}", 0)]
     return Text("\n").join(lines)
@@ -134,7 +136,9 @@ def _totals(document: DifferenceDocument) -> list[Text]:
     return lines or [Text("the memory of the two programs is not known", style="bold")]
 
 
-def _rows(rows: list[Row]) -> list[Text]:
+def _rows(rows: list[Row], *, is_whole: bool) -> list[Text]:
+    if not rows and not is_whole:
+        return [Text("no difference in what is known of the buffers")]
     if not rows:
         return [Text("no buffer of the one is missing in the other")]
     lines = [Text("At the peak, what is new first", style="bold")]

@@ -141,9 +141,10 @@ def test_the_pool_is_the_least_of_all_devices():
     [
         (dataclasses.replace(STEP, buffers=BUFFERS.frame()), "keeps no account of the buffers"),
         (planned([], temp_bytes=0), "no temporary buffer"),
+        (planned([], temp_bytes=512), "came from a compilation cache"),
         (traced([kernel("k", 0, 9)]), "no program of a step is known"),
     ],
-    ids=["no plan", "no lives", "no program"],
+    ids=["no plan", "no lives", "from a cache", "no program"],
 )
 def test_what_is_missing_is_one_sentence(trace, why):
     found = heap(trace)

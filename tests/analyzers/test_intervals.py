@@ -133,6 +133,18 @@ def test_hosts_keep_their_own_clocks():
     assert table["between_idle_ns"].fillna(-1).tolist() == [60, 60, -1] * 2
 
 
+def test_a_part_of_a_piece_per_device_is_not_no_piece():
+    """One piece of program 9 on four devices; the program of the other has an id of no program."""
+    trace = loop(devices=4, others=[(75, 12, 9), (275, 12, -3)])
+    events = trace.events
+    is_extra = events["module"].isin([9, -3]) & events["device"].gt(0)
+    trace = replace(trace, events=events[~is_extra].reset_index(drop=True))
+    (note,) = (note for note in step_time(trace).notes if note.startswith("outside of every"))
+    assert "program 9 3.000 µs in 1 piece on 4 devices between steps" in note
+    assert "work of no known program 3.000 µs in 1 piece on 4 devices between steps" in note
+    assert "in 0.5 pieces per device" in laws.outside_steps(trace).detail
+
+
 def test_work_outside_of_every_step_is_named_with_its_place():
     """Of 4 × 60 us in steps and 60 outside, 300 us, program 9 has 40 and program 8 has 20."""
     trace = loop(others=[(-60, 20, 8), (75, 12, 9), (375, 28, 9)])

@@ -104,6 +104,52 @@ def test_the_peak_is_explained_to_the_byte():
     assert "at point 5 of 9" in found.notes[0]
 
 
+def from_a_cache(trace):
+    """The trace as a profile has it of an executable from a compilation cache: no buffer's life."""
+    return dataclasses.replace(
+        trace, buffers=trace.buffers.assign(live_from=-1, live_to=-1, trace=-1)
+    )
+
+
+def test_temporaries_without_lives_are_one_row_and_no_kind_of_them_is_told():
+    found = memory(from_a_cache(STEP))
+    assert dict(zip(found.table["content"], found.table["size_bytes"], strict=True)) == {
+        "temporaries, contents not recorded": 8448,
+        "optimizer state": 2048,
+        "weights": 1024,
+        "inputs": 256,
+        "results that reuse no argument": 100,
+    }
+    assert found.headline == memory(STEP).headline  # sizes are as exact as ever
+    assert "compilation cache" in found.notes[0]
+    assert "JAX_ENABLE_COMPILATION_CACHE=false" in found.notes[0]
+
+
+def test_a_program_without_temporaries_has_no_untold_ones():
+    ops = [hlo("w", "parameter", shape="bf16[16,32]", op_name="params['w']", parameter=0)]
+    found = memory(planned(ops, [argument("w", 1024, 2)], argument_bytes=1024))
+    assert found.table["content"].tolist() == ["weights"]
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+def test_what_a_side_does_not_tell_has_not_come_or_gone(sides):
+    """The same program, cold and from a cache: not one byte of it has changed."""
+    base, new = (from_a_cache(STEP) if is_cached else STEP for is_cached in sides)
+    found = compare(base, new)
+    assert found.buffers.empty
+    (note,) = [note for note in found.notes if "not compared, only its size" in note]
+    names = [name for name, is_cached in zip(("base", "new"), sides, strict=True) if is_cached]
+    assert f"of {' and '.join(names)} the profile tells no life" in note
+
+
+def test_a_change_of_untold_temporaries_is_that_of_their_size():
+    larger = dataclasses.replace(STEP, modules=STEP.modules.assign(temp_bytes=9000))
+    changed = memory_difference(STEP, from_a_cache(larger))
+    assert changed["content"].tolist() == ["temporaries, contents not recorded"]
+    assert changed["change_bytes"].tolist() == [9000 - 8448]
+    assert not any("only its size" in note for note in compare(STEP, larger).notes)
+
+
 OFFLOADED = planned(
     [
         hlo("w", "parameter", shape="bf16[16,32]", op_name="params['w']", parameter=0),

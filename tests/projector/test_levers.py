@@ -83,6 +83,14 @@ def test_overload_where_the_worst_routing_fits_and_where_none_does() -> None:
     assert fits_up_to_overload(project(deepseek("dense-cf2", 4))) is None
 
 
+@pytest.mark.parametrize("pdbs", [1, 60])
+def test_one_rank_with_all_experts_has_no_overload(pdbs: int) -> None:
+    """What fits there and what does not: no routing is uneven."""
+    plan = ParallelPlan(fsdp=64)
+    breakdown = project(dataclasses.replace(deepseek("sparse-gmm", pdbs), plan=plan))
+    assert fits_up_to_overload(breakdown) is None
+
+
 def mixtral(pdbs: int, **changes: object) -> Setting:
     """64 H100 in Megatron's world, experts over 8."""
     return Setting(

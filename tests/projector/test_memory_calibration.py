@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from moeprof.errors import SpecError, TraceError
+from moeprof.ingest import open_run
 from moeprof.projector.breakdown import total
 from moeprof.projector.calibrate import Measured, Part, calibrate, measured
 from moeprof.projector.correction import corrected, read_corrections, store
@@ -19,6 +21,7 @@ from moeprof.specs.plan import ParallelPlan
 from moeprof.specs.presets import load_preset
 from moeprof.specs.strategy import parse_strategy
 
+DATA = Path(__file__).parents[1] / "data"
 SETTING = Setting(
     load_preset("mixtral-8x7b"),
     ParallelPlan(fsdp=8, expert=8),
@@ -69,6 +72,19 @@ def test_totals_and_kinds_stand_side_by_side_and_add_up():
         assert sum(row.measured_bytes or 0 for row in rows) == whole.measured_bytes
     assert found.factor == pytest.approx(1.25)
     assert found.refusal is None
+
+
+def test_kinds_that_the_run_does_not_tell_are_not_zero():
+    """As from a compilation cache: how large temp is is known, of its contents nothing."""
+    told = run()
+    found = calibrate(PROJECTED, run(is_untold=True, parts=told.parts[:1]))
+    of_temp = [row for row in found.rows if row.pool == "temp"]
+    assert of_temp
+    assert {(row.measured_bytes, row.difference_bytes) for row in of_temp} == {(None, None)}
+    assert [row.measured_bytes for row in found.rows if row.kind == "params"] == [told.args_bytes]
+    assert found.totals == calibrate(PROJECTED, told).totals
+    assert found.factor == pytest.approx(1.25)
+    assert any("JAX_ENABLE_COMPILATION_CACHE=false" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +178,22 @@ def test_the_text_is_80_columns_wide_and_the_json_strict():
 def test_what_has_no_program_is_said_in_one_line(tmp_path):
     with pytest.raises(TraceError):
         measured(tmp_path)
+
+
+def test_a_profile_without_lives_gives_no_kind_of_its_temporaries(monkeypatch):
+    """A real capture, as its profile is where the executable came from a compilation cache."""
+    path = DATA / "gpu" / "sparse-ragged-dot"
+    told, trace = measured(path), open_run(path)
+    buffers = trace.buffers.assign(live_from=-1, live_to=-1, trace=-1)
+    cached = dataclasses.replace(trace, buffers=buffers)
+    monkeypatch.setattr("moeprof.projector.calibrate.open_run", lambda _path: cached)
+    found = measured(path)
+    assert found.is_untold
+    assert not told.is_untold
+    assert {part.pool for part in told.parts} == {"args", "temp"}
+    results = "results that reuse no argument"
+    assert {part.kind for part in found.parts if part.pool == "temp"} == {results}
+    assert [p for p in found.parts if p.pool == "args"] == [
+        p for p in told.parts if p.pool == "args"
+    ]
+    assert (found.args_bytes, found.temp_bytes) == (told.args_bytes, told.temp_bytes)

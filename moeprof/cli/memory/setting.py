@@ -7,7 +7,7 @@ not said by an option is told.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from moeprof.cli.memory.config import with_config
@@ -19,7 +19,7 @@ from moeprof.specs import DTYPE_BYTES
 from moeprof.specs.hardware import load_hardware
 from moeprof.specs.presets import preset_names
 from moeprof.specs.sources import load_model
-from moeprof.specs.sources.document import LoadedModel
+from moeprof.specs.sources.document import NOT_READ, LoadedModel
 from moeprof.specs.strategy import Strategy, parse_strategy
 
 HARDWARE = "h100_sxm"
@@ -82,7 +82,8 @@ def wanted(options: RunOptions) -> Wanted:
             taken.append(f"hardware {HARDWARE}")
         plan = plan_of(options, taken, said)
         load = load_of(options, plan, _sequence(options, taken), taken, said)
-        said += check(options, plan, model, load.batch)
+        with _naming_unread(options.model, loaded.notes):
+            said += check(options, plan, model, load.batch)
         setting = Setting(
             model=model,
             plan=plan,
@@ -105,6 +106,16 @@ def wanted(options: RunOptions) -> Wanted:
         said.insert(0, f"Not given, so taken: {', '.join(taken)}.")
     is_asked = options.mem_fraction is not None
     return Wanted(setting, loaded.origin, strategies, load.pdbs, tuple(said), is_asked)
+
+
+@contextlib.contextmanager
+def _naming_unread(file: str | None, notes: Sequence[str]) -> Iterator[None]:
+    """Inside, a complaint on the model names keys of its file that are not read: one may be why."""
+    try:
+        yield
+    except SpecError as error:
+        unread = next((note for note in notes if note.startswith(NOT_READ)), "")
+        raise SpecError(f"{error} In {file} {unread}." if unread else str(error)) from error
 
 
 @contextlib.contextmanager

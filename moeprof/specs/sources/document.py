@@ -223,6 +223,8 @@ _TELLING = (
 _QUIET = ("token_id", "token_index", "dropout", "pdrop", "loss", "coef", "jitter")
 """Of keys that nobody knows: words of what has no size."""
 _MOST_NAMED = 12
+NOT_READ = "not understood, so not in the account"
+"""How a note on keys begins that no reader asked for and that may decide something."""
 
 
 class KeyRule(NamedTuple):
@@ -257,7 +259,7 @@ def tell_the_rest(document: Document, source: str, notes: list[str]) -> None:
     if unknown:
         more = len(unknown) - _MOST_NAMED
         named = ", ".join(unknown[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        notes.append(f"not understood, so not in the account: {named}")
+        notes.append(f"{NOT_READ}: {named}")
 
 
 def _leaves(document: Document) -> Iterator[tuple[str, object]]:

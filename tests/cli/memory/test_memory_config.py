@@ -65,6 +65,23 @@ def test_the_sentinel_of_ernie_is_the_last_layer_and_unknown_keys_are_named(memo
     assert "not understood, so not in the account: num_hyper_layers 3" in out
 
 
+def test_a_key_that_is_misspelt_is_named_where_the_plan_does_not_fit_for_it(memory):
+    keys = {
+        "base_emb_dim": 128, "base_num_query_heads": 4, "base_num_kv_heads": 2, "head_dim": 32,
+        "base_mlp_dim": 256, "base_num_decoder_layers": 3, "vocab_size": 1024,
+        "decoder_block": "mixtral", "num_expert": 4, "num_experts_per_tok": 2,
+        "ici_expert_parallelism": 4,
+    }  # fmt: skip
+    code, out = memory(keys)
+    assert code == 2
+    text = " ".join(out.split())
+    assert "a model without experts has none to spread over expert 4; set it to 1. In " in text
+    assert text.endswith("run.yml not understood, so not in the account: num_expert 4.")
+    code, out = memory({**keys, "num_expert": None}, "--devices", 4)  # nothing that is not read
+    assert code == 2
+    assert "not understood" not in out
+
+
 def test_layers_of_a_kind_that_is_not_known_are_refused(memory):
     code, out = memory({**SIX, "layer_types": ["mamba"] * 6})
     assert code != 0
