@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
@@ -110,11 +110,15 @@ def command(
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
 
+    read = (
+        newest(base, base_session, (new,), "--base-session"),
+        newest(new, new_session, (base,), "--new-session"),
+    )
     with working("reading the base run") as work:
         tell = work.counting("reading the base run")
-        before = open_session(base, base_session, names=names, tell=tell)
+        before = open_session(read[0], base_session, names=names, tell=tell, as_named=True)
         tell = work.counting("reading the new run")
-        after = open_session(new, new_session, names=names, tell=tell)
+        after = open_session(read[1], new_session, names=names, tell=tell, as_named=True)
         work.phase("comparing")
         comparison = Comparison(before, after)
         asked = _asked((base, new), gates, (base_session, new_session), names)
