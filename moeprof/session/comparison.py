@@ -92,6 +92,11 @@ class Comparison:
         return _frame(self._document["step"])
 
     @property
+    def token(self) -> pd.DataFrame:
+        """The step's time per token, where the tokens of a step are known of both: one row."""
+        return _frame(self._document["token"])
+
+    @property
     def memory(self) -> pd.DataFrame:
         """The peak of the step's program, then its parts."""
         return _frame(self._document["memory"])
