@@ -151,6 +151,11 @@ def _tokens(trace: Trace) -> str:
     return f"{tokens:,}" if tokens else ""
 
 
+def _routing(trace: Trace) -> str:
+    """Whether routing was recorded: `--routing auto` makes it further results of the step."""
+    return "none" if trace.routing.empty else "recorded"
+
+
 def _loops(trace: Trace) -> str:
     """Rounds of the loops that run: a scan over layers has one per layer."""
     ops = trace.hlo_ops[trace.hlo_ops["module"] == step_module(trace)]
@@ -166,6 +171,7 @@ _FACTS: dict[str, Callable[[Trace], str]] = {
     "jax": lambda trace: trace.meta.jax_version,
     "devices with work (figures are per device)": _devices,
     "tokens per step": _tokens,
+    "routing": _routing,
     "groups of collectives": _groups,
     "rounds of loops (layers, microbatches)": _loops,
 }

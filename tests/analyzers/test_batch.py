@@ -359,3 +359,8 @@ def test_of_equal_work_nothing_is_said_and_of_unknown_work_a_gate_is_not_known()
     gate = unknown.check("token>+2%")
     assert (gate["verdict"], gate["change"]) == ("not known", None)
     assert "tokens per step of both" in gate["remark"]
+
+
+def test_a_comparison_says_that_one_run_alone_recorded_routing():
+    found = Comparison(Run(ran()), Run(routed(ran(), [4096])))
+    assert "routing: none in base, recorded in new" in found.notes
