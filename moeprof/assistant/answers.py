@@ -206,9 +206,9 @@ def _run(document: Document) -> Tree:
     }
 
 
-TABLES = ("step", "token", "rows", "memory", "buffers", "settings")
+TABLES = ("step", "rows", "memory", "buffers", "settings")
 """Tables of a comparison, in the order of what is read first."""
-_CUT_FIRST = ("rows", "buffers", "settings", "memory", "token", "step")
+_CUT_FIRST = ("rows", "buffers", "settings", "memory", "step")
 
 
 def compared(
@@ -247,7 +247,6 @@ def compared(
 def _tables(document: ComparisonDocument) -> dict[str, Changes]:
     return {
         "step": document["step"],
-        "token": document["token"],
         "rows": document["rows"],
         "memory": document["memory"],
         "buffers": document["buffers"],
