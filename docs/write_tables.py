@@ -13,7 +13,7 @@ from moeprof.analyzers.classify import CLASSES
 from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.compare import MEMORY_CHANGES
 from moeprof.analyzers.comparison.notes import SETTING_CHANGES
-from moeprof.analyzers.comparison.step_change import STEP_CHANGES
+from moeprof.analyzers.comparison.step_change import STEP_CHANGES, TOKEN_CHANGES
 from moeprof.analyzers.question import Drawing, Question
 from moeprof.analyzers.registry import all_drawings, all_questions
 from moeprof.analyzers.stages.projected import SCHEMA as SCHEDULES
@@ -81,6 +81,10 @@ ROUTING = (
 )
 COMPARED = (
     (STEP_CHANGES, "The step, then the four times that add up to it."),
+    (
+        TOKEN_CHANGES,
+        "The step's time per token; no row where its tokens are not known of both.",
+    ),
     (CHANGES, "One row for all op time, one per component, one per op that both runs have or one."),
     (MEMORY_CHANGES, "The peak of the step's program, then its parts."),
     (SETTING_CHANGES, "One row per setting that differs, where capture made both runs."),

@@ -14,13 +14,20 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.comparison.changes import CHANGES, COMPONENT, PARTS, TOTAL, changes
-from moeprof.analyzers.comparison.notes import notes_on_runs, unlike_attribution, unlike_rules
+from moeprof.analyzers.comparison.notes import (
+    notes_on_runs,
+    tokens_of,
+    unlike_attribution,
+    unlike_rules,
+)
 from moeprof.analyzers.comparison.side import side_of
 from moeprof.analyzers.comparison.step_change import (
     STEP_CHANGES,
+    TOKEN_CHANGES,
     notes_on_steps,
     step_changes,
     step_sides,
+    token_changes,
 )
 from moeprof.analyzers.heap.at_peak import BUFFER_CHANGES, main_module, memory_difference, untold_on
 from moeprof.analyzers.laws import laws_of
@@ -40,11 +47,13 @@ _NEEDED = {
 class Comparison:
     """What changed, with times per device and step. A table without a row is not known.
 
-    ``step`` has `STEP_CHANGES`, ``rows`` `CHANGES`, ``memory`` `MEMORY_CHANGES`,
-    ``buffers`` `BUFFER_CHANGES`: what lies in memory at the peak of one and not of the other.
+    ``step`` has `STEP_CHANGES`, ``token`` `TOKEN_CHANGES`, ``rows`` `CHANGES`, ``memory``
+    `MEMORY_CHANGES`, ``buffers`` `BUFFER_CHANGES`: what lies in memory at the peak of one and not
+    of the other.
     """
 
     step: pd.DataFrame
+    token: pd.DataFrame
     rows: pd.DataFrame
     memory: pd.DataFrame
     buffers: pd.DataFrame
@@ -61,10 +70,11 @@ def compare(base: Trace, new: Trace) -> Comparison:
     notes = [*notes_on_runs(base, new)]
     why = {part: _reason(base, new, part) for part in _NEEDED}
     notes += dict.fromkeys(text for text in why.values() if text)
-    step, rows = STEP_CHANGES.frame(), CHANGES.frame()
+    step, token, rows = STEP_CHANGES.frame(), TOKEN_CHANGES.frame(), CHANGES.frame()
     if not why["step"]:
         sides = step_sides(base, new)
         step = step_changes(*sides)
+        token = token_changes(*sides, (tokens_of(base), tokens_of(new)))
         notes += notes_on_steps(*sides)
     if not why["rows"]:
         rows = changes(*(side_of(trace) for trace in (base, new)))
@@ -78,7 +88,7 @@ def compare(base: Trace, new: Trace) -> Comparison:
     if not why["memory"]:
         memory, buffers = memory_changes(base, new), _buffers(base, new)
         notes += [text for text in (untold_on(base, new),) if text]
-    return Comparison(step, rows, memory, buffers, tuple(notes))
+    return Comparison(step, token, rows, memory, buffers, tuple(notes))
 
 
 def _buffers(base: Trace, new: Trace) -> pd.DataFrame:

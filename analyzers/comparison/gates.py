@@ -19,9 +19,12 @@ from moeprof.errors import SpecError
 
 PASSED, FAILED, NOT_KNOWN = "passed", "failed", "not known"
 MEMORY = "memory"
-NAMES = ("step", *CLASSES, *MEANINGS, MEMORY)
-"""What a gate may ask about: the step, its times, the op time of a component, the memory peak."""
+TOKEN = "token"
+NAMES = ("step", TOKEN, *CLASSES, *MEANINGS, MEMORY)
+"""What a gate may ask about: the step, its time per token, its times, a component, memory."""
 
+_OFFERED = 0.02
+"""Share of time per token that is offered as a limit, where a gate on the step has one in time."""
 _TIMES = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _FORM = re.compile(r"\s*([A-Za-z_]+)\s*>\s*([+-])\s*(\d+(?:\.\d*)?|\.\d+)\s*([%A-Za-zµ]+)\s*")
@@ -79,17 +82,37 @@ def outcome(gate: Gate, comparison: Comparison) -> Outcome:
     unit = "bytes" if gate.name == MEMORY else "ns"
     row = _row(gate.name, comparison)
     if row is None or pd.isna(row[f"change_{unit}"]):
-        return Outcome(gate, NOT_KNOWN, None, None, unit, "the figure is not known: see the notes")
+        why = "see the notes"
+        if gate.name == TOKEN:
+            why = "it takes the tokens per step of both runs"
+        return Outcome(gate, NOT_KNOWN, None, None, unit, f"the figure is not known: {why}")
     change, base = float(row[f"change_{unit}"]), float(row[f"base_{unit}"])
     allowed = gate.limit * base if gate.unit == "share" else gate.limit
     verdict = FAILED if change > allowed else PASSED
-    return Outcome(gate, verdict, change, allowed, unit, str(row.get("verdict", "")))
+    remarks = [str(row.get("verdict", "")), _on_tokens(gate, comparison)]
+    return Outcome(gate, verdict, change, allowed, unit, "; ".join(filter(None, remarks)))
+
+
+def _on_tokens(gate: Gate, comparison: Comparison) -> str:
+    """That steps of unlike work are compared, and the gate that holds for both; else empty."""
+    if gate.name in (TOKEN, MEMORY) or comparison.token.empty:
+        return ""
+    base, new = (comparison.token[f"{side}_tokens"].iloc[0] for side in ("base", "new"))
+    if base == new:
+        return ""
+    share = gate.limit if gate.unit == "share" else _OFFERED
+    return (
+        f"tokens per step {base:,.0f} → {new:,.0f}: a gate on time per token is "
+        f"'{TOKEN}>{100 * share:+.4g}%'"
+    )
 
 
 def _row(name: str, comparison: Comparison) -> pd.Series | None:
     """The row of the figure; of a component that neither run has one of zeros."""
     if name == MEMORY:
         return _first(comparison.memory, comparison.memory["part"] == "peak")
+    if name == TOKEN:
+        return _first(comparison.token, comparison.token["part"] == TOKEN)
     if name not in MEANINGS:
         return _first(comparison.step, comparison.step["part"] == name)
     rows = comparison.rows

@@ -15,8 +15,11 @@ import pandas as pd
 
 from moeprof.analyzers.attribution import sums_in_steps, sure_rows
 from moeprof.analyzers.heap.at_peak import step_module
+from moeprof.analyzers.laws import laws_of
+from moeprof.analyzers.load.batch import batch_of
 from moeprof.analyzers.renamed import described_names
 from moeprof.analyzers.window import window
+from moeprof.tables.law import Need
 from moeprof.tables.schema import Column, Schema
 from moeprof.tables.trace import Trace
 from moeprof.units import format_percent
@@ -129,6 +132,30 @@ def _groups(trace: Trace) -> str:
     return ", ".join(f"{opcode} over {size}" for opcode, size in sorted(sizes))
 
 
+_OF_TOKENS = frozenset({Need.PROGRAMS, Need.PROGRAMS_THAT_RAN})
+
+
+def tokens_of(trace: Trace) -> int:
+    """Tokens that all devices read in a step; 0 where it is not known, or a law withholds it."""
+    batch = batch_of(trace)
+    falls = any(
+        not _OF_TOKENS.isdisjoint(law.breaks)
+        or law.withholds_figures("step_time", ("tokens_per_step",))
+        for law in laws_of(trace)
+    )
+    return 0 if batch is None or falls else batch.tokens
+
+
+def _tokens(trace: Trace) -> str:
+    tokens = tokens_of(trace)
+    return f"{tokens:,}" if tokens else ""
+
+
+def _routing(trace: Trace) -> str:
+    """Whether routing was recorded: `--routing auto` makes it further results of the step."""
+    return "none" if trace.routing.empty else "recorded"
+
+
 def _loops(trace: Trace) -> str:
     """Rounds of the loops that run: a scan over layers has one per layer."""
     ops = trace.hlo_ops[trace.hlo_ops["module"] == step_module(trace)]
@@ -143,6 +170,8 @@ _FACTS: dict[str, Callable[[Trace], str]] = {
     "device": _models,
     "jax": lambda trace: trace.meta.jax_version,
     "devices with work (figures are per device)": _devices,
+    "tokens per step": _tokens,
+    "routing": _routing,
     "groups of collectives": _groups,
     "rounds of loops (layers, microbatches)": _loops,
 }

@@ -42,6 +42,21 @@ STEP_CHANGES = Schema(
     ),
 )
 
+TOKEN_CHANGES = Schema(
+    "token_changes",
+    (
+        Column("part", "text", "", "token: the step's time over the tokens of a step"),
+        Column("base_tokens", "float64", "tokens", "that all devices read in a step of base"),
+        Column("new_tokens", "float64", "tokens", "that all devices read in a step of new"),
+        Column("base_ns", "float64", "ns", "mean time of base's step per token of it"),
+        Column("new_ns", "float64", "ns", "mean time of new's step per token of it"),
+        Column("change_ns", "float64", "ns", "new less base"),
+        Column("change_share", "float64", "share", "change of base"),
+        Column("noise_ns", "float64", "ns", "95 % half width of the change; none below 2 steps"),
+        Column("verdict", "text", "", "beyond noise, within noise, noise not known"),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class StepSide:
@@ -91,6 +106,33 @@ def step_changes(base: StepSide, new: StepSide) -> pd.DataFrame:
             "new_ns": means[1],
             "change_ns": change,
             "change_share": share,
+            "noise_ns": noise,
+            "verdict": told(change, noise),
+        }
+    )
+
+
+def token_changes(base: StepSide, new: StepSide, tokens: tuple[int, int]) -> pd.DataFrame:
+    """`TOKEN_CHANGES` of steps of so many tokens; no row where these, or steps, are not known."""
+    if not all(tokens) or base.steps.empty or new.steps.empty:
+        return TOKEN_CHANGES.frame()
+    is_by_interval = by_interval(base, new)
+    tables = [side.intervals if is_by_interval else side.steps for side in (base, new)]
+    step = step_changes(base, new).iloc[0]
+    means = [step["base_ns"] / tokens[0], step["new_ns"] / tokens[1]]
+    parts = CLASSES if is_by_interval else IN_STEP
+    rounds = [_by_round(table, parts)[:1] for table in tables]
+    noise = noise_ns(*(each / count for each, count in zip(rounds, tokens, strict=True)))
+    change = np.array([means[1] - means[0]])
+    return TOKEN_CHANGES.frame(
+        {
+            "part": ["token"],
+            "base_tokens": [float(tokens[0])],
+            "new_tokens": [float(tokens[1])],
+            "base_ns": means[:1],
+            "new_ns": means[1:],
+            "change_ns": change,
+            "change_share": change / means[0] if means[0] else [np.nan],
             "noise_ns": noise,
             "verdict": told(change, noise),
         }

@@ -117,8 +117,9 @@ _SHARED_CORES = "virtual CPU devices share the machine's cores: the tax says not
 EVEN = 1.1
 """Up to this ratio a level is called even."""
 NONE = (
-    "none in this trace: the run recorded no routing; moeprof.routing.record(step, "
-    "tokens_per_expert) in the training loop does, without waiting for the device"
+    "none in this trace: the run recorded no routing; `moeprof capture --routing auto` finds the "
+    "routers with no change of the model, or moeprof.routing.record(step, tokens_per_expert) in "
+    "the training loop records it, without waiting for the device"
 )
 
 

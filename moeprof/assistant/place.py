@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from moeprof.errors import SelectionError
 from moeprof.ingest.sources.sessions import run_folder
+from moeprof.recordings import newest_recording
 from moeprof.session.comparison import Comparison
 from moeprof.session.run import Run, load
 
@@ -46,9 +47,10 @@ def place_of(root: Path, given: str) -> Place:
     try:
         path = Path(os.path.realpath(root / given))
         _check_inside(root, path, given)
+        newest = newest_recording(path)  # which is what is read
         if not path.exists():
             raise SelectionError(f"{given}: no such file or folder below {root}; {_listed(root)}")
-        return Place(path, max(_changes(root, path)))
+        return Place(path, max([*_changes(root, path), *_changes(root, newest)]))
     except ValueError:  # a zero byte
         raise SelectionError(f"{given!r}: expected a path, found a zero byte in it") from None
     except OSError as error:

@@ -250,7 +250,7 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
         from moeprof.reports.run import terminal as text
         from moeprof.reports.run.page import write_page
 
-        document = read_document(run_dir, names=names, is_drawn=True)
+        document = read_document(run_dir, names=names, is_drawn=True, as_named=True)
         summary = text.summary(document, screen().height)
         with working("writing the page"):
             write_page([document], run_dir / "report.html")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_GATE = 4
 """Exit code where a gate failed."""
-CSV_TABLES = ("step", "rows", "memory", "buffers", "settings")
+CSV_TABLES = ("step", "token", "rows", "memory", "buffers", "settings")
 """The tables of `moeprof.comparison/1`."""
 
 
@@ -44,8 +44,8 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
     "--csv",
     "csv_of",
     type=click.Choice(CSV_TABLES),
-    help="One table of --json as CSV: parts of the step; rows, which are components and ops; "
-    "memory; buffers at the peak; settings.",
+    help="One table of --json as CSV: parts of the step; token, its time per token; rows, "
+    "which are components and ops; memory; buffers at the peak; settings.",
 )
 @click.option(
     "--fail-on",
@@ -69,7 +69,7 @@ def command(
     base: Path,
     new: Path,
     as_json: bool,
-    csv_of: Literal["step", "rows", "memory", "buffers", "settings"] | None,
+    csv_of: Literal["step", "token", "rows", "memory", "buffers", "settings"] | None,
     gates: tuple[Gate, ...],
     html: Path | None,
     base_session: str | None,
@@ -83,8 +83,9 @@ def command(
     steps may differ in number. --names holds for both.
 
     EXPR is NAME>+NUMBER or NAME>-NUMBER with a unit: step>+2%, idle>+1ms, memory>+0.5GiB. NAME is
-    step (from its start to the start of the next), compute, exposed_communication, exposed_copy,
-    idle, between_idle, between_other, a component of `moeprof analyze --only breakdown`, or memory.
+    step (from its start to the start of the next), token (the step's time over the tokens of it),
+    compute, exposed_communication, exposed_copy, idle, between_idle, between_other, a component of
+    `moeprof analyze --only breakdown`, or memory.
     Intervals with another program, as an evaluation, are left out by name. Units are %, ns, us, ms,
     s; for memory %, B, KiB, MiB, GiB, TiB. A gate looks at the change alone; whether that is
     beyond the noise is printed beside it.
@@ -110,11 +111,15 @@ def command(
     if html is not None:
         refuse_other_than_a_page(html, "--html", [base, new])
 
+    read = (
+        newest(base, base_session, (new,), "--base-session"),
+        newest(new, new_session, (base,), "--new-session"),
+    )
     with working("reading the base run") as work:
         tell = work.counting("reading the base run")
-        before = open_session(base, base_session, names=names, tell=tell)
+        before = open_session(read[0], base_session, names=names, tell=tell, as_named=True)
         tell = work.counting("reading the new run")
-        after = open_session(new, new_session, names=names, tell=tell)
+        after = open_session(read[1], new_session, names=names, tell=tell, as_named=True)
         work.phase("comparing")
         comparison = Comparison(before, after)
         asked = _asked((base, new), gates, (base_session, new_session), names)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moeprof.cli.findings import EXIT_PARTIAL, said_of_damage
+from moeprof.cli.findings import EXIT_PARTIAL, newest, said_of_damage
 from moeprof.cli.pages import refuse_an_input, refuse_no_place
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts, selects
@@ -85,6 +85,7 @@ def command(
     from moeprof.tables.store import write_tables
     from moeprof.tables.trace import with_names
 
+    run = newest(run, session)
     with working("reading the run") as work:
         trace = open_run(run, session, hosts, tell=work.counting("reading the run"))
     trace = with_names(trace, names) if names else trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,20 +20,24 @@ EXIT_PARTIAL = 3
 """Exit code of a command that is done, but withheld figures that the input cannot carry."""
 
 
-def newest(run: Path, session: str | None) -> Path:
+def newest(
+    run: Path,
+    session: str | None,
+    beside: Sequence[Path] = (),
+    option: str = "--session",
+) -> Path:
     """The last recording that `moeprof capture` was told to write to `run`, which a line says.
 
-    A job that was started again with the same ``--out`` leaves several; ``--session`` names one.
+    A job that was started again with the same ``--out`` leaves several; ``--session``, or another
+    ``option``, names one, and so does another recording ``beside`` it on the command line.
     """
-    from moeprof.recording.run_folder import newest_recording
+    from moeprof.recordings import newest_recording, session_of_first
 
-    last = run if session is not None else newest_recording(run)
+    last = run if session is not None else newest_recording(run, beside)
     if last != run:
-        first = Path(os.path.abspath(run)).name
-        text = (
-            f"{run} was recorded again: read {last}, the newest; --session {first} reads the first"
-        )
-        click.echo(f"moeprof: {text}", err=True)
+        text = f"{run} was recorded again: read {last}, the newest"
+        how = f"; {option} {session_of_first(run)} reads the first" if option else ""
+        click.echo(f"moeprof: {text}{how}", err=True)
     return last
 
 
@@ -47,18 +50,20 @@ def read_document(
     names: NameRules | None = None,
     *,
     is_drawn: bool = False,
+    as_named: bool = False,
 ) -> Document:
     """Open a run, answer the questions in `only` (all where empty), and put them together.
 
     ``is_drawn`` asks for the drawings too, where `only` is empty. ``hardware`` is the key of the
     device it ran on, by default what the profile says. ``names`` are the user's rules for parts.
-    Several paths are folders of one run.
+    Several paths are folders of one run. A run that was recorded again may be read ``as_named``.
 
     Raises:
         SelectionError: there is no such session, host, question or hardware.
         TraceError: the run cannot be read.
     """
-    return read_both(run, only, session, hosts, hardware, names, is_drawn=is_drawn)[1]
+    ways = {"is_drawn": is_drawn, "as_named": as_named}
+    return read_both(run, only, session, hosts, hardware, names, **ways)[1]
 
 
 def read_both(
@@ -70,6 +75,7 @@ def read_both(
     names: NameRules | None = None,
     *,
     is_drawn: bool = False,
+    as_named: bool = False,
 ) -> tuple[Run, Document]:
     """The run too, beside the document that `read_document` makes of it."""
     from moeprof.cli.progress import working
@@ -79,7 +85,7 @@ def read_both(
             from moeprof.session.run import open_session
 
         tell = work.counting("reading the run")
-        opened = open_session(run, session, hosts, hardware, names, tell=tell)
+        opened = open_session(run, session, hosts, hardware, names, tell=tell, as_named=as_named)
         tell = work.counting("answering questions")
         return opened, opened.document(only, is_drawn=is_drawn, tell=tell)
 

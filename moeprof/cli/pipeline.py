@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 from click.core import ParameterSource
 
-from moeprof.cli.findings import EXIT_PARTIAL, is_partial
+from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
 from moeprof.cli.output import screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
@@ -219,6 +219,7 @@ def _measured(
     if is_pp_dump(path):
         found, is_cut = read_pp_dump(path), False
     else:
+        path = newest(path, session)
         with working("reading the run") as progress:
             trace = open_run(path, session, hosts, tell=progress.counting("reading the run"))
             trace = with_names(trace, names) if names else trace

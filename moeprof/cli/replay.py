@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.findings import newest
 from moeprof.cli.progress import working
 from moeprof.cli.selection import RunPath, names_parts, selects
 
@@ -65,6 +66,7 @@ def command(
     from moeprof.replay.target import target_of
     from moeprof.tables.trace import with_names
 
+    path = newest(path, session)
     with working("reading the run") as work:
         trace = open_run(path, session, hosts, tell=work.counting("reading the run"))
         trace = with_names(trace, names) if names else trace

@@ -51,12 +51,13 @@ def command(
     """
     from moeprof.reports.run.page import write_page
 
-    if len(runs) == 1:  # of several each is named
-        runs = (newest(runs[0], session),)
+    runs = tuple(newest(run, session, runs) for run in runs)
     path = out or _default_path(runs)
     refuse_other_than_a_page(path, "--out", runs)
     documents = [
-        read_document(run, (), session, hosts, hardware, names, is_drawn=len(runs) == 1)
+        read_document(
+            run, (), session, hosts, hardware, names, is_drawn=len(runs) == 1, as_named=True
+        )
         for run in runs
     ]
     with working("writing the page"):

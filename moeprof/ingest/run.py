@@ -32,9 +32,10 @@ from moeprof.ingest.sources.run_record import (
 from moeprof.ingest.sources.sessions import host_name
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
+from moeprof.recordings import described_newest, newest_recording
 from moeprof.tables.law import Law, Need
 from moeprof.tables.store import holds_tables, read_tables
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_notes
 from moeprof.tell import Tell, unheard
 
 
@@ -44,6 +45,7 @@ def open_run(
     hosts: Sequence[str] = (),
     *,
     tell: Tell = unheard,
+    as_named: bool = False,
 ) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
@@ -52,7 +54,8 @@ def open_run(
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
-    ``tell`` hears of every file that is read.
+    ``tell`` hears of every file that is read. Of a run that was recorded again the newest recording
+    is read, which a note says, unless a session is named or the paths are to be read ``as_named``.
 
     Raises:
         SelectionError: there is no such session or host.
@@ -60,7 +63,18 @@ def open_run(
             `moeprof.ingest.run` knows more.
         TraceError: there are several runs, or nothing in it can be read.
     """
-    paths = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
+    asked = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
+    if as_named or session is not None:
+        return _read_run(asked, session, hosts, tell)
+    paths = [newest_recording(each, asked) for each in asked]
+    said = [described_newest(*pair) for pair in zip(asked, paths, strict=True)]
+    return with_notes(_read_run(paths, None, hosts, tell), [text for text in said if text])
+
+
+def _read_run(
+    paths: Sequence[Path], session: str | None, hosts: Sequence[str], tell: Tell
+) -> Trace:
+    """The run in these folders or files."""
     if len(paths) == 1 and holds_tables(paths[0]):
         return open_stored(paths[0], session, hosts)
     found = located(paths, session, hosts)

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from moeprof.errors import CaptureError
+from moeprof.recordings import RECORDED_AGAIN, numbered
 from moeprof.redact import redacted, redacted_argv, redacted_record
 
 SCHEMA = "moeprof.run/1"
 SIBLINGS_TIME_S = 30.0  # processes of one run end about together
-RECORDED_AGAIN = ".recorded-again"
-"""File in a run folder: the name of the folder that was asked for, and had files."""
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 _LAUNCHES = (
     ("MOEPROF_LAUNCH_ID",),
@@ -81,7 +80,7 @@ def claim_free(
         CaptureError: it cannot be made.
     """
     for number in itertools.count(1):
-        run_dir = wanted if number == 1 else _numbered(wanted, number)
+        run_dir = wanted if number == 1 else numbered(wanted, number)
         try:
             if run_dir not in taken:
                 claim(run_dir, environment)
@@ -93,27 +92,6 @@ def claim_free(
             (run_dir / RECORDED_AGAIN).write_text(wanted.name + "\n")
         say(f"moeprof: {wanted} has files in it: this run goes to {run_dir}")
     return run_dir
-
-
-def newest_recording(run: Path) -> Path:
-    """The last recording with a profile that was sent to `run`, which may be `run` itself."""
-    newest, first, number = run, Path(os.path.abspath(run)), 2
-    while (folder := _numbered(first, number)).exists():
-        if _is_again(folder, first.name) and any((folder / "plugins").rglob("*.xplane.pb")):
-            newest = run.with_name(folder.name) if run.name == first.name else folder
-        number += 1
-    return newest
-
-
-def _is_again(folder: Path, name: str) -> bool:
-    try:
-        return (folder / RECORDED_AGAIN).read_text().strip() == name
-    except (OSError, ValueError):
-        return False
-
-
-def _numbered(run_dir: Path, number: int) -> Path:
-    return run_dir.with_name(f"{run_dir.name}-{number}")
 
 
 def launch_id(environment: Mapping[str, str]) -> str | None:

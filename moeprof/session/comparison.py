@@ -12,6 +12,7 @@ from moeprof.analyzers.comparison.compare import compare as changes_between
 from moeprof.analyzers.comparison.gates import Gate, outcome, parse_gate
 from moeprof.analyzers.comparison.notes import setting_changes
 from moeprof.ingest.run import refuse_unrecorded
+from moeprof.recordings import newest_recording
 from moeprof.reports.comparison.document import (
     ComparisonDocument,
     GateInfo,
@@ -21,7 +22,7 @@ from moeprof.reports.comparison.document import (
 from moeprof.reports.run.document import build
 from moeprof.reports.run.record import read_whole
 from moeprof.session.answer import framed
-from moeprof.session.run import Run, load
+from moeprof.session.run import Run, load, open_session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,19 @@ def compare(base: Run | str | PathLike[str], new: Run | str | PathLike[str]) -> 
         >>> moeprof.compare("runs/base", "runs/new").check("step>+2%")["verdict"]
         'passed'
     """
-    return Comparison(*(each if isinstance(each, Run) else load(each) for each in (base, new)))
+    return Comparison(_opened(base, new), _opened(new, base))
+
+
+def _opened(run: Run | str | PathLike[str], beside: Run | str | PathLike[str]) -> Run:
+    """A side. Its path means the newest recording, or the first where another is the other side."""
+    if isinstance(run, Run):
+        return run
+    other = beside.path if isinstance(beside, Run) else beside
+    if all(isinstance(each, str | PathLike) for each in (run, other)):
+        path = Path(run)
+        if newest_recording(path) != path == newest_recording(path, [Path(other)]):
+            return open_session(run, as_named=True)
+    return load(run)
 
 
 class Comparison:
@@ -77,6 +90,11 @@ class Comparison:
     def step(self) -> pd.DataFrame:
         """The step, then the times that add up to it."""
         return _frame(self._document["step"])
+
+    @property
+    def token(self) -> pd.DataFrame:
+        """The step's time per token, where the tokens of a step are known of both: one row."""
+        return _frame(self._document["token"])
 
     @property
     def memory(self) -> pd.DataFrame:

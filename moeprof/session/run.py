@@ -94,11 +94,12 @@ def load(
     Args:
         path: a run folder, a TensorBoard log folder, a ``plugins/profile/<session>`` folder, one
             ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables; several of them
-            where one run lies in several folders.
+            where one run lies in several folders. Of a run that was recorded again, as a job does
+            that is started again, the newest recording is read, and `Run.notes` says so.
         steps: number of the only step that figures are taken from, or several, as ``range(3, 6)``.
             Default: all whole ones.
         hosts: name of the only host to read, or several. Default: all.
-        session: name of a session folder. Default: the newest.
+        session: name of a session folder. Default: the newest, of the newest recording.
         hardware: key of the device it ran on (`moeprof hardware` lists them). Default: what the
             profile says.
         names: a file of rules that name parts of the step (docs/questions/breakdown.md).
@@ -168,14 +169,16 @@ def open_session(
     *,
     steps: Iterable[int] | None = None,
     tell: Tell = unheard,
+    as_named: bool = False,
 ) -> Run:
     """`load` with rules that were read; ``tell`` hears of every file that is read.
 
+    A run that was recorded again is read ``as_named`` where its newest recording is not meant.
     Of a run that ended before its profile was written the answers say what its record knows.
     """
     if hardware:
         load_hardware(hardware)  # a wrong key is told before a long read
-    trace = _opened(path, session, hosts, tell)
+    trace = _opened(path, session, hosts, tell, as_named=as_named)
     trace = with_hardware(trace, hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
@@ -198,6 +201,11 @@ class Run:
     def trace(self) -> Trace:
         """The profile as tables (docs/tables.md), as `moeprof.ingest` reads them."""
         return self._trace
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of what was read: which recording, session and hosts."""
+        return self._trace.meta.notes
 
     @property
     def questions(self) -> tuple[str, ...]:
@@ -321,9 +329,11 @@ def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:
     return answers[name]
 
 
-def _opened(path: Paths, session: str | None, hosts: Sequence[str], tell: Tell) -> Trace:
+def _opened(
+    path: Paths, session: str | None, hosts: Sequence[str], tell: Tell, *, as_named: bool
+) -> Trace:
     try:
-        return open_run(path, session, hosts, tell=tell)
+        return open_run(path, session, hosts, tell=tell, as_named=as_named)
     except NoProfileError:
         alone = Path(path) if isinstance(path, str | PathLike) else None
         if alone is None or not is_unrecorded(alone):

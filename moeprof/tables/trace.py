@@ -9,7 +9,7 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -332,6 +332,14 @@ def with_hardware(trace: Trace, key: str) -> Trace:
 def with_path(trace: Trace, path: str) -> Trace:
     """`trace` as of this path, from where it was copied to be read."""
     return Trace(**{**vars(trace), "meta": replace(trace.meta, path=path)})
+
+
+def with_notes(trace: Trace, notes: Sequence[str]) -> Trace:
+    """`trace` with these notes on what was read before its own."""
+    if not notes:
+        return trace
+    meta = replace(trace.meta, notes=(*notes, *trace.meta.notes))
+    return Trace(**{**vars(trace), "meta": meta})
 
 
 def with_names(trace: Trace, names: NameRules) -> Trace:

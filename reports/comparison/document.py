@@ -16,7 +16,7 @@ from moeprof.analyzers.comparison.changes import CHANGES
 from moeprof.analyzers.comparison.compare import MEMORY_CHANGES, Comparison
 from moeprof.analyzers.comparison.gates import Outcome
 from moeprof.analyzers.comparison.notes import SETTING_CHANGES
-from moeprof.analyzers.comparison.step_change import STEP_CHANGES
+from moeprof.analyzers.comparison.step_change import STEP_CHANGES, TOKEN_CHANGES
 from moeprof.analyzers.heap.at_peak import BUFFER_CHANGES
 from moeprof.answers.document import (
     ColumnInfo,
@@ -78,6 +78,7 @@ class ComparisonDocument(TypedDict):
     base: SideInfo
     new: SideInfo
     step: Changes
+    token: Changes
     rows: Changes
     memory: Changes
     buffers: Changes
@@ -107,6 +108,7 @@ def build_comparison(
         "base": _side(base),
         "new": _side(new),
         "step": _changes(STEP_CHANGES, comparison.step),
+        "token": _changes(TOKEN_CHANGES, comparison.token),
         "rows": _changes(CHANGES, comparison.rows),
         "memory": _changes(MEMORY_CHANGES, comparison.memory),
         "buffers": _changes(BUFFER_CHANGES, comparison.buffers),

@@ -193,11 +193,21 @@ def comparison_view(document: ComparisonDocument) -> ComparisonView:
 
 
 def _verdict(document: ComparisonDocument) -> tuple[str, str]:
-    """Which kind of news it is, and the news in a sentence."""
-    step = words.step_row(document)
+    """Which kind of news it is, and the news in a sentence; that per token where tokens differ."""
+    step, token = words.step_row(document), words.token_row(document)
     if step is None:
         told = words.step_unknown(document)
         return "warn", f"Which run is faster cannot be told: {told}. The notes say why."
+    kind, told = _judged(step)
+    if token is None:
+        return kind, told
+    per_token = words.sentence("time per token", token)
+    other_work = f"It is of other work: {words.tokens_sentence(token)}, {per_token}."
+    return _judged(token)[0], f"{told} {other_work}"
+
+
+def _judged(step: Row) -> tuple[str, str]:
+    """Which kind of news a change of the step is, and the news in a sentence."""
     share = step["change_share"]
     way = "faster" if number(step["change_ns"]) < 0 else "slower"
     told = f"{format_percent(abs(number(share)))} {way}"

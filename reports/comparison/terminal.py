@@ -62,7 +62,11 @@ def _verdict(document: ComparisonDocument) -> list[Text]:
     if step is None:
         told = f"{words.step_unknown(document)}: see the notes"
         return [*_wrapped(told, "", "bold"), memory]
-    return [Text(words.sentence("step", step), style="bold"), memory]
+    lines = [Text(words.sentence("step", step), style="bold")]
+    if (token := words.token_row(document)) is not None:
+        lines.append(Text(words.tokens_sentence(token), style="bold"))
+        lines.append(Text(words.sentence("time per token", token), style="bold"))
+    return [*lines, memory]
 
 
 def _buffers(document: ComparisonDocument) -> list[Text]:
@@ -135,7 +139,7 @@ def _settings(rows: Sequence[Row]) -> list[Text]:
     """What was set differently, as far as capture wrote it down."""
     lines = [Text("Set differently", style="bold")] if rows else []
     for row in rows[:_MOST_SETTINGS]:
-        told = [shortened(printable(str(row[side])), WIDTH) or "not set" for side in _SIDES]
+        told = [shortened(printable(str(row[side])), WIDTH) or words.unset(row) for side in _SIDES]
         lines += _hanging("  ", f"{printable(str(row['setting']))}: {' → '.join(told)}")
     if len(rows) > _MOST_SETTINGS:
         lines.append(Text(f"  … and {len(rows) - _MOST_SETTINGS} more: --json has all"))

@@ -26,6 +26,8 @@ WORTH_A_LINE = 0.001
 95 % noise by chance, and what is less than this is no reason for a step to be slower."""
 _MANY = 10
 """From this many times base on, percent say little."""
+_NO_OPTIONS = ("XLA_FLAGS ", "mesh ", "version ")
+"""What the names of settings begin with that no option of the script sets."""
 BASIS = "times are per device and step; memory is what the compiler plans for the step's program"
 _WORTH_NAMING = 0.2
 """Share of the largest part of a change from which on another part is named too."""
@@ -51,6 +53,18 @@ def noise(row: Row) -> str:
 def step_row(document: ComparisonDocument) -> Row | None:
     """The change of the whole step; None where it is not known."""
     return next(iter(document["step"]["rows"]), None)
+
+
+def token_row(document: ComparisonDocument) -> Row | None:
+    """The change of the time per token where steps read other numbers of tokens; else None."""
+    row = next(iter(document["token"]["rows"]), None)
+    return None if row is None or row["base_tokens"] == row["new_tokens"] else row
+
+
+def tokens_sentence(row: Row) -> str:
+    """``tokens per step 2,048 → 4,096  (× 2)``: of a `token_row`."""
+    base, new = (number(row[f"{side}_tokens"]) for side in SIDES)
+    return f"tokens per step {base:,.0f} → {new:,.0f}  (× {new / base:.3g})"
 
 
 def step_parts(document: ComparisonDocument) -> list[Row]:
@@ -83,6 +97,12 @@ def is_worth(row: Row, whole: Row) -> bool:
     """Whether a change is large enough to be a reason for a change of ``whole``."""
     change = abs(number(row["change_ns"]))
     return change > 0 and change >= WORTH_A_LINE * number(whole["base_ns"])
+
+
+def unset(row: Row) -> str:
+    """What stands for a setting that a run has not; a file of the script may set an option."""
+    is_option = not str(row["setting"]).startswith(_NO_OPTIONS)
+    return "not on the command line" if is_option else "not set"
 
 
 def buffers(document: ComparisonDocument) -> list[Row]:
@@ -185,6 +205,12 @@ def multiple(share: float) -> str:
 def reasons(row: Row, ops: Sequence[Row]) -> str:
     """The parts of a component's change that matter, the largest first, each with its time."""
     parts = {name: number(row[name]) for name in ("wait_change_ns", "per_call_change_ns")}
+    parts["other_shapes"] = sum(
+        number(op["per_call_change_ns"])
+        for op in ops
+        if op["component"] == row["component"] and _is_of_other_shape(op)
+    )
+    parts["per_call_change_ns"] -= parts["other_shapes"]
     parts["calls_change_ns"] = number(row["calls_change_ns"])
     parts["ops"] = number(row["only_base_ns"]) + number(row["only_new_ns"])
     largest = max(map(abs, parts.values()), default=0.0)
@@ -200,8 +226,9 @@ def reasons(row: Row, ops: Sequence[Row]) -> str:
 def _cause(name: str, change: float, row: Row, ops: Sequence[Row]) -> str:
     if name == "wait_change_ns":
         return "waiting for other devices"
-    if name == "per_call_change_ns":
-        return f"the same calls take {'longer' if change > 0 else 'less'}"
+    if name in ("per_call_change_ns", "other_shapes"):
+        which = "the same calls" if name == "per_call_change_ns" else "calls of other shapes"
+        return f"{which} take {'longer' if change > 0 else 'less'}"
     if name == "calls_change_ns":
         return f"{_calls(row)}{_phase(row, ops, ('calls_change_ns',), change)}"
     if row["replaced"]:
@@ -209,6 +236,11 @@ def _cause(name: str, change: float, row: Row, ops: Sequence[Row]) -> str:
     side = "new" if number(row["only_new_ns"]) > -number(row["only_base_ns"]) else "base"
     columns = ("only_base_ns", "only_new_ns")
     return f"ops that only {side} has{_phase(row, ops, columns, change)}"
+
+
+def _is_of_other_shape(op: Row) -> bool:
+    """Whether the calls of an op differ in the shapes that they work on."""
+    return "shape" in str(op["match"]) or " → " in str(op["shape"])
 
 
 def _calls(row: Row) -> str:

@@ -8,10 +8,14 @@ from builders.programs import parameter
 from builders.work import FORWARD, MODULE, hlo, kernel, traced
 
 from moeprof.analyzers import analyze
+from moeprof.analyzers.comparison.noise import BEYOND, WITHIN
 from moeprof.analyzers.load.batch import Batch, batch_of
 from moeprof.analyzers.questions.step_time import step_time
 from moeprof.ingest import open_run
+from moeprof.reports.comparison.page import comparison_view
 from moeprof.reports.run.document import build
+from moeprof.session.comparison import Comparison
+from moeprof.session.run import Run
 from moeprof.tables import trace as tables
 from moeprof.tables.law import Law, Need
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -299,3 +303,64 @@ def test_routing_that_contradicts_the_program_says_nothing(pairs, is_known):
 )
 def test_tokens_of_recorded_runs_are_those_of_their_configuration(name, batch):
     assert batch_of(open_run(DATA / name)) == batch
+
+
+# Two runs of which a step reads other numbers of tokens.
+
+
+def other_work() -> Comparison:
+    """4096 tokens in a step of base, 8192 in one of new, both of 1 ms."""
+    cut = hlo("cut", "slice", "ids", shape="s32[4,512]")
+    more = (ids("s32[4,513]"), TABLE, cut, flat("cut", rows=2048), gather(rows=2048))
+    return Comparison(Run(ran(steps=4)), Run(ran(more, steps=4)))
+
+
+def test_a_comparison_says_in_its_first_lines_that_the_work_changed():
+    found = other_work()
+    lines = str(found).splitlines()
+    assert lines[0].startswith("step 1.000 → 1.000 ms")
+    assert lines[1] == "tokens per step 4,096 → 8,192  (× 2)"
+    assert lines[2].startswith("time per token 244 → 122 ns  (−50.0 %, ")
+    (token,) = found.document()["token"]["rows"]
+    assert (token["base_tokens"], token["new_tokens"]) == (4096, 8192)
+    assert token["base_ns"] == pytest.approx(MS / 4096)
+    assert token["new_ns"] == pytest.approx(MS / 8192)
+    assert "tokens per step: 4,096 in base, 8,192 in new" in found.notes
+    assert list(found.token["change_share"]) == [-0.5]
+    verdict = comparison_view(found.document()).verdict
+    assert "It is of other work: tokens per step 4,096 → 8,192" in verdict
+
+
+@pytest.mark.parametrize("expression", ["step>-3%", "step>-1us", "compute>+1%"])
+def test_a_gate_on_the_step_says_that_the_work_changed(expression):
+    offered = "-3%" if expression.endswith("-3%") else "+1%" if "+1%" in expression else "+2%"
+    remark = other_work().check(expression)["remark"]
+    told = "tokens per step 4,096 → 8,192: a gate on time per token is"
+    assert remark.endswith(f"{told} 'token>{offered}'")
+
+
+def test_a_gate_on_time_per_token():
+    found = other_work()
+    assert found.check("token>-49%")["verdict"] == "passed"
+    assert found.check("token>-51%")["verdict"] == "failed"
+    assert found.check("token>-51%")["remark"] in (BEYOND, WITHIN)
+    assert "tokens" not in found.check("memory>+1%")["remark"]
+
+
+def test_of_equal_work_nothing_is_said_and_of_unknown_work_a_gate_is_not_known():
+    same = Comparison(Run(ran(steps=4)), Run(ran(steps=4)))
+    assert "tokens per step" not in str(same)
+    assert same.check("step>+2%")["remark"] in (BEYOND, WITHIN)
+    assert list(same.token["change_ns"]) == [0]
+    law = Law("device_work", "fail", "programs are mixed up", (Need.PROGRAMS,))
+    unknown = Comparison(Run(dataclasses.replace(ran(steps=4), trust=(law,))), Run(ran(steps=4)))
+    assert unknown.document()["token"]["rows"] == []
+    assert "tokens per step: not known in base, 4,096 in new" in unknown.notes
+    gate = unknown.check("token>+2%")
+    assert (gate["verdict"], gate["change"]) == ("not known", None)
+    assert "tokens per step of both" in gate["remark"]
+
+
+def test_a_comparison_says_that_one_run_alone_recorded_routing():
+    found = Comparison(Run(ran()), Run(routed(ran(), [4096])))
+    assert "routing: none in base, recorded in new" in found.notes

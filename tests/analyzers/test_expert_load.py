@@ -8,7 +8,7 @@ from moeprof.analyzers import analyze
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.load.balance import drift, imbalance, imbalance_by_step, overload, tax
 from moeprof.analyzers.patterns import unbalanced_experts
-from moeprof.analyzers.questions.expert_load import expert_load, sentence
+from moeprof.analyzers.questions.expert_load import NONE, expert_load, sentence
 from moeprof.reports.run.document import build
 from moeprof.tables.law import Law
 from moeprof.tables.routing import RECEIVED, ROUTING
@@ -294,3 +294,7 @@ def test_a_run_without_recorded_routing_says_how_to_record_it():
     found = expert_load(traced([kernel("up", 0, 5)], (GEMM,)))
     assert found.table.empty
     assert "moeprof.routing.record(step, tokens_per_expert)" in found.notes[0]
+
+
+def test_what_needs_no_change_of_the_model_is_named_first():
+    assert 0 < NONE.index("capture --routing auto") < NONE.index("moeprof.routing.record")

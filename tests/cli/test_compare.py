@@ -17,10 +17,10 @@ PROGRAM = hlo_proto(
 )
 
 
-def profile(folder, name: str, length: int, cut: float = 1.0):
+def profile(folder, name: str, length: int, cut: float = 1.0, program: bytes = PROGRAM):
     """Four steps back to back, of one op that takes `length` ns."""
     work = [thunk("add", length * i + 10, length, run_id=i) for i in range(4)]
-    data = xspace(metadata(p7=PROGRAM), host(line("pool", *work)))
+    data = xspace(metadata(p7=program), host(line("pool", *work)))
     file = folder / f"{name}.xplane.pb"
     file.write_bytes(data[: int(cut * len(data))])
     return file
@@ -50,6 +50,16 @@ def test_the_verdict_comes_first_and_lines_fit(ran, pair, monkeypatch):
     assert "+300 ns  attention" in out
     assert "the same calls take longer +300 ns" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_calls_of_other_shapes_are_not_the_same_calls(ran, pair, tmp_path):
+    larger = hlo_proto(
+        computation("main", op("add", "add", "f32[16]", op_name="jit(f)/jvp()/attention/add"))
+    )
+    out = ran(pair[0], profile(tmp_path, "larger", 1300, program=larger))[1]
+    assert "f32[8] → f32[16], other shape" in out
+    assert "calls of other shapes take longer +300 ns" in out
+    assert "the same calls" not in out
 
 
 def test_parts_of_the_step_that_neither_run_has_are_left_out(ran, pair):

@@ -15,10 +15,10 @@ from moeprof.recording.run_folder import (
     claim_free,
     default_run_dir,
     launcher_rank,
-    newest_recording,
     run_status,
     write_meta,
 )
+from moeprof.recordings import newest_recording
 
 NOON = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moeprof.cli.findings import newest
 from moeprof.cli.progress import working
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ def command(base: Path, new: Path, as_json: bool) -> None:
     """
     from moeprof.reports.memory.difference import build_difference, difference_json, difference_text
 
+    read = (newest(base, None, (new,), ""), newest(new, None, (base,), ""))
     with working("reading the base program") as work:
-        before = _opened(base)
+        before = _opened(read[0])
         work.phase("reading the new program")
-        document = build_difference(before, _opened(new))
+        document = build_difference(before, _opened(read[1]))
     if as_json:
         click.echo(difference_json(document))
         return
@@ -49,4 +51,4 @@ def _opened(path: Path) -> Trace:
     from moeprof.ingest import open_run
     from moeprof.ingest.dump import is_dump, open_dump
 
-    return open_dump(path) if is_dump(path) else open_run(path)
+    return open_dump(path) if is_dump(path) else open_run(path, as_named=True)
