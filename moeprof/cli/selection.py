@@ -51,7 +51,7 @@ class RunPath(click.Path):
         """The path, or the address as it is."""
         is_remote = isinstance(value, str) and "://" in value
         if is_remote and not self._reads_stores:
-            from moeprof.ingest.sources.locate import store_refused
+            from moeprof.ingest.sources.store import store_refused
 
             self.fail(store_refused(str(value)), param, ctx)
         return value if is_remote else super().convert(value, param, ctx)

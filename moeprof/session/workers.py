@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from moeprof.errors import NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
-from moeprof.ingest.sources.locate import Profiles, fetch, is_remote, mirrored
+from moeprof.ingest.sources.locate import Profiles
+from moeprof.ingest.sources.store import fetch, is_remote, mirrored
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
