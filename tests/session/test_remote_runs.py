@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from moeprof import load
 from moeprof.cli.main import group
-from moeprof.errors import SelectionError
+from moeprof.errors import SelectionError, TraceError
+from moeprof.ingest.sources.store import mirrored
 
 GROUPS = [[0, 2], [1, 3]]
 HOSTS = {"a": [0, 1], "b": [2, 3]}
@@ -122,3 +123,54 @@ def test_nothing_is_left_behind(bucket, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert same(bucket, folder, "--by-host", "--workers", "0")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def memory(folder: Path) -> Iterator[dict[str, bytes]]:
+    """The run as a store in memory, ``memory://run``: what is put into it is in the store."""
+    from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+    class Files(dict):
+        def __setitem__(self, name: str, content: bytes) -> None:
+            file = MemoryFile(MemoryFileSystem(), name, content)
+            file.commit()
+            MemoryFileSystem.store[name] = file
+
+    files = Files()
+    for file in folder.rglob("*.pb"):
+        files[f"/run/{file.relative_to(folder)}"] = file.read_bytes()
+    yield files
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def mirror(url: str, folder: Path) -> list[str]:
+    mirrored(url, folder)
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+PROFILES = ["plugins/profile/2026/a.xplane.pb", "plugins/profile/2026/b.xplane.pb"]
+
+
+def test_no_name_leads_out_of_the_copy(memory, tmp_path):
+    memory["/run/x/../../../escaped.txt"] = b"out"
+    assert mirror("memory://run", tmp_path / "a/b") == PROFILES
+    memory["/run/plugins/../../../escaped.xplane.pb"] = b"out"
+    with pytest.raises(TraceError, match=r"found '\.\.' in its name"):
+        mirrored("memory://run", tmp_path / "a/b")
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_of_what_is_no_profile_only_what_is_read_is_copied(memory, tmp_path):
+    read = ["host/p0.json", "memory/p0.json", "meta.json", "oom.txt", "routing/p0.parquet"]
+    for name in (*read, "checkpoints/100/params.bin", "checkpoints/meta.json", "log.txt"):
+        memory[f"/run/{name}"] = b"{}"
+    assert mirror("memory://run", tmp_path) == sorted([*read, *PROFILES])
+
+
+def test_markers_of_folders_are_no_files(bucket, tmp_path):
+    import boto3
+
+    store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+    store.put_object(Bucket="bucket", Key="run/plugins/", Body=b"")
+    assert mirror(bucket, tmp_path) == PROFILES

@@ -11,13 +11,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from moeprof.errors import NoProfileError, TraceError
 from moeprof.ingest.sources.locate import JSON_COPIES, SUFFIXES
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+]+://")
+_PROFILES = (*SUFFIXES, *JSON_COPIES)
+_RECORDS = tuple(
+    PurePosixPath(beside)
+    for beside in (
+        *("meta.json", "oom.txt", "host/*.json", "memory/*.json"),
+        *("routing/*.parquet", "routing/*.partial"),
+    )
+)
+"""What is read of a run folder beside its profiles."""
 _INSTALL = "pip install 'moeprof[cluster]' brings what reads it"
 
 
@@ -37,25 +46,29 @@ def store_refused(url: str) -> str:
 def mirrored(url: str, folder: Path) -> dict[Path, str]:
     """Copy a remote run into `folder`, its profiles as holes of their size; where each of them is.
 
+    Beside profiles only what is read of a run is copied, not checkpoints or logs.
+
     Raises:
         TraceError: the store or the run cannot be read, or what reads it is not installed.
     """
     files, root = _store(url)
     try:
-        every = files.find(root, detail=True)
-        is_file = root in every
+        every = _listed(files, root)
+        base = str(PurePosixPath(root).parent) if root in every else root
         profiles = {}
-        for name, facts in every.items():
-            mine = folder / (Path(name).name if is_file else os.path.relpath(name, root))
-            mine.parent.mkdir(parents=True, exist_ok=True)
-            if name.endswith((*SUFFIXES, *JSON_COPIES)):
-                mine.touch()
-                os.truncate(mine, int(facts.get("size") or 0))
+        for name in every:
+            if name.endswith(_PROFILES):
+                mine = _place(name, base, folder)
+                _hole(mine, every[name])
                 profiles[mine] = files.unstrip_protocol(name)
-                if written_s := _written_s(facts):
-                    os.utime(mine, (written_s, written_s))
-            else:
+        runs = {run for name in every if name.endswith(_PROFILES) and (run := _run_of(name))}
+        for name in every:
+            if any(_is_record(name, run) for run in runs):
+                mine = _place(name, base, folder)
+                mine.parent.mkdir(parents=True, exist_ok=True)
                 files.get_file(name, str(mine))
+    except TraceError:
+        raise
     except Exception as error:  # each store has errors of its own
         raise _unreadable(url, error) from error
     if not profiles:
@@ -64,6 +77,52 @@ def mirrored(url: str, folder: Path) -> dict[Path, str]:
             "give the folder that was passed to the profiler"
         )
     return profiles
+
+
+def _listed(files: Any, place: str) -> dict[str, Mapping[str, Any]]:
+    """All files below a place of a store by name; markers of folders are none."""
+    every = files.find(place, detail=True).items()
+    return {name: facts for name, facts in every if not name.endswith("/")}
+
+
+def _run_of(name: str) -> str:
+    """The run folder of a profile in a store, empty where it stands outside of one."""
+    above = PurePosixPath(name).parents
+    is_in_run = len(above) > 3 and (above[1].name, above[2].name) == ("profile", "plugins")
+    return str(above[3]) if is_in_run else ""
+
+
+def _is_record(name: str, run: str) -> bool:
+    """Whether a file is one that readers open beside the profiles of a run."""
+    if not PurePosixPath(name).is_relative_to(run):
+        return False
+    inside = PurePosixPath(name).relative_to(run)
+    return any(
+        len(inside.parts) == len(each.parts) and inside.match(str(each)) for each in _RECORDS
+    )
+
+
+def _place(name: str, base: str, folder: Path) -> Path:
+    """Where a file of a store is copied to.
+
+    Raises:
+        TraceError: that is not below the folder.
+    """
+    inside = PurePosixPath(os.path.relpath(name, base))
+    if ".." in (*PurePosixPath(name).parts, *inside.parts):
+        raise TraceError(
+            f"{name}: expected a file below {base}, found '..' in its name; rename or remove it"
+        )
+    return folder / inside
+
+
+def _hole(mine: Path, facts: Mapping[str, Any]) -> None:
+    """A file of the size and time of one in a store, without its content."""
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.touch()
+    os.truncate(mine, int(facts.get("size") or 0))
+    if written_s := _written_s(facts):
+        os.utime(mine, (written_s, written_s))
 
 
 @contextmanager
