@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprof.errors import NoProfileError, SpecError, TraceError
+from moeprof import __version__
+from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles
@@ -40,6 +41,7 @@ _AHEAD = 2
 _ANSWERS_WITHIN_S = 10.0
 _KEPT_BYTES = 2**25
 """What the allocator of a worker keeps; no array of one host is much larger."""
+_VERSION = "__import__('moeprof').__version__"
 _INSTALL = "pip install 'moeprof[cluster]' brings it"
 
 
@@ -127,7 +129,7 @@ def _runner(ways: Ways, found: Profiles) -> Iterator[Runner]:
     count = min(count, len(found.files))
     is_asked = bool(ways.scheduler) or bool(ways.workers)
     if not is_asked and (count < 2 or find_spec("distributed") is None):
-        yield one_by_one
+        yield _here
         return
     with ExitStack() as stack:
         client = _client(ways.scheduler, count, stack)
@@ -141,13 +143,15 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         raise SpecError(f"reading by workers needs Dask ({error.name}); {_INSTALL}") from error
     if scheduler:
         try:
-            return stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
+            client = stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
         except (OSError, ValueError) as error:
             told = " ".join(str(error).split())
             raise SpecError(
                 f"--scheduler {scheduler}: expected a Dask scheduler, found none: {told}; start "
                 "one by `dask scheduler` and give the address that it prints"
             ) from error
+        _check_versions(client, scheduler)
+        return client
     _ready_for_workers(stack)
     cluster = LocalCluster(
         n_workers=count,
@@ -157,6 +161,28 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))
+
+
+def _check_versions(client: Any, scheduler: str) -> None:
+    """Nothing, where the scheduler and its workers have this moeprof.
+
+    Raises:
+        SpecError: one has another, or none.
+    """
+    try:  # by a name of Python's own: a function of moeprof could not be sent where it is not
+        found = {f"scheduler {scheduler}": client.run_on_scheduler(eval, _VERSION)}
+        for worker, version in client.run(eval, _VERSION, on_error="return").items():
+            found[f"worker {worker}"] = (
+                _told(version) if isinstance(version, Exception) else version
+            )
+    except Exception as error:
+        found = {f"scheduler {scheduler}": _told(error)}
+    for who, version in found.items():
+        if version != __version__:
+            raise SpecError(
+                f"{who}: expected moeprof {__version__}, as here, found {version}; install that "
+                "where the scheduler and its workers run"
+            )
 
 
 def _ready_for_workers(stack: ExitStack) -> None:
@@ -183,13 +209,44 @@ def _ready_for_workers(stack: ExitStack) -> None:
         get_mp_context().set_forkserver_preload(["distributed", "moeprof.session.worker_process"])
 
 
+def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
+    """Read hosts in this process, one after the other.
+
+    Raises:
+        TraceError: one does not fit into memory.
+    """
+    for task in tasks:
+        try:
+            yield from one_by_one([task])
+        except MemoryError as error:
+            raise _not_read(task, error) from error
+
+
 def _on_workers(
     client: Any, sent: dict[tuple[object, ...], Any], tasks: Sequence[Task]
 ) -> Iterator[tuple[Task, Part]]:
-    """Read hosts on workers, no more ahead than they need: answers wait in their memory."""
-    from distributed import KilledWorker, as_completed
+    """Read hosts on workers, no more ahead than they need: answers wait in their memory.
 
+    Raises:
+        TraceError: workers or their scheduler are lost, or fail otherwise than by what they read.
+    """
     waiting = iter(tasks)
+    try:
+        yield from _in_turn(client, sent, waiting)
+    except MoeprofError:
+        raise
+    except Exception as error:  # each way to lose a scheduler has an error of its own
+        raise TraceError(
+            f"{client.scheduler.address if client.scheduler else 'Dask'}: expected workers that "
+            f"read hosts, found {_told(error)}; start them again, or read by --workers N"
+        ) from error
+
+
+def _in_turn(
+    client: Any, sent: dict[tuple[object, ...], Any], waiting: Iterator[Task]
+) -> Iterator[tuple[Task, Part]]:
+    from distributed import as_completed
+
     open_tasks: dict[str, Task] = {}
 
     def submitted(task: Task) -> Any:
@@ -204,16 +261,47 @@ def _on_workers(
     done = as_completed(first)
     for future in done:
         task = open_tasks.pop(future.key)
-        try:
-            part = future.result()
-        except KilledWorker:
-            error = TraceError(f"{task.url or task.file}: each worker that read it died")
-            part = Part((task.own, task.shared.key), error)
+        part = _part(task, future)
         future.release()
         yield task, part
         for more in waiting:
             done.add(submitted(more))
             break
+
+
+def _part(task: Task, future: Any) -> Part:
+    """What a worker says of a host.
+
+    Raises:
+        TraceError: it failed otherwise than by what it read.
+    """
+    from distributed import KilledWorker
+
+    try:
+        part: Part = future.result()
+    except KilledWorker:
+        error = TraceError(f"{task.url or task.file}: each worker that read it died")
+        return Part((task.own, task.shared.key), error)
+    except MoeprofError:
+        raise
+    except Exception as error:
+        raise _not_read(task, error) from error
+    return part
+
+
+def _not_read(task: Task, error: Exception) -> TraceError:
+    advice = (
+        "a worker needs memory for a host: use fewer workers or a larger machine"
+        if isinstance(error, MemoryError)
+        else f"workers and scheduler need moeprof {__version__}, as here"
+    )
+    return TraceError(
+        f"{task.url or task.file}: expected that a worker reads it, found {_told(error)}; {advice}"
+    )
+
+
+def _told(error: Exception) -> str:
+    return ": ".join([type(error).__name__, *filter(None, [" ".join(str(error).split())])])
 
 
 def _sent(client: Any, sent: dict[tuple[object, ...], Any], shared: Shared) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from builders.gpu_hosts import write_hosts
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
-from moeprof.errors import SpecError
+from moeprof.errors import SpecError, TraceError
+from moeprof.ingest import one_host
 from moeprof.session import workers as reading
 from moeprof.session.workers import Ways, trace_by_host
 
@@ -56,14 +58,56 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder, whole, mo
     assert killed
 
 
-@pytest.mark.filterwarnings("default")
-def test_workers_behind_a_scheduler_say_the_same(folder, whole):
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """A scheduler with one worker, both threads of this process."""
     from distributed import LocalCluster
 
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        assert said(folder, "--scheduler", cluster.scheduler_address) == whole
+        yield cluster.scheduler_address
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_behind_a_scheduler_say_the_same(folder, whole, scheduler):
+    assert said(folder, "--scheduler", scheduler) == whole
+
+
+def asked(folder: Path, **ways) -> object:
+    return trace_by_host([str(folder)], ways=Ways(**ways), here=[folder], urls={})
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_worker_that_fails_is_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(MemoryError("no room")))
+    told = r"h0.xplane.pb: expected that a worker reads it, found MemoryError: no room; a worker "
+    with pytest.raises(TraceError, match=told):
+        asked(folder, by_host=True, workers=0)
+    with pytest.raises(TraceError, match=told):
+        asked(folder, scheduler=scheduler)
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(ImportError("no such module")))
+    with pytest.raises(TraceError, match=r"ImportError: no such module; workers and scheduler nee"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_is_lost_is_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(reading, "_sent", lambda *of: fail(OSError("connection closed")))
+    with pytest.raises(TraceError, match="expected workers that read hosts, found OSError: connec"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("there", ["'0.0.1'", "__import__('no_such_module')"])
+def test_another_moeprof_at_the_workers_is_one_line(folder, scheduler, monkeypatch, there):
+    monkeypatch.setattr(reading, "_VERSION", there)
+    with pytest.raises(SpecError, match=r"scheduler \S+: expected moeprof \S+, as here, found "):
+        asked(folder, scheduler=scheduler)
 
 
 @pytest.mark.filterwarnings("default")
