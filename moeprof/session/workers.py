@@ -11,6 +11,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -107,8 +108,15 @@ def trace_by_host(
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
         with _runner(ways, found) as run:
+            lost: dict[Path, TraceError] = {}
+            run = functools.partial(_noting, run, lost)
             trace = read_by_host(
                 found, paths, only, names, are_chosen=bool(hosts), run=run, tell=tell
+            )
+        if ways.scheduler and len(lost) == len(found.files):
+            raise TraceError(
+                f"--scheduler {ways.scheduler}: expected that its workers read {len(lost)} hosts, "
+                f"found that they can read none: {next(iter(lost.values()))}"
             )
     if trace is None:
         for file in found.files:
@@ -209,6 +217,16 @@ def _ready_for_workers(stack: ExitStack) -> None:
         get_mp_context().set_forkserver_preload(["distributed", "moeprof.session.worker_process"])
 
 
+def _noting(
+    run: Runner, lost: dict[Path, TraceError], tasks: Sequence[Task]
+) -> Iterator[tuple[Task, Part]]:
+    """Read hosts, and note why which of them cannot be."""
+    for task, part in run(tasks):
+        if part.error is not None:
+            lost[task.file] = part.error
+        yield task, part
+
+
 def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
     """Read hosts in this process, one after the other.
 
@@ -251,7 +269,8 @@ def _in_turn(
 
     def submitted(task: Task) -> Any:
         shared = _sent(client, sent, task.shared)
-        lean = task._replace(shared=Shared())
+        place = Path(os.path.abspath(task.file))  # workers may stand in another folder
+        lean = task._replace(file=place, shared=Shared())
         future = client.submit(_read, lean, shared, pure=False, retries=_RETRIES)
         open_tasks[future.key] = task
         return future
@@ -283,10 +302,15 @@ def _part(task: Task, future: Any) -> Part:
         error = TraceError(f"{task.url or task.file}: each worker that read it died")
         return Part((task.own, task.shared.key), error)
     except MoeprofError:
-        raise
+        if task.file.exists():
+            raise
+        return read_part(task)  # which says that it is not here either
     except Exception as error:
         raise _not_read(task, error) from error
-    return part
+    if part.error is None:
+        return part
+    told = str(part.error).replace(os.path.abspath(task.file), str(task.file))
+    return replace(part, error=TraceError(told))
 
 
 def _not_read(task: Task, error: Exception) -> TraceError:
@@ -318,6 +342,16 @@ def _given(shared: Shared) -> Shared:
 
 
 def _read(task: Task, shared: Shared) -> Part:
+    """Read a host where a worker is.
+
+    Raises:
+        TraceError: its file is not there.
+    """
+    if not task.url and not task.file.exists():
+        raise TraceError(
+            f"{task.file}: expected a file that workers see by this path, found none on "
+            f"{platform.node()}; put the run where all see it, or read by --workers N"
+        )
     return read_part(task._replace(shared=shared))
 
 

@@ -96,6 +96,35 @@ def test_a_worker_that_fails_is_one_line(folder, scheduler, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
+def test_workers_find_a_run_by_a_path_from_here(folder, whole, scheduler, monkeypatch):
+    seen = []
+    read_part = reading.read_part
+    monkeypatch.setattr(reading, "read_part", lambda task: seen.append(task) or read_part(task))
+    monkeypatch.chdir(folder.parent)
+    assert asked(Path(folder.name), scheduler=scheduler) is not None
+    assert all(task.file.is_absolute() for task in seen)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_see_no_file_are_one_line(folder, scheduler, monkeypatch):
+    read = reading._read
+
+    def elsewhere(task, shared):
+        return read(task._replace(file=Path("/elsewhere", task.file.name)), shared)
+
+    monkeypatch.setattr(reading, "_read", elsewhere)
+    with pytest.raises(TraceError, match=r"/elsewhere/h0.xplane.pb: expected a file that workers"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_can_read_no_host_are_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(TraceError("no credentials")))
+    with pytest.raises(TraceError, match=r"that they can read none: no credentials"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
 def test_a_scheduler_that_is_lost_is_one_line(folder, scheduler, monkeypatch):
     monkeypatch.setattr(reading, "_sent", lambda *of: fail(OSError("connection closed")))
     with pytest.raises(TraceError, match="expected workers that read hosts, found OSError: connec"):
