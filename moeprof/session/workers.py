@@ -40,6 +40,7 @@ _PACKED = 8
 _RETRIES = 3
 _AHEAD = 2
 _ANSWERS_WITHIN_S = 10.0
+_WORKERS_WITHIN_S = 30.0
 _KEPT_BYTES = 2**25
 """What the allocator of a worker keeps; no array of one host is much larger."""
 _VERSION = "__import__('moeprof').__version__"
@@ -158,6 +159,7 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
                 f"--scheduler {scheduler}: expected a Dask scheduler, found none: {told}; start "
                 "one by `dask scheduler` and give the address that it prints"
             ) from error
+        _await_workers(client, scheduler)
         _check_versions(client, scheduler)
         return client
     _ready_for_workers(stack)
@@ -169,6 +171,21 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))
+
+
+def _await_workers(client: Any, scheduler: str) -> None:
+    """Nothing, where the scheduler has a worker, or soon gets one.
+
+    Raises:
+        SpecError: it gets none.
+    """
+    try:
+        client.wait_for_workers(1, timeout=_WORKERS_WITHIN_S)
+    except Exception as error:  # which one depends on the version of Dask
+        raise SpecError(
+            f"--scheduler {scheduler}: expected workers, found none within "
+            f"{_WORKERS_WITHIN_S:.0f} s; start some by `dask worker {scheduler}`"
+        ) from error
 
 
 def _check_versions(client: Any, scheduler: str) -> None:
@@ -315,12 +332,12 @@ def _part(task: Task, future: Any) -> Part:
 
 def _not_read(task: Task, error: Exception) -> TraceError:
     advice = (
-        "a worker needs memory for a host: use fewer workers or a larger machine"
+        "each that reads needs memory for one: use fewer workers or a larger machine"
         if isinstance(error, MemoryError)
         else f"workers and scheduler need moeprof {__version__}, as here"
     )
     return TraceError(
-        f"{task.url or task.file}: expected that a worker reads it, found {_told(error)}; {advice}"
+        f"{task.url or task.file}: expected to read this host, found {_told(error)}; {advice}"
     )
 
 

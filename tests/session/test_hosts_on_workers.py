@@ -85,7 +85,7 @@ def fail(error: Exception) -> None:
 @pytest.mark.filterwarnings("default")
 def test_a_worker_that_fails_is_one_line(folder, scheduler, monkeypatch):
     monkeypatch.setattr(one_host, "read_file", lambda *of: fail(MemoryError("no room")))
-    told = r"h0.xplane.pb: expected that a worker reads it, found MemoryError: no room; a worker "
+    told = r"h0.xplane.pb: expected to read this host, found MemoryError: no room; each that reads "
     with pytest.raises(TraceError, match=told):
         asked(folder, by_host=True, workers=0)
     with pytest.raises(TraceError, match=told):
@@ -122,6 +122,19 @@ def test_workers_that_can_read_no_host_are_one_line(folder, scheduler, monkeypat
     monkeypatch.setattr(one_host, "read_file", lambda *of: fail(TraceError("no credentials")))
     with pytest.raises(TraceError, match=r"that they can read none: no credentials"):
         asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_without_workers_is_one_line(folder, monkeypatch):
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(reading, "_WORKERS_WITHIN_S", 0.2, raising=False)
+    told = "expected workers, found none within 0 s; start some"
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        pytest.raises(SpecError, match=told),
+    ):
+        asked(folder, scheduler=cluster.scheduler_address)
 
 
 @pytest.mark.filterwarnings("default")
