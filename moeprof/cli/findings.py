@@ -137,6 +137,24 @@ def is_partial(document: Document | SideInfo) -> bool:
     return no_step or any(withholds_any(law) for law in document["trust"])
 
 
+def said_of_hosts(document: Document, only: Sequence[str]) -> list[str]:
+    """Which of the questions and drawings asked for a run read host by host cannot answer, and why.
+
+    A run that grows is read so one day: a table without a row must not pass for an answer.
+    """
+    from moeprof.answers.names import printable
+    from moeprof.reports.parts.phrases import withheld_by
+
+    found = {**document["analyses"], **document["drawings"]}
+    return [
+        printable(f"{document['run']['path']}: {name}: {why}")
+        for name in dict.fromkeys(only)
+        if not withheld_by(document, name)
+        for why in found[name]["notes"][:1]
+        if why.startswith("withheld: ")
+    ]
+
+
 def said_of_damage(document: Document) -> str:
     """Why figures of a run are withheld, in one line: the cut and the first law that does so.
 

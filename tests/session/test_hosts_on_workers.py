@@ -171,3 +171,12 @@ def test_size_decides_who_is_read_by_host(folder, monkeypatch):
     monkeypatch.setattr(reading, "MOST_AT_ONCE", 1000)
     monkeypatch.setattr(reading, "find_spec", lambda name: None)  # then this process reads them
     assert trace_by_host([str(folder)], here=[folder], urls={}) is not None
+
+
+@pytest.mark.parametrize(("name", "shape"), [("launch", "--csv"), ("one_step", "--json")])
+def test_a_question_that_hosts_cannot_answer_ends_with_3(folder, name, shape):
+    command = ["analyze", str(folder), "--by-host", "--workers", "0", "--only", name, shape]
+    found = CliRunner().invoke(group, command)
+    assert found.exit_code == 3
+    told = f"moeprof: {folder}: {name}: withheld: this needs all 'events' of all hosts at once"
+    assert found.stderr.startswith(told) == (shape == "--csv")
