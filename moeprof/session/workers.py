@@ -69,8 +69,9 @@ def run_at(paths: Sequence[str]) -> Iterator[tuple[list[Path], dict[Path, str]]]
         for path in paths:
             if is_remote(path):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
-                urls |= mirrored(path, Path(folder))
-                here.append(Path(folder))
+                mirror = mirrored(path, Path(folder))
+                urls |= mirror.urls
+                here.append(mirror.place)
             else:
                 here.append(Path(path))
         yield here, urls

@@ -174,3 +174,23 @@ def test_markers_of_folders_are_no_files(bucket, tmp_path):
     store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
     store.put_object(Bucket="bucket", Key="run/plugins/", Body=b"")
     assert mirror(bucket, tmp_path) == PROFILES
+
+
+@pytest.mark.parametrize("place", ["plugins", "plugins/profile/2026", PROFILES[0]])
+def test_a_part_of_a_run_has_the_record_of_the_whole(memory, tmp_path, place):
+    """As where it lies in a folder; nothing else of the run is looked at."""
+    memory["/run/meta.json"] = memory["/run/host/p0.json"] = b"{}"
+    memory["/run/checkpoints/meta.json"] = b"{}"
+    found = mirrored(f"memory://run/{place}", tmp_path)
+    assert found.place == tmp_path / place
+    assert {str(file.relative_to(tmp_path)) for file in found.urls} == {
+        name for name in PROFILES if name.startswith(place)
+    }
+    assert {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.json")} == {
+        "meta.json",
+        "host/p0.json",
+    }
+
+
+def test_a_session_in_a_store_is_chosen_by_its_name(memory, folder):
+    assert same("memory://run/plugins/profile/2026", folder, "--session", "2026")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,10 +44,19 @@ def store_refused(url: str) -> str:
     )
 
 
-def mirrored(url: str, folder: Path) -> dict[Path, str]:
+@dataclass(frozen=True)
+class Mirror:
+    """A run of a store as it stands here: the place of what was given, and of profiles the url."""
+
+    place: Path
+    urls: dict[Path, str]
+
+
+def mirrored(url: str, folder: Path) -> Mirror:
     """Copy a remote run into `folder`, its profiles as holes of their size; where each of them is.
 
-    Beside profiles only what is read of a run is copied, not checkpoints or logs.
+    Beside profiles only what is read of a run is copied, not checkpoints or logs; of a session or
+    a profile alone the record of its run, too.
 
     Raises:
         TraceError: the store or the run cannot be read, or what reads it is not installed.
@@ -54,15 +64,17 @@ def mirrored(url: str, folder: Path) -> dict[Path, str]:
     files, root = _store(url)
     try:
         every = _listed(files, root)
-        base = str(PurePosixPath(root).parent) if root in every else root
-        profiles = {}
+        runs = {run for name in every if name.endswith(_PROFILES) and (run := _run_of(name))}
+        above = [run for run in runs if PurePosixPath(root).is_relative_to(run)]
+        base = above[0] if above else str(PurePosixPath(root).parent) if root in every else root
+        urls = {}
         for name in every:
             if name.endswith(_PROFILES):
                 mine = _place(name, base, folder)
                 _hole(mine, every[name])
-                profiles[mine] = files.unstrip_protocol(name)
-        runs = {run for name in every if name.endswith(_PROFILES) and (run := _run_of(name))}
-        for name in every:
+                urls[mine] = files.unstrip_protocol(name)
+        beside = every if base == root else [*every, *_records_of(files, above)]
+        for name in beside:
             if any(_is_record(name, run) for run in runs):
                 mine = _place(name, base, folder)
                 mine.parent.mkdir(parents=True, exist_ok=True)
@@ -71,12 +83,18 @@ def mirrored(url: str, folder: Path) -> dict[Path, str]:
         raise
     except Exception as error:  # each store has errors of its own
         raise _unreadable(url, error) from error
-    if not profiles:
+    if not urls:
         raise NoProfileError(
             f"{url}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found none; "
             "give the folder that was passed to the profiler"
         )
-    return profiles
+    return Mirror(_place(root, base, folder), urls)
+
+
+def _records_of(files: Any, runs: Sequence[str]) -> list[str]:
+    """What may be read beside the profiles of runs; all else of them is not looked at."""
+    parts = dict.fromkeys(each.parts[0] for each in _RECORDS)
+    return [name for run in runs for part in parts for name in _listed(files, f"{run}/{part}")]
 
 
 def _listed(files: Any, place: str) -> dict[str, Mapping[str, Any]]:
