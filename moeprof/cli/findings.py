@@ -100,16 +100,20 @@ def read_hosts(
     ``runs`` are the paths of its folders.
 
     Raises:
+        SelectionError: there is no such session, host, question or hardware.
         SpecError: workers are asked for, and Dask or its scheduler is not there.
     """
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
         with uncollected():
+            from moeprof.analyzers.registry import in_order
             from moeprof.session.run import Run, open_session
             from moeprof.session.workers import Ways, run_at, trace_by_host
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware, with_path
+        if only:
+            in_order(only)  # a wrong name is told before a long read
         if hardware:
             load_hardware(hardware)
         tell = work.counting("reading the run")

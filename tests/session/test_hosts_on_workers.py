@@ -10,7 +10,7 @@ from builders.gpu_hosts import write_hosts
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
-from moeprof.errors import SpecError, TraceError
+from moeprof.errors import SelectionError, SpecError, TraceError
 from moeprof.ingest import one_host
 from moeprof.session import workers as reading
 from moeprof.session.workers import Ways, trace_by_host
@@ -180,3 +180,10 @@ def test_a_question_that_hosts_cannot_answer_ends_with_3(folder, name, shape):
     assert found.exit_code == 3
     told = f"moeprof: {folder}: {name}: withheld: this needs all 'events' of all hosts at once"
     assert found.stderr.startswith(told) == (shape == "--csv")
+
+
+def test_a_wrong_question_is_told_before_a_host_is_read(folder, monkeypatch):
+    monkeypatch.setattr(reading, "trace_by_host", lambda *of, **also: fail(AssertionError("read")))
+    found = CliRunner().invoke(group, ["analyze", str(folder), "--by-host", "--only", "opps"])
+    assert isinstance(found.exception, SelectionError)
+    assert "opps" in str(found.exception)
