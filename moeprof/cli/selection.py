@@ -49,12 +49,15 @@ class RunPath(click.Path):
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
         """The path, or the address as it is."""
-        is_remote = isinstance(value, str) and "://" in value
-        if is_remote and not self._reads_stores:
-            from moeprof.ingest.sources.store import store_refused
+        if not isinstance(value, str) or "://" not in value:
+            return super().convert(value, param, ctx)
+        from moeprof.ingest.sources.store import is_remote, store_refused
 
-            self.fail(store_refused(str(value)), param, ctx)
-        return value if is_remote else super().convert(value, param, ctx)
+        if not is_remote(value):
+            return super().convert(value, param, ctx)
+        if not self._reads_stores:
+            self.fail(store_refused(value), param, ctx)
+        return value
 
 
 def reads_hosts(command: _Function) -> _Function:

@@ -194,3 +194,17 @@ def test_a_part_of_a_run_has_the_record_of_the_whole(memory, tmp_path, place):
 
 def test_a_session_in_a_store_is_chosen_by_its_name(memory, folder):
     assert same("memory://run/plugins/profile/2026", folder, "--session", "2026")
+
+
+def test_a_scheme_is_one_in_capitals_too(folder, memory):
+    assert same("MEMORY://run", folder)
+    assert same(f"FILE://{folder}", folder)
+    found = CliRunner().invoke(group, ["report", "S3://bucket/run"])
+    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
+
+
+def test_what_only_looks_like_an_address_is_a_path(folder, tmp_path, monkeypatch):
+    (tmp_path / "run_1:").mkdir()
+    (tmp_path / "run_1:/a").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    assert said("run_1://a")["run"]["path"] == "run_1:/a"

@@ -18,7 +18,7 @@ from typing import Any
 from moeprof.errors import NoProfileError, TraceError
 from moeprof.ingest.sources.locate import JSON_COPIES, SUFFIXES
 
-_SCHEME = re.compile(r"^[a-z][a-z0-9+]+://")
+_SCHEME = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _PROFILES = (*SUFFIXES, *JSON_COPIES)
 _RECORDS = tuple(
     PurePosixPath(beside)
@@ -174,7 +174,8 @@ def _store(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        found: tuple[Any, str] = url_to_fs(url)
+        scheme, rest = url.split("://", 1)
+        found: tuple[Any, str] = url_to_fs(f"{scheme.lower()}://{rest}")
         return found
     except (ImportError, ValueError) as error:
         raise TraceError(
