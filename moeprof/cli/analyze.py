@@ -17,7 +17,14 @@ from moeprof.cli.findings import (
 )
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.progress import working
-from moeprof.cli.selection import RunPath, names_hardware, names_parts, reads_hosts, selects
+from moeprof.cli.selection import (
+    RunPath,
+    check_ways,
+    names_hardware,
+    names_parts,
+    reads_hosts,
+    selects,
+)
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -90,6 +97,7 @@ def command(
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
+    check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
     read = [newest(run, session) if isinstance(run, Path) else run for run in runs]

@@ -123,6 +123,8 @@ def read_hosts(
                 paths, only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
             )
             if large is None:
+                if asked := _asked_by_host(*ways):
+                    click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
                 place = here[0] if len(here) == 1 else here
                 opened = open_session(place, session, hosts, hardware, names, tell=tell)
                 if urls:
@@ -131,6 +133,17 @@ def read_hosts(
                 opened = Run(with_hardware(large, hardware) if hardware else large)
             tell = work.counting("answering questions")
             return opened.document(only, is_drawn=is_drawn, tell=tell)
+
+
+def _asked_by_host(by_host: bool | None, scheduler: str, workers: int | None) -> str:
+    """What is said of a run that is read at once though asked for host by host; else empty."""
+    given = "--scheduler" if scheduler else "--workers" if workers is not None else "--by-host"
+    if not by_host and given == "--by-host":
+        return ""
+    return (
+        f"read at once: {given} expected several hosts that left an .xplane.pb each, found fewer, "
+        "JSON traces or tables"
+    )
 
 
 def is_partial(document: Document | SideInfo) -> bool:

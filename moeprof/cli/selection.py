@@ -85,6 +85,24 @@ def reads_hosts(command: _Function) -> _Function:
     return scheduler(workers(by_host(command)))
 
 
+def check_ways(by_host: bool | None, scheduler: str, workers: int | None) -> None:
+    """Nothing, where these options of `reads_hosts` go together.
+
+    Raises:
+        click.UsageError: one of them would be ignored.
+    """
+    given = [
+        *(["--at-once"] if by_host is False else []),
+        *(["--scheduler"] if scheduler else []),
+        *(["--workers"] if workers is not None else []),
+    ]
+    if len(given) > 1:
+        raise click.UsageError(
+            f"expected one of --at-once, --scheduler and --workers, found {' and '.join(given)}: "
+            "workers read host by host, those of a scheduler or of this machine."
+        )
+
+
 def names_hardware(command: _Function) -> _Function:
     """Add ``--hardware``; it arrives as ``hardware``, empty where it is not given."""
     return click.option(

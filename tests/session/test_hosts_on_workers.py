@@ -187,3 +187,25 @@ def test_a_wrong_question_is_told_before_a_host_is_read(folder, monkeypatch):
     found = CliRunner().invoke(group, ["analyze", str(folder), "--by-host", "--only", "opps"])
     assert isinstance(found.exception, SelectionError)
     assert "opps" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ["--at-once", "--workers", "4"],
+        ["--at-once", "--scheduler", "tcp://a:1"],
+        ["--scheduler", "tcp://a:1", "--workers", "0"],
+    ],
+)
+def test_ways_that_do_not_go_together_are_a_wrong_usage(folder, ways):
+    found = CliRunner().invoke(group, ["analyze", str(folder), *ways])
+    assert found.exit_code == 2
+    assert "expected one of --at-once, --scheduler and --workers" in " ".join(found.stderr.split())
+
+
+def test_one_host_asked_for_by_host_is_read_at_once_and_said_so(folder):
+    command = ["analyze", str(folder / "h0.xplane.pb"), "--only", "ops", "--csv"]
+    found = CliRunner().invoke(group, [*command, "--workers", "0"])
+    told = "h0.xplane.pb: read at once: --workers expected several hosts that left an .xplane.pb"
+    assert told in found.stderr
+    assert "read at once" not in CliRunner().invoke(group, [*command, "--at-once"]).stderr
