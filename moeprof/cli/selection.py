@@ -74,7 +74,7 @@ def reads_hosts(command: _Function) -> _Function:
         metavar="N",
         type=click.IntRange(min=0),
         help="Read hosts by N processes of this machine; 0 for this process alone. Default: one "
-        "per core where Dask is installed.",
+        "per core where Dask is installed, as far as memory holds a host for each.",
     )
     by_host = click.option(
         "--by-host/--at-once",

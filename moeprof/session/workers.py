@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from moeprof.tables.trace import Trace
 
 MOST_AT_ONCE = 10**9
-"""Bytes of profiles that are read at once: some 2.6 times as many are then in memory."""
+"""Bytes of profiles that are read at once."""
+_IN_MEMORY = 2.6
+"""How many bytes are in memory for one of a profile that is read."""
 _PACKED = 8
 """How many bytes one of a packed profile stands for."""
 _RETRIES = 3
@@ -134,16 +136,35 @@ def _bytes_of(file: Path) -> int:
 @contextmanager
 def _runner(ways: Ways, found: Profiles) -> Iterator[Runner]:
     """Who reads: workers where they are asked for, or are there and there is work for two."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = (cores or 1) if ways.workers is None else ways.workers
-    count = min(count, len(found.files))
     is_asked = bool(ways.scheduler) or bool(ways.workers)
-    if not is_asked and (count < 2 or find_spec("distributed") is None):
+    can_ask = is_asked or (ways.workers is None and find_spec("distributed") is not None)
+    is_open = ways.workers is None and can_ask and not ways.scheduler
+    count = _count_for(found.files) if is_open else ways.workers or 0
+    count = min(count, len(found.files))
+    if not can_ask or (count < 2 and not is_asked):
         yield _here
         return
     with ExitStack() as stack:
         client = _client(ways.scheduler, count, stack)
         yield functools.partial(_on_workers, client, {})
+
+
+def _count_for(files: Sequence[Path]) -> int:
+    """How many workers this machine has room for: cores, and memory for a host each.
+
+    Quotas of a container count.
+    """
+    from dask.system import CPU_COUNT
+
+    largest = max(1, *map(_bytes_of, files))
+    return max(min(CPU_COUNT, int(_free_bytes() / (_IN_MEMORY * largest))), 1)
+
+
+def _free_bytes() -> int:
+    import psutil  # type: ignore[import-untyped]
+    from distributed.system import MEMORY_LIMIT
+
+    return int(min(psutil.virtual_memory().available, MEMORY_LIMIT))
 
 
 def _client(scheduler: str, count: int, stack: ExitStack) -> Any:

@@ -164,6 +164,8 @@ def test_without_dask_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
         trace_by_host([str(folder)], ways=Ways(workers=2), here=[folder], urls={})
+    with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
+        trace_by_host([str(folder)], ways=Ways(scheduler="tcp://a:1"), here=[folder], urls={})
 
 
 def test_size_decides_who_is_read_by_host(folder, monkeypatch):
@@ -209,3 +211,17 @@ def test_one_host_asked_for_by_host_is_read_at_once_and_said_so(folder):
     told = "h0.xplane.pb: read at once: --workers expected several hosts that left an .xplane.pb"
     assert told in found.stderr
     assert "read at once" not in CliRunner().invoke(group, [*command, "--at-once"]).stderr
+
+
+def test_workers_are_no_more_than_memory_holds_hosts(folder, monkeypatch):
+    import dask.system
+
+    files = sorted(folder.iterdir())
+    largest = max(file.stat().st_size for file in files)
+    monkeypatch.setattr(dask.system, "CPU_COUNT", 5)
+    counts = []
+    for hosts in (100, 3.5, 0.1):
+        free = int(2.6 * largest * hosts)
+        monkeypatch.setattr(reading, "_free_bytes", lambda free=free: free)
+        counts.append(reading._count_for(files))
+    assert counts == [5, 3, 1]
