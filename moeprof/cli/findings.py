@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -108,8 +108,9 @@ def read_hosts(
     with working("reading the run") as work:
         with uncollected():
             from moeprof.analyzers.registry import in_order
+            from moeprof.ingest.sources.store import run_at
             from moeprof.session.run import Run, open_session
-            from moeprof.session.workers import Ways, run_at, trace_by_host
+            from moeprof.session.workers import Ways, trace_by_host
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware, with_path
         if only:
@@ -118,21 +119,23 @@ def read_hosts(
             load_hardware(hardware)
         tell = work.counting("reading the run")
         paths = list(map(str, runs))
-        with run_at(paths) as (here, urls):
+        with run_at(paths) as here:
+            places, urls = here.places, here.urls
             large = trace_by_host(
-                paths, only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
+                paths, only, session, hosts, names, Ways(*ways), here=places, urls=urls, tell=tell
             )
             if large is None:
                 if asked := _asked_by_host(*ways):
                     click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
-                place = here[0] if len(here) == 1 else here
+                place = places[0] if len(places) == 1 else places
                 opened = open_session(place, session, hosts, hardware, names, tell=tell)
-                if urls:
+                if here.names:
                     opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:
                 opened = Run(with_hardware(large, hardware) if hardware else large)
             tell = work.counting("answering questions")
-            return opened.document(only, is_drawn=is_drawn, tell=tell)
+            document = opened.document(only, is_drawn=is_drawn, tell=tell)
+            return cast("Document", here.as_given(document)) if here.names else document
 
 
 def _asked_by_host(by_host: bool | None, scheduler: str, workers: int | None) -> str:

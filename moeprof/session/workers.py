@@ -12,7 +12,6 @@ import logging
 import multiprocessing
 import os
 import platform
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles
-from moeprof.ingest.sources.store import fetch, is_remote, mirrored
+from moeprof.ingest.sources.store import fetch
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -60,23 +59,6 @@ class Ways:
     by_host: bool | None = None
     scheduler: str = ""
     workers: int | None = None
-
-
-@contextmanager
-def run_at(paths: Sequence[str]) -> Iterator[tuple[list[Path], dict[Path, str]]]:
-    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
-    here: list[Path] = []
-    urls: dict[Path, str] = {}
-    with ExitStack() as stack:
-        for path in paths:
-            if is_remote(path):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
-                mirror = mirrored(path, Path(folder))
-                urls |= mirror.urls
-                here.append(mirror.place)
-            else:
-                here.append(Path(path))
-        yield here, urls
 
 
 def trace_by_host(
@@ -394,4 +376,4 @@ def _read(task: Task, shared: Shared) -> Part:
     return read_part(task._replace(shared=shared))
 
 
-__all__ = ["MOST_AT_ONCE", "Ways", "run_at", "trace_by_host"]
+__all__ = ["MOST_AT_ONCE", "Ways", "trace_by_host"]

@@ -146,7 +146,8 @@ def memory(folder: Path) -> Iterator[dict[str, bytes]]:
 
 def mirror(url: str, folder: Path) -> list[str]:
     mirrored(url, folder)
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return sorted(str(file.relative_to(folder / "run")) for file in files)
 
 
 PROFILES = ["plugins/profile/2026/a.xplane.pb", "plugins/profile/2026/b.xplane.pb"]
@@ -182,6 +183,7 @@ def test_a_part_of_a_run_has_the_record_of_the_whole(memory, tmp_path, place):
     memory["/run/meta.json"] = memory["/run/host/p0.json"] = b"{}"
     memory["/run/checkpoints/meta.json"] = b"{}"
     found = mirrored(f"memory://run/{place}", tmp_path)
+    tmp_path = tmp_path / "run"
     assert found.place == tmp_path / place
     assert {str(file.relative_to(tmp_path)) for file in found.urls} == {
         name for name in PROFILES if name.startswith(place)
@@ -208,3 +210,32 @@ def test_what_only_looks_like_an_address_is_a_path(folder, tmp_path, monkeypatch
     (tmp_path / "run_1:/a").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     assert said("run_1://a")["run"]["path"] == "run_1:/a"
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_messages_have_the_address_that_was_given(memory, folder, tmp_path, way):
+    other = write_hosts(tmp_path / "c", {"a": [0, 1], "b": [2, 3]}, GROUPS) / "a.xplane.pb"
+    memory["/run/broken/plugins/profile/1/x.xplane.pb"] = b"x"
+    memory["/other/a.xplane.pb"] = other.read_bytes()
+    for asked, told in (
+        (["memory://run/plugins", "--session", "no"], "memory://run/plugins: no session is named"),
+        (
+            ["memory://other/", "--session", "no"],
+            "memory://other: no session is named 'no'; there are: other",
+        ),
+        (["memory://run/plugins/", "--host", "no"], "memory://run/plugins: no host is named"),
+        (["memory://run/broken"], "memory://run/broken/plugins/profile/1/x.xplane.pb: "),
+    ):
+        error = str(CliRunner().invoke(group, ["analyze", *asked, *way]).exception)
+        assert error.startswith(told)
+        assert "moeprof-" not in error
+
+
+def test_hosts_of_one_name_carry_their_address(memory, folder):
+    for name in PROFILES:
+        memory[f"/run2/{name}"] = (folder / name).read_bytes()
+    asked = ["analyze", "memory://run2/plugins", f"memory://run/{PROFILES[0]}", "--json"]
+    text = CliRunner().invoke(group, asked).stdout
+    assert "memory://run/" in text
+    assert "memory://run2/" in text
+    assert "moeprof-" not in text

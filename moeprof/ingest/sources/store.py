@@ -9,13 +9,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from moeprof.errors import NoProfileError, TraceError
+from moeprof.errors import MoeprofError, NoProfileError, TraceError
 from moeprof.ingest.sources.locate import JSON_COPIES, SUFFIXES
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -46,10 +46,57 @@ def store_refused(url: str) -> str:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A run of a store as it stands here: the place of what was given, and of profiles the url."""
+    """A run of a store as it stands here: the place of what was given, and of profiles the url.
+
+    ``names`` has the address of the folder that stands here.
+    """
 
     place: Path
     urls: dict[Path, str]
+    names: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
+
+    places: list[Path]
+    urls: dict[Path, str]
+    names: dict[str, str]
+
+    def as_given(self, value: Any) -> Any:
+        """Texts, and what holds some, with the addresses that were given for the places here."""
+        if isinstance(value, str):
+            for place, url in self.names.items():
+                value = value.replace(place, url)
+            return value
+        if isinstance(value, Mapping):
+            return {self.as_given(key): self.as_given(each) for key, each in value.items()}
+        return [self.as_given(each) for each in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def run_at(paths: Sequence[str]) -> Iterator[Here]:
+    """The folders of a run here: those in stores as copies, which are then removed.
+
+    Raises:
+        MoeprofError: what was raised meanwhile, with addresses for the places of copies.
+    """
+    here = Here([], {}, {})
+    remote = sorted(path for path in paths if is_remote(path))
+    with ExitStack() as stack:
+        if remote:
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
+        try:
+            for path in paths:
+                if is_remote(path):  # copies sort as the addresses do
+                    mirror = mirrored(path, Path(home, f"{remote.index(path):06}"))
+                    here.urls.update(mirror.urls)
+                    here.names.update(mirror.names)
+                here.places.append(mirror.place if is_remote(path) else Path(path))
+            yield here
+        except MoeprofError as error:
+            raise type(error)(here.as_given(str(error))) from error
 
 
 def mirrored(url: str, folder: Path) -> Mirror:
@@ -67,6 +114,7 @@ def mirrored(url: str, folder: Path) -> Mirror:
         runs = {run for name in every if name.endswith(_PROFILES) and (run := _run_of(name))}
         above = [run for run in runs if PurePosixPath(root).is_relative_to(run)]
         base = above[0] if above else str(PurePosixPath(root).parent) if root in every else root
+        folder = folder / PurePosixPath(base).name
         urls = {}
         for name in every:
             if name.endswith(_PROFILES):
@@ -88,7 +136,10 @@ def mirrored(url: str, folder: Path) -> Mirror:
             f"{url}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found none; "
             "give the folder that was passed to the profiler"
         )
-    return Mirror(_place(root, base, folder), urls)
+    place = _place(root, base, folder)
+    address = url.rstrip("/").split("/")
+    given = "/".join(address[: len(address) - len(place.relative_to(folder).parts)])
+    return Mirror(place, urls, {str(folder): given})
 
 
 def _records_of(files: Any, runs: Sequence[str]) -> list[str]:
