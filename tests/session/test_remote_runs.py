@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from moeprof import load
 from moeprof.cli.main import group
 from moeprof.errors import SelectionError, TraceError
-from moeprof.ingest.sources.store import mirrored
+from moeprof.ingest.sources.locate import locate
+from moeprof.ingest.sources.store import fetched, mirrored, run_at
 
 GROUPS = [[0, 2], [1, 3]]
 HOSTS = {"a": [0, 1], "b": [2, 3]}
@@ -239,3 +240,16 @@ def test_hosts_of_one_name_carry_their_address(memory, folder):
     assert "memory://run/" in text
     assert "memory://run2/" in text
     assert "moeprof-" not in text
+
+
+def test_what_a_killed_worker_fetched_goes_with_the_run(memory, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = []
+    with run_at(["memory://run"]) as here:
+        for place, url in here.urls.items():
+            left.append(fetched(url, place))  # as of workers that were killed
+            assert left[-1].__enter__().parts[-2:] == place.parts[-2:]
+        assert len(locate(here.places[0]).files) == 2
+        (home,) = tmp_path.iterdir()
+        assert len(list(home.rglob("*.pb"))) == 4
+    assert os.listdir(tmp_path) == []

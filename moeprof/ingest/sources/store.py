@@ -28,6 +28,8 @@ _RECORDS = tuple(
     )
 )
 """What is read of a run folder beside its profiles."""
+_HOME = "moeprof-run-"
+"""How the folders are called that hold copies of runs for as long as these are read."""
 _INSTALL = "pip install 'moeprof[cluster]' brings what reads it"
 
 
@@ -86,7 +88,8 @@ def run_at(paths: Sequence[str]) -> Iterator[Here]:
     remote = sorted(path for path in paths if is_remote(path))
     with ExitStack() as stack:
         if remote:
-            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
+            made = tempfile.TemporaryDirectory(prefix=_HOME, ignore_cleanup_errors=True)
+            home = stack.enter_context(made)
         try:
             for path in paths:
                 if is_remote(path):  # copies sort as the addresses do
@@ -198,10 +201,14 @@ def _hole(mine: Path, facts: Mapping[str, Any]) -> None:
 def fetched(url: str, place: Path) -> Iterator[Path]:
     """A remote file under the last two names of its `place`, in a folder that is then removed.
 
+    Where the copy of its run is on this machine that folder is in its home, and goes with it even
+    if this process is killed.
+
     Raises:
         TraceError: it cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="moeprof-") as folder:
+    homes = [above for above in place.parents if above.name.startswith(_HOME) and above.is_dir()]
+    with tempfile.TemporaryDirectory(prefix="moeprof-", dir=next(iter(homes), None)) as folder:
         mine = Path(folder, *place.parts[-2:])
         mine.parent.mkdir(parents=True, exist_ok=True)
         fetch(url, mine)
