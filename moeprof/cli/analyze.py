@@ -13,10 +13,18 @@ from moeprof.cli.findings import (
     newest,
     read_hosts,
     said_of_damage,
+    said_of_hosts,
 )
 from moeprof.cli.output import csv_text, screen, show
 from moeprof.cli.progress import working
-from moeprof.cli.selection import RunPath, names_hardware, names_parts, reads_hosts, selects
+from moeprof.cli.selection import (
+    RunPath,
+    check_ways,
+    names_hardware,
+    names_parts,
+    reads_hosts,
+    selects,
+)
 
 if TYPE_CHECKING:
     from moeprof.answers.document import Document
@@ -72,7 +80,7 @@ def command(
     reads will do, too. Several paths are of one run whose processes wrote to different folders.
 
     A run of many hosts is read host by host: questions that need all work of all hosts at once are
-    then withheld, and say so.
+    then withheld, and say so: exit code 3 where --only names one of them.
 
     Exit code 3: figures were withheld, as the input cannot carry them; the trust record says which
     and why. A mere warning ends with 0.
@@ -89,22 +97,24 @@ def command(
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
 
+    check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
     read = [newest(run, session) if isinstance(run, Path) else run for run in runs]
     ways = (by_host, scheduler, workers)
     document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
+    lacking = said_of_hosts(document, only)
     if as_json:
         with working("writing JSON"):
             text = to_json(document if most is None else with_rows(document, most))
         click.echo(text)
     elif as_csv:
         click.echo(_rows(document if most is None else with_rows(document, most)), nl=False)
-        if why := said_of_damage(document):
+        for why in filter(None, [said_of_damage(document), *lacking]):
             click.echo(f"moeprof: {why}", err=True)
     else:
         _show(document, only, most)
-    if is_partial(document):
+    if lacking or is_partial(document):
         ctx.exit(EXIT_PARTIAL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -106,33 +106,53 @@ def read_hosts(
     ``runs`` are the paths of its folders.
 
     Raises:
+        SelectionError: there is no such session, host, question or hardware.
         SpecError: workers are asked for, and Dask or its scheduler is not there.
     """
     from moeprof.cli.progress import working
 
     with working("reading the run") as work:
         with uncollected():
+            from moeprof.analyzers.registry import in_order
+            from moeprof.ingest.sources.store import run_at
             from moeprof.session.run import Run, open_session
-            from moeprof.session.workers import Ways, run_at, trace_by_host
+            from moeprof.session.workers import Ways, trace_by_host
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_hardware, with_path
+        if only:
+            in_order(only)  # a wrong name is told before a long read
         if hardware:
             load_hardware(hardware)
         tell = work.counting("reading the run")
         paths = list(map(str, runs))
-        with run_at(paths) as (here, urls):
+        with run_at(paths) as here:
+            places, urls = here.places, here.urls
             large = trace_by_host(
-                paths, only, session, hosts, names, Ways(*ways), here=here, urls=urls, tell=tell
+                paths, only, session, hosts, names, Ways(*ways), here=places, urls=urls, tell=tell
             )
             if large is None:
-                place = here[0] if len(here) == 1 else here
+                if asked := _asked_by_host(*ways):
+                    click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
+                place = places[0] if len(places) == 1 else places
                 opened = open_session(place, session, hosts, hardware, names, tell=tell)
-                if urls:
+                if here.names:
                     opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:
                 opened = Run(with_hardware(large, hardware) if hardware else large)
             tell = work.counting("answering questions")
-            return opened.document(only, is_drawn=is_drawn, tell=tell)
+            document = opened.document(only, is_drawn=is_drawn, tell=tell)
+            return cast("Document", here.as_given(document)) if here.names else document
+
+
+def _asked_by_host(by_host: bool | None, scheduler: str, workers: int | None) -> str:
+    """What is said of a run that is read at once though asked for host by host; else empty."""
+    given = "--scheduler" if scheduler else "--workers" if workers is not None else "--by-host"
+    if not by_host and given == "--by-host":
+        return ""
+    return (
+        f"read at once: {given} expected several hosts that left an .xplane.pb each, found fewer, "
+        "JSON traces or tables"
+    )
 
 
 def is_partial(document: Document | SideInfo) -> bool:
@@ -141,6 +161,24 @@ def is_partial(document: Document | SideInfo) -> bool:
 
     no_step = not any(step["used"] for step in document["steps"])
     return no_step or any(withholds_any(law) for law in document["trust"])
+
+
+def said_of_hosts(document: Document, only: Sequence[str]) -> list[str]:
+    """Which of the questions and drawings asked for a run read host by host cannot answer, and why.
+
+    A run that grows is read so one day: a table without a row must not pass for an answer.
+    """
+    from moeprof.answers.names import printable
+    from moeprof.reports.parts.phrases import withheld_by
+
+    found = {**document["analyses"], **document["drawings"]}
+    return [
+        printable(f"{document['run']['path']}: {name}: {why}")
+        for name in dict.fromkeys(only)
+        if not withheld_by(document, name)
+        for why in found[name]["notes"][:1]
+        if why.startswith("withheld: ")
+    ]
 
 
 def said_of_damage(document: Document) -> str:

@@ -49,12 +49,15 @@ class RunPath(click.Path):
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
         """The path, or the address as it is."""
-        is_remote = isinstance(value, str) and "://" in value
-        if is_remote and not self._reads_stores:
-            from moeprof.ingest.sources.locate import store_refused
+        if not isinstance(value, str) or "://" not in value:
+            return super().convert(value, param, ctx)
+        from moeprof.ingest.sources.store import is_remote, store_refused
 
-            self.fail(store_refused(str(value)), param, ctx)
-        return value if is_remote else super().convert(value, param, ctx)
+        if not is_remote(value):
+            return super().convert(value, param, ctx)
+        if not self._reads_stores:
+            self.fail(store_refused(value), param, ctx)
+        return value
 
 
 def reads_hosts(command: _Function) -> _Function:
@@ -71,7 +74,7 @@ def reads_hosts(command: _Function) -> _Function:
         metavar="N",
         type=click.IntRange(min=0),
         help="Read hosts by N processes of this machine; 0 for this process alone. Default: one "
-        "per core where Dask is installed.",
+        "per core where Dask is installed, as far as memory holds a host for each.",
     )
     by_host = click.option(
         "--by-host/--at-once",
@@ -80,6 +83,24 @@ def reads_hosts(command: _Function) -> _Function:
         "question. Default: by host where profiles of several hosts are more than 1 GB.",
     )
     return scheduler(workers(by_host(command)))
+
+
+def check_ways(by_host: bool | None, scheduler: str, workers: int | None) -> None:
+    """Nothing, where these options of `reads_hosts` go together.
+
+    Raises:
+        click.UsageError: one of them would be ignored.
+    """
+    given = [
+        *(["--at-once"] if by_host is False else []),
+        *(["--scheduler"] if scheduler else []),
+        *(["--workers"] if workers is not None else []),
+    ]
+    if len(given) > 1:
+        raise click.UsageError(
+            f"expected one of --at-once, --scheduler and --workers, found {' and '.join(given)}: "
+            "workers read host by host, those of a scheduler or of this machine."
+        )
 
 
 def names_hardware(command: _Function) -> _Function:

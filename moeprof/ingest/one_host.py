@@ -41,8 +41,8 @@ from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.planes.record import NO_CALLS, Host, Labels
 from moeprof.ingest.program_frames import modules_frame
-from moeprof.ingest.sources.locate import fetched
 from moeprof.ingest.sources.run_record import Counting
+from moeprof.ingest.sources.store import fetched
 from moeprof.ingest.sources.window_record import HostRecord
 from moeprof.tables.once import Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta

@@ -20,7 +20,7 @@ from moeprof.analyzers.registry import all_names, is_question, question
 from moeprof.errors import NoProfileError, SelectionError
 from moeprof.ingest import open_run
 from moeprof.ingest.run import is_unrecorded, unrecorded
-from moeprof.ingest.sources.locate import is_remote, store_refused
+from moeprof.ingest.sources.store import is_remote, store_refused
 from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdict
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer

@@ -11,7 +11,7 @@ import functools
 import logging
 import multiprocessing
 import os
-import tempfile
+import platform
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,10 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeprof.errors import NoProfileError, SpecError, TraceError
+from moeprof import __version__
+from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
-from moeprof.ingest.sources.locate import Profiles, fetch, is_remote, mirrored
+from moeprof.ingest.sources.locate import Profiles
+from moeprof.ingest.sources.store import fetch
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -31,14 +33,18 @@ if TYPE_CHECKING:
     from moeprof.tables.trace import Trace
 
 MOST_AT_ONCE = 10**9
-"""Bytes of profiles that are read at once: some 2.6 times as many are then in memory."""
+"""Bytes of profiles that are read at once."""
+_IN_MEMORY = 2.6
+"""How many bytes are in memory for one of a profile that is read."""
 _PACKED = 8
 """How many bytes one of a packed profile stands for."""
 _RETRIES = 3
 _AHEAD = 2
 _ANSWERS_WITHIN_S = 10.0
+_WORKERS_WITHIN_S = 30.0
 _KEPT_BYTES = 2**25
 """What the allocator of a worker keeps; no array of one host is much larger."""
+_VERSION = "__import__('moeprof').__version__"
 _INSTALL = "pip install 'moeprof[cluster]' brings it"
 
 
@@ -53,22 +59,6 @@ class Ways:
     by_host: bool | None = None
     scheduler: str = ""
     workers: int | None = None
-
-
-@contextmanager
-def run_at(paths: Sequence[str]) -> Iterator[tuple[list[Path], dict[Path, str]]]:
-    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
-    here: list[Path] = []
-    urls: dict[Path, str] = {}
-    with ExitStack() as stack:
-        for path in paths:
-            if is_remote(path):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="moeprof-"))
-                urls |= mirrored(path, Path(folder))
-                here.append(Path(folder))
-            else:
-                here.append(Path(path))
-        yield here, urls
 
 
 def trace_by_host(
@@ -104,8 +94,15 @@ def trace_by_host(
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
         with _runner(ways, found) as run:
+            lost: dict[Path, TraceError] = {}
+            run = functools.partial(_noting, run, lost)
             trace = read_by_host(
                 found, paths, only, names, are_chosen=bool(hosts), run=run, tell=tell
+            )
+        if ways.scheduler and len(lost) == len(found.files):
+            raise TraceError(
+                f"--scheduler {ways.scheduler}: expected that its workers read {len(lost)} hosts, "
+                f"found that they can read none: {next(iter(lost.values()))}"
             )
     if trace is None:
         for file in found.files:
@@ -121,16 +118,35 @@ def _bytes_of(file: Path) -> int:
 @contextmanager
 def _runner(ways: Ways, found: Profiles) -> Iterator[Runner]:
     """Who reads: workers where they are asked for, or are there and there is work for two."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = (cores or 1) if ways.workers is None else ways.workers
-    count = min(count, len(found.files))
     is_asked = bool(ways.scheduler) or bool(ways.workers)
-    if not is_asked and (count < 2 or find_spec("distributed") is None):
-        yield one_by_one
+    can_ask = is_asked or (ways.workers is None and find_spec("distributed") is not None)
+    is_open = ways.workers is None and can_ask and not ways.scheduler
+    count = _count_for(found.files) if is_open else ways.workers or 0
+    count = min(count, len(found.files))
+    if not can_ask or (count < 2 and not is_asked):
+        yield _here
         return
     with ExitStack() as stack:
         client = _client(ways.scheduler, count, stack)
         yield functools.partial(_on_workers, client, {})
+
+
+def _count_for(files: Sequence[Path]) -> int:
+    """How many workers this machine has room for: cores, and memory for a host each.
+
+    Quotas of a container count.
+    """
+    from dask.system import CPU_COUNT
+
+    largest = max(1, *map(_bytes_of, files))
+    return max(min(CPU_COUNT, int(_free_bytes() / (_IN_MEMORY * largest))), 1)
+
+
+def _free_bytes() -> int:
+    import psutil  # type: ignore[import-untyped]
+    from distributed.system import MEMORY_LIMIT
+
+    return int(min(psutil.virtual_memory().available, MEMORY_LIMIT))
 
 
 def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
@@ -140,13 +156,16 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         raise SpecError(f"reading by workers needs Dask ({error.name}); {_INSTALL}") from error
     if scheduler:
         try:
-            return stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
+            client = stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
         except (OSError, ValueError) as error:
             told = " ".join(str(error).split())
             raise SpecError(
                 f"--scheduler {scheduler}: expected a Dask scheduler, found none: {told}; start "
                 "one by `dask scheduler` and give the address that it prints"
             ) from error
+        _await_workers(client, scheduler)
+        _check_versions(client, scheduler)
+        return client
     _ready_for_workers(stack)
     cluster = LocalCluster(
         n_workers=count,
@@ -156,6 +175,43 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))
+
+
+def _await_workers(client: Any, scheduler: str) -> None:
+    """Nothing, where the scheduler has a worker, or soon gets one.
+
+    Raises:
+        SpecError: it gets none.
+    """
+    try:
+        client.wait_for_workers(1, timeout=_WORKERS_WITHIN_S)
+    except Exception as error:  # which one depends on the version of Dask
+        raise SpecError(
+            f"--scheduler {scheduler}: expected workers, found none within "
+            f"{_WORKERS_WITHIN_S:.0f} s; start some by `dask worker {scheduler}`"
+        ) from error
+
+
+def _check_versions(client: Any, scheduler: str) -> None:
+    """Nothing, where the scheduler and its workers have this moeprof.
+
+    Raises:
+        SpecError: one has another, or none.
+    """
+    try:  # by a name of Python's own: a function of moeprof could not be sent where it is not
+        found = {f"scheduler {scheduler}": client.run_on_scheduler(eval, _VERSION)}
+        for worker, version in client.run(eval, _VERSION, on_error="return").items():
+            found[f"worker {worker}"] = (
+                _told(version) if isinstance(version, Exception) else version
+            )
+    except Exception as error:
+        found = {f"scheduler {scheduler}": _told(error)}
+    for who, version in found.items():
+        if version != __version__:
+            raise SpecError(
+                f"{who}: expected moeprof {__version__}, as here, found {version}; install that "
+                "where the scheduler and its workers run"
+            )
 
 
 def _ready_for_workers(stack: ExitStack) -> None:
@@ -182,18 +238,60 @@ def _ready_for_workers(stack: ExitStack) -> None:
         get_mp_context().set_forkserver_preload(["distributed", "moeprof.session.worker_process"])
 
 
+def _noting(
+    run: Runner, lost: dict[Path, TraceError], tasks: Sequence[Task]
+) -> Iterator[tuple[Task, Part]]:
+    """Read hosts, and note why which of them cannot be."""
+    for task, part in run(tasks):
+        if part.error is not None:
+            lost[task.file] = part.error
+        yield task, part
+
+
+def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
+    """Read hosts in this process, one after the other.
+
+    Raises:
+        TraceError: one does not fit into memory.
+    """
+    for task in tasks:
+        try:
+            yield from one_by_one([task])
+        except MemoryError as error:
+            raise _not_read(task, error) from error
+
+
 def _on_workers(
     client: Any, sent: dict[tuple[object, ...], Any], tasks: Sequence[Task]
 ) -> Iterator[tuple[Task, Part]]:
-    """Read hosts on workers, no more ahead than they need: answers wait in their memory."""
-    from distributed import KilledWorker, as_completed
+    """Read hosts on workers, no more ahead than they need: answers wait in their memory.
 
+    Raises:
+        TraceError: workers or their scheduler are lost, or fail otherwise than by what they read.
+    """
     waiting = iter(tasks)
+    try:
+        yield from _in_turn(client, sent, waiting)
+    except MoeprofError:
+        raise
+    except Exception as error:  # each way to lose a scheduler has an error of its own
+        raise TraceError(
+            f"{client.scheduler.address if client.scheduler else 'Dask'}: expected workers that "
+            f"read hosts, found {_told(error)}; start them again, or read by --workers N"
+        ) from error
+
+
+def _in_turn(
+    client: Any, sent: dict[tuple[object, ...], Any], waiting: Iterator[Task]
+) -> Iterator[tuple[Task, Part]]:
+    from distributed import as_completed
+
     open_tasks: dict[str, Task] = {}
 
     def submitted(task: Task) -> Any:
         shared = _sent(client, sent, task.shared)
-        lean = task._replace(shared=Shared())
+        place = Path(os.path.abspath(task.file))  # workers may stand in another folder
+        lean = task._replace(file=place, shared=Shared())
         future = client.submit(_read, lean, shared, pure=False, retries=_RETRIES)
         open_tasks[future.key] = task
         return future
@@ -203,16 +301,52 @@ def _on_workers(
     done = as_completed(first)
     for future in done:
         task = open_tasks.pop(future.key)
-        try:
-            part = future.result()
-        except KilledWorker:
-            error = TraceError(f"{task.url or task.file}: each worker that read it died")
-            part = Part((task.own, task.shared.key), error)
+        part = _part(task, future)
         future.release()
         yield task, part
         for more in waiting:
             done.add(submitted(more))
             break
+
+
+def _part(task: Task, future: Any) -> Part:
+    """What a worker says of a host.
+
+    Raises:
+        TraceError: it failed otherwise than by what it read.
+    """
+    from distributed import KilledWorker
+
+    try:
+        part: Part = future.result()
+    except KilledWorker:
+        error = TraceError(f"{task.url or task.file}: each worker that read it died")
+        return Part((task.own, task.shared.key), error)
+    except MoeprofError:
+        if task.file.exists():
+            raise
+        return read_part(task)  # which says that it is not here either
+    except Exception as error:
+        raise _not_read(task, error) from error
+    if part.error is None:
+        return part
+    told = str(part.error).replace(os.path.abspath(task.file), str(task.file))
+    return replace(part, error=TraceError(told))
+
+
+def _not_read(task: Task, error: Exception) -> TraceError:
+    advice = (
+        "each that reads needs memory for one: use fewer workers or a larger machine"
+        if isinstance(error, MemoryError)
+        else f"workers and scheduler need moeprof {__version__}, as here"
+    )
+    return TraceError(
+        f"{task.url or task.file}: expected to read this host, found {_told(error)}; {advice}"
+    )
+
+
+def _told(error: Exception) -> str:
+    return ": ".join([type(error).__name__, *filter(None, [" ".join(str(error).split())])])
 
 
 def _sent(client: Any, sent: dict[tuple[object, ...], Any], shared: Shared) -> Any:
@@ -229,7 +363,17 @@ def _given(shared: Shared) -> Shared:
 
 
 def _read(task: Task, shared: Shared) -> Part:
+    """Read a host where a worker is.
+
+    Raises:
+        TraceError: its file is not there.
+    """
+    if not task.url and not task.file.exists():
+        raise TraceError(
+            f"{task.file}: expected a file that workers see by this path, found none on "
+            f"{platform.node()}; put the run where all see it, or read by --workers N"
+        )
     return read_part(task._replace(shared=shared))
 
 
-__all__ = ["MOST_AT_ONCE", "Ways", "run_at", "trace_by_host"]
+__all__ = ["MOST_AT_ONCE", "Ways", "trace_by_host"]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from builders.gpu_hosts import write_hosts
 from click.testing import CliRunner
 
 from moeprof.cli.main import group
-from moeprof.errors import SpecError
+from moeprof.errors import SelectionError, SpecError, TraceError
+from moeprof.ingest import one_host
 from moeprof.session import workers as reading
 from moeprof.session.workers import Ways, trace_by_host
 
@@ -56,14 +58,98 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder, whole, mo
     assert killed
 
 
-@pytest.mark.filterwarnings("default")
-def test_workers_behind_a_scheduler_say_the_same(folder, whole):
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """A scheduler with one worker, both threads of this process."""
     from distributed import LocalCluster
 
     with LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        assert said(folder, "--scheduler", cluster.scheduler_address) == whole
+        yield cluster.scheduler_address
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_behind_a_scheduler_say_the_same(folder, whole, scheduler):
+    assert said(folder, "--scheduler", scheduler) == whole
+
+
+def asked(folder: Path, **ways) -> object:
+    return trace_by_host([str(folder)], ways=Ways(**ways), here=[folder], urls={})
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_worker_that_fails_is_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(MemoryError("no room")))
+    told = r"h0.xplane.pb: expected to read this host, found MemoryError: no room; each that reads "
+    with pytest.raises(TraceError, match=told):
+        asked(folder, by_host=True, workers=0)
+    with pytest.raises(TraceError, match=told):
+        asked(folder, scheduler=scheduler)
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(ImportError("no such module")))
+    with pytest.raises(TraceError, match=r"ImportError: no such module; workers and scheduler nee"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_find_a_run_by_a_path_from_here(folder, whole, scheduler, monkeypatch):
+    seen = []
+    read_part = reading.read_part
+    monkeypatch.setattr(reading, "read_part", lambda task: seen.append(task) or read_part(task))
+    monkeypatch.chdir(folder.parent)
+    assert asked(Path(folder.name), scheduler=scheduler) is not None
+    assert all(task.file.is_absolute() for task in seen)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_see_no_file_are_one_line(folder, scheduler, monkeypatch):
+    read = reading._read
+
+    def elsewhere(task, shared):
+        return read(task._replace(file=Path("/elsewhere", task.file.name)), shared)
+
+    monkeypatch.setattr(reading, "_read", elsewhere)
+    with pytest.raises(TraceError, match=r"/elsewhere/h0.xplane.pb: expected a file that workers"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_can_read_no_host_are_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(one_host, "read_file", lambda *of: fail(TraceError("no credentials")))
+    with pytest.raises(TraceError, match=r"that they can read none: no credentials"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_without_workers_is_one_line(folder, monkeypatch):
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(reading, "_WORKERS_WITHIN_S", 0.2, raising=False)
+    told = "expected workers, found none within 0 s; start some"
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        pytest.raises(SpecError, match=told),
+    ):
+        asked(folder, scheduler=cluster.scheduler_address)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_is_lost_is_one_line(folder, scheduler, monkeypatch):
+    monkeypatch.setattr(reading, "_sent", lambda *of: fail(OSError("connection closed")))
+    with pytest.raises(TraceError, match="expected workers that read hosts, found OSError: connec"):
+        asked(folder, scheduler=scheduler)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("there", ["'0.0.1'", "__import__('no_such_module')"])
+def test_another_moeprof_at_the_workers_is_one_line(folder, scheduler, monkeypatch, there):
+    monkeypatch.setattr(reading, "_VERSION", there)
+    with pytest.raises(SpecError, match=r"scheduler \S+: expected moeprof \S+, as here, found "):
+        asked(folder, scheduler=scheduler)
 
 
 @pytest.mark.filterwarnings("default")
@@ -78,6 +164,8 @@ def test_without_dask_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
         trace_by_host([str(folder)], ways=Ways(workers=2), here=[folder], urls={})
+    with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
+        trace_by_host([str(folder)], ways=Ways(scheduler="tcp://a:1"), here=[folder], urls={})
 
 
 def test_size_decides_who_is_read_by_host(folder, monkeypatch):
@@ -85,3 +173,55 @@ def test_size_decides_who_is_read_by_host(folder, monkeypatch):
     monkeypatch.setattr(reading, "MOST_AT_ONCE", 1000)
     monkeypatch.setattr(reading, "find_spec", lambda name: None)  # then this process reads them
     assert trace_by_host([str(folder)], here=[folder], urls={}) is not None
+
+
+@pytest.mark.parametrize(("name", "shape"), [("launch", "--csv"), ("one_step", "--json")])
+def test_a_question_that_hosts_cannot_answer_ends_with_3(folder, name, shape):
+    command = ["analyze", str(folder), "--by-host", "--workers", "0", "--only", name, shape]
+    found = CliRunner().invoke(group, command)
+    assert found.exit_code == 3
+    told = f"moeprof: {folder}: {name}: withheld: this needs all 'events' of all hosts at once"
+    assert found.stderr.startswith(told) == (shape == "--csv")
+
+
+def test_a_wrong_question_is_told_before_a_host_is_read(folder, monkeypatch):
+    monkeypatch.setattr(reading, "trace_by_host", lambda *of, **also: fail(AssertionError("read")))
+    found = CliRunner().invoke(group, ["analyze", str(folder), "--by-host", "--only", "opps"])
+    assert isinstance(found.exception, SelectionError)
+    assert "opps" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ["--at-once", "--workers", "4"],
+        ["--at-once", "--scheduler", "tcp://a:1"],
+        ["--scheduler", "tcp://a:1", "--workers", "0"],
+    ],
+)
+def test_ways_that_do_not_go_together_are_a_wrong_usage(folder, ways):
+    found = CliRunner().invoke(group, ["analyze", str(folder), *ways])
+    assert found.exit_code == 2
+    assert "expected one of --at-once, --scheduler and --workers" in " ".join(found.stderr.split())
+
+
+def test_one_host_asked_for_by_host_is_read_at_once_and_said_so(folder):
+    command = ["analyze", str(folder / "h0.xplane.pb"), "--only", "ops", "--csv"]
+    found = CliRunner().invoke(group, [*command, "--workers", "0"])
+    told = "h0.xplane.pb: read at once: --workers expected several hosts that left an .xplane.pb"
+    assert told in found.stderr
+    assert "read at once" not in CliRunner().invoke(group, [*command, "--at-once"]).stderr
+
+
+def test_workers_are_no_more_than_memory_holds_hosts(folder, monkeypatch):
+    import dask.system
+
+    files = sorted(folder.iterdir())
+    largest = max(file.stat().st_size for file in files)
+    monkeypatch.setattr(dask.system, "CPU_COUNT", 5)
+    counts = []
+    for hosts in (100, 3.5, 0.1):
+        free = int(2.6 * largest * hosts)
+        monkeypatch.setattr(reading, "_free_bytes", lambda free=free: free)
+        counts.append(reading._count_for(files))
+    assert counts == [5, 3, 1]

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from moeprof import load
 from moeprof.cli.main import group
-from moeprof.errors import SelectionError
+from moeprof.errors import SelectionError, TraceError
+from moeprof.ingest.sources.locate import locate
+from moeprof.ingest.sources.store import fetched, mirrored, run_at
 
 GROUPS = [[0, 2], [1, 3]]
 HOSTS = {"a": [0, 1], "b": [2, 3]}
@@ -121,4 +123,133 @@ def test_what_reads_no_store_says_so(command):
 def test_nothing_is_left_behind(bucket, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert same(bucket, folder, "--by-host", "--workers", "0")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def memory(folder: Path) -> Iterator[dict[str, bytes]]:
+    """The run as a store in memory, ``memory://run``: what is put into it is in the store."""
+    from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+    class Files(dict):
+        def __setitem__(self, name: str, content: bytes) -> None:
+            file = MemoryFile(MemoryFileSystem(), name, content)
+            file.commit()
+            MemoryFileSystem.store[name] = file
+
+    files = Files()
+    for file in folder.rglob("*.pb"):
+        files[f"/run/{file.relative_to(folder)}"] = file.read_bytes()
+    yield files
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def mirror(url: str, folder: Path) -> list[str]:
+    mirrored(url, folder)
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return sorted(str(file.relative_to(folder / "run")) for file in files)
+
+
+PROFILES = ["plugins/profile/2026/a.xplane.pb", "plugins/profile/2026/b.xplane.pb"]
+
+
+def test_no_name_leads_out_of_the_copy(memory, tmp_path):
+    memory["/run/x/../../../escaped.txt"] = b"out"
+    assert mirror("memory://run", tmp_path / "a/b") == PROFILES
+    memory["/run/plugins/../../../escaped.xplane.pb"] = b"out"
+    with pytest.raises(TraceError, match=r"found '\.\.' in its name"):
+        mirrored("memory://run", tmp_path / "a/b")
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_of_what_is_no_profile_only_what_is_read_is_copied(memory, tmp_path):
+    read = ["host/p0.json", "memory/p0.json", "meta.json", "oom.txt", "routing/p0.parquet"]
+    for name in (*read, "checkpoints/100/params.bin", "checkpoints/meta.json", "log.txt"):
+        memory[f"/run/{name}"] = b"{}"
+    assert mirror("memory://run", tmp_path) == sorted([*read, *PROFILES])
+
+
+def test_markers_of_folders_are_no_files(bucket, tmp_path):
+    import boto3
+
+    store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+    store.put_object(Bucket="bucket", Key="run/plugins/", Body=b"")
+    assert mirror(bucket, tmp_path) == PROFILES
+
+
+@pytest.mark.parametrize("place", ["plugins", "plugins/profile/2026", PROFILES[0]])
+def test_a_part_of_a_run_has_the_record_of_the_whole(memory, tmp_path, place):
+    """As where it lies in a folder; nothing else of the run is looked at."""
+    memory["/run/meta.json"] = memory["/run/host/p0.json"] = b"{}"
+    memory["/run/checkpoints/meta.json"] = b"{}"
+    found = mirrored(f"memory://run/{place}", tmp_path)
+    tmp_path = tmp_path / "run"
+    assert found.place == tmp_path / place
+    assert {str(file.relative_to(tmp_path)) for file in found.urls} == {
+        name for name in PROFILES if name.startswith(place)
+    }
+    assert {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.json")} == {
+        "meta.json",
+        "host/p0.json",
+    }
+
+
+def test_a_session_in_a_store_is_chosen_by_its_name(memory, folder):
+    assert same("memory://run/plugins/profile/2026", folder, "--session", "2026")
+
+
+def test_a_scheme_is_one_in_capitals_too(folder, memory):
+    assert same("MEMORY://run", folder)
+    assert same(f"FILE://{folder}", folder)
+    found = CliRunner().invoke(group, ["report", "S3://bucket/run"])
+    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
+
+
+def test_what_only_looks_like_an_address_is_a_path(folder, tmp_path, monkeypatch):
+    (tmp_path / "run_1:").mkdir()
+    (tmp_path / "run_1:/a").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    assert said("run_1://a")["run"]["path"] == "run_1:/a"
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_messages_have_the_address_that_was_given(memory, folder, tmp_path, way):
+    other = write_hosts(tmp_path / "c", {"a": [0, 1], "b": [2, 3]}, GROUPS) / "a.xplane.pb"
+    memory["/run/broken/plugins/profile/1/x.xplane.pb"] = b"x"
+    memory["/other/a.xplane.pb"] = other.read_bytes()
+    for asked, told in (
+        (["memory://run/plugins", "--session", "no"], "memory://run/plugins: no session is named"),
+        (
+            ["memory://other/", "--session", "no"],
+            "memory://other: no session is named 'no'; there are: other",
+        ),
+        (["memory://run/plugins/", "--host", "no"], "memory://run/plugins: no host is named"),
+        (["memory://run/broken"], "memory://run/broken/plugins/profile/1/x.xplane.pb: "),
+    ):
+        error = str(CliRunner().invoke(group, ["analyze", *asked, *way]).exception)
+        assert error.startswith(told)
+        assert "moeprof-" not in error
+
+
+def test_hosts_of_one_name_carry_their_address(memory, folder):
+    for name in PROFILES:
+        memory[f"/run2/{name}"] = (folder / name).read_bytes()
+    asked = ["analyze", "memory://run2/plugins", f"memory://run/{PROFILES[0]}", "--json"]
+    text = CliRunner().invoke(group, asked).stdout
+    assert "memory://run/" in text
+    assert "memory://run2/" in text
+    assert "moeprof-" not in text
+
+
+def test_what_a_killed_worker_fetched_goes_with_the_run(memory, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = []
+    with run_at(["memory://run"]) as here:
+        for place, url in here.urls.items():
+            left.append(fetched(url, place))  # as of workers that were killed
+            assert left[-1].__enter__().parts[-2:] == place.parts[-2:]
+        assert len(locate(here.places[0]).files) == 2
+        (home,) = tmp_path.iterdir()
+        assert len(list(home.rglob("*.pb"))) == 4
     assert os.listdir(tmp_path) == []
