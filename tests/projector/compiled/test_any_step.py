@@ -367,8 +367,7 @@ def test_the_kind_of_an_argument_is_told_by_its_path_alone(path, kind):
 def test_partition_specs_in_the_functions_own_jit_are_taken_or_told(plugin):
     step = jax.jit(lambda x: x + 1, in_shardings=P("data"))
     try:
-        found = moeprof.plan(step, _shape(8, 16), mesh={"data": 8})
+        told = moeprof.plan(step, _shape(8, 16), mesh={"data": 8}).arguments_bytes
     except CompileError as error:  # as jax 0.10 does
-        assert "the function unjitted and in_shardings here" in str(error)
-    else:
-        assert found.arguments_bytes == BF16 * 16
+        told = str(error)
+    assert told == BF16 * 16 or "the function unjitted and in_shardings here" in str(told)
