@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from moeprof.analyzers.classify.components import COLLECTIVES, HOW, LOOPS, Finding, phase_of
+from moeprof.analyzers.classify.components import COLLECTIVES, HOW, LOOPS, Finding
 from moeprof.analyzers.classify.findings import finding_of
 from moeprof.analyzers.classify.layers import layer_kinds
 from moeprof.analyzers.classify.op_kinds import kind_of
@@ -98,7 +98,7 @@ def _inside(program: Program) -> dict[str, str]:
 
 def _row(program: Program, roles: OpRoles, votes: Votes, op: Op, found: Finding | None) -> _Row:
     name = best_name(program, op)
-    phase = roles.phase(op) if not name and found is not None else phase_of(name)
+    phase = roles.phase(op, name) if name or found is not None else "other"
     vote = votes.of(op, found)
     known = outcome(program, votes, op, found)
     return {

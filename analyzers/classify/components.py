@@ -68,6 +68,13 @@ def phase_of(op_name: str) -> str:
     return next((phase for phase in _LATEST_FIRST if phase in found), "other")
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def is_joined(op_name: str) -> bool:
+    """Whether a merged name has parts outside of the differentiated function and inside it."""
+    found = {_phase_of_one(part) for part in op_name_parts(op_name)}
+    return "other" in found and len(found) > 1
+
+
 def _phase_of_one(op_name: str) -> str:
     if "rematted_computation" in op_name:
         return "recompute"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeprof.analyzers.classify.components import phase_of
+from moeprof.analyzers.classify.components import is_joined, phase_of
 from moeprof.analyzers.classify.values import RELAID, Values
 from moeprof.hlo.program import FLOATS, Op
 from moeprof.vocabulary import kind_of_target
@@ -128,6 +128,9 @@ def find_facts(values: Values) -> Facts:
     """Facts of all instructions of a program."""
     phase = [phase_of(op.op_name) if op.op_name else "" for op in values.ops]
     is_forward = _forward(values, phase)
+    behind = (i for i, own in enumerate(phase) if own == "forward" and not is_forward[i])
+    for i in behind:
+        phase[i] = "other"
     origins = _origins(values)
     is_product = [_multiplies(values, i) for i in range(len(values.ops))]
     parts = _parts(values, origins, is_product)
@@ -192,12 +195,18 @@ def _forward(values: Values, phase: list[str]) -> list[bool]:
     """What the name says; else whether nothing that it reads comes from the backward pass.
 
     What the backward pass only takes out of store, a slice of what was kept of each layer, is a
-    value of the forward pass.
+    value of the forward pass. Of what is joined from inside and outside of the differentiated
+    function, a sum of the loss and of norms say, the values decide, single numbers too: it waits
+    for all of them.
     """
     found: list[bool] = []
+    is_early: list[bool] = []
     for op, makers, own in zip(values.ops, values.makers, phase, strict=True):
-        if own in ("forward", "recompute"):
-            found.append(True)
+        is_named = own in ("forward", "recompute")
+        is_settled = is_named and not (own == "forward" and is_joined(op.op_name))
+        is_early.append(is_settled or (own != "backward" and all(is_early[m] for m in makers)))
+        if is_named:
+            found.append(is_settled or is_early[-1])
         elif own == "backward" and op.opcode not in _TAKES:
             found.append(False)
         else:

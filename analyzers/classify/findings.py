@@ -215,17 +215,20 @@ def _sums_gradients(seen: Seen) -> bool:
     """A sum over devices, in the backward pass or behind it, of arrays with the shape of weights.
 
     The weights may be sharded over the same devices: then one dimension is that many times longer,
-    as in an all-reduce of which each device keeps its share.
+    as in an all-reduce of which each device keeps its share. Or over other devices as well: then
+    how the program's arguments are split tells which dimensions may be longer.
     """
     if not seen.opcodes & {"all-reduce", "reduce-scatter"}:
         return False
     if seen.phase != "backward" and seen.roles.is_before_gradients(seen.op):
         return False
-    weights, largest = seen.program.weight_dims, seen.program.largest_weight
+    weights, gathered = seen.program.weight_dims, seen.program.gathered_dims
+    largest = seen.program.largest_weight
     for dims in array_dims(seen.op.shape):
         if len(dims) == 1 and dims[0] >= largest > 0:
             return True  # gradients of many weights, put into one row
-        if any(tuple(n for n in shape if n != 1) in weights for shape in _as_sharded(seen, dims)):
+        is_split = (tuple(n for n in s if n != 1) in weights for s in _as_sharded(seen, dims))
+        if dims in gathered or any(is_split):
             return True
     return False
 

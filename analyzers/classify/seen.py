@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES, MOE, phase_of
+from moeprof.analyzers.classify.components import COLLECTIVES, EXCHANGES, MOE, is_joined, phase_of
 from moeprof.analyzers.classify.names import MOE_CONTEXT
 from moeprof.analyzers.classify.op_kinds import component_of_target
 from moeprof.analyzers.classify.ragged import dense_fallback
@@ -67,10 +67,18 @@ class OpRoles:
             return Role(way, found.how) if way else found
         return found
 
-    def phase(self, op: Op) -> str:
-        """Phase of an op without a name, by what it reads."""
+    def phase(self, op: Op, name: str) -> str:
+        """Phase that its name states; without a name that of what it reads.
+
+        A name may be joined from the forward pass and from what is behind the gradients: where it
+        reads these, it runs there.
+        """
         number = self._number.get(op.name)
-        return self._phases[number] if number is not None else "other"
+        if not name:
+            return self._phases[number] if number is not None else "other"
+        stated = phase_of(name)
+        is_behind = stated == "forward" and is_joined(name) and not self.is_before_gradients(op)
+        return "other" if is_behind else stated
 
     def is_slice(self, op: Op) -> bool:
         """Whether it is a loop's own slice or store: who makes or reads it tells its part."""
@@ -140,8 +148,8 @@ class Seen:
 
     @cached_property
     def phase(self) -> str:
-        """The phase that its name states."""
-        return phase_of(self.name)
+        """The phase that its name states, as of `OpRoles.phase`."""
+        return self.roles.phase(self.op, self.name) if self.name else "other"
 
     @cached_property
     def role(self) -> Role | None:

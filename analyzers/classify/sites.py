@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from math import prod
 
 from moeprof.analyzers.classify.anchors import is_of_experts
 from moeprof.analyzers.classify.components import EXCHANGES, HOW
@@ -224,7 +225,24 @@ def _by_weight(roles: Roles, products: Mapping[str, Counter[str]], i: int) -> Ro
         return Role("grouped_gemm", "chain") if is_of_experts(weight, roles.anchors) else None
     read = {roles.kinds[m] for side in roles.facts.sides(i) for m in side}
     part = next((part for kind, part in _OF_KIND.items() if kind in read), None)
+    if part == "grouped_gemm" and _is_by_row(roles, i):
+        return None
     return Role(part, "chain") if part else None
+
+
+def _is_by_row(roles: Roles, i: int) -> bool:
+    """Whether it multiplies vectors row by row, as the gradient of a routing weight does.
+
+    A product of the experts has a matrix on each side, and a batch of it is the experts.
+    """
+    op, ops = roles.facts.values.ops[i], roles.facts.values.program.ops
+    dot, sides = op.attributes.dot, [ops.get(name) for name in op.operands]
+    if op.opcode != "dot" or len(sides) != 2 or sides[0] is None or sides[1] is None:
+        return False
+    batch = prod(sides[0].dims[d] for d in dot.lhs_batch)
+    summed = prod(sides[0].dims[d] for d in dot.lhs_contracting)
+    free = min(prod(side.dims) for side in sides if side) // (batch * summed or 1)
+    return bool(dot.lhs_batch) and free == 1 < summed and batch not in roles.anchors.experts
 
 
 def of_whole(

@@ -2,7 +2,8 @@
 
 Bytes come from the shapes of the operands, so every dtype that has a size counts. They follow the
 convention of NVIDIA's nccl-tests (doc/PERFORMANCE.md): S is what a device holds of the whole
-message, which for an all-gather is the gathered result. The axis follows from what is carried.
+message, which for an all-gather is the gathered result. The axis follows from the groups where the
+run's mesh is known, else from what is carried.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import prod
 
 import numpy as np
 import pandas as pd
@@ -19,7 +22,7 @@ from moeprof.analyzers.classify.components import COLLECTIVES
 from moeprof.analyzers.classify.op_kinds import exchange_of
 from moeprof.hlo.instruction import Groups
 from moeprof.hlo.program import Op, Program
-from moeprof.tables.trace import Trace
+from moeprof.tables.trace import MeshAxis, Trace
 
 NOT_KNOWN = -1
 
@@ -198,6 +201,28 @@ def _size(op: Op) -> int:
     """Bytes of a result; `NOT_KNOWN` where a part of it has a type of unknown size."""
     is_known = all(leaf.is_known for leaf in op.result.leaves)
     return op.size_bytes if is_known and op.size_bytes >= 0 else NOT_KNOWN
+
+
+def axes_of(groups: Groups, mesh: Sequence[MeshAxis]) -> str:
+    """Names of the axes of a mesh whose groups these are, ``fsdp × expert``; empty where none are.
+
+    A compiled program numbers its devices in the order of the mesh, the last axis fastest, which
+    devices these may be. All of them have to be in the groups: a program on fewer devices, or on
+    more, runs on another mesh.
+    """
+    axes = [axis for axis in mesh if axis.size > 1]
+    shape = [axis.size for axis in axes]
+    ranks = sorted(rank for group in groups for rank in group)
+    if not axes or ranks != list(range(prod(shape))):
+        return ""
+    wanted, places = {frozenset(group) for group in groups}, np.arange(len(ranks)).reshape(shape)
+    for count in range(1, len(axes) + 1):
+        for chosen in combinations(range(len(axes)), count):
+            size = prod(shape[at] for at in chosen)
+            rows = np.moveaxis(places, chosen, range(-count, 0)).reshape(-1, size)
+            if {frozenset(row) for row in rows.tolist()} == wanted:
+                return " × ".join(axes[at].name for at in chosen)
+    return ""
 
 
 AXES = {

@@ -16,7 +16,7 @@ import pandas as pd
 from moeprof.analyzers.attribution import classes_of
 from moeprof.analyzers.communication.bandwidth import bus_factor, gb_per_s, links_of, with_flags
 from moeprof.analyzers.communication.calls import Calls, calls_of
-from moeprof.analyzers.communication.sites import AXES, NOT_KNOWN, Site, carried_by_site
+from moeprof.analyzers.communication.sites import AXES, NOT_KNOWN, Site, axes_of, carried_by_site
 from moeprof.analyzers.communication.waits import (
     moved_ns,
     notes,
@@ -62,7 +62,12 @@ SCHEMA = Schema(
         Column("calls", "float64", "count", f"calls, {PER_STEP}"),
         Column("group_size", "int64", "", "devices in a group; 0 for point to point or unknown"),
         Column("groups", "text", "", "ranks that take part together"),
-        Column("axis", "text", "", "what groups of these ranks exchange: tokens, weights"),
+        Column(
+            "axis",
+            "text",
+            "",
+            "axes of the mesh that these groups lie along; not known: what they exchange",
+        ),
         Column("component", "text", "", "part of the step"),
         Column(
             "algorithm_gb_per_s", "float64", "GB/s", "S by the median transfer", "algorithm GB/s"
@@ -137,7 +142,9 @@ def _table(calls: Calls, waits: pd.DataFrame, view: Window, trace: Trace) -> pd.
     parts = classes_of(trace)[["module", "op", "component"]]
     sites = sites.reset_index(names="site").merge(parts, on=["module", "op"], how="left")
     sites = sites.fillna({"component": "unattributed"}).astype(_KINDS)
-    return sites.assign(axis=_axes(sites, carried_by_site(trace, calls.sites)))
+    named = [axes_of(calls.sites[site].groups, trace.meta.mesh) for site in sites["site"]]
+    carried = _axes(sites, carried_by_site(trace, calls.sites))
+    return sites.assign(axis=carried.mask(pd.Series(named, sites.index, "str") != "", named))
 
 
 def _described(site: Site) -> tuple[object, ...]:
@@ -150,7 +157,10 @@ def _described(site: Site) -> tuple[object, ...]:
 
 
 def _axes(sites: pd.DataFrame, kinds: pd.Series) -> pd.Series:
-    """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients."""
+    """What the collectives with the same groups carry: tokens (EP), weights (FSDP), gradients.
+
+    The axis that this speaks for, where no mesh names it.
+    """
     carried = pd.Series("", index=sites.index, dtype="str")
     mine = sites["site"].map(kinds)
     for groups, part in mine.groupby(sites["groups"]):

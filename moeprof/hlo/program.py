@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import NamedTuple, TypeVar
 
@@ -98,6 +99,27 @@ class Program:
                 layers = (op.dims[:at] + op.dims[at + 1 :] for at in range(min(len(op.dims), 2)))
                 found |= {whole, *(_plain_dims(dims) for dims in layers)}
         return frozenset(found - {()})
+
+    @cached_property
+    def gathered_dims(self) -> frozenset[tuple[int, ...]]:
+        """Dimensions of weights of which devices hold parts, with some or all of the parts joined.
+
+        As `array_dims`, of one layer of a stack, too. Those are the shapes that gradients have
+        before each device keeps its part. Matrices and more: a row may be anything.
+        """
+        found: set[tuple[int, ...]] = set()
+        for op in self.arguments:
+            splits = op.attributes.splits
+            if op.dtype not in FLOATS or len(splits) != len(op.dims):
+                continue
+            parts = list(zip(op.dims, splits, strict=True))
+            for left in (
+                parts,
+                *(parts[:at] + parts[at + 1 :] for at in range(min(len(parts), 2))),
+            ):
+                lengths = [[d * n for n in _divisors(split)] for d, split in left]
+                found |= {_plain_dims(dims) for dims in product(*lengths)}
+        return frozenset(dims for dims in found if len(dims) > 1) - self.weight_dims
 
     @cached_property
     def largest_weight(self) -> int:
@@ -293,6 +315,10 @@ class Program:
 def array_dims(shape: str) -> list[tuple[int, ...]]:
     """Dimensions of each array of a shape in order of size, ones left out: layouts may differ."""
     return [_plain_dims(array.dims) for array in arrays_of(shape)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _plain_dims(dims: Iterable[int]) -> tuple[int, ...]:

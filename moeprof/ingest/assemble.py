@@ -40,7 +40,7 @@ from moeprof.ingest.trust import judge, tally_of
 from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.once import Loader
-from moeprof.tables.trace import HostClock, Trace, TraceMeta
+from moeprof.tables.trace import HostClock, MeshAxis, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
 
@@ -50,7 +50,7 @@ class Source:
 
     ``damage`` is what was wrong with files that are in no host: one that could not be read at all,
     the run's record. ``beside`` tells which files of the folder are of the run, ``of_host`` the
-    same for the folder of each host, by its name.
+    same for the folder of each host, by its name. ``mesh`` is what the run's record says of it.
     """
 
     path: str
@@ -60,6 +60,7 @@ class Source:
     damage: tuple[str, ...] = ()
     beside: Beside = NOTHING_BESIDE
     of_host: Mapping[str, Beside] = field(default_factory=dict)
+    mesh: tuple[MeshAxis, ...] = ()
 
 
 def assemble(source: Source, hosts: Sequence[Host], routing: Routing) -> Trace:
@@ -269,6 +270,7 @@ def _meta(
         ),
         expected_devices=found.expected if found.missing or not found.unknown else 0,
         missing_processes=source.processes.missing,
+        mesh=source.mesh,
         of_other_runs=source.beside.left_out,
         recorded_ns=max((h.stopped_ns - h.started_ns for h in hosts if h.stopped_ns), default=0),
     )

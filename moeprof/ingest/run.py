@@ -25,6 +25,7 @@ from moeprof.ingest.sources.run_record import (
     described_seconds,
     endings_of,
     jax_version_of,
+    mesh_of,
     meta_damage,
     read_meta,
     told,
@@ -124,7 +125,8 @@ def gathered(
         *(note for folder in besides for note in routing_notes(folder)),
     )
     named = ", ".join(map(str, paths))
-    source = Source(named, str(around.run or ""), notes, processes, damage, around, of_host)
+    run, mesh = str(around.run or ""), mesh_of(around.run)
+    source = Source(named, run, notes, processes, damage, around, of_host, mesh)
     return source, read, routing
 
 

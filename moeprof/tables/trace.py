@@ -232,6 +232,14 @@ class HostClock:
 
 
 @dataclass(frozen=True)
+class MeshAxis:
+    """A named axis of the mesh that a run's arrays are laid out on, and its length."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
 class TraceMeta:
     """Where a trace comes from. ``devices`` counts those with work in the profile,
     ``devices_left_out`` those that ran programs and have no record, or too little of one.
@@ -246,6 +254,8 @@ class TraceMeta:
     ``hardware`` is the key of the device that the user named; empty where the profile tells.
     ``of_other_runs`` names files beside the profile, from the run folder on, that are not used.
     ``names`` are the rules by which the user names parts of the step.
+    ``mesh`` are the axes of the largest mesh of the run, outermost first; none where capture
+    recorded none.
     """
 
     path: str
@@ -266,6 +276,7 @@ class TraceMeta:
     missing_processes: tuple[str, ...] = ()
     of_other_runs: tuple[str, ...] = ()
     names: NameRules = NameRules()
+    mesh: tuple[MeshAxis, ...] = ()
 
 
 class _Computed:

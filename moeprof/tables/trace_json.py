@@ -17,13 +17,13 @@ from typing import TypeVar, get_args
 from moeprof.errors import TraceError
 from moeprof.tables.law import Figure, Law, Need, Scope, Verdict
 from moeprof.tables.name_rule import NameRule, NameRules
-from moeprof.tables.trace import HostClock, TraceMeta
+from moeprof.tables.trace import HostClock, MeshAxis, TraceMeta
 
 FAMILY = "moeprof.trace/"
 SCHEMA = f"{FAMILY}1"
 
 Json = Mapping[str, object]
-_Value = TypeVar("_Value", TraceMeta, Law, Scope, HostClock, NameRules, NameRule)
+_Value = TypeVar("_Value", TraceMeta, Law, Scope, HostClock, MeshAxis, NameRules, NameRule)
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "tuple[Need, ...]": lambda value: tuple(map(_need, _items(value))),
     "tuple[Scope, ...]": lambda value: tuple(_value(Scope, v) for v in _items(value)),
     "tuple[HostClock, ...]": lambda value: tuple(_value(HostClock, v) for v in _items(value)),
+    "tuple[MeshAxis, ...]": lambda value: tuple(_value(MeshAxis, v) for v in _items(value)),
     "NameRules": lambda value: _value(NameRules, value),
     "tuple[NameRule, ...]": lambda value: tuple(_value(NameRule, v) for v in _items(value)),
 }

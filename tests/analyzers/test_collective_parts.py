@@ -81,3 +81,66 @@ def test_an_exchange_by_a_helper_s_line_is_told_by_what_it_sends():
     )  # fmt: skip
     assert (found["out"], found["back"]) == ("dispatch", "combine")
     assert (found["dback"], found["dout"]) == ("combine", "dispatch")
+
+
+def sums_of_experts(splits):
+    """A stack of 3 layers, 4 experts [12, 8]: a device keeps one, and half of its columns."""
+    return components(
+        hlo("x", "parameter", shape="f32[20,8]", parameter=0),
+        hlo("w", "parameter", shape="f32[1,3,12,4]", parameter=1, attributes=splits),
+        hlo("y", "dot", "x w", shape="f32[20,12]", op_name=FORWARD + "dot_general"),
+        hlo("dw", "dot", "x y", shape="f32[4,12,8]", op_name=BACKWARD + "dot_general"),
+        hlo(
+            "over_experts", "all-reduce", "dw", shape="f32[4,12,8]",
+            replica_groups="{{0,1,2,3},{4,5,6,7}}", op_name=BACKWARD + "dot_general",
+        ),
+        hlo("own", "slice", "over_experts", shape="f32[1,12,8]"),
+        hlo(
+            "over_fsdp", "all-reduce", "own", shape="f32[1,12,8]",
+            replica_groups="{{0,4},{1,5},{2,6},{3,7}}", op_name=BACKWARD + "dot_general",
+        ),
+        hlo(
+            "tokens", "all-reduce", "y", shape="f32[20,12]",
+            replica_groups="{{0,1,2,3},{4,5,6,7}}", op_name=BACKWARD + "dot_general",
+        ),
+    )  # fmt: skip
+
+
+def test_gradients_of_weights_that_are_split_along_several_axes_are_summed_over_each():
+    found = sums_of_experts("splits=4,1,1,2")
+    assert found["over_experts"] == found["over_fsdp"] == "gradient_reduce"
+    assert found["tokens"] == "collectives"
+
+
+def test_what_is_split_otherwise_is_no_gradient_for_certain():
+    for splits in ("", "splits=2,1,1,2"):
+        assert sums_of_experts(splits)["over_experts"] == "collectives"
+
+
+def joined_phase(norm_of):
+    """Phase of a sum of the loss and of a norm, which XLA makes one of."""
+    found = classify(
+        {
+            7: program(
+                hlo("x", "parameter", shape="f32[16,8]", parameter=0),
+                hlo("w", "parameter", shape="f32[8,12]", parameter=1),
+                hlo("y", "dot", "x w", shape="f32[16,12]", op_name=FORWARD + "dot_general"),
+                hlo("loss", "reduce", "y", shape="f32[]", op_name=FORWARD + "reduce_sum"),
+                hlo("dw", "dot", "x y", shape="f32[8,12]", op_name=BACKWARD + "dot_general"),
+                hlo("norm", "reduce", norm_of, shape="f32[]", op_name="jit(f)/reduce_sum"),
+                hlo(
+                    "both",
+                    "all-reduce",
+                    "loss norm",
+                    shape="(f32[], f32[])",
+                    op_name="jit(f)/(jvp()/reduce_sum:reduce_sum)",
+                ),
+            )
+        }
+    )
+    return found.set_index("op")["phase"]["both"]
+
+
+def test_a_sum_of_the_loss_and_of_norms_runs_behind_the_gradients_that_it_waits_for():
+    assert joined_phase("dw") == "other"
+    assert joined_phase("w") == "forward"

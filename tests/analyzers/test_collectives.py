@@ -4,10 +4,10 @@ import pytest
 from builders.work import MODULE, hlo, kernel, traced
 
 from moeprof.analyzers.communication.bandwidth import bus_factor
-from moeprof.analyzers.communication.sites import groups_of, sites_of
+from moeprof.analyzers.communication.sites import axes_of, groups_of, sites_of
 from moeprof.analyzers.questions.collectives import collectives
 from moeprof.hlo.instruction import parse_groups
-from moeprof.tables.trace import DEVICES, MODULES
+from moeprof.tables.trace import DEVICES, MODULES, MeshAxis
 
 ALL_8 = "{{0,1,2,3,4,5,6,7}}"
 ROWS_BYTES = 32_768 * 7168 * 2  # 469,762,048
@@ -235,6 +235,34 @@ def test_groups_that_exchange_tokens_and_groups_that_gather_weights_are_told_apa
     table = collectives(traced(work, ops)).table.set_index("op")
     assert table["axis"].to_dict() == {"tokens": "tokens", "weights": "weights"}
     assert table["groups"]["weights"] == "{0,2} {1,3}"
+
+
+MESH = (MeshAxis("data", 1), MeshAxis("fsdp", 2), MeshAxis("tensor", 2), MeshAxis("expert", 2))
+
+
+@pytest.mark.parametrize(
+    ("groups", "axis"),
+    [
+        (((0, 1), (2, 3), (4, 5), (6, 7)), "expert"),
+        (((0, 4), (5, 1), (2, 6), (3, 7)), "fsdp"),
+        (((0, 1, 4, 5), (2, 3, 6, 7)), "fsdp × expert"),
+        ((tuple(range(8)),), "fsdp × tensor × expert"),
+        (((0, 3), (1, 2), (4, 7), (5, 6)), ""),  # no axes of this mesh
+        (((0, 1), (2, 3)), ""),  # a program on half of the devices
+        ((tuple(range(16)),), ""),
+        ((), ""),
+    ],
+)
+def test_groups_are_named_by_the_axes_of_the_mesh_that_they_lie_along(groups, axis):
+    assert axes_of(groups, MESH) == axis
+    assert axes_of(groups, ()) == ""
+
+
+def test_the_axis_is_the_mesh_s_where_the_run_recorded_it():
+    trace = exchange()
+    assert only_row(trace)["axis"] == ""
+    meta = dataclasses.replace(trace.meta, mesh=(MeshAxis("fsdp", 1), MeshAxis("expert", 8)))
+    assert only_row(dataclasses.replace(trace, meta=meta))["axis"] == "expert"
 
 
 def test_a_kernel_without_an_op_is_listed_by_its_name():

@@ -141,6 +141,43 @@ def test_scores_of_token_pairs_as_many_as_the_vocabulary_are_no_head():
     ]
 
 
+def test_the_gradient_of_a_routing_weight_is_no_product_of_the_experts():
+    """D = 8, F = 12, 4 experts, 16 tokens, top-2; what the compiler makes anew has no name."""
+    forward, backward = "jit(f)/jvp()/", "jit(f)/transpose(jvp())/"
+
+    def product(name, given, shape, contracting, **named):
+        left, right = contracting
+        along = f"lhs_batch=0 rhs_batch=0 lhs_contracting={left} rhs_contracting={right}"
+        return hlo(name, "dot", given, shape=shape, details=along, **named)
+
+    named = {"op_name": f"{forward}dot_general"}
+    rows = (
+        hlo("ids", "parameter", shape="s32[16]", parameter=0),
+        hlo("table", "parameter", shape="f32[50,8]", parameter=1),
+        hlo("gate", "parameter", shape="f32[8,4]", parameter=2),
+        hlo("up", "parameter", shape="f32[4,8,12]", parameter=3),
+        hlo("down", "parameter", shape="f32[4,12,8]", parameter=4),
+        hlo("x", "gather", "table ids", shape="f32[16,8]", op_name=f"{forward}gather"),
+        hlo("scores", "dot", "x gate", shape="f32[16,4]", op_name=f"{forward}dot_general"),
+        hlo("chosen", "topk", "scores", shape="(f32[16,2], s32[16,2])",
+            op_name=f"{forward}top_k"),
+        hlo("which", "get-tuple-element", "chosen", shape="s32[16,2]", details="index=1"),
+        hlo("rows", "gather", "x which", shape="f32[4,8,8]", op_name=f"{forward}gather"),
+        product("wide", "rows up", "f32[4,8,12]", (2, 1), **named),
+        product("narrow", "wide down", "f32[4,8,8]", (2, 1), **named),
+        hlo("y", "gather", "narrow which", shape="f32[16,2,8]", op_name=f"{forward}gather"),
+        hlo("sum", "reduce", "y", shape="f32[16,8]", op_name=f"{forward}reduce_sum"),
+        hlo("z", "add", "x sum", shape="f32[16,8]", op_name=f"{forward}add"),
+        hlo("dz", "negate", "z", shape="f32[16,8]", op_name=f"{backward}neg"),
+        product("dchoice", "y dz", "f32[16,2]", (2, 1)),
+        hlo("dy", "scatter", "y which dz", shape="f32[4,8,8]", op_name=f"{backward}scatter-add"),
+        product("ddown", "wide dy", "f32[4,12,8]", (1, 1)),
+    )  # fmt: skip
+    found = classify({7: program(*rows)}).set_index("op")["component"]
+    assert (found["wide"], found["narrow"], found["ddown"]) == ("grouped_gemm",) * 3
+    assert found["dchoice"] not in ("grouped_gemm", "expert_elementwise")
+
+
 def test_what_replaces_a_parameter_outside_the_derivative_is_the_optimizer(tmp_path):
     assert found(tmp_path)["new"] == "optimizer"
 

@@ -19,6 +19,7 @@ from moeprof.analyzers.laws import laws_of
 from moeprof.ingest import open_run
 from moeprof.reports.run.document import build
 from moeprof.tables.routing import RECORDING_KEY
+from moeprof.tables.trace import MeshAxis
 
 NOON = datetime.fromtimestamp(NOON_NS / 1e9, UTC)
 SECOND_NS = 10**9
@@ -145,6 +146,23 @@ def test_a_record_of_another_time_or_file_is_left_out(tmp_path, told, compared):
     assert trace.routing.empty
     assert len(trace.steps) == 3  # by the profile alone
     assert "record" not in build(trace, analyze(trace, ("step_time",)))["run"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"fsdp": 2, "expert": 4}, (MeshAxis("fsdp", 2), MeshAxis("expert", 4))),
+        (None, ()),
+        ({"fsdp": "many"}, ()),
+        ({"fsdp": 0}, ()),
+        ([2, 4], ()),
+    ],
+)
+def test_the_mesh_of_the_run_is_read_in_its_order(tmp_path, written, read):
+    run_of(tmp_path)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    write(tmp_path / "meta.json", json.dumps({**meta, "mesh": written}).encode())
+    assert open_run(tmp_path).meta.mesh == read
 
 
 def test_another_name_in_the_right_time_is_a_file_that_was_renamed(tmp_path):

@@ -18,7 +18,7 @@ from moeprof.tables import store
 from moeprof.tables.law import Law, Need, Scope
 from moeprof.tables.name_rule import NameRule, NameRules
 from moeprof.tables.store import holds_tables, read_tables, write_tables
-from moeprof.tables.trace import FRAMES, STEPS, HostClock, TraceMeta
+from moeprof.tables.trace import FRAMES, STEPS, HostClock, MeshAxis, TraceMeta
 from moeprof.tables.trace_json import Record, StoredTable, from_json, to_json
 
 CLOCK = HostClock("b", -5, 1.5, 30, 12)
@@ -41,6 +41,7 @@ META = TraceMeta(
     ("process 3",),
     ("memory/p3.json",),
     NameRules("names.yml", (NameRule("router", op="gate.3"), NameRule("norm", scope="a/b"))),
+    (MeshAxis("fsdp", 2), MeshAxis("expert", 4)),
 )  # a file name that is not UTF-8
 
 

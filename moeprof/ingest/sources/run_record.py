@@ -12,6 +12,7 @@ from typing import cast
 
 from moeprof.ingest.xspace.open_space import unreadable
 from moeprof.redact import redacted_record
+from moeprof.tables.trace import MeshAxis
 
 RUN_SCHEMA = "moeprof.run/"
 _ANNOTATION = "annotation "
@@ -70,6 +71,20 @@ def jax_version_of(meta: Mapping[str, object] | None) -> str:
     versions = meta.get("versions") if meta is not None else None
     version = versions.get("jax") if isinstance(versions, dict) else None
     return version if isinstance(version, str) else ""
+
+
+def mesh_of(run: Path | None) -> tuple[MeshAxis, ...]:
+    """The axes of the mesh that capture saw, in their order; none where it wrote down none.
+
+    Raises:
+        TraceError: there is a ``meta.json`` that cannot be read.
+    """
+    meta = read_meta(run) if run is not None else None
+    mesh = meta.get("mesh") if meta is not None else None
+    axes = mesh.items() if isinstance(mesh, dict) else ()
+    sizes = [(str(name), _integer(size)) for name, size in axes]
+    are_known = all(size is not None and size > 0 for _, size in sizes)
+    return tuple(MeshAxis(name, size or 1) for name, size in sizes) if are_known else ()
 
 
 def counting_of(run: Path | None, profile: Path) -> Counting | None:

@@ -53,10 +53,13 @@ def test_other_scatters_are_not(trace):
     assert atomic_scatter.find(trace) is None
 
 
-def gathered(shape, reader="product"):
+def gathered(shape, reader="product", more=()):
     """Weights [4, 16, 32] of 4 experts per rank are gathered in 500 ns and multiplied in 100."""
     return traced(
-        [kernel("all-gather.1", 0, 500), kernel("product", 500, 100), kernel("other", 600, 100)],
+        [
+            kernel("all-gather.1", 0, 500), kernel("product", 500, 100), kernel("other", 600, 100),
+            *(kernel("sum", 700, 200) for row in more if row["op"] == "sum"),
+        ],
         [
             hlo("weights", "parameter", shape="bf16[4,16,32]", parameter=0),
             hlo("x", "parameter", shape="bf16[8,64,16]", parameter=1),
@@ -67,6 +70,7 @@ def gathered(shape, reader="product"):
                 shape="bf16[8,64,32]", op_name=FORWARD + "experts/dot_general",
                 details="lhs_contracting=2 rhs_contracting=1 lhs_batch=0 rhs_batch=0"),
             hlo("other", "negate", "view", shape=shape, op_name="jit(step)/optimizer/neg"),
+            *more,
         ],
     )  # fmt: skip
 
@@ -76,6 +80,27 @@ def test_weights_gathered_over_the_experts():
     assert hint.gain_ns == 500
     assert "1 all-gather(s)" in hint.evidence
     assert "8.000 KiB" in hint.evidence
+    assert "sums of their gradients aside" in hint.evidence
+
+
+@pytest.mark.parametrize(
+    ("opcode", "groups", "shape", "gain_ns", "told"),
+    [
+        ("all-reduce", "{{0,1}}", "bf16[8,16,32]", 700, "and 1 all-reduce(s) of their gradients"),
+        ("reduce-scatter", "{{0,1}}", "bf16[8,16,32]", 700, "and 1 reduce-scatter(s) of their"),
+        ("all-reduce", "{{0},{1}}", "bf16[8,16,32]", 500, "sums of their gradients aside"),
+        ("all-reduce", "{{0,1}}", "bf16[4,16,32]", 500, "sums of their gradients aside"),
+    ],
+)
+def test_gradients_of_gathered_weights_are_summed_over_the_same_devices(
+    opcode, groups, shape, gain_ns, told
+):
+    name = BACKWARD + "experts/dot_general"
+    made = hlo("dw", "dot", "view view", shape=shape, op_name=name)
+    summed = hlo("sum", opcode, "dw", shape=shape, replica_groups=groups, op_name=name)
+    hint = gathered_experts.find(gathered("bf16[8,16,32]", more=(made, summed)))
+    assert hint.gain_ns == gain_ns
+    assert told in hint.evidence
 
 
 @pytest.mark.parametrize(
