@@ -6,7 +6,7 @@ the `Run`. The command line is a thin user of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from os import PathLike
@@ -167,15 +167,18 @@ def open_session(
     names: NameRules | None = None,
     *,
     steps: Iterable[int] | None = None,
+    urls: Mapping[Path, str] | None = None,
     tell: Tell = unheard,
 ) -> Run:
     """`load` with rules that were read; ``tell`` hears of every file that is read.
+
+    ``urls`` says of files that are fetched first where they are to be had.
 
     Of a run that ended before its profile was written the answers say what its record knows.
     """
     if hardware:
         load_hardware(hardware)  # a wrong key is told before a long read
-    trace = _opened(path, session, hosts, tell)
+    trace = _opened(path, session, hosts, urls, tell)
     trace = with_hardware(trace, hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
@@ -321,9 +324,15 @@ def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:
     return answers[name]
 
 
-def _opened(path: Paths, session: str | None, hosts: Sequence[str], tell: Tell) -> Trace:
+def _opened(
+    path: Paths,
+    session: str | None,
+    hosts: Sequence[str],
+    urls: Mapping[Path, str] | None,
+    tell: Tell,
+) -> Trace:
     try:
-        return open_run(path, session, hosts, tell=tell)
+        return open_run(path, session, hosts, urls=urls, tell=tell)
     except NoProfileError:
         alone = Path(path) if isinstance(path, str | PathLike) else None
         if alone is None or not is_unrecorded(alone):

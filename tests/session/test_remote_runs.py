@@ -253,3 +253,24 @@ def test_what_a_killed_worker_fetched_goes_with_the_run(memory, tmp_path, monkey
         (home,) = tmp_path.iterdir()
         assert len(list(home.rglob("*.pb"))) == 4
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_a_host_that_cannot_be_fetched_is_left_out(memory, tmp_path, monkeypatch, way):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    get_file = MemoryFileSystem.get_file
+
+    def refusing(self, name, *more, **also):
+        if name.endswith("b.xplane.pb"):
+            raise PermissionError("forbidden")
+        return get_file(self, name, *more, **also)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", refusing)
+    ids = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
+    for file in write_hosts(tmp_path / "c", ids, [[0, 2, 4], [1, 3, 5]]).iterdir():
+        memory[f"/three/{file.name}"] = file.read_bytes()
+    found = said("memory://three", *way)
+    assert found["run"]["hosts"] == ["a", "c"]
+    told = "a host is left out: memory:///three/b.xplane.pb: expected a run that can be read, found"
+    assert any(told in law["detail"] for law in found["trust"])
