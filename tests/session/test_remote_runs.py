@@ -274,3 +274,31 @@ def test_a_host_that_cannot_be_fetched_is_left_out(memory, tmp_path, monkeypatch
     assert found["run"]["hosts"] == ["a", "c"]
     told = "a host is left out: memory:///three/b.xplane.pb: expected a run that can be read, found"
     assert any(told in law["detail"] for law in found["trust"])
+
+
+def test_a_run_that_left_its_record_alone_is_told_as_of_a_folder(memory, tmp_path):
+    meta = json.dumps({"schema": "moeprof.run/1", "exit_code": 1, "processes": [{"host": "a"}]})
+    (tmp_path / "meta.json").write_text(meta)
+    memory["/dead/meta.json"] = meta.encode()
+    found, known = (
+        CliRunner().invoke(group, ["analyze", path, "--json"])
+        for path in ("memory://dead", str(tmp_path))
+    )
+    assert (found.exit_code, known.exit_code) == (3, 3)
+    assert found.stdout == known.stdout.replace(str(tmp_path), "memory://dead")
+
+
+def test_a_folder_without_a_profile_of_a_run_in_several_is_noted(memory, folder):
+    memory["/silent/meta.json"] = b'{"schema": "moeprof.run/1"}'
+    notes = json.loads(
+        CliRunner().invoke(group, ["analyze", "memory://run", "memory://silent", "--json"]).stdout
+    )["run"]["notes"]
+    assert any(note.startswith("memory://silent: no profile in it: ") for note in notes)
+
+
+def test_tables_in_a_store_are_read(memory, folder, tmp_path):
+    tables = tmp_path / "tables"
+    CliRunner().invoke(group, ["export", str(folder), "--tables", str(tables)])
+    for file in tables.iterdir():
+        memory[f"/tables/{file.name}"] = file.read_bytes()
+    assert same("memory://tables", folder)
