@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -302,3 +303,14 @@ def test_tables_in_a_store_are_read(memory, folder, tmp_path):
     for file in tables.iterdir():
         memory[f"/tables/{file.name}"] = file.read_bytes()
     assert same("memory://tables", folder)
+
+
+@pytest.mark.parametrize("name", ["LastModified", "last_modified", "updated", "mtime"])
+def test_when_a_file_was_written_is_known_of_each_store(memory, tmp_path, monkeypatch, name):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    facts = {"size": 3, name: datetime(2026, 3, 4, tzinfo=UTC)}
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *of, **also: {"/run/a.xplane.pb": facts})
+    mirrored("memory://run", tmp_path)
+    written = (tmp_path / "run/a.xplane.pb").stat()
+    assert (written.st_mtime, written.st_size) == (facts[name].timestamp(), 3)

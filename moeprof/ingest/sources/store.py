@@ -253,7 +253,8 @@ def _unreadable(url: str, error: Exception) -> TraceError:
 
 def _written_s(facts: Mapping[str, Any]) -> float:
     """When a file was written, 0 where the store does not say."""
-    when = facts.get("LastModified") or facts.get("mtime") or facts.get("updated") or 0
+    names = ("LastModified", "mtime", "updated", "last_modified")  # of s3fs, files, gcsfs, adlfs
+    when = next(filter(None, map(facts.get, names)), 0)
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     return float(when.timestamp() if isinstance(when, datetime) else when)
