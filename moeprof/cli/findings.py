@@ -134,7 +134,7 @@ def read_hosts(
                 if asked := _asked_by_host(*ways):
                     click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
                 place = places[0] if len(places) == 1 else places
-                opened = open_session(place, session, hosts, hardware, names, tell=tell)
+                opened = open_session(place, session, hosts, hardware, names, urls=urls, tell=tell)
                 if here.names:
                     opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:

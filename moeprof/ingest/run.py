@@ -31,6 +31,7 @@ from moeprof.ingest.sources.run_record import (
     told,
 )
 from moeprof.ingest.sources.sessions import host_name
+from moeprof.ingest.sources.store import fetch
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
@@ -45,6 +46,7 @@ def open_run(
     session: str | None = None,
     hosts: Sequence[str] = (),
     *,
+    urls: Mapping[Path, str] | None = None,
     tell: Tell = unheard,
     as_named: bool = False,
 ) -> Trace:
@@ -55,8 +57,9 @@ def open_run(
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
-    ``tell`` hears of every file that is read. Of a run that was recorded again the newest recording
-    is read, which a note says, unless a session is named or the paths are to be read ``as_named``.
+    ``urls`` says of files that are fetched first where they are to be had. ``tell`` hears of every
+    file that is read. Of a run that was recorded again the newest recording is read, which a note
+    says, unless a session is named or the paths are to be read ``as_named``.
 
     Raises:
         SelectionError: there is no such session or host.
@@ -79,7 +82,8 @@ def _read_run(
     if len(paths) == 1 and holds_tables(paths[0]):
         return open_stored(paths[0], session, hosts)
     found = located(paths, session, hosts)
-    answers = side_by_side(lambda file: _read(file, found.run_of(file)), found.files, tell)
+    found = replace(found, urls=urls or {})
+    answers = side_by_side(lambda file: _read(file, found), found.files, tell)
     return assemble(*gathered(answers, found, paths, are_chosen=bool(hosts)))
 
 
@@ -199,10 +203,12 @@ def _with_version(hosts: list[Host], run: Path | None) -> list[Host]:
     return [replace(host, jax_version=host.jax_version or version) for host in hosts]
 
 
-def _read(file: Path, run: Path | None) -> list[Host] | TraceError:
-    """What a file holds, or why it cannot be read: the other hosts can."""
+def _read(file: Path, found: Profiles) -> list[Host] | TraceError:
+    """What a file holds, or why it cannot be fetched or read: the other hosts can."""
     try:
-        return read_file(file, counting_of(run, file))
+        if file in found.urls:
+            fetch(found.urls[file], file)
+        return read_file(file, counting_of(found.run_of(file), file))
     except TraceError as error:
         return error
 

@@ -6,7 +6,7 @@ the `Run`. The command line is a thin user of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from os import PathLike
@@ -168,17 +168,19 @@ def open_session(
     names: NameRules | None = None,
     *,
     steps: Iterable[int] | None = None,
+    urls: Mapping[Path, str] | None = None,
     tell: Tell = unheard,
     as_named: bool = False,
 ) -> Run:
     """`load` with rules that were read; ``tell`` hears of every file that is read.
 
     A run that was recorded again is read ``as_named`` where its newest recording is not meant.
+    ``urls`` says of files that are fetched first where they are to be had.
     Of a run that ended before its profile was written the answers say what its record knows.
     """
     if hardware:
         load_hardware(hardware)  # a wrong key is told before a long read
-    trace = _opened(path, session, hosts, tell, as_named=as_named)
+    trace = _opened(path, session, hosts, urls, tell, as_named=as_named)
     trace = with_hardware(trace, hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
@@ -330,10 +332,16 @@ def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:
 
 
 def _opened(
-    path: Paths, session: str | None, hosts: Sequence[str], tell: Tell, *, as_named: bool
+    path: Paths,
+    session: str | None,
+    hosts: Sequence[str],
+    urls: Mapping[Path, str] | None,
+    tell: Tell,
+    *,
+    as_named: bool,
 ) -> Trace:
     try:
-        return open_run(path, session, hosts, tell=tell, as_named=as_named)
+        return open_run(path, session, hosts, urls=urls, tell=tell, as_named=as_named)
     except NoProfileError:
         alone = Path(path) if isinstance(path, str | PathLike) else None
         if alone is None or not is_unrecorded(alone):

@@ -24,7 +24,6 @@ from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles
-from moeprof.ingest.sources.store import fetch
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -75,8 +74,6 @@ def trace_by_host(
 ) -> Trace | None:
     """The trace of a run that is read host by host, which answers `only`; None if it is not to be.
 
-    A remote run that is not is fetched into its place.
-
     Raises:
         SelectionError: there is no such session or host.
         SpecError: workers are asked for, and Dask is not installed or its scheduler not there.
@@ -104,10 +101,6 @@ def trace_by_host(
                 f"--scheduler {ways.scheduler}: expected that its workers read {len(lost)} hosts, "
                 f"found that they can read none: {next(iter(lost.values()))}"
             )
-    if trace is None:
-        for file in found.files:
-            if file in urls:
-                fetch(urls[file], file)
     return trace
 
 

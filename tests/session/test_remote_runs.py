@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -253,3 +254,63 @@ def test_what_a_killed_worker_fetched_goes_with_the_run(memory, tmp_path, monkey
         (home,) = tmp_path.iterdir()
         assert len(list(home.rglob("*.pb"))) == 4
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_a_host_that_cannot_be_fetched_is_left_out(memory, tmp_path, monkeypatch, way):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    get_file = MemoryFileSystem.get_file
+
+    def refusing(self, name, *more, **also):
+        if name.endswith("b.xplane.pb"):
+            raise PermissionError("forbidden")
+        return get_file(self, name, *more, **also)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", refusing)
+    ids = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
+    for file in write_hosts(tmp_path / "c", ids, [[0, 2, 4], [1, 3, 5]]).iterdir():
+        memory[f"/three/{file.name}"] = file.read_bytes()
+    found = said("memory://three", *way)
+    assert found["run"]["hosts"] == ["a", "c"]
+    told = "a host is left out: memory:///three/b.xplane.pb: expected a run that can be read, found"
+    assert any(told in law["detail"] for law in found["trust"])
+
+
+def test_a_run_that_left_its_record_alone_is_told_as_of_a_folder(memory, tmp_path):
+    meta = json.dumps({"schema": "moeprof.run/1", "exit_code": 1, "processes": [{"host": "a"}]})
+    (tmp_path / "meta.json").write_text(meta)
+    memory["/dead/meta.json"] = meta.encode()
+    found, known = (
+        CliRunner().invoke(group, ["analyze", path, "--json"])
+        for path in ("memory://dead", str(tmp_path))
+    )
+    assert (found.exit_code, known.exit_code) == (3, 3)
+    assert found.stdout == known.stdout.replace(str(tmp_path), "memory://dead")
+
+
+def test_a_folder_without_a_profile_of_a_run_in_several_is_noted(memory, folder):
+    memory["/silent/meta.json"] = b'{"schema": "moeprof.run/1"}'
+    notes = json.loads(
+        CliRunner().invoke(group, ["analyze", "memory://run", "memory://silent", "--json"]).stdout
+    )["run"]["notes"]
+    assert any(note.startswith("memory://silent: no profile in it: ") for note in notes)
+
+
+def test_tables_in_a_store_are_read(memory, folder, tmp_path):
+    tables = tmp_path / "tables"
+    CliRunner().invoke(group, ["export", str(folder), "--tables", str(tables)])
+    for file in tables.iterdir():
+        memory[f"/tables/{file.name}"] = file.read_bytes()
+    assert same("memory://tables", folder)
+
+
+@pytest.mark.parametrize("name", ["LastModified", "last_modified", "updated", "mtime"])
+def test_when_a_file_was_written_is_known_of_each_store(memory, tmp_path, monkeypatch, name):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    facts = {"size": 3, name: datetime(2026, 3, 4, tzinfo=UTC)}
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *of, **also: {"/run/a.xplane.pb": facts})
+    mirrored("memory://run", tmp_path)
+    written = (tmp_path / "run/a.xplane.pb").stat()
+    assert (written.st_mtime, written.st_size) == (facts[name].timestamp(), 3)

@@ -28,6 +28,8 @@ _RECORDS = tuple(
     )
 )
 """What is read of a run folder beside its profiles."""
+_TABLES = tuple(map(PurePosixPath, ("trace.json", "*.parquet")))
+"""What is read of a folder of tables."""
 _HOME = "moeprof-run-"
 """How the folders are called that hold copies of runs for as long as these are read."""
 _INSTALL = "pip install 'moeprof[cluster]' brings what reads it"
@@ -125,16 +127,19 @@ def mirrored(url: str, folder: Path) -> Mirror:
                 _hole(mine, every[name])
                 urls[mine] = files.unstrip_protocol(name)
         beside = every if base == root else [*every, *_records_of(files, above)]
-        for name in beside:
-            if any(_is_record(name, run) for run in runs):
-                mine = _place(name, base, folder)
-                mine.parent.mkdir(parents=True, exist_ok=True)
-                files.get_file(name, str(mine))
+        read = dict.fromkeys(runs or [base], _RECORDS)
+        if str(PurePosixPath(base, "trace.json")) in every:
+            read[base] = (*_RECORDS, *_TABLES)
+        copied = [name for name in beside if any(_is_any(name, *each) for each in read.items())]
+        for name in copied:
+            mine = _place(name, base, folder)
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(name, str(mine))
     except TraceError:
         raise
     except Exception as error:  # each store has errors of its own
         raise _unreadable(url, error) from error
-    if not urls:
+    if not urls and not copied:
         raise NoProfileError(
             f"{url}: expected a profile (*.xplane.pb) in it or below plugins/profile/, found none; "
             "give the folder that was passed to the profiler"
@@ -164,14 +169,12 @@ def _run_of(name: str) -> str:
     return str(above[3]) if is_in_run else ""
 
 
-def _is_record(name: str, run: str) -> bool:
-    """Whether a file is one that readers open beside the profiles of a run."""
+def _is_any(name: str, run: str, named: Sequence[PurePosixPath]) -> bool:
+    """Whether a file of a run is one of those that are named."""
     if not PurePosixPath(name).is_relative_to(run):
         return False
     inside = PurePosixPath(name).relative_to(run)
-    return any(
-        len(inside.parts) == len(each.parts) and inside.match(str(each)) for each in _RECORDS
-    )
+    return any(len(inside.parts) == len(each.parts) and inside.match(str(each)) for each in named)
 
 
 def _place(name: str, base: str, folder: Path) -> Path:
@@ -250,7 +253,8 @@ def _unreadable(url: str, error: Exception) -> TraceError:
 
 def _written_s(facts: Mapping[str, Any]) -> float:
     """When a file was written, 0 where the store does not say."""
-    when = facts.get("LastModified") or facts.get("mtime") or facts.get("updated") or 0
+    names = ("LastModified", "mtime", "updated", "last_modified")  # of s3fs, files, gcsfs, adlfs
+    when = next(filter(None, map(facts.get, names)), 0)
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     return float(when.timestamp() if isinstance(when, datetime) else when)
