@@ -37,7 +37,7 @@ from moeprof.ingest.joining.numbering import (
     numbers_of,
     with_common_numbers,
 )
-from moeprof.ingest.one_host import Ask, Held, Own, Part, Runner, Shared, Task, without
+from moeprof.ingest.one_host import Ask, Held, InSteps, Own, Part, Runner, Shared, Task, without
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import hlo_frame
@@ -199,9 +199,11 @@ class Reading:
         there = {module: held[id(program)].held for module, program in programs.every.items()}
         ran_there = tuple((module, there[module]) for module in sorted(programs.ran))
         known = frozenset((module, each.look) for module, each in there.items())
-        shared = Shared(ran_there, _used_steps(tables), bool(numbered), programs.ops, known)
-        found = Joined(source, routing, tables, programs, shared, own, guess)
         is_placed = len(tables) == len(parts)
+        steps = _used_steps(tables)
+        inside = _inside(parts, steps or ()) if is_placed else InSteps(True, True)
+        shared = Shared(ran_there, steps, bool(numbered), inside, programs.ops, known)
+        found = Joined(source, routing, tables, programs, shared, own, guess)
         if is_mixed and is_placed:  # then clocks tell whether steps have numbers in common
             meta = self._trace(found).meta
             shared = shared._replace(is_numbered=meta.are_steps_numbered_by_script)
@@ -321,11 +323,19 @@ def _expected(part: Part, before: Host, host: Host, ids: Mapping[int, int], gues
     )
 
 
-def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...]:
+def _inside(parts: Sequence[Part], steps: Sequence[tuple[int, bool]]) -> InSteps:
+    """What of any host is in used steps."""
+    used = {step for step, is_used in steps if is_used}
+    return InSteps(
+        any(used & part.runs_in for part in parts), any(used & part.works_in for part in parts)
+    )
+
+
+def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...] | None:
     """The steps of hosts together, and whether they are used, whatever their clocks."""
     names = tuple(table.host.name for table in tables)
     if not names:
-        return ()
+        return None
     steps = steps_frame(tables, TraceMeta("", "", (*names, ""), 0, "", 0))
     return tuple(zip(steps["step"].tolist(), steps["used"].tolist(), strict=True))
 

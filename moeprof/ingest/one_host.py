@@ -47,9 +47,18 @@ from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.window_record import HostRecord
 from moeprof.tables.once import Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
+from moeprof.tables.waits import work_of
 
-Ask = Callable[[Trace], Any]
-"""What is asked of each host; of a run in several processes it is sent there by its name."""
+
+class InSteps(NamedTuple):
+    """Whether executions, and any work, of a run or of a host are in used steps."""
+
+    runs: bool
+    work: bool
+
+
+Ask = Callable[[Trace, InSteps], Any]
+"""What is asked of each host, of whose run that is known too; sent to processes by its name."""
 
 
 class Held(NamedTuple):
@@ -62,20 +71,22 @@ class Held(NamedTuple):
 class Shared(NamedTuple):
     """What hosts are placed with: the programs that ran, by id, and the steps of the run.
 
-    ``ops`` are of ``programs``; ``steps`` are numbers, and whether they are used. ``known`` are
-    ids and looks of programs that need not be sent again.
+    ``ops`` are of ``programs``; ``steps`` are numbers, and whether they are used, None where no
+    host is placed yet. ``inside`` is of all hosts, both True as long as some are not placed.
+    ``known`` are ids and looks of programs that need not be sent again.
     """
 
     programs: tuple[tuple[int, Held], ...] = ()
-    steps: tuple[tuple[int, bool], ...] = ()
+    steps: tuple[tuple[int, bool], ...] | None = None
     is_numbered: bool = False
+    inside: InSteps = InSteps(True, True)
     ops: pd.DataFrame | None = None
     known: frozenset[tuple[int, str]] = frozenset()
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes a host's answer another one."""
-        return self.programs, self.steps, self.is_numbered
+        return self.programs, self.steps, self.is_numbered, self.inside
 
 
 class Own(NamedTuple):
@@ -118,8 +129,9 @@ class Part:
 
     ``host`` is without its work and programs, of which ``programs`` has what they are by id, and
     ``new`` those that were not known by content. ``touched`` are the programs of its work and
-    waits, ``ran`` of its work. ``table``, ``facts`` and ``answer`` are None where it ran a program
-    that was not known.
+    waits, ``ran`` of its work; ``runs_in`` and ``works_in`` are steps with executions and with
+    work. ``table``, ``facts`` and ``answer`` are None where it ran a program that was not known,
+    and the answer where no steps are.
     """
 
     key: tuple[object, ...]
@@ -131,6 +143,8 @@ class Part:
     ran: tuple[int, ...] = ()
     table: HostTables | None = None
     facts: WorkFacts | None = None
+    runs_in: frozenset[int] = frozenset()
+    works_in: frozenset[int] = frozenset()
     answer: Any = None
 
 
@@ -217,11 +231,13 @@ def _placed(task: Task, host: Host) -> dict[str, Any]:
     events = events_frame([table.host], [work])
     facts = facts_of([table.host], events, ops)
     trace = _trace_of_host(task, table, events, facts, ops).knowing(known)
-    answer = task.ask(trace)
+    answer = task.ask(trace, task.shared.inside) if task.shared.steps is not None else None
     return {
         "host": _lean(raw.host),
         "table": replace(raw, host=_lean(raw.host)),
         "facts": facts,
+        "runs_in": frozenset(trace.executions["step"].unique().tolist()),
+        "works_in": frozenset(work_of(events)["step"].unique().tolist()),
         "answer": answer,
     }
 
@@ -236,7 +252,7 @@ def _trace_of_host(
     executions = executions_frame([table])
     sides = HostSides([host], {}, records=[task.record])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
-    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps]
+    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps or ()]
     return Trace(
         meta=TraceMeta(
             path=str(task.file),
