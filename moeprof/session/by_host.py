@@ -50,7 +50,7 @@ from moeprof.analyzers.window import (
     window_in_steps,
 )
 from moeprof.ingest.by_host import Reading, can_be_read
-from moeprof.ingest.one_host import InSteps, Runner, one_by_one, without
+from moeprof.ingest.one_host import InSteps, Latest, Runner, one_by_one, without
 from moeprof.ingest.sources.locate import Profiles
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import answer
@@ -216,17 +216,17 @@ def ask_host(only: Sequence[str], names: NameRules, trace: Trace, inside: InStep
 
 
 _OF_PROGRAMS: tuple[Part, ...] = (rules_matched, classes_of, labels)
-_remembered: list[Any] = []
+_remembered = Latest()
 
 
 def _remember(trace: Trace) -> None:
     """Programs are those of all hosts, and are classified once for all that are read here."""
     programs = trace.programs
     answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
-    ops, names = trace.hlo_ops, trace.meta.names
-    if not _remembered or _remembered[0] is not ops or _remembered[1] != names:
-        _remembered[:] = [ops, names, [part(trace) for part in _OF_PROGRAMS]]
-    for part, known in zip(_OF_PROGRAMS, _remembered[2], strict=True):
+    ops = trace.hlo_ops
+    key = (id(ops), trace.meta.names)  # no other frame has this id as long as this one is kept
+    _, found = _remembered.of(key, lambda: (ops, [part(trace) for part in _OF_PROGRAMS]))
+    for part, known in zip(_OF_PROGRAMS, found, strict=True):
         answer(trace, part, known)
 
 
