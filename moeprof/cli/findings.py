@@ -109,7 +109,7 @@ def read_hosts(
             from moeprof.session.run import Run, open_session
             from moeprof.session.workers import Ways, run_at, trace_by_host
             from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_hardware, with_path
+            from moeprof.tables.trace import with_path
         if hardware:
             load_hardware(hardware)
         tell = work.counting("reading the run")
@@ -124,7 +124,11 @@ def read_hosts(
                 if urls:
                     opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:
-                opened = Run(with_hardware(large, hardware) if hardware else large)
+                if hardware:
+                    from moeprof.session.by_host import on_hardware  # by which it was read
+
+                    large = on_hardware(large, hardware)
+                opened = Run(large)
             tell = work.counting("answering questions")
             return opened.document(only, is_drawn=is_drawn, tell=tell)
 

@@ -53,9 +53,9 @@ from moeprof.ingest.by_host import Reading, can_be_read
 from moeprof.ingest.one_host import InSteps, Latest, Runner, one_by_one, without
 from moeprof.ingest.sources.locate import Profiles
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import answer
+from moeprof.tables.once import answer, is_answered
 from moeprof.tables.schema import stacked
-from moeprof.tables.trace import Trace, with_names
+from moeprof.tables.trace import Trace, with_hardware, with_names
 from moeprof.tell import Tell, unheard
 
 Answers = Sequence[Any]
@@ -252,6 +252,15 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
     answer(trace, account.account_of, table)
     return trace
+
+
+def on_hardware(trace: Trace, key: str) -> Trace:
+    """`trace` on the device that `key` names, knowing what its hosts said: none asks for it."""
+    changed = with_hardware(trace, key)
+    for part in (window, programs_of, *PARTS, *BY_NAME):
+        if is_answered(trace, part):
+            answer(changed, part, part(trace))
+    return changed
 
 
 def read_by_host(
