@@ -95,7 +95,7 @@ class Reading:
         self._process = dict(zip(found.files, processes, strict=True))
         self._parts: dict[Path, Part] = {}
         self._programs: dict[str, Program] = {}
-        self._like: dict[str, Program] = {}
+        self._like: dict[str, str] = {}
         self._joined: Joined | None = None
 
     def read(self, run: Runner, tell: Tell = unheard) -> tuple[Trace, list[Any]] | None:
@@ -155,8 +155,12 @@ class Reading:
         self._parts[file] = part
         for each in part.programs.values():
             if each.content in part.new:
-                program = self._programs.setdefault(each.content, part.new[each.content])
-                self._like.setdefault(each.look, program)
+                self._programs.setdefault(each.content, part.new[each.content])
+                self._like.setdefault(each.look, each.content)
+
+    def _read_as(self, held: Held) -> Held:
+        """What a program is read as: one that looks like it, as long as it was not sent."""
+        return held if held.content in self._programs else Held(held.look, self._like[held.look])
 
     def _kept(self) -> list[Path]:
         """The files that could be read, in their order."""
@@ -196,7 +200,7 @@ class Reading:
             )._replace(wanted=wanted[file])
             for file, part, before, host, new in zip(kept, parts, hosts, joined, ids, strict=True)
         }
-        there = {module: held[id(program)].held for module, program in programs.every.items()}
+        there = {m: self._read_as(held[id(each)].held) for m, each in programs.every.items()}
         ran_there = tuple((module, there[module]) for module in sorted(programs.ran))
         known = frozenset((module, each.look) for module, each in there.items())
         is_placed = len(tables) == len(parts)
@@ -221,7 +225,7 @@ class Reading:
             damage=list(part.host.record.damage),
         )
         programs = {
-            module: _copy(self._programs.get(each.content) or self._like[each.look], record.damage)
+            module: _copy(self._programs[self._read_as(each).content], record.damage)
             for module, each in part.programs.items()
         }
         return [replace(part.host, record=record, programs=programs)]
