@@ -318,7 +318,9 @@ def test_a_question_that_is_asked_alone_reads_less_and_says_the_same(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path):
-    folder = write_hosts(tmp_path / "run", HOSTS, GROUPS)
+    folder = write_hosts(
+        tmp_path / "run", {"a": [0, 1], "b": [2, 3], "d": [4, 5]}, [[0, 2, 4], [1, 3, 5]]
+    )
     whole = (folder / "d.xplane.pb").read_bytes()
     (folder / "d.xplane.pb").write_bytes(whole[: len(whole) // 2])
     (folder / "e.xplane.pb.gz").write_bytes(gzip.compress(whole)[:200])
@@ -333,7 +335,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path):
 
 
 def test_what_needs_all_work_says_what_to_do(tmp_path):
-    folder = write_hosts(tmp_path / "run", HOSTS, GROUPS)
+    folder = write_hosts(tmp_path / "run", {"a": [0, 1], "d": [2, 3]}, [[0, 2], [1, 3]])
     run = by_host(folder)
     told = run.ask("launch").notes[0]
     assert "--host" in told
