@@ -35,12 +35,22 @@ def step_spans(trace: Trace) -> pd.DataFrame:
         spans["start_ns"] = used["start_ns"].to_numpy()
         spans["end_ns"] = spans["start_ns"] + used["duration_ns"].to_numpy()
         return spans.sort_values(["host", "start_ns"], ignore_index=True)
-    runs = trace.executions[trace.executions["step"].isin(used["step"])]
-    if len(runs):
-        return _hulls(runs)
+    source = spans_from(trace)
+    if source == "executions":
+        return _hulls(trace.executions[trace.executions["step"].isin(used["step"])])
     work = work_of(trace.events)
-    inside = work[work["step"].isin(used["step"])]
-    return _hulls(inside if len(inside) else work.assign(step=-1))
+    if source == "work":
+        return _hulls(work[work["step"].isin(used["step"])])
+    return _hulls(work.assign(step=-1))
+
+
+@once
+def spans_from(trace: Trace) -> str:
+    """What tells of all hosts of a run when their used steps lie: executions, work, or nothing."""
+    used = trace.steps["step"][trace.steps["used"]]
+    if trace.executions["step"].isin(used).any():
+        return "executions"
+    return "work" if work_of(trace.events)["step"].isin(used).any() else "nothing"
 
 
 @once

@@ -118,7 +118,7 @@ def read_hosts(
             from moeprof.session.run import Run, open_session
             from moeprof.session.workers import Ways, trace_by_host
             from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_hardware, with_path
+            from moeprof.tables.trace import with_path
         if only:
             in_order(only)  # a wrong name is told before a long read
         if hardware:
@@ -138,7 +138,11 @@ def read_hosts(
                 if here.names:
                     opened = Run(with_path(opened.trace, ", ".join(paths)))
             else:
-                opened = Run(with_hardware(large, hardware) if hardware else large)
+                if hardware:
+                    from moeprof.session.by_host import on_hardware  # by which it was read
+
+                    large = on_hardware(large, hardware)
+                opened = Run(large)
             tell = work.counting("answering questions")
             document = opened.document(only, is_drawn=is_drawn, tell=tell)
             return cast("Document", here.as_given(document)) if here.names else document

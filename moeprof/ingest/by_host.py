@@ -37,7 +37,7 @@ from moeprof.ingest.joining.numbering import (
     numbers_of,
     with_common_numbers,
 )
-from moeprof.ingest.one_host import Ask, Own, Part, Runner, Shared, Task, look_of, without
+from moeprof.ingest.one_host import Ask, Held, InSteps, Own, Part, Runner, Shared, Task, without
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import hlo_frame
@@ -71,6 +71,14 @@ class Joined(NamedTuple):
     guess: Own
 
 
+class Origin(NamedTuple):
+    """Whose a program is, by which id, and what it is."""
+
+    file: Path
+    module: int
+    held: Held
+
+
 _MOST_ROUNDS = 100
 
 
@@ -87,7 +95,7 @@ class Reading:
         self._process = dict(zip(found.files, processes, strict=True))
         self._parts: dict[Path, Part] = {}
         self._programs: dict[str, Program] = {}
-        self._notes: dict[Path, list[str]] = {}
+        self._like: dict[str, str] = {}
         self._joined: Joined | None = None
 
     def read(self, run: Runner, tell: Tell = unheard) -> tuple[Trace, list[Any]] | None:
@@ -145,9 +153,14 @@ class Reading:
 
     def _keep(self, file: Path, part: Part) -> None:
         self._parts[file] = part
-        for look, program in part.new.items():
-            known = replace(program, damage=self._notes.setdefault(file, []))
-            self._programs.setdefault(look, known)
+        for each in part.programs.values():
+            if each.content in part.new:
+                self._programs.setdefault(each.content, part.new[each.content])
+                self._like.setdefault(each.look, each.content)
+
+    def _read_as(self, held: Held) -> Held:
+        """What a program is read as: one that looks like it, as long as it was not sent."""
+        return held if held.content in self._programs else Held(held.look, self._like[held.look])
 
     def _kept(self) -> list[Path]:
         """The files that could be read, in their order."""
@@ -161,14 +174,16 @@ class Reading:
             return None
         files = tuple(file for file in self._found.files if file in self._parts)
         answers = [self._hosts_in(file) for file in files]
-        known = replace(self._found, files=files)
-        source, hosts, routing = gathered(answers, known, self._paths, are_chosen=self._are_chosen)
+        read = replace(self._found, files=files)
+        source, hosts, routing = gathered(answers, read, self._paths, are_chosen=self._are_chosen)
         joined, notes = joined_ids(hosts)
         source = replace(source, notes=(*source.notes, *notes))
         ids = [_new_ids(*pair) for pair in zip(hosts, joined, strict=True)]
+        held = self._held_of(kept, hosts)
         parts = [self._parts[file] for file in kept]
         ran = {new.get(m, m) for part, new in zip(parts, ids, strict=True) for m in part.ran}
         programs = self._programs_of(joined, ran)
+        wanted = self._wanted(programs, held)
         raw = [
             replace(part.table, host=host)
             for part, host in zip(parts, joined, strict=True)
@@ -180,15 +195,19 @@ class Reading:
         numbers = tuple(numbers_of(numbered)) if is_mixed else ()
         guess = _own_record(Own(numbers=numbers), source.beside)
         own = {
-            file: _expected(part, host, new, _own_record(guess, source.of_host[host.name]))
-            for file, part, host, new in zip(kept, parts, joined, ids, strict=True)
+            file: _expected(
+                part, before, host, new, _own_record(guess, source.of_host[host.name])
+            )._replace(wanted=wanted[file])
+            for file, part, before, host, new in zip(kept, parts, hosts, joined, ids, strict=True)
         }
-        looks = tuple((module, look_of(programs.ran[module])) for module in sorted(programs.ran))
-        shared = Shared(
-            looks, _used_steps(tables), bool(numbered), programs.ops, frozenset(self._programs)
-        )
-        found = Joined(source, routing, tables, programs, shared, own, guess)
+        there = {m: self._read_as(held[id(each)].held) for m, each in programs.every.items()}
+        ran_there = tuple((module, there[module]) for module in sorted(programs.ran))
+        known = frozenset((module, each.look) for module, each in there.items())
         is_placed = len(tables) == len(parts)
+        steps = _used_steps(tables)
+        inside = _inside(parts, steps or ()) if is_placed else InSteps(True, True)
+        shared = Shared(ran_there, steps, bool(numbered), inside, programs.ops, known)
+        found = Joined(source, routing, tables, programs, shared, own, guess)
         if is_mixed and is_placed:  # then clocks tell whether steps have numbers in common
             meta = self._trace(found).meta
             shared = shared._replace(is_numbered=meta.are_steps_numbered_by_script)
@@ -203,10 +222,39 @@ class Reading:
             part.host.record,
             work=[pd.DataFrame({"module": np.array(part.touched, np.int64)})],
             checks=list(part.host.record.checks),
-            damage=[*part.host.record.damage, *self._notes.get(file, ())],
+            damage=list(part.host.record.damage),
         )
-        programs = {module: self._programs[look] for module, look in part.programs.items()}
+        programs = {
+            module: _copy(self._programs[self._read_as(each).content], record.damage)
+            for module, each in part.programs.items()
+        }
         return [replace(part.host, record=record, programs=programs)]
+
+    def _held_of(self, files: Sequence[Path], hosts: Sequence[Host]) -> dict[int, Origin]:
+        """Whose each program is that hosts were read with, by its identity."""
+        return {
+            id(program): Origin(file, module, self._parts[file].programs[module])
+            for file, host in zip(files, hosts, strict=True)
+            for module, program in host.programs.items()
+        }
+
+    def _wanted(
+        self, programs: JoinedPrograms, held: Mapping[int, Origin]
+    ) -> dict[Path, tuple[int, ...]]:
+        """Programs of each file that all hosts are placed with, and had to be asked for.
+
+        Only that one looks like them is known, and what looks alike may be another.
+        """
+        wanted: dict[Path, set[int]] = {}
+        for file in self._kept():
+            was = self._parts[file].key[0]
+            assert isinstance(was, Own)
+            wanted[file] = set(was.wanted)
+        for program in programs.every.values():
+            origin = held[id(program)]
+            if origin.held.content not in self._programs:
+                wanted[origin.file].add(origin.module)
+        return {file: tuple(sorted(modules)) for file, modules in wanted.items()}
 
     def _programs_of(self, hosts: Sequence[Host], ran: set[int]) -> JoinedPrograms:
         programs: dict[int, Program] = {}
@@ -215,9 +263,12 @@ class Reading:
         shown = ran & programs.keys() or programs.keys()
         known = self._joined.programs if self._joined else None
         mine = {module: programs[module] for module in shown}
-        is_same = known is not None and known.ran == mine
-        ops = known.ops if known is not None and is_same else hlo_frame(mine).copy()
-        return JoinedPrograms(programs, mine, ops)
+        if known is None or known.ran != mine:
+            return JoinedPrograms(programs, mine, hlo_frame(mine).copy())
+        for module, program in mine.items():  # what was found as their ops were read
+            seen = known.ran[module].damage
+            program.damage.extend(line for line in seen if line not in program.damage)
+        return JoinedPrograms(programs, mine, known.ops)
 
     def _trace(self, joined: Joined) -> Trace:
         """All hosts' trace, without the frames of their work."""
@@ -225,11 +276,12 @@ class Reading:
         hosts = [table.host for table in joined.tables]
         source = joined.source
         sides = HostSides(hosts, source.of_host)
+        every = {module: _copy(each, []) for module, each in joined.programs.every.items()}
         return joined_trace(
             source,
             joined.tables,
             _together([each for each in facts if each is not None]),
-            joined.programs,
+            joined.programs._replace(every=every),  # their totals are read after the laws
             joined.routing,
             **{name: without(name) for name in OF_WORK},
             host_facts=sides.facts,
@@ -241,20 +293,31 @@ def _own_record(own: Own, around: Beside) -> Own:
     return own._replace(counts=not around.is_of_other_run, left_out=tuple(around.left_out))
 
 
+def _copy(program: Program, damage: list[str]) -> Program:
+    """The same program as one host's own, which notes in `damage` what is wrong with it."""
+    own = replace(program, damage=damage)
+    head = program.head
+    if not program.damage:  # else it is noted once more, as this host's
+        vars(own)["head"] = head
+    return own
+
+
 def _new_ids(before: Host, after: Host) -> dict[int, int]:
-    """The new id of each program of a host that has one."""
-    told = zip(before.programs, after.programs, strict=False)  # what it lacked stands behind
+    """The new id of each program of a host that has one, told by what it is: two may share one."""
+    at = {id(program): module for module, program in after.programs.items()}
+    told = ((old, at.get(id(program), old)) for old, program in before.programs.items())
     works = zip(*(host.record.work[0]["module"].tolist() for host in (before, after)), strict=True)
     return {old: new for old, new in (*told, *works) if old != new}
 
 
-def _expected(part: Part, host: Host, ids: Mapping[int, int], guess: Own) -> Own:
+def _expected(part: Part, before: Host, host: Host, ids: Mapping[int, int], guess: Own) -> Own:
     """What a host should be read with; how it was, where that makes no difference to it."""
     was = part.key[0]
     assert isinstance(was, Own)
     is_named = part.host is not None and host.name == part.host.name
     own_numbers = part.table is not None and part.table.cut.is_as_in_script
-    added = list(host.programs.items())[len(part.programs) :]
+    mine = {id(program) for program in before.programs.values()}
+    added = [pair for pair in host.programs.items() if id(pair[1]) not in mine]
     return guess._replace(
         name=was.name if is_named else host.name,
         process=host.process,
@@ -264,11 +327,19 @@ def _expected(part: Part, host: Host, ids: Mapping[int, int], guess: Own) -> Own
     )
 
 
-def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...]:
+def _inside(parts: Sequence[Part], steps: Sequence[tuple[int, bool]]) -> InSteps:
+    """What of any host is in used steps."""
+    used = {step for step, is_used in steps if is_used}
+    return InSteps(
+        any(used & part.runs_in for part in parts), any(used & part.works_in for part in parts)
+    )
+
+
+def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...] | None:
     """The steps of hosts together, and whether they are used, whatever their clocks."""
     names = tuple(table.host.name for table in tables)
     if not names:
-        return ()
+        return None
     steps = steps_frame(tables, TraceMeta("", "", (*names, ""), 0, "", 0))
     return tuple(zip(steps["step"].tolist(), steps["used"].tolist(), strict=True))
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,28 +47,46 @@ from moeprof.ingest.sources.store import fetched
 from moeprof.ingest.sources.window_record import HostRecord
 from moeprof.tables.once import Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
+from moeprof.tables.waits import work_of
 
-Ask = Callable[[Trace], Any]
-"""What is asked of each host; of a run in several processes it is sent there by its name."""
+
+class InSteps(NamedTuple):
+    """Whether executions, and any work, of a run or of a host are in used steps."""
+
+    runs: bool
+    work: bool
+
+
+Ask = Callable[[Trace, InSteps], Any]
+"""What is asked of each host, of whose run that is known too; sent to processes by its name."""
+
+
+class Held(NamedTuple):
+    """Digests of a program: of how it looks, alike on all hosts, and of all that it is."""
+
+    look: str
+    content: str
 
 
 class Shared(NamedTuple):
     """What hosts are placed with: the programs that ran, by id, and the steps of the run.
 
-    ``looks`` tell the programs apart; ``steps`` are numbers, and whether they are used. ``known``
-    are digests of programs that need not be sent again.
+    ``ops`` are of ``programs``; ``steps`` are numbers, and whether they are used, None where no
+    host is placed yet. ``inside`` is of all hosts, both True as long as some are not placed.
+    ``known`` are ids and looks of programs that need not be sent again.
     """
 
-    looks: tuple[tuple[int, str], ...] = ()
-    steps: tuple[tuple[int, bool], ...] = ()
+    programs: tuple[tuple[int, Held], ...] = ()
+    steps: tuple[tuple[int, bool], ...] | None = None
     is_numbered: bool = False
+    inside: InSteps = InSteps(True, True)
     ops: pd.DataFrame | None = None
-    known: frozenset[str] = frozenset()
+    known: frozenset[tuple[int, str]] = frozenset()
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes a host's answer another one."""
-        return self.looks, self.steps, self.is_numbered
+        return self.programs, self.steps, self.is_numbered, self.inside
 
 
 class Own(NamedTuple):
@@ -75,7 +94,7 @@ class Own(NamedTuple):
 
     ``process`` is its place in the run, -1 unknown; ``ids`` are new ids of its programs, ``adds``
     names of others' programs that it ran; ``numbers`` those of its steps where it has none of its
-    own.
+    own. ``wanted`` are those of its programs that stand for all hosts' and were not sent.
     """
 
     name: str = ""
@@ -85,6 +104,7 @@ class Own(NamedTuple):
     adds: tuple[tuple[int, str], ...] = ()
     numbers: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+    wanted: tuple[int, ...] = ()
 
 
 class Task(NamedTuple):
@@ -107,21 +127,24 @@ class Task(NamedTuple):
 class Part:
     """What is kept of one host; of a file that cannot be read the error alone.
 
-    ``host`` is without its work and programs, of which ``programs`` has how each looks by its id,
-    and ``new`` those that were not known. ``touched`` are the programs of its work and waits,
-    ``ran`` of its work. ``table``, ``facts`` and ``answer`` are None where it ran a program that
-    was not known.
+    ``host`` is without its work and programs, of which ``programs`` has what they are by id, and
+    ``new`` those that were not known by content. ``touched`` are the programs of its work and
+    waits, ``ran`` of its work; ``runs_in`` and ``works_in`` are steps with executions and with
+    work. ``table``, ``facts`` and ``answer`` are None where it ran a program that was not known,
+    and the answer where no steps are.
     """
 
     key: tuple[object, ...]
     error: TraceError | None = None
     host: Host | None = None
-    programs: Mapping[int, str] = field(default_factory=dict)
+    programs: Mapping[int, Held] = field(default_factory=dict)
     new: Mapping[str, Program] = field(default_factory=dict)
     touched: tuple[int, ...] = ()
     ran: tuple[int, ...] = ()
     table: HostTables | None = None
     facts: WorkFacts | None = None
+    runs_in: frozenset[int] = frozenset()
+    works_in: frozenset[int] = frozenset()
     answer: Any = None
 
 
@@ -157,23 +180,42 @@ def _read_part(task: Task) -> Part:
     except TraceError as error:
         return Part(key, error)
     process = own.process if own.process >= 0 else hosts[0].process
-    host = replace(hosts[0], name=own.name or hosts[0].name, process=process)
+    host = replace(
+        hosts[0],
+        name=own.name or hosts[0].name,
+        process=process,
+        programs={m: replace(program, damage=[]) for m, program in hosts[0].programs.items()},
+    )  # what is damaged in a program is noted where programs are joined
     work = [set(part["module"].unique().tolist()) for part in host.record.work]
     waits = [set(part["module"].unique().tolist()) for part in host.record.waits]
     ran, touched = set().union(*work), set().union(*work, *waits)
-    looks = {module: look_of(program) for module, program in host.programs.items()}
-    new = {
-        look: Program(program.name, program.proto, program.parts, [])
-        for program, look in zip(host.programs.values(), looks.values(), strict=True)
-        if look not in shared.known
-    }
-    part = Part(key, None, _lean(host), looks, new, tuple(sorted(touched)), tuple(sorted(ran)))
-    ids, there = dict(own.ids), dict(shared.looks)
-    mine = {ids.get(module, module): look for module, look in looks.items()}
+    held = {module: held_of(program) for module, program in host.programs.items()}
+    sent = _to_send(task, held, ran)
+    new = {held[module].content: host.programs[module] for module in sent}
+    part = Part(key, None, _lean(host), held, new, tuple(sorted(touched)), tuple(sorted(ran)))
+    ids, there = dict(own.ids), {module: each.look for module, each in shared.programs}
+    mine = {ids.get(module, module): each.look for module, each in held.items()}
     needs = {ids.get(module, module) for module in ran} & mine.keys()
     if shared.ops is None or any(there.get(module) != mine[module] for module in needs):
         return part
     return replace(part, **_placed(task, renamed(host, ids)))
+
+
+def _to_send(task: Task, held: Mapping[int, Held], ran: set[int]) -> list[int]:
+    """Programs of a host that may stand for all hosts': where its own is the first of its id.
+
+    One that ran here and looks like another's gets that one's id, with few exceptions; those are
+    asked for.
+    """
+    ids, known = dict(task.own.ids), task.shared.known
+    looks = {look for _, look in known}
+    return [
+        module
+        for module, (look, _) in held.items()
+        if module in task.own.wanted
+        or look not in looks
+        or (module not in ran and (ids.get(module, module), look) not in known)
+    ]
 
 
 def _placed(task: Task, host: Host) -> dict[str, Any]:
@@ -189,11 +231,13 @@ def _placed(task: Task, host: Host) -> dict[str, Any]:
     events = events_frame([table.host], [work])
     facts = facts_of([table.host], events, ops)
     trace = _trace_of_host(task, table, events, facts, ops).knowing(known)
-    answer = task.ask(trace)
+    answer = task.ask(trace, task.shared.inside) if task.shared.steps is not None else None
     return {
         "host": _lean(raw.host),
         "table": replace(raw, host=_lean(raw.host)),
         "facts": facts,
+        "runs_in": frozenset(trace.executions["step"].unique().tolist()),
+        "works_in": frozenset(work_of(events)["step"].unique().tolist()),
         "answer": answer,
     }
 
@@ -208,7 +252,7 @@ def _trace_of_host(
     executions = executions_frame([table])
     sides = HostSides([host], {}, records=[task.record])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
-    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps]
+    steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps or ()]
     return Trace(
         meta=TraceMeta(
             path=str(task.file),
@@ -247,28 +291,45 @@ class Lookups(NamedTuple):
     known: Programs
 
 
-_made: dict[tuple[tuple[int, str], ...], Lookups] = {}
+class Latest:
+    """What was made last, and of what: made once for all hosts read here, by whichever thread."""
+
+    def __init__(self) -> None:
+        """Nothing is made yet."""
+        self._lock = Lock()
+        self._held: tuple[Hashable, Any] | None = None
+
+    def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` makes of `key`, kept until another one is asked for."""
+        with self._lock:
+            if self._held is None or self._held[0] != key:
+                self._held = (key, make())
+            return self._held[1]
+
+
+_made = Latest()
 
 
 def _lookups(shared: Shared) -> Lookups:
-    if shared.looks not in _made:
-        _made.clear()
-        assert shared.ops is not None
-        ops = shared.ops
-        rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
-        _made[shared.looks] = Lookups(ops, rows, bodies(ops), Programs(ops))
-    return _made[shared.looks]
+    found: Lookups = _made.of(shared.programs, functools.partial(_made_of, shared.ops))
+    return found
 
 
-_looks: dict[bytes, str] = {}
+def _made_of(ops: pd.DataFrame | None) -> Lookups:
+    assert ops is not None
+    rows = {pair: row for row, pair in enumerate(zip(ops["module"], ops["op"], strict=True))}
+    return Lookups(ops, rows, bodies(ops), Programs(ops))
 
 
-def look_of(program: Program) -> str:
-    """What programs that look alike on all hosts have in common, as a digest."""
-    digest = hashlib.sha256(program.proto).digest()
-    if digest not in _looks:
-        _looks[digest] = hashlib.sha256(repr(looks_of(program)).encode()).hexdigest()
-    return _looks[digest]
+_looks: dict[str, str] = {}
+
+
+def held_of(program: Program) -> Held:
+    """What a program is, and what programs that look alike on all hosts have in common."""
+    content = hashlib.sha256(program.name.encode() + b"\0" + program.proto).hexdigest()
+    if content not in _looks:
+        _looks[content] = hashlib.sha256(repr(looks_of(program)).encode()).hexdigest()
+    return Held(_looks[content], content)
 
 
 def _lean(host: Host) -> Host:

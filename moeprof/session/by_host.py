@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from moeprof.analyzers.activity import account, outside
+from moeprof.analyzers.activity.device_steps import spans_from
 from moeprof.analyzers.activity.gaps import lengths_of_gaps
 from moeprof.analyzers.attribution import (
     added,
@@ -49,12 +50,12 @@ from moeprof.analyzers.window import (
     window_in_steps,
 )
 from moeprof.ingest.by_host import Reading, can_be_read
-from moeprof.ingest.one_host import Runner, one_by_one, without
+from moeprof.ingest.one_host import InSteps, Latest, Runner, one_by_one, without
 from moeprof.ingest.sources.locate import Profiles
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import answer
+from moeprof.tables.once import answer, is_answered
 from moeprof.tables.schema import stacked
-from moeprof.tables.trace import Trace, with_names
+from moeprof.tables.trace import Trace, with_hardware, with_names
 from moeprof.tell import Tell, unheard
 
 Answers = Sequence[Any]
@@ -186,60 +187,80 @@ def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
 
 
 class Told(NamedTuple):
-    """What one host says: the devices with work in the window, its programs, and all parts."""
+    """What one host says: its devices with work in the window, its programs, parts by name.
+
+    ``is_in_steps`` tells whether the window is that of the used steps.
+    """
 
     devices: int
+    is_in_steps: bool
     modules: tuple[int, ...]
-    parts: list[Any]
+    parts: Mapping[str, Any]
 
 
-def ask_host(only: Sequence[str], names: NameRules, trace: Trace) -> Told:
-    """What one host says of the parts that questions need."""
+def ask_host(only: Sequence[str], names: NameRules, trace: Trace, inside: InSteps) -> Told:
+    """What one host says of the parts that questions need, in the steps of all hosts.
+
+    Whether there are figures of steps is one for the run, whatever this host has `inside` them.
+    """
     if names.rules:
         trace = with_names(trace, names)
     _remember(trace)
-    if trace.steps["used"].any():
-        answer(trace, window, window_in_steps(trace))  # even where it has no work in them
+    source = "executions" if inside.runs else "work" if inside.work else "nothing"
+    answer(trace, spans_from, source)
+    if inside.work:
+        answer(trace, window, window_in_steps(trace))
     modules = tuple(trace.events["module"].unique().tolist())
-    parts = [part(trace) for part in parts_for(only, trace.hlo_ops)]
-    return Told(window(trace).devices, modules, parts)
+    parts = {part.__name__: part(trace) for part in parts_for(only, trace.hlo_ops)}
+    return Told(window(trace).devices, inside.work, modules, parts)
 
 
 _OF_PROGRAMS: tuple[Part, ...] = (rules_matched, classes_of, labels)
-_remembered: list[Any] = []
+_remembered = Latest()
 
 
 def _remember(trace: Trace) -> None:
     """Programs are those of all hosts, and are classified once for all that are read here."""
     programs = trace.programs
     answer(trace, programs_of, {module: programs[module] for module in sorted(programs)})
-    ops, names = trace.hlo_ops, trace.meta.names
-    if not _remembered or _remembered[0] is not ops or _remembered[1] != names:
-        _remembered[:] = [ops, names, [part(trace) for part in _OF_PROGRAMS]]
-    for part, known in zip(_OF_PROGRAMS, _remembered[2], strict=True):
+    ops = trace.hlo_ops
+    key = (id(ops), trace.meta.names)  # no other frame has this id as long as this one is kept
+    _, found = _remembered.of(key, lambda: (ops, [part(trace) for part in _OF_PROGRAMS]))
+    for part, known in zip(_OF_PROGRAMS, found, strict=True):
         answer(trace, part, known)
 
 
-def with_answers(trace: Trace, only: Sequence[str], told: Sequence[Told]) -> Trace:
+def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     """`trace`, which has no work, knowing what its hosts said of theirs."""
     devices = sum(each.devices for each in told)
-    used = int(trace.steps["step"][trace.steps["used"]].nunique())
-    notes = NO_STEP if not used and devices else ()
+    is_whole = devices and not any(each.is_in_steps for each in told)
+    used = 0 if is_whole else int(trace.steps["step"][trace.steps["used"]].nunique())
+    notes = NO_STEP if is_whole else ()
     answer(trace, window, Window(used, devices, notes, without("events")))
     modules = sorted({module for each in told for module in each.modules})
     known = {module: trace.programs[module] for module in modules if module in trace.programs}
     answer(trace, programs_of, known)
     names = trace.meta.hosts
     by_name = sorted(range(len(told)), key=lambda place: names[place])
-    for at, part in enumerate(parts_for(only, trace.hlo_ops)):
+    for part, join in {**PARTS, **BY_NAME}.items():
         order = by_name if part in BY_NAME else range(len(told))
-        join = {**PARTS, **BY_NAME}[part]
-        answer(trace, part, join([told[place].parts[at] for place in order]))
+        said = [told[place].parts for place in order]
+        if all(part.__name__ in each for each in said):  # else what needs it is withheld
+            answer(trace, part, join([each[part.__name__] for each in said]))
     table: pd.DataFrame = account.account_of(trace).drop(columns="rank")
     ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
     table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
     answer(trace, account.account_of, table)
     return trace
+
+
+def on_hardware(trace: Trace, key: str) -> Trace:
+    """`trace` on the device that `key` names, knowing what its hosts said: none asks for it."""
+    changed = with_hardware(trace, key)
+    for part in (window, programs_of, *PARTS, *BY_NAME):
+        if is_answered(trace, part):
+            answer(changed, part, part(trace))
+    return changed
 
 
 def read_by_host(
@@ -265,4 +286,4 @@ def read_by_host(
     if read is None:
         return None
     trace, told = read
-    return with_answers(with_names(trace, rules) if rules.rules else trace, only, told)
+    return with_answers(with_names(trace, rules) if rules.rules else trace, told)

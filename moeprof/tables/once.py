@@ -22,6 +22,11 @@ def answer(trace: Trace, compute: Callable[..., object], known: object) -> None:
     trace._answers[_key(compute, (), {})] = known
 
 
+def is_answered(trace: Trace, compute: Callable[..., object]) -> bool:
+    """Whether a trace knows what a function that runs `once`, without more arguments, says."""
+    return hasattr(trace, "_answers") and _key(compute, (), {}) in trace._answers
+
+
 def _key(compute: Callable[..., object], args: object, kwargs: dict[str, object]) -> Hashable:
     return (getattr(compute, "__wrapped__", compute), args, tuple(kwargs.items()))
 
