@@ -239,6 +239,7 @@ class Watcher:
             return
         if folder is not None:
             self.record.own_profiles.append(folder)
+            self.record.mesh = mesh_axes(self.record.mesh)
         self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
@@ -307,7 +308,6 @@ class Watcher:
             "last_step": self.counter.last_step,
             "steps": self.counter.steps_recorded,
             "closed_because": reason,
-            "mesh": mesh_axes(),
         }
         try:
             recorder.close(facts, wait_for_devices=wait_for_devices)
