@@ -180,8 +180,8 @@ SETTING_CHANGES = Schema(
     "setting_changes",
     (
         Column("setting", "text", "", "option of the script, XLA flag, axis of the mesh, version"),
-        Column("base", "text", "", "as base has it; empty where it does not"),
-        Column("new", "text", "", "as new has it; empty where it does not"),
+        Column("base", "text", "", "as base has it; empty where it does not; a mesh: not recorded"),
+        Column("new", "text", "", "as new has it; empty where it does not; a mesh: not recorded"),
     ),
 )
 
@@ -192,7 +192,8 @@ def setting_changes(
     """`SETTING_CHANGES` of two records; empty where capture made one of the runs not."""
     if base is None or new is None:
         return SETTING_CHANGES.frame()
-    before, after = dict(_settings(base)), dict(_settings(new))
+    is_mesh_of_both = bool(base.get("mesh")) == bool(new.get("mesh"))
+    before, after = (dict(_settings(one, is_mesh_of_both)) for one in (base, new))
     rows = [
         {"setting": name, "base": before.get(name, ""), "new": after.get(name, "")}
         for name in dict.fromkeys([*before, *after])
@@ -201,16 +202,29 @@ def setting_changes(
     return SETTING_CHANGES.frame(rows)
 
 
-def _settings(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Name and value of all that a record says, in the order in which it matters to a reader."""
+def _settings(record: Mapping[str, object], by_axis: bool) -> Iterator[tuple[str, str]]:
+    """Name and value of all that a record says, in the order in which it matters to a reader.
+
+    The mesh axis by axis, or in one where the other record has none: nobody knows of its axes.
+    """
     argv = record.get("argv")
     words = [str(word) for word in argv] if isinstance(argv, list) else []
     for name, value in (*_options(words[1:]), *_flags(record.get("xla_flags"))):
         yield name, value
-    for kind in ("mesh", "versions"):
+    if not by_axis:
+        yield "mesh", _axes(record.get("mesh"))
+    for kind in ("mesh", "versions") if by_axis else ("versions",):
         found = record.get(kind)
         for name, value in found.items() if isinstance(found, dict) else ():
             yield f"{kind.removesuffix('s')} {name}", str(value)
+
+
+def _axes(mesh: object) -> str:
+    """``data 2 × expert 4``: the axes that split anything, or all."""
+    if not mesh or not isinstance(mesh, dict):
+        return "not recorded"
+    split = {axis: size for axis, size in mesh.items() if size != 1} or mesh
+    return " × ".join(f"{axis} {size}" for axis, size in split.items())
 
 
 # Not a path, whose folders may be called a=1, as partitions of tables are.

@@ -100,7 +100,8 @@ def command(
     check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
-    read = [newest(run, session) if isinstance(run, Path) else run for run in runs]
+    folders = [run for run in runs if isinstance(run, Path)]
+    read = [newest(run, session, folders) if isinstance(run, Path) else run for run in runs]
     ways = (by_host, scheduler, workers)
     document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     lacking = said_of_hosts(document, only)

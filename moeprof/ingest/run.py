@@ -69,20 +69,23 @@ def open_run(
     """
     asked = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
     if as_named or session is not None:
-        return _read_run(asked, session, hosts, tell)
+        return _read_run(asked, session, hosts, urls, tell)
     paths = [newest_recording(each, asked) for each in asked]
     said = [described_newest(*pair) for pair in zip(asked, paths, strict=True)]
-    return with_notes(_read_run(paths, None, hosts, tell), [text for text in said if text])
+    return with_notes(_read_run(paths, None, hosts, urls, tell), [text for text in said if text])
 
 
 def _read_run(
-    paths: Sequence[Path], session: str | None, hosts: Sequence[str], tell: Tell
+    paths: Sequence[Path],
+    session: str | None,
+    hosts: Sequence[str],
+    urls: Mapping[Path, str] | None,
+    tell: Tell,
 ) -> Trace:
     """The run in these folders or files."""
     if len(paths) == 1 and holds_tables(paths[0]):
         return open_stored(paths[0], session, hosts)
-    found = located(paths, session, hosts)
-    found = replace(found, urls=urls or {})
+    found = replace(located(paths, session, hosts), urls=urls or {})
     answers = side_by_side(lambda file: _read(file, found), found.files, tell)
     return assemble(*gathered(answers, found, paths, are_chosen=bool(hosts)))
 

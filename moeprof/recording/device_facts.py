@@ -91,9 +91,12 @@ def program_sizes() -> dict[str, int]:
     return sizes
 
 
-def mesh_axes() -> dict[str, int] | None:
-    """The largest mesh that any live array is laid out on: axis name -> size."""
-    largest: dict[str, int] = {}
+def mesh_axes(known: dict[str, int] | None = None) -> dict[str, int] | None:
+    """The largest mesh that any live array is laid out on: axis name -> size.
+
+    That which is `known` where none is larger: a script that ends has let go of its arrays.
+    """
+    largest = dict(known or {})
     with contextlib.suppress(Exception):  # arrays may be deleted by other threads meanwhile
         for array in _live_arrays():
             mesh = getattr(array.sharding, "mesh", None)

@@ -161,6 +161,8 @@ class Recording:
                 self._begin()
             except BaseException:
                 self._restore_environment()
+                if self._path is not None:
+                    leave(self._path)
                 raise
             _running = self
         return self

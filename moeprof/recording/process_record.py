@@ -49,6 +49,7 @@ class ProcessRecord:
         self.problems: list[str] = []
         self.compile_events: list[dict[str, Any]] = []
         self.own_profiles: list[str] = []
+        self.mesh: dict[str, int] | None = None  # as the script's own profile began
         self.adopted: list[str] = []
         self.programs: list[dict[str, Any]] = []
         self._started = time.time()
@@ -174,7 +175,7 @@ class ProcessRecord:
             "windows": facts,
             "problems": self.problems,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
-            "mesh": next((fact["mesh"] for fact in facts if fact.get("mesh")), None),
+            "mesh": next((fact["mesh"] for fact in facts if fact.get("mesh")), self.mesh),
         }
 
 

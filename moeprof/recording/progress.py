@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from moeprof.recording.options import MOST_SECONDS
 from moeprof.units import format_bytes
 
 HEARTBEAT_S = 5.0
@@ -134,7 +135,8 @@ class Progress:
             self._say_settled(message, now_s)
         self._has_recorded = self._is_open = True
         self._waiting_since = None
-        self._line(f"recording {_steps(message)}, counted by {message['counted_by']}", now_s)
+        steps, counted_by = _steps(message), message["counted_by"]
+        self._line(f"recording {steps}, counted by {counted_by}{_why_fewer(message)}", now_s)
 
     def _say_settled(self, message: Mapping[str, object], now_s: float) -> None:
         waited = now_s - (self._waiting_since if self._waiting_since is not None else now_s)
@@ -198,6 +200,14 @@ def _steps(message: Mapping[str, object]) -> str:
     if count == 1:
         return f"1 step ({first})"
     return f"{count} steps ({first}–{first + count - 1})"
+
+
+def _why_fewer(message: Mapping[str, object]) -> str:
+    """Why the window is to hold fewer steps than it may; empty where it is not."""
+    steps, most = message["steps"], message.get("most_steps")
+    if steps is None or most is None or int(str(steps)) >= int(str(most)):
+        return ""
+    return f"; {most} would take over {MOST_SECONDS:.0f} s"
 
 
 def unfailing(say: Callable[[str], None]) -> Callable[[str], None]:

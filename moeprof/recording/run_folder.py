@@ -6,20 +6,19 @@ meta.json is written by whoever outlives the training, whatever became of it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
-import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from moeprof.errors import CaptureError
+from moeprof.recording.claim import NAME as CLAIM
+from moeprof.recording.claim import clear_if_over, locked, release, release_own, stake
 from moeprof.recordings import RECORDED_AGAIN, numbered
 from moeprof.redact import redacted, redacted_argv, redacted_record
 
@@ -49,21 +48,43 @@ def claim(run_dir: Path, environment: Mapping[str, str]) -> None:
         CaptureError: it cannot be made.
     """
     try:
-        is_taken = run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))
+        is_taken = run_dir.exists() and (not run_dir.is_dir() or _has_files(run_dir))
         if is_taken and not _invites(run_dir, environment):
-            raise TakenError(
-                f"run folder {run_dir}: expected none or an empty one, found files. "
-                "Choose another --out or remove it."
-            )
+            raise TakenError(run_dir, "files", "has files in it")
         run_dir.mkdir(parents=True, exist_ok=True)
+        if not is_taken:
+            _stake(run_dir, environment)
         for marker in _launch_markers(run_dir, environment):
             marker.touch()
     except OSError as error:
         raise CaptureError(f"run folder {run_dir} cannot be made: {error}") from error
 
 
+def _has_files(run_dir: Path) -> bool:
+    """Whether there is more in it than a claim; that of a process that ended is cleared away."""
+    clear_if_over(run_dir)
+    return any(path.name != CLAIM for path in run_dir.iterdir())
+
+
+def _stake(run_dir: Path, environment: Mapping[str, str]) -> None:
+    """Say that the empty `run_dir` is taken; siblings may say so together."""
+    markers = _launch_markers(run_dir, environment)
+    launch = markers[0].name if markers else ""
+    other = stake(run_dir, launch)
+    if other is not None and (not launch or other.launch != launch):
+        raise TakenError(run_dir, "that of a capture that runs", "is that of a capture that runs")
+
+
 class TakenError(CaptureError):
-    """There are files in a run folder that are not of this launch."""
+    """A run folder has files that are not of this launch, or a capture that runs has it."""
+
+    def __init__(self, run_dir: Path, found: str, why: str) -> None:
+        """`why` says the same as `found` of a folder that need not be free."""
+        super().__init__(
+            f"run folder {run_dir}: expected none or an empty one, found {found}. "
+            "Choose another --out or remove it."
+        )
+        self.why = why
 
 
 def claim_free(
@@ -79,19 +100,30 @@ def claim_free(
     Raises:
         CaptureError: it cannot be made.
     """
+    why = "has files in it"
     for number in itertools.count(1):
         run_dir = wanted if number == 1 else numbered(wanted, number)
         try:
             if run_dir not in taken:
                 claim(run_dir, environment)
                 break
-        except TakenError:
-            continue
+        except TakenError as error:
+            why = error.why if run_dir == wanted else why
     if run_dir != wanted:
         with contextlib.suppress(OSError):
             (run_dir / RECORDED_AGAIN).write_text(wanted.name + "\n")
-        say(f"moeprof: {wanted} has files in it: this run goes to {run_dir}")
+        say(f"moeprof: {wanted} {why}: this run goes to {run_dir}")
     return run_dir
+
+
+def tried_before(run_dir: Path) -> list[Path]:
+    """The folders that were not free as `run_dir` was claimed beside them, the wanted one first."""
+    try:
+        wanted = run_dir.with_name((run_dir / RECORDED_AGAIN).read_text().strip())
+    except (OSError, ValueError):
+        return []
+    folders = itertools.chain([wanted], (numbered(wanted, n) for n in itertools.count(2)))
+    return list(itertools.takewhile(lambda folder: folder.exists() and folder != run_dir, folders))
 
 
 def launch_id(environment: Mapping[str, str]) -> str | None:
@@ -158,6 +190,7 @@ def leave(run_dir: Path) -> None:
     with contextlib.suppress(OSError):
         for marker in (*run_dir.glob(".launch-*"), run_dir / RECORDED_AGAIN):
             marker.unlink(missing_ok=True)
+        release_own(run_dir)
         run_dir.rmdir()
 
 
@@ -201,15 +234,19 @@ def write_meta(
 ) -> dict[str, Any]:
     """Write meta.json, or add `process` to the one that siblings of the launch share."""
     path = run_dir / "meta.json"
-    with _locked(run_dir):
-        earlier = recorded_processes(run_dir)
-        index = process.get("process_index", 0)
-        others = [other for other in earlier if other.get("process_index") != index]
-        told = cast("dict[str, Any]", redacted_record(dict(process)))
-        own = {**told, **_launched(launch)}
-        processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
-        meta = _meta(processes, versions, environment)
-        write_whole(path, (json.dumps(meta, allow_nan=False, indent=1) + "\n").encode())
+    try:
+        with locked(run_dir):
+            earlier = recorded_processes(run_dir)
+            index = process.get("process_index", 0)
+            others = [other for other in earlier if other.get("process_index") != index]
+            told = cast("dict[str, Any]", redacted_record(dict(process)))
+            own = {**told, **_launched(launch)}
+            processes = sorted([*others, own], key=lambda one: one.get("process_index", 0))
+            meta = _meta(processes, versions, environment)
+            write_whole(path, (json.dumps(meta, allow_nan=False, indent=1) + "\n").encode())
+    finally:
+        if launch.ended is not None or path.exists():
+            release(run_dir)
     return meta
 
 
@@ -235,17 +272,6 @@ def wait_for_siblings(
         time.sleep(0.1)
         meta = json.loads((run_dir / "meta.json").read_text())
     return meta
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold `folder` against siblings that write the same meta.json."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _launched(launch: Launch) -> dict[str, Any]:

@@ -64,13 +64,27 @@ def _put_back(number: int, action: bytes) -> None:
 
 def _is_default(number: int) -> bool:
     """Whether the process would die of it now: nobody handles, ignores or blocks it."""
+    masks = _masks("self")
+    return len(masks) == len(_MASKS) and not any(_has(mask, number) for mask in masks.values())
+
+
+def _is_ignored(pid: int, number: int) -> bool:
+    """Whether a process is known to be as if the signal had not come."""
+    return _has(_masks(pid).get("SigIgn", 0), number)
+
+
+def _masks(pid: int | str) -> dict[str, int]:
+    """The signals that a process blocks, ignores and catches; empty where nothing tells."""
     try:
-        status = Path("/proc/self/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return False
-    bit = 1 << (number - 1)
-    masks = [line.split()[1] for line in status.splitlines() if line[:6] in _MASKS]
-    return len(masks) == len(_MASKS) and not any(int(mask, 16) & bit for mask in masks)
+        return {}
+    rows = (line.split() for line in status.splitlines() if line[:6] in _MASKS)
+    return {name.rstrip(":"): int(mask, 16) for name, mask in rows}
+
+
+def _has(mask: int, number: int) -> bool:
+    return bool(mask & 1 << (number - 1))
 
 
 _MASKS = ("SigBlk", "SigIgn", "SigCgt")
@@ -310,7 +324,11 @@ class Relay:
     """
 
     def __init__(self) -> None:
-        """Hold them back from now on."""
+        """Hold them back from now on.
+
+        ``is_terminated``: SIGTERM came, and the script does not ignore it. One that does is not
+        the training that ends because its machine is wanted back.
+        """
         self.mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         self.is_terminated = False
 
@@ -322,7 +340,8 @@ class Relay:
         """
         while (info := signal.sigtimedwait(FORWARDED, 0)) is not None:
             if info.si_code <= 0:
-                self.is_terminated |= info.si_signo == signal.SIGTERM
+                is_heard = not _is_ignored(child.pid, info.si_signo)
+                self.is_terminated |= is_heard and info.si_signo == signal.SIGTERM
                 child.send_signal(info.si_signo)
 
     def end(self) -> None:

@@ -1,7 +1,8 @@
 """Question: what do the processes of one job agree on? One run folder, one step to record from.
 
 `jax.distributed` gives a job a store of keys that all of its processes read and write. Nobody waits
-for anybody in it: what is to be said once is said by the first one, and the others read it.
+for anybody in it: what is to be said once is said by the first one, and the others read it. One
+that found the folder it was told claimed waits a moment for the others: it may be theirs.
 
 A window of several processes opens at a step that all of them name alike. Each tells the step at
 which it is ready; when all have, they open `AHEAD` steps after the last of these. Until then a
@@ -28,11 +29,13 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from moeprof.errors import CaptureError
+from moeprof.recording.claim import read_claim
 from moeprof.recording.options import RUN_DIR_VARIABLE, CaptureOptions
 from moeprof.recording.run_folder import (
     claim,
     mark_launch,
     recorded_processes,
+    tried_before,
     unmark_launch,
 )
 from moeprof.units import format_ns
@@ -43,6 +46,8 @@ PATIENCE = 30
 """Steps for which a process that is ready waits for the others."""
 MOST_WAIT_S = 20.0
 """In all, for others whose steps do not wait for those of this process."""
+MOST_MEETING_S = 5.0
+"""For the others to join, where one of them may have the folder that was asked for."""
 _LOOK_S = 0.05
 
 
@@ -123,16 +128,34 @@ class Together:
     def _folder(self, job: Job, options: CaptureOptions) -> Path:
         if self._records:
             job.store.put(f"{self._root}/member/{job.index}", "records")
-        own = Meeting(uuid4().hex, str(options.run_dir), options.asked_for)
+        run_dir = self._first_claimed(job, options.run_dir)
+        own = Meeting(uuid4().hex, str(run_dir), options.asked_for)
         said = self._meeting(job, own)
         self.capture = said.capture
         is_other = own.asked_for not in ("", said.asked_for)
-        if said.run_dir == own.run_dir or is_other:
+        if said.run_dir == str(options.run_dir) or is_other:
             return options.run_dir
         # On a machine without that folder, one of the same name takes what is recorded here.
         environment = {"MOEPROF_LAUNCH_ID": said.capture, "JAX_PROCESS_ID": str(job.index)}
         claim(Path(said.run_dir), environment)
         return Path(said.run_dir)
+
+    def _first_claimed(self, job: Job, own: Path) -> Path:
+        """`own`, or the folder beside which it lies because another process of the job had that.
+
+        Before they joined, each was to the other a capture like any: its claim tells them now.
+        """
+        key, claim_of_own = f"{self._root}/claim", read_claim(own)
+        job.store.put(f"{key}/{job.index}", claim_of_own.text if claim_of_own else "none")
+        rivals = {claim.text: one for one in tried_before(own) if (claim := read_claim(one))}
+        left_s = MOST_MEETING_S
+        while rivals and "folder" not in job.store.under(self._root):
+            told = set(claims := job.store.under(key).values())
+            if len(claims) == job.count or left_s <= 0:
+                return next((folder for text, folder in rivals.items() if text in told), own)
+            self._pause(_LOOK_S)
+            left_s -= _LOOK_S
+        return own
 
     def _meeting(self, job: Job, own: Meeting) -> Meeting:
         """What the first process said, which may be this one."""

@@ -239,6 +239,7 @@ class Watcher:
             return
         if folder is not None:
             self.record.own_profiles.append(folder)
+            self.record.mesh = mesh_axes(self.record.mesh)
         self._close("the script started a profile of its own", wait_for_devices=True)
         if self.counter.phase is not Phase.DONE:
             self._note("the script profiles itself: moeprof steps aside and keeps that profile")
@@ -295,7 +296,8 @@ class Watcher:
             fit = self.recorder.budget.steps
             self.counter.record_at_most(self.together.agreed(fit, self.counter.first_step))
         steps = {"steps": self.counter.wanted, "give_up_steps": GIVE_UP_STEPS}
-        self.channel.send("recording", {**facts, **steps})
+        most = {"most_steps": self.options.most_steps}  # fewer fit into the time
+        self.channel.send("recording", {**facts, **steps, **most})
 
     def _close(self, reason: str, *, wait_for_devices: bool) -> None:
         with self._closing:  # SIGTERM closes on a thread of its own
@@ -307,7 +309,6 @@ class Watcher:
             "last_step": self.counter.last_step,
             "steps": self.counter.steps_recorded,
             "closed_because": reason,
-            "mesh": mesh_axes(),
         }
         try:
             recorder.close(facts, wait_for_devices=wait_for_devices)
@@ -394,7 +395,6 @@ class Watcher:
             is_complete = self.counter.end_of_script(cleanly=error is None)
             if not is_complete:
                 self._note(f"{how} inside the window: kept what was recorded")
-            reason = "complete" if is_complete else how
-            self._close(reason, wait_for_devices=error is None)
+            self._close("complete" if is_complete else how, wait_for_devices=error is None)
         elif self.recorder is None and self.counter.phase is Phase.WAITING:
             self._give_up(why_nothing(how, self.counter, self.options, error))

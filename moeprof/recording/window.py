@@ -13,7 +13,13 @@ from typing import Any
 
 import jax
 
-from moeprof.recording.device_facts import DeviceStates, drain, gpu_states, memory_sample
+from moeprof.recording.device_facts import (
+    DeviceStates,
+    drain,
+    gpu_states,
+    memory_sample,
+    mesh_axes,
+)
 from moeprof.recording.export import Export, start_session
 from moeprof.recording.host_facts import host_memory
 from moeprof.recording.options import (
@@ -105,6 +111,7 @@ class Recorder:
         Raises:
             Exception: whatever the profiler raises when it does not start.
         """
+        mesh = mesh_axes()
         states = gpu_states()
         states.ask()
         began = time.perf_counter_ns()
@@ -115,6 +122,7 @@ class Recorder:
         session = start_session(self._options.profiler)
         facts = {
             **facts,
+            "mesh": mesh,
             "drain_ns": drained - began,
             "profiler_start_ns": time.perf_counter_ns() - starting,
             "started_epoch_ns": time.time_ns(),
@@ -152,7 +160,8 @@ class Recorder:
         if window is None:
             return None
         window.memory["states"] = window.states.close()
-        facts = facts | (self._waited() if wait_for_devices else {})
+        facts = facts | {"mesh": mesh_axes(window.facts["mesh"])}
+        facts |= self._waited() if wait_for_devices else {}
         window.memory["in"].append(memory_sample())
         window.facts |= {**facts, "ended_epoch_ns": time.time_ns()}
         path = self._path(len(self.windows))

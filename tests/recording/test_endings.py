@@ -160,3 +160,9 @@ def test_out_of_memory_is_told_in_the_words_of_any_version(tmp_path, text, is_on
     record.keep_if_out_of_memory(RuntimeError(text))
     assert (tmp_path / "oom.txt").exists() == is_one
     assert bool(record.problems) == is_one
+
+
+def test_the_mesh_is_known_although_a_script_that_ended_has_let_go_of_it(capture):
+    run = capture("lets_go_of_its_mesh.py", "7", steps=("--steps", "50"))
+    assert run.window["closed_because"] == "the script ended"
+    assert run.window["mesh"] == run.meta["mesh"] == {"expert": 2, "fsdp": 2}

@@ -28,3 +28,9 @@ def test_its_profile_after_the_window_leaves_both(capture, tmp_path):
     assert run.window["closed_because"] == "complete"
     assert len(run.profiles) == 1
     assert list((tmp_path / "logs").rglob("*.xplane.pb"))
+
+
+def test_a_run_that_has_only_its_profile_knows_its_mesh(capture, tmp_path):
+    run = capture("lets_go_of_its_mesh.py", "4", str(tmp_path / "logs"))
+    assert (run.window, len(run.profiles)) == (None, 1)
+    assert run.meta["mesh"] == {"expert": 2, "fsdp": 2}

@@ -14,6 +14,7 @@ RECORDING = {
     "give_up_steps": 30,
     "first_step": 9,
     "steps": 3,
+    "most_steps": 3,
     "counted_by": "calls of train_step",
 }
 
@@ -117,3 +118,13 @@ def test_where_a_script_profiles_itself_nothing_is_waited_for(progress, lines):
     progress.on_message({"kind": "stopped"}, 5.0)
     progress.tick(60.0)
     assert lines == ["moeprof: moeprof steps aside"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "why"),
+    [(6, 8, "; 8 would take over 20 s"), (8, 8, ""), (3, None, ""), (None, None, "")],
+)
+def test_a_window_of_fewer_steps_than_it_may_hold_says_why(steps, most, why):
+    lines: list[str] = []
+    Progress(lines.append).on_message({**RECORDING, "steps": steps, "most_steps": most}, 5.0)
+    assert lines[-1].endswith(f", counted by calls of train_step{why}")

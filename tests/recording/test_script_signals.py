@@ -112,6 +112,27 @@ def test_a_terminated_run_leaves_the_analysis_to_later(tmp_path):
     assert "moeprof: terminated: the analysis is left to `moeprof analyze " in stderr
 
 
+def test_a_script_that_ignores_its_termination_is_analysed_at_its_end(tmp_path):
+    code = (
+        "import signal, time, jax\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(1)\n"
+    )
+    (tmp_path / "train.py").write_text(code)
+    command = command_line("--out", tmp_path / "run", tmp_path / "train.py")
+    with processes.started(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as moeprof:
+        assert moeprof.stdout is not None
+        assert moeprof.stdout.readline() == "ready\n"
+        os.kill(moeprof.pid, signal.SIGTERM)
+        _, stderr = moeprof.communicate(timeout=120)
+    assert moeprof.returncode == 0
+    assert "train.py ended with exit code 0" in stderr
+    assert "terminated" not in stderr
+
+
 def test_a_terminated_script_that_hangs_in_the_devices_dies(tmp_path):
     code = (
         "import time, jax, jax.numpy as jnp\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -104,6 +105,15 @@ def test_a_job_is_one_run_whose_windows_begin_at_one_step_without_being_told(job
     assert [(w["first_step"], w["last_step"]) for w in windows] == [(8, 10), (8, 11)]
     assert [(w["common_start"], w["apart"]) for w in windows] == [(8, "")] * 2
     assert len({process["job"] for process in meta["processes"]}) == 1
+
+
+def test_ranks_that_are_told_one_folder_share_it_though_each_is_a_capture_at_first(tmp_path):
+    shared = ("--steps", "2", "--out", str(tmp_path / "run"))
+    codes, _ = run_job(tmp_path, 2, "compiles_late", shared, shared)
+    assert codes == [0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["of0", "of1", "run"]
+    assert len(list((tmp_path / "run").rglob("*.xplane.pb"))) == 2
+    assert not os.path.lexists(tmp_path / "run" / ".claim")
 
 
 def test_processes_of_one_machine_have_one_clock(job):

@@ -8,10 +8,18 @@ import threading
 
 import pytest
 
-from moeprof.recording import together
+from moeprof.recording import claim, together
 from moeprof.recording.options import RUN_DIR_VARIABLE, CaptureOptions
 from moeprof.recording.run_folder import claim_free
-from moeprof.recording.together import AHEAD, MOST_WAIT_S, PATIENCE, Job, Together, Vigil
+from moeprof.recording.together import (
+    AHEAD,
+    MOST_MEETING_S,
+    MOST_WAIT_S,
+    PATIENCE,
+    Job,
+    Together,
+    Vigil,
+)
 
 
 class Keys:
@@ -68,6 +76,42 @@ def test_one_that_was_told_another_folder_keeps_it(tmp_path):
         options = claimed(tmp_path, name, asked_for=asked[index])
         folders.append(Together(wait=int).join(Job(index, 3, store), options)[0].run_dir.name)
     assert folders == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_all_that_were_told_one_folder_go_to_it_whoever_had_it_before_they_joined(
+    tmp_path, monkeypatch, order
+):
+    """Each has a claim of its own in one folder beside the other."""
+    started = iter(range(1, 9))
+    monkeypatch.setattr(claim, "_started", lambda pid: str(next(started)))
+    monkeypatch.setattr(claim.Claim, "is_over", False)
+    own = [claimed(tmp_path, "run", asked_for=str(tmp_path / "run")) for _ in order]
+    assert [options.run_dir.name for options in own] == ["run", "run-2", "run-3"]
+    store, folders = Keys(), {}
+
+    def meet(index):
+        together = Together(wait=int)
+        folders[index] = together.join(Job(index, 3, store), own[index])[0].run_dir.name
+
+    threads = [threading.Thread(target=meet, args=(index,)) for index in order]
+    for thread in threads:
+        thread.start()
+        thread.join(0.2)
+    for thread in threads:
+        thread.join()
+    assert folders == {0: "run", 1: "run", 2: "run"}
+
+
+def test_a_folder_that_another_capture_has_is_left_to_it(tmp_path):
+    claim_free(tmp_path / "run", {}, lambda line: None)
+    waits, store = [], Keys()
+    options = claimed(tmp_path, "run")
+    (options.run_dir / claim.NAME).unlink()
+    (options.run_dir / claim.NAME).symlink_to("machine 1 1 ")
+    found, why = Together(wait=int, pause=waits.append).join(Job(0, 2, store), options)
+    assert (found.run_dir, why) == (tmp_path / "run-2", "")
+    assert 0 < sum(waits) <= MOST_MEETING_S + 0.1
 
 
 def test_files_of_another_run_in_a_folder_of_that_name_are_left_alone(tmp_path):

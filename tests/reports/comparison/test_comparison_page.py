@@ -177,6 +177,21 @@ def test_what_was_set_differently_is_told_option_by_option():
     assert setting_changes(base, base).empty
 
 
+@pytest.mark.parametrize("missing", [None, {}])
+def test_a_mesh_that_one_run_did_not_record_is_told_once(missing):
+    mesh = {"data": 1, "fsdp": 8, "expert": 2}
+    base, new = record(["python", "t.py"]) | {"mesh": missing}, record(["python", "t.py"], "", mesh)
+    assert setting_changes(base, new).to_dict("split")["data"] == [
+        ["mesh", "not recorded", "fsdp 8 × expert 2"]
+    ]
+    assert setting_changes(new, base).to_dict("split")["data"] == [
+        ["mesh", "fsdp 8 × expert 2", "not recorded"]
+    ]
+    assert setting_changes(base, base).empty
+    only_ones = record(["python", "t.py"], "", {"data": 1})
+    assert list(setting_changes(base, only_ones)["new"]) == ["data 1"]
+
+
 def test_arguments_of_the_form_key_value_are_compared_by_key():
     """As MaxText and Hydra take them: whatever their order, and one more moves no other."""
     train = ["python", "-m", "maxtext.trainers.pre_train.train", "base.yml"]
