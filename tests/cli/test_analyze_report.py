@@ -39,8 +39,8 @@ def reads(monkeypatch: pytest.MonkeyPatch):
     """Let the commands read documents made by `make(path)`."""
 
     def use(make):
-        for command in (analyze, report):
-            monkeypatch.setattr(command, "read_document", lambda run, *_, **__: make(run))
+        monkeypatch.setattr(analyze, "read_hosts", lambda runs, *_, **__: make(runs[0]))
+        monkeypatch.setattr(report, "read_document", lambda run, *_, **__: make(run))
 
     return use
 
