@@ -48,11 +48,19 @@ def session_of_first(run: Path) -> str:
 def _recorded_again(run: Path) -> list[Path]:
     """The further recordings of `run` that have a profile, oldest first."""
     first, found, number = Path(os.path.abspath(run)), [], 2
-    while (folder := numbered(first, number)).exists():
-        if _is_again(folder, first.name) and any((folder / "plugins").rglob("*.xplane.pb")):
+    while os.path.exists(folder := numbered(first, number)):
+        if _is_again(folder, first.name) and _has_profile(folder):
             found.append(run.with_name(folder.name) if run.name == first.name else folder)
         number += 1
     return found
+
+
+def _has_profile(folder: Path) -> bool:
+    """Whether there is one that may be looked at."""
+    try:
+        return any((folder / "plugins").rglob("*.xplane.pb"))
+    except OSError:
+        return False
 
 
 def _is_again(folder: Path, name: str) -> bool:
