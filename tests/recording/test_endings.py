@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from builders import processes
 
+import moeprof
 from moeprof.projector.oom import POOL
 from moeprof.projector.oom.sources import read_oom
 from moeprof.recording.process_record import ProcessRecord
@@ -39,7 +41,9 @@ def test_a_traceback_shows_the_script_and_not_moeprof(capture):
     assert run.exit_code == 1
     assert "train_step(weights, jnp.ones((3, 3)))" in run.own_stderr
     assert "TypeError" in run.own_stderr
-    assert "moeprof" not in run.own_stderr
+    package = str(Path(moeprof.__file__).parent)
+    assert package not in run.own_stderr
+    assert "-m moeprof" not in run.own_stderr
 
 
 def test_an_out_of_memory_error_leaves_its_text(capture):

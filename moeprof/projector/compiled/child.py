@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import runpy
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,11 @@ def _text(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """Last line of the traceback that is neither JAX's nor ours."""
+    jax = find_spec("jax")
+    folders = [str(Path(__file__).parents[2]), *((jax and jax.submodule_search_locations) or ())]
+    others = tuple(f"{folder}{os.sep}" for folder in folders)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "/jax" not in f.filename and "/moeprof/" not in f.filename]
+    theirs = [f for f in frames if not f.filename.startswith(others)]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
