@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import programs_of, rules_matched
+from moeprof.analyzers.attribution import programs_of, rules_matched, work_in_steps
 from moeprof.analyzers.buffers import filled
 from moeprof.analyzers.classify.ragged import dense_fallback
 from moeprof.analyzers.classify.rules import named_by
@@ -81,6 +81,15 @@ def expert_products(trace: Trace) -> pd.DataFrame:
         seen.append(_seen(programs[int(module)], int(module), op, str(phase)))
     counts = {module: _row_counts(seen, module) for module in {site.module for site in seen}}
     return SITES.frame([_named(site, counts[site.module]) for site in seen])
+
+
+@once
+def grouped_products(trace: Trace) -> pd.DataFrame:
+    """Self time of the grouped products by op, step and device."""
+    work = work_in_steps(trace)
+    products = work[work["component"] == "grouped_gemm"].astype({"op": "str"})
+    keys = ["module", "op", "step", "host", "device"]
+    return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()
 
 
 def _are_ragged(trace: Trace, costs: pd.DataFrame) -> pd.Series:

@@ -20,8 +20,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moeprof.analyzers.attribution import work_in_steps
-from moeprof.analyzers.costs.grouped import CUSTOM_CALL, RAGGED, expert_products
+from moeprof.analyzers.costs.grouped import (
+    CUSTOM_CALL,
+    RAGGED,
+    expert_products,
+    grouped_products,
+)
 from moeprof.analyzers.dropped import COUNTED_FROM, DROPPED, dropped_pairs
 from moeprof.analyzers.figures import maps
 from moeprof.analyzers.load.balance import (
@@ -249,15 +253,6 @@ def _products(
     by_device = products.groupby(["step", "host", "device"], observed=True)["self_ns"].sum()
     slowest = int(by_device.groupby("step").max().sum())
     return whole / view.shares, (slowest - whole / view.devices) / max(view.steps, 1), ()
-
-
-@once
-def grouped_products(trace: Trace) -> pd.DataFrame:
-    """Self time of the grouped products by op, step and device."""
-    work = work_in_steps(trace)
-    products = work[work["component"] == "grouped_gemm"].astype({"op": "str"})
-    keys = [*_PLACE, "step", "host", "device"]
-    return products.groupby(keys, observed=True)["self_ns"].sum().reset_index()
 
 
 def _levels(table: pd.DataFrame) -> list[str]:

@@ -31,6 +31,7 @@ from moeprof.analyzers.attribution import (
     window_sums,
 )
 from moeprof.analyzers.communication.calls import RecordedCalls, recorded_calls
+from moeprof.analyzers.costs.grouped import grouped_products
 from moeprof.analyzers.costs.table import RUNS, runs_of
 from moeprof.analyzers.gain import longest_first, sure_times
 from moeprof.analyzers.gap_causes import idle_by_cause, idle_sums
@@ -38,7 +39,6 @@ from moeprof.analyzers.heap.device import device_peaks
 from moeprof.analyzers.laws.time import last_ends
 from moeprof.analyzers.questions.breakdown import rendezvous_ns
 from moeprof.analyzers.questions.dispatch_combine import exposed_by_op
-from moeprof.analyzers.questions.expert_load import grouped_products
 from moeprof.analyzers.questions.stragglers import work_by_device
 from moeprof.analyzers.questions.timeline import begun_pieces
 from moeprof.analyzers.window import (
