@@ -24,6 +24,11 @@ class MoeprofError(Exception):
     """A fault whose message is all the user needs."""
 
 
+def one_line(said: object) -> str:
+    """What an error of others says, in one line; empty where it says nothing."""
+    return " ".join(str(said).split())
+
+
 class SpecError(MoeprofError):
     """A model, plan, strategy or option that cannot be."""
 

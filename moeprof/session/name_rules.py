@@ -21,7 +21,7 @@ from typing import NamedTuple
 import yaml
 
 from moeprof.analyzers.classify.rules import fault_of
-from moeprof.errors import SpecError
+from moeprof.errors import SpecError, one_line
 from moeprof.specs.sources.document import read_text
 from moeprof.tables.name_rule import NameRule, NameRules
 
@@ -83,8 +83,8 @@ def _document(path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         raise SpecError(f"{path}: expected {_WHAT}, found {_damage(error)}.") from None
     except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise SpecError(f"{path}: expected {_WHAT}, found damage ({reason[:200]}).") from None
+        reason = one_line(error)[:200]
+        raise SpecError(f"{path}: expected {_WHAT}, found damage ({reason}).") from None
 
 
 def _damage(error: yaml.MarkedYAMLError) -> str:

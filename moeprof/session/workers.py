@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeprof import __version__
-from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError
+from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError, one_line
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles
@@ -151,9 +151,9 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         try:
             client = stack.enter_context(Client(scheduler, timeout=_ANSWERS_WITHIN_S))
         except (OSError, ValueError) as error:
-            told = " ".join(str(error).split())
             raise SpecError(
-                f"--scheduler {scheduler}: expected a Dask scheduler, found none: {told}; start "
+                f"--scheduler {scheduler}: expected a Dask scheduler, found none: "
+                f"{one_line(error)}; start "
                 "one by `dask scheduler` and give the address that it prints"
             ) from error
         _await_workers(client, scheduler)
@@ -339,7 +339,7 @@ def _not_read(task: Task, error: Exception) -> TraceError:
 
 
 def _told(error: Exception) -> str:
-    return ": ".join([type(error).__name__, *filter(None, [" ".join(str(error).split())])])
+    return ": ".join(filter(None, [type(error).__name__, one_line(error)]))
 
 
 def _sent(client: Any, sent: dict[tuple[object, ...], Any], shared: Shared) -> Any:

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from moeprof.errors import MoeprofError, NoProfileError, TraceError
+from moeprof.errors import MoeprofError, NoProfileError, TraceError, one_line
 from moeprof.ingest.sources.locate import JSON_COPIES, SUFFIXES
 
 _SCHEME = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -245,7 +245,7 @@ def _store(url: str) -> tuple[Any, str]:
 
 
 def _unreadable(url: str, error: Exception) -> TraceError:
-    told = " ".join(str(error).split()) or type(error).__name__
+    told = one_line(error) or type(error).__name__
     return TraceError(
         f"{url}: expected a run that can be read, found: {told}; check path and rights"
     )

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeprof.errors import CompileError, SelectionError
+from moeprof.errors import CompileError, SelectionError, one_line
 from moeprof.ingest.dump.open import open_dump
 from moeprof.interpreter import module_command
 from moeprof.projector.compiled import load_target, require_compiler
@@ -212,8 +212,8 @@ def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: flo
         )
     answer = json.loads(answered.read_text("utf-8"))
     at = f" (at {answer['at']})" if answer["at"] else ""
-    text = " ".join(str(answer["error"]).split())
-    raise CompileError(f"compile {what}: {text[:SHOWN_LETTERS]}{at}")
+    text = one_line(answer["error"])[:SHOWN_LETTERS]
+    raise CompileError(f"compile {what}: {text}{at}")
 
 
 def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: float) -> None:

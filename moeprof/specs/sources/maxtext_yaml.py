@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from moeprof.errors import SpecError
+from moeprof.errors import SpecError, one_line
 from moeprof.specs import DTYPE_BYTES, MODEL_DTYPES
 from moeprof.specs.model import GqaSpec, LinearSpec, MlaSpec, ModelSpec
 from moeprof.specs.presets import load_preset, preset_key
@@ -136,8 +136,8 @@ def _document(path: Path) -> Document:
     except RecursionError:
         raise SpecError(f"{path}: expected a YAML mapping, found one nested too deep.") from None
     except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise SpecError(f"{path}: expected YAML, found damage ({reason[:200]}).") from None
+        reason = one_line(error)[:200]
+        raise SpecError(f"{path}: expected YAML, found damage ({reason}).") from None
     if not isinstance(values, dict):
         found = "an empty file" if values is None else f"a {type(values).__name__}"
         raise SpecError(f"{path}: expected a YAML mapping of keys to values, found {found}.")
