@@ -32,17 +32,15 @@ def newest_recording(run: Path, beside: Sequence[Path] = ()) -> Path:
     return newest_recording(again[-1])
 
 
-def described_newest(run: Path, newest: Path) -> str:
-    """That the newest recording is read in the place of the first; empty where there is but one."""
+def described_newest(run: Path, newest: Path, first: str = "session {} is the first") -> str:
+    """That the newest recording is read in the place of the first; empty where there is but one.
+
+    ``first`` says how the first is to be had, with ``{}`` for the name of its session.
+    """
     if newest == run:
         return ""
-    first = session_of_first(run)
-    return f"{run} was recorded again: read {newest}, the newest; session {first} is the first"
-
-
-def session_of_first(run: Path) -> str:
-    """The name of the session that the first recording of a run has."""
-    return Path(os.path.abspath(run)).name
+    told = [f"{run} was recorded again: read {newest}, the newest"]
+    return "; ".join([*told, *filter(None, [first.format(os.path.basename(os.path.abspath(run)))])])
 
 
 def _recorded_again(run: Path) -> list[Path]:

@@ -31,13 +31,12 @@ def newest(
     A job that was started again with the same ``--out`` leaves several; ``--session``, or another
     ``option``, names one, and so does another recording ``beside`` it on the command line.
     """
-    from moeprof.recordings import newest_recording, session_of_first
+    from moeprof.recordings import described_newest, newest_recording
 
     last = run if session is not None else newest_recording(run, beside)
     if last != run:
-        text = f"{run} was recorded again: read {last}, the newest"
-        how = f"; {option} {session_of_first(run)} reads the first" if option else ""
-        click.echo(f"moeprof: {text}{how}", err=True)
+        how = f"{option} {{}} reads the first" if option else ""
+        click.echo(f"moeprof: {described_newest(run, last, how)}", err=True)
     return last
 
 
@@ -118,7 +117,7 @@ def read_hosts(
             from moeprof.session.run import Run, open_session
             from moeprof.session.workers import Ways, trace_by_host
             from moeprof.specs.hardware import load_hardware
-            from moeprof.tables.trace import with_path
+            from moeprof.tables.trace import with_meta
         if only:
             in_order(only)  # a wrong name is told before a long read
         if hardware:
@@ -136,7 +135,7 @@ def read_hosts(
                 place = places[0] if len(places) == 1 else places
                 opened = open_session(place, session, hosts, hardware, names, urls=urls, tell=tell)
                 if here.names:
-                    opened = Run(with_path(opened.trace, ", ".join(paths)))
+                    opened = Run(with_meta(opened.trace, path=", ".join(paths)))
             else:
                 if hardware:
                     from moeprof.session.by_host import on_hardware  # by which it was read

@@ -37,7 +37,7 @@ from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
 from moeprof.tables.law import Law, Need
 from moeprof.tables.store import holds_tables, read_tables
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_notes
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_meta
 from moeprof.tell import Tell, unheard
 
 
@@ -72,7 +72,9 @@ def open_run(
         return _read_run(asked, session, hosts, urls, tell)
     paths = [newest_recording(each, asked) for each in asked]
     said = [described_newest(*pair) for pair in zip(asked, paths, strict=True)]
-    return with_notes(_read_run(paths, None, hosts, urls, tell), [text for text in said if text])
+    trace = _read_run(paths, None, hosts, urls, tell)
+    notes = [text for text in said if text]
+    return with_meta(trace, notes=(*notes, *trace.meta.notes)) if notes else trace
 
 
 def _read_run(

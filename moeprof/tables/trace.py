@@ -9,7 +9,7 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -336,26 +336,18 @@ class Trace(_Computed):
 
 
 def with_hardware(trace: Trace, key: str) -> Trace:
-    """`trace` on the device that `key` names; no frame is read for that."""
-    return Trace(**{**vars(trace), "meta": replace(trace.meta, hardware=key)})
-
-
-def with_path(trace: Trace, path: str) -> Trace:
-    """`trace` as of this path, from where it was copied to be read."""
-    return Trace(**{**vars(trace), "meta": replace(trace.meta, path=path)})
-
-
-def with_notes(trace: Trace, notes: Sequence[str]) -> Trace:
-    """`trace` with these notes on what was read before its own."""
-    if not notes:
-        return trace
-    meta = replace(trace.meta, notes=(*notes, *trace.meta.notes))
-    return Trace(**{**vars(trace), "meta": meta})
+    """`trace` on the device that `key` names."""
+    return with_meta(trace, hardware=key)
 
 
 def with_names(trace: Trace, names: NameRules) -> Trace:
     """`trace` whose parts are named by these rules first, in the place of those that it has."""
-    return Trace(**{**vars(trace), "meta": replace(trace.meta, names=names)})
+    return with_meta(trace, names=names)
+
+
+def with_meta(trace: Trace, **changes: Any) -> Trace:
+    """`trace` with other facts about where it comes from; no frame is read for that."""
+    return Trace(**{**vars(trace), "meta": replace(trace.meta, **changes)})
 
 
 def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
