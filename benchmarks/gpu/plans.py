@@ -159,7 +159,7 @@ def in_process(what: str, name: str, limit_s: float, *, smoke: bool) -> dict[str
 
 
 def names_on_gpus() -> set[str]:
-    """Processes that the driver says hold memory of a GPU, as ``PID COMMAND``."""
+    """Processes that the driver says hold memory of a GPU, as ``PID COMMAND``, without folders."""
     query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
     try:
         listed = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout
@@ -168,8 +168,8 @@ def names_on_gpus() -> set[str]:
     found = set()
     for pid in listed.split():
         line = Path(f"/proc/{pid}/cmdline")
-        if pid.isdigit() and line.exists():
-            found.add(f"{pid} {line.read_bytes().replace(bytes(1), b' ').decode().strip()[:200]}")
+        if pid.isdigit() and line.exists() and (words := line.read_text().strip("\0")):
+            found.add(" ".join([pid, *(Path(word).name for word in words.split("\0"))])[:200])
     return found
 
 

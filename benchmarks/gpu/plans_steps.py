@@ -9,15 +9,29 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 BUNDLED = {"dense-cf1.25": 4, "sparse-ragged-dot": 1, "sparse-gmm": 4, "sparse-gmm-deepep": 4}
 """Sequences of a batch by strategy; `ragged_dot` multiplies every row by every expert here."""
 CASES = (*BUNDLED, "plain", "nnx")
-PLAIN = {"d": 2048, "f": 4096, "experts": 8, "k": 2, "layers": 6, "length": 2048, "batch": 4}
-PLAIN |= {"vocabulary": 32000, "head": 128}
-SMOKE_PLAIN = {"d": 32, "f": 16, "experts": 4, "k": 2, "layers": 2, "length": 32, "batch": 2}
-SMOKE_PLAIN |= {"vocabulary": 256, "head": 16}
+
+
+class Sizes(NamedTuple):
+    """Of the model that `plain` and `nnx` both are, and of its batch."""
+
+    d: int
+    f: int
+    experts: int
+    k: int
+    layers: int
+    length: int
+    batch: int
+    vocabulary: int
+    head: int
+
+
+PLAIN = Sizes(2048, 4096, 8, 2, 6, 2048, 4, vocabulary=32000, head=128)
+SMOKE_PLAIN = Sizes(32, 16, 4, 2, 2, 32, 2, vocabulary=256, head=16)
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ def made(name: str, *, smoke: bool) -> Case:
     sizes = SMOKE_PLAIN if smoke else PLAIN
     if name in BUNDLED:
         return _bundled(name, 1 if smoke else BUNDLED[name], smoke=smoke)
-    return _plain(**sizes) if name == "plain" else _nnx(**sizes)
+    return _plain(sizes) if name == "plain" else _nnx(sizes)
 
 
 def _bundled(strategy: str, sequences: int, *, smoke: bool) -> Case:
@@ -95,22 +109,13 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Any:
     return jax.random.randint(jax.random.key(1), (batch, length), 0, vocabulary)
 
 
-def _plain(
-    d: int,
-    f: int,
-    experts: int,
-    k: int,
-    layers: int,
-    length: int,
-    batch: int,
-    vocabulary: int,
-    head: int,
-) -> Case:
+def _plain(sizes: Sizes) -> Case:
     """A transformer whose every expert multiplies every token, masked by the router."""
     import jax
     import jax.numpy as jnp
     import optax
 
+    d, f, experts, k, layers, length, batch, vocabulary, head = sizes
     shapes = {
         "table": (vocabulary, d),
         "head": (d, vocabulary),
@@ -142,11 +147,11 @@ def _plain(
         return (optax.apply_updates(w, updates), moments), value
 
     def drawn() -> Any:
-        sizes, tree = jax.tree.flatten(shapes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-        keys = jax.random.split(jax.random.key(0, impl="unsafe_rbg"), len(sizes))
+        dims, tree = jax.tree.flatten(shapes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+        keys = jax.random.split(jax.random.key(0, impl="unsafe_rbg"), len(dims))
         leaves = [
             jax.random.normal(key, size, jnp.bfloat16) * jnp.bfloat16(0.02)
-            for key, size in zip(keys, sizes, strict=True)
+            for key, size in zip(keys, dims, strict=True)
         ]
         w = jax.tree.unflatten(tree, leaves)
         return w, optimizer.init(w)
@@ -198,23 +203,14 @@ def _loss(logits: Any, tokens: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(told, tokens[:, 1:]).mean()
 
 
-def _nnx(
-    d: int,
-    f: int,
-    experts: int,
-    k: int,
-    layers: int,
-    length: int,
-    batch: int,
-    vocabulary: int,
-    head: int,
-) -> Case:
+def _nnx(sizes: Sizes) -> Case:
     """The same model as modules of Flax, its layers one after the other."""
     import jax
     import jax.numpy as jnp
     import optax
     from flax import nnx
 
+    d, f, experts, k, layers, length, batch, vocabulary, head = sizes
     bf16 = {"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16, "use_bias": False}
 
     class Block(nnx.Module):  # type: ignore[misc]
