@@ -35,6 +35,7 @@ from moeprof.ingest.one_host import (
     Runner,
     Shared,
     Task,
+    one_by_one,
     without,
 )
 from moeprof.ingest.placing.host_tables import HostTables
@@ -77,15 +78,19 @@ class Origin(NamedTuple):
     held: Held
 
 
-class Together(NamedTuple):
-    """How many hosts are asked together: a round is shared among workers, up to so many bytes."""
+class Readers(NamedTuple):
+    """Who reads hosts, and how many are asked together.
 
+    A round of reading is shared among workers, each of which reads up to so many bytes at a time.
+    """
+
+    run: Runner
     workers: int = 1
     most_bytes: int = 2**25
 
 
-ALONE = Together()
-"""This process alone reads."""
+HERE = Readers(one_by_one)
+"""This process alone."""
 
 _MOST_ROUNDS = 100
 
@@ -94,17 +99,11 @@ class Reading:
     """A run that is read host by host: what was read by now, and what it says of the rest."""
 
     def __init__(
-        self,
-        found: Profiles,
-        paths: Sequence[Path | str],
-        ask: Ask,
-        together: Together = ALONE,
-        *,
-        are_chosen: bool,
+        self, found: Profiles, paths: Sequence[Path | str], ask: Ask, *, are_chosen: bool
     ) -> None:
         """Nothing is read yet."""
         self._found, self._paths, self._ask = found, paths, ask
-        self._together, self._are_chosen = together, are_chosen
+        self._are_chosen = are_chosen
         self._place = {file: place for place, file in enumerate(found.files)}
         processes = processes_of(found.run, found.files).of_file
         self._process = dict(zip(found.files, processes, strict=True))
@@ -114,10 +113,8 @@ class Reading:
         self._like: dict[str, str] = {}
         self._joined: Joined | None = None
 
-    def read(self, run: Runner, tell: Tell = unheard) -> tuple[Trace, list[Any]] | None:
-        """The trace of all hosts without their work, and what they answered, in their order.
-
-        None where fewer than two hosts can be read, so that there is nothing to join.
+    def read(self, readers: Readers = HERE, tell: Tell = unheard) -> None:
+        """Read all hosts, and ask them.
 
         Raises:
             TraceError: what hosts are read with changes with every host that is read.
@@ -125,10 +122,10 @@ class Reading:
         files = self._found.files
         tell(0, len(files))
         for _ in range(_MOST_ROUNDS):
-            batches = self._next()
+            batches = self._next(readers)
             if not batches:
                 break
-            for batch, read in run(batches):
+            for batch, read in readers.run(batches):
                 self._keep(batch.files, read)
                 tell(len(self._parts), len(files))
             self._joined = self._join()
@@ -138,12 +135,18 @@ class Reading:
                 f"{self._found.root}: expected hosts whose programs and steps can be joined, found "
                 f"{count} that cannot; read them at once by --at-once, or choose by --host"
             )
+
+    def joined(self) -> tuple[Trace, list[Any]] | None:
+        """The trace of all hosts without their work, and what they answered, in their order.
+
+        None where fewer than two hosts can be read, so that there is nothing to join.
+        """
         if self._joined is None or len(self._kept()) < 2:
             return None
         answers = [read.answer for read in self._in_order() if read.facts is not None]
         return self._trace(self._joined), answers
 
-    def _next(self) -> list[Batch]:
+    def _next(self, readers: Readers) -> list[Batch]:
         """What is to be read now: as many hosts as were read by now, those read before first.
 
         What these say may change what the others are read with.
@@ -155,23 +158,9 @@ class Reading:
                 chosen.append(files)
                 left -= len(files)
         unread = [file for file in self._found.files if file not in self._parts]
-        chosen += self._batched(unread[: max(left, 0)])
+        chosen += _batched(unread[: max(left, 0)], readers)
         shared = self._joined.shared if self._joined else Shared()
         return [Batch(tuple(map(self._task, files)), shared, self._ask) for files in chosen]
-
-    def _batched(self, files: Sequence[Path]) -> list[list[Path]]:
-        """Neighbours in batches, of which each worker has one where there are as many."""
-        most = -(-len(files) // max(self._together.workers, 1))
-        found: list[list[Path]] = []
-        size = 0
-        for file in files:
-            size += unpacked_bytes(file)
-            if found and len(found[-1]) < most and size <= self._together.most_bytes:
-                found[-1].append(file)
-            else:
-                found.append([file])
-                size = unpacked_bytes(file)
-        return found
 
     def _place_of(self, files: Sequence[Path]) -> int:
         return self._place[files[0]]
@@ -339,6 +328,20 @@ class Reading:
             **{name: without(name) for name in OF_WORK},
             host_facts=sides.facts,
         ).knowing(Programs(joined.programs.ops))
+
+
+def _batched(files: Sequence[Path], readers: Readers) -> list[list[Path]]:
+    """Neighbours in batches, of which each worker has one where there are as many."""
+    most = -(-len(files) // max(readers.workers, 1))
+    found: list[list[Path]] = []
+    size = 0
+    for file in files:
+        size += unpacked_bytes(file)
+        if not found or len(found[-1]) == most or size > readers.most_bytes:
+            found.append([])
+            size = unpacked_bytes(file)
+        found[-1].append(file)
+    return found
 
 
 def _own_record(own: Own, around: Beside) -> Own:

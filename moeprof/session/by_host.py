@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,8 @@ from moeprof.analyzers.window import (
     window,
     window_in_steps,
 )
-from moeprof.ingest.by_host import ALONE, Reading, Together
-from moeprof.ingest.one_host import InSteps, Runner, one_by_one, without
+from moeprof.ingest.by_host import HERE, Readers, Reading
+from moeprof.ingest.one_host import InSteps, without
 from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.once import Latest, answer, is_answered
@@ -269,10 +270,9 @@ def read_by_host(
     paths: Sequence[Path | str],
     only: Sequence[str] = (),
     names: NameRules | None = None,
-    together: Together = ALONE,
     *,
     are_chosen: bool = False,
-    run: Runner = one_by_one,
+    readers: AbstractContextManager[Readers] | None = None,
     tell: Tell = unheard,
 ) -> Trace | None:
     """The trace of a run of many hosts that answers `only`, all questions where none is named.
@@ -284,8 +284,11 @@ def read_by_host(
         return None
     rules = names or NameRules()
     ask = functools.partial(ask_hosts, tuple(only), rules)
-    read = Reading(found, paths, ask, together, are_chosen=are_chosen).read(run, tell)
-    if read is None:
+    reading = Reading(found, paths, ask, are_chosen=are_chosen)
+    with readers or nullcontext(HERE) as those:
+        reading.read(those, tell)
+    joined = reading.joined()  # which takes memory that readers have given back by now
+    if joined is None:
         return None
-    trace, told = read
+    trace, told = joined
     return with_answers(with_names(trace, rules) if rules.rules else trace, told)

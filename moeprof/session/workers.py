@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeprof import __version__
 from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError, one_line
-from moeprof.ingest.by_host import ALONE, Together
+from moeprof.ingest.by_host import HERE, Readers
 from moeprof.ingest.one_host import Batch, Part, Read, Runner, Shared, read_batch
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles, unpacked_bytes
@@ -41,8 +41,8 @@ _RETRIES = 3
 _AHEAD = 2
 _ANSWERS_WITHIN_S = 10.0
 _WORKERS_WITHIN_S = 30.0
-_KEPT_BYTES = 2**25
-"""What the allocator of a worker keeps; no array of one host is much larger."""
+_KEPT_BYTES = 2**23
+"""What the allocator of a worker keeps; few arrays of hosts that are read together are larger."""
 _VERSION = "__import__('moeprof').__version__"
 _INSTALL = "pip install 'moeprof[cluster]' brings it"
 
@@ -90,12 +90,11 @@ def trace_by_host(
     if wanted and not any(map(holds_tables, here)):
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
-        with _runner(ways, found) as (run, together):
-            lost: dict[Path, TraceError] = {}
-            run = functools.partial(_noting, run, lost)
-            trace = read_by_host(
-                found, paths, only, names, together, are_chosen=bool(hosts), run=run, tell=tell
-            )
+        lost: dict[Path, TraceError] = {}
+        readers = _readers(ways, found, lost)
+        trace = read_by_host(
+            found, paths, only, names, are_chosen=bool(hosts), readers=readers, tell=tell
+        )
         if ways.scheduler and len(lost) == len(found.files):
             raise TraceError(
                 f"--scheduler {ways.scheduler}: expected that its workers read {len(lost)} hosts, "
@@ -105,8 +104,8 @@ def trace_by_host(
 
 
 @contextmanager
-def _runner(ways: Ways, found: Profiles) -> Iterator[tuple[Runner, Together]]:
-    """Who reads, and how much at a time.
+def _readers(ways: Ways, found: Profiles, lost: dict[Path, TraceError]) -> Iterator[Readers]:
+    """Who reads, and notes in `lost` why which hosts cannot be.
 
     Workers read where they are asked for, or are there and there is work for two.
     """
@@ -116,13 +115,15 @@ def _runner(ways: Ways, found: Profiles) -> Iterator[tuple[Runner, Together]]:
     count = _count_for(found.files) if is_open else ways.workers or 0
     count = min(count, len(found.files))
     if not can_ask or (count < 2 and not is_asked):
-        yield _here, ALONE
+        yield Readers(functools.partial(_noting, _here, lost))
         return
     with ExitStack() as stack:
         client = _client(ways.scheduler, count, stack)
-        of_this_machine = Together(count, ALONE.most_bytes // max(count, 1))
-        together = Together(_workers_of(client)) if ways.scheduler else of_this_machine
-        yield functools.partial(_on_workers, client, {}), together
+        run = functools.partial(_noting, functools.partial(_on_workers, client, {}), lost)
+        if ways.scheduler:  # its workers have memory of their own
+            yield Readers(run, _workers_of(client))
+        else:
+            yield Readers(run, count, HERE.most_bytes // count)
 
 
 def _workers_of(client: Any) -> int:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from moeprof.analyzers.window import NO_STEP, window
 from moeprof.answers.document import Document
 from moeprof.cli.main import group
 from moeprof.ingest import one_host
-from moeprof.ingest.by_host import ALONE, Reading, Together
-from moeprof.ingest.one_host import Held, InSteps, Runner, Shared, one_by_one
+from moeprof.ingest.by_host import HERE, Readers, Reading
+from moeprof.ingest.one_host import Held, InSteps, Shared, one_by_one
 from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import locate
@@ -40,10 +41,9 @@ PARTLY = {"hints"}
 DATA = Path(__file__).parents[1] / "data"
 
 
-def by_host(
-    *folders: Path, only: tuple[str, ...] = (), together: Together = ALONE, run: Runner = one_by_one
-) -> Run:
-    trace = read_by_host(located(folders, None, ()), folders, only, None, together, run=run)
+def by_host(*folders: Path, only: tuple[str, ...] = (), readers: Readers = HERE) -> Run:
+    found = located(folders, None, ())
+    trace = read_by_host(found, folders, only, readers=nullcontext(readers))
     assert trace is not None
     return Run(trace)
 
@@ -356,7 +356,7 @@ def test_hosts_that_have_other_steps_are_read_again_under_those_that_all_have(tm
             yield batch, read
 
     ask = functools.partial(ask_hosts, ("timeline",), NameRules())
-    Reading(locate(folder), [str(folder)], ask, are_chosen=False).read(counted)
+    Reading(locate(folder), [str(folder)], ask, are_chosen=False).read(Readers(counted))
     assert len(reads) > len(HOSTS) + 1
 
 
@@ -381,13 +381,17 @@ def test_which_hosts_are_asked_together_changes_nothing(tmp_path):
         return one_by_one(batches)
 
     whole = text_of(load(folders), asked)
-    for together in (ALONE, Together(3), Together(1, 0)):
+    for readers, most in (
+        (Readers(counted), 4),
+        (Readers(counted, 3), 2),
+        (Readers(counted, 1, 0), 1),
+    ):
         sizes.clear()
-        run = by_host(*folders, only=asked, together=together, run=counted)
+        run = by_host(*folders, only=asked, readers=readers)
         assert list(run.trace.meta.hosts) != sorted(run.trace.meta.hosts)
         assert text_of(run, asked) == whole
-        assert (max(sizes) > 3, max(sizes) == 1) == (together is ALONE, together.most_bytes == 0)
-    assert text_of(by_host(*folders, only=asked, run=in_pieces), asked) == whole
+        assert max(sizes) == most
+    assert text_of(by_host(*folders, only=asked, readers=Readers(in_pieces)), asked) == whole
 
 
 def test_one_host_is_read_at_once(tmp_path):
