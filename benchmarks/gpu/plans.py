@@ -60,7 +60,9 @@ def plan_here(name: str, *, smoke: bool) -> dict[str, Any]:
         "alias_bytes": found.aliased_bytes,
         "temp_bytes": found.temporaries_bytes,
         "constant_bytes": found.constants_bytes,
+        "library_temp_bytes": found.library_temporaries_bytes,
         "peak_bytes": found.peak_bytes,
+        "peak_range_bytes": list(found.peak_range),
         "flops": found.flops,
         "known_flops": found.known_flops,
         "at_least_s": roof.at_least_s,
@@ -200,6 +202,7 @@ def compared(plan: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     return {
         "arguments_are_equal": plan["argument_bytes"] == run["real_argument_bytes"],
         "peak_error": _error(plan["peak_bytes"], run["peak_bytes"]),
+        "beyond_range": _beyond(plan["peak_range_bytes"], run["peak_bytes"]),
         "temp_error": _error(plan["temp_bytes"], run["temp_bytes"]),
         "at_least_over_measured": round(plan["at_least_s"] / run["step_s"], 4),
         "at_most_over_measured": None if most is None else round(most / run["step_s"], 4),
@@ -213,6 +216,14 @@ def _error(planned: int, measured: int | None) -> float | None:
     return round(planned / measured - 1, 4) if measured else None
 
 
+def _beyond(planned: list[int], measured: int | None) -> float | None:
+    """How far the measured peak is from the planned range, 0 within it."""
+    if not measured:
+        return None
+    least, most = planned
+    return round(max(least - measured, measured - most, 0) / measured, 4)
+
+
 def line_of(name: str, row: dict[str, Any]) -> str:
     """A row of the table that is printed."""
     for what in ("skipped", "failed"):
@@ -223,14 +234,16 @@ def line_of(name: str, row: dict[str, Any]) -> str:
     return (
         f"{name:<18} {_gib(plan['argument_bytes'])}{'=' if found['arguments_are_equal'] else '!'} "
         f"{_gib(plan['temp_bytes'])} {_gib(run['temp_bytes'])} {_share(found['temp_error'])} "
-        f"{_gib(plan['peak_bytes'])} {_gib(run['peak_bytes'])} {_share(found['peak_error'])} "
+        f"{_gib(plan['peak_range_bytes'][0])} {_gib(plan['peak_range_bytes'][1])} "
+        f"{_gib(run['peak_bytes'])} {_share(found['beyond_range'])} "
         f"{least:8.2f} {run['step_s'] * 1e3:8.2f} "
         + ("       –" if most is None else f"{most * 1e3:8.2f}")
     )
 
 
 HEAD = (
-    f"{'':<18} {'args':>7}  {'temp':>7} {'real':>7} {'':>8} {'peak':>7} {'real':>7} {'':>8} "
+    f"{'':<18} {'args':>7}  {'temp':>7} {'real':>7} {'':>8} "
+    f"{'peak ≥':>7} {'peak ≤':>7} {'real':>7} {'beyond':>8} "
     f"{'least ms':>8} {'measured':>8} {'at rates':>8}"
 )
 

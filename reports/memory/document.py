@@ -309,5 +309,5 @@ def compiled_info(plan: CompiledPlan) -> CompiledInfo:
             }
             for part in parts
         ],
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *filter(None, [plan.choice])],
     }

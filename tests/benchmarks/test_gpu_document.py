@@ -258,16 +258,16 @@ def test_a_pass_in_which_ours_failed_has_no_error_to_show(writer, tmp_path):
 
 def test_steps_stand_beside_their_plans(writer, tmp_path):
     gib = 2**30
-    plan = {"argument_bytes": gib, "temp_bytes": 3 * gib, "peak_bytes": 4 * gib}
+    plan = {"argument_bytes": gib, "temp_bytes": 3 * gib, "peak_range_bytes": [4 * gib, 5 * gib]}
     plan |= {"at_least_s": 0.1, "at_most_s": None, "no_at_most": "no rate is known of x"}
-    run = {"temp_bytes": 2 * gib, "peak_bytes": None, "step_s": 0.15}
-    compared = {"arguments_are_equal": False, "temp_error": 0.5, "peak_error": None}
+    run = {"temp_bytes": 2 * gib, "peak_bytes": 4 * gib, "step_s": 0.15}
+    compared = {"arguments_are_equal": False, "temp_error": 0.5, "beyond_range": 0.0}
     cases = {"plain": {"plan": plan, "run": run, "compared": compared}}
     cases |= {"nnx": {"skipped": "flax is not installed"}}
     document = {"machine": MACHINE, "cases": cases}
     (tmp_path / "gpu_plans.json").write_text(json.dumps(document))
     page = writer.page(tmp_path)
-    figures = "| plain | 1.00 ≠ | 3.00 | 2.00 | +50.0 % | 4.00 | – | – | 100.0 | 150.0 | – |"
+    figures = "| plain | 1.00 ≠ | 3.00 | 2.00 | +50.0 % | 4.00 to 5.00 | 4.00 | 0.0 % | 100.0 | 150.0 | – |"
     assert figures in page
     assert "- nnx: flax is not installed" in page
     assert "- plain: no rate is known of x" in page

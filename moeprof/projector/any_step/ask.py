@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from moeprof.errors import SelectionError
 from moeprof.projector.any_step.result import StepPlan
 from moeprof.projector.compiled import Target, load_target, require_compiler
-from moeprof.projector.compiled.plan import Named, compiled_trace
+from moeprof.projector.compiled.plan import Named, lay_out
 from moeprof.specs.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def plan(
     Example:
         >>> x = jax.ShapeDtypeStruct((4096, 8192), jnp.bfloat16)
         >>> found = moeprof.plan(step, x, mesh={"data": 8}, in_shardings=PartitionSpec("data"))
-        >>> found.fits, found.peak_bytes, found.largest_buffers
+        >>> found.fits, found.peak_range, found.largest_buffers
     """
     _check(step, devices, mem_fraction)
     spec = load_hardware(hardware)
@@ -123,7 +123,7 @@ def plan_lowered(
     with tempfile.TemporaryDirectory(prefix="moeprof-step-") as folder:
         file = Path(folder) / "program"
         file.write_bytes(lowered.program)
-        trace, compile_s = compiled_trace(
+        laid_out = lay_out(
             _BUILD,
             spec,
             target.devices,
@@ -131,7 +131,7 @@ def plan_lowered(
             what=lowered.name,
             timeout_s=timeout_s,
         )
-    return read_step(trace, lowered, target, mem_fraction, compile_s)
+    return read_step(laid_out, lowered, target, mem_fraction)
 
 
 def _check(step: object, devices: object, mem_fraction: float | None) -> None:

@@ -29,12 +29,11 @@ from moeprof.projector.any_step.result import (
 )
 from moeprof.projector.any_step.roofline import roofline_of
 from moeprof.projector.compiled import Target
-from moeprof.projector.compiled.result import read_plan
+from moeprof.projector.compiled.result import LaidOut, read_plan
 from moeprof.projector.outside import reserve_rows
 from moeprof.projector.setting import GPU_FRACTION
 from moeprof.specs.hardware import HardwareSpec, load_hardware
 from moeprof.tables.compiled_memory import NOT_REPORTED
-from moeprof.tables.trace import Trace
 from moeprof.units import format_bytes
 
 _LARGE_CONSTANTS = 2**20
@@ -44,7 +43,7 @@ _PRODUCTS = frozenset({"gemm", "grouped gemm", "convolution", "attention", "caus
 
 
 def read_step(
-    trace: Trace, lowered: Lowered, target: Target, mem_fraction: float | None, compile_s: float
+    laid_out: LaidOut, lowered: Lowered, target: Target, mem_fraction: float | None
 ) -> StepPlan:
     """The plan of one device.
 
@@ -53,8 +52,8 @@ def read_step(
     """
     spec = load_hardware(target.key)
     passed = [argument for argument in lowered.arguments if argument.is_passed]
-    trace = named(trace, lowered.name, [argument.name for argument in passed])
-    found = read_plan(trace, spec, target.devices, {}, compile_s)
+    trace = named(laid_out.trace, lowered.name, [argument.name for argument in passed])
+    found = read_plan(laid_out._replace(trace=trace), spec, target.devices, {})
     sizes, module = found.memory, main_module(trace)
     if sizes.argument_bytes is None or sizes.output_bytes is None or sizes.temp_bytes is None:
         raise CompileError(f"plan {lowered.name}: expected sizes, found them {NOT_REPORTED}.")
@@ -73,6 +72,7 @@ def read_step(
         outputs_bytes=sizes.output_bytes,
         aliased_bytes=sizes.alias_bytes or 0,
         temporaries_bytes=sizes.temp_bytes,
+        library_temporaries_bytes=found.library_temp_bytes,
         constants_bytes=constants,
         buffers=with_contents(found.buffers, arguments, constants),
         arguments=arguments,
@@ -82,7 +82,7 @@ def read_step(
         unknowns=UNKNOWNS.frame(list(_unknowns(program, ops, collectives))),
         outside=_outside(spec, target.devices if len(collectives) else 1),
         mem_fraction=GPU_FRACTION if mem_fraction is None else mem_fraction,
-        compile_s=compile_s,
+        compile_s=found.compile_s,
         notes=(*_notes(lowered, arguments, constants, mem_fraction), *found.notes),
     )
 

@@ -74,6 +74,9 @@ class StepPlan:
         outputs_bytes: its results, those that take an argument's memory too.
         aliased_bytes: results that take an argument's memory.
         temporaries_bytes: XLA's arena, at its fullest.
+        library_temporaries_bytes: the same where libraries compute every product, which the
+            autotuner of a run may choose, product by product, in place of Triton's fused kernels;
+            None where there is nothing to choose, or it is not known, as ``notes`` say.
         constants_bytes: arrays that the function closes over, and the compiler's own.
         buffers: what is there at the peak (schema ``at_peak``); rows sum to ``peak_bytes``.
         arguments: each array that the function is given.
@@ -96,6 +99,7 @@ class StepPlan:
     outputs_bytes: int
     aliased_bytes: int
     temporaries_bytes: int
+    library_temporaries_bytes: int | None
     constants_bytes: int
     buffers: pd.DataFrame
     arguments: pd.DataFrame
@@ -110,9 +114,16 @@ class StepPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Arguments, results of their own, temporaries and constants."""
+        """Arguments, results of their own, temporaries and constants, of which `buffers` are."""
         own = self.outputs_bytes - self.aliased_bytes
         return self.arguments_bytes + own + self.temporaries_bytes + self.constants_bytes
+
+    @property
+    def peak_range(self) -> tuple[int, int]:
+        """The least and the most that the peak is, in bytes, whatever kernels a run chooses."""
+        other = self.library_temporaries_bytes
+        more = 0 if other is None else other - self.temporaries_bytes
+        return self.peak_bytes + min(more, 0), self.peak_bytes + max(more, 0)
 
     @property
     def pool_bytes(self) -> int:
@@ -121,17 +132,21 @@ class StepPlan:
 
     @property
     def left_bytes(self) -> int:
-        """What the step leaves of the pool; negative where it lacks as much."""
-        return self.pool_bytes - self.peak_bytes
+        """What the step leaves of the pool at the most that it takes; negative where it lacks."""
+        return self.pool_bytes - self.peak_range[1]
 
     @property
     def verdict(self) -> str:
-        """``fits``; ``borderline`` within 5 % of the pool, either side; or ``oom``."""
+        """``fits``, ``oom``, or ``borderline``.
+
+        That is within 5 % of the pool, either side, or where the kernels that a run chooses decide.
+        """
         if self.outside_bytes > self.hardware.hbm_bytes - self.pool_bytes:
             return "oom"
-        if abs(self.left_bytes) <= BORDERLINE * self.pool_bytes:
-            return "borderline"
-        return "fits" if self.left_bytes > 0 else "oom"
+        least, most = (size / self.pool_bytes - 1 for size in self.peak_range)
+        if most < -BORDERLINE:
+            return "fits"
+        return "oom" if least > BORDERLINE else "borderline"
 
     @property
     def fits(self) -> bool:

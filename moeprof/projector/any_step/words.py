@@ -30,6 +30,19 @@ def described(plan: StepPlan) -> str:
     return "\n\n".join("\n".join(part) for part in [*map(list, parts), notes] if part)
 
 
+def peak_text(plan: StepPlan) -> str:
+    """``36.6 to 51.9 GiB``, which the kernels that a run chooses decide; or one figure."""
+    least, most = map(format_bytes, plan.peak_range)
+    return least if least == most else f"{least} to {most}"
+
+
+def _by_libraries(plan: StepPlan) -> str:
+    size = plan.library_temporaries_bytes
+    if size is None or format_bytes(size) == format_bytes(plan.temporaries_bytes):
+        return ""
+    return f"{format_bytes(size)} where libraries compute all products"
+
+
 def verdict_text(plan: StepPlan) -> str:
     """``fits, 12.3 GiB left``."""
     size = format_bytes(abs(plan.left_bytes))
@@ -44,14 +57,14 @@ def _head(plan: StepPlan) -> Iterator[str]:
 
 
 def _memory(plan: StepPlan) -> Iterator[str]:
-    yield f"Memory {format_bytes(plan.peak_bytes)}: {verdict_text(plan)}"
+    yield f"Memory {peak_text(plan)}: {verdict_text(plan)}"
     share = f"{plan.mem_fraction:g} × {format_bytes(plan.hardware.hbm_bytes)}"
     own = plan.outputs_bytes - plan.aliased_bytes
     yield _row("pool", plan.pool_bytes, share)
     yield _row("arguments", plan.arguments_bytes, "")
     reused = f"and {format_bytes(plan.aliased_bytes)} in place of arguments"
     yield _row("results", own, reused if plan.aliased_bytes else "")
-    yield _row("temporaries", plan.temporaries_bytes, "")
+    yield _row("temporaries", plan.temporaries_bytes, _by_libraries(plan))
     if plan.constants_bytes:
         yield _row("constants", plan.constants_bytes, "of the program")
     for name, size in plan.outside.items():

@@ -31,7 +31,9 @@ Built = tuple[Callable[..., Any], Sequence[Any]]
 _BUILD = Named("moeprof.projector.compiled.bundled", "build_bundled")
 
 
-def compile_bundled(setting: Setting, *, timeout_s: float = 900.0) -> CompiledPlan:
+def compile_bundled(
+    setting: Setting, *, without_triton: bool = True, timeout_s: float = 900.0
+) -> CompiledPlan:
     """Compile the bundled model's training step for GPUs that are not there.
 
     Number formats of weights and activations are the setting's `Precision`; moments and gradients
@@ -39,6 +41,7 @@ def compile_bundled(setting: Setting, *, timeout_s: float = 900.0) -> CompiledPl
 
     Args:
         setting: model, plan, strategy, hardware, ``sequence`` and ``pdbs``.
+        without_triton: as of `moeprof.projector.compiled.plan.plan`.
         timeout_s: seconds after which the compiler is stopped.
 
     Raises:
@@ -63,6 +66,7 @@ def compile_bundled(setting: Setting, *, timeout_s: float = 900.0) -> CompiledPl
         ep_size=setting.plan.expert,
         outside={row.name: _bytes(row) for row in outside_rows(setting, degrees_of(setting))},
         is_bundled=True,
+        without_triton=without_triton,
         timeout_s=timeout_s,
     )
 

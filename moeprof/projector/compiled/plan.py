@@ -32,11 +32,18 @@ from moeprof.ingest.dump.open import open_dump
 from moeprof.interpreter import module_command
 from moeprof.projector.compiled import load_target, require_compiler
 from moeprof.projector.compiled.child import SHOWN_LETTERS
-from moeprof.projector.compiled.result import CompiledPlan, is_laid_out, read_plan
+from moeprof.projector.compiled.result import (
+    CompiledPlan,
+    LaidOut,
+    has_triton_products,
+    is_laid_out,
+    read_plan,
+    totals_of,
+)
 from moeprof.specs.hardware import HardwareSpec, load_hardware
-from moeprof.tables.trace import Trace
 
 _CHILD = "moeprof.projector.compiled.child"
+_BY_LIBRARIES = "--xla_gpu_enable_triton_gemm=false"
 _POLL_S = 0.1
 
 
@@ -58,6 +65,7 @@ def plan(
     donate_argnums: Sequence[int] = (),
     ep_size: int = 1,
     ep_axis: str = "expert",
+    without_triton: bool = True,
     timeout_s: float = 900.0,
 ) -> CompiledPlan:
     """Compile a step for GPUs that are not there and say what it takes of each.
@@ -73,6 +81,8 @@ def plan(
         donate_argnums: as of `jax.jit`, where `build` returns a function that is not jitted.
         ep_size: ranks of an EP group, where the step calls `moeprof.kernels.moe_dispatch`.
         ep_axis: the mesh axis that the group is on.
+        without_triton: whether to compile again without Triton's products, which tells how much
+            memory depends on the kernels that a run chooses.
         timeout_s: seconds after which the compiler is stopped.
 
     Returns:
@@ -92,6 +102,7 @@ def plan(
         donate=tuple(donate_argnums),
         ep_size=ep_size,
         ep_axis=ep_axis,
+        without_triton=without_triton,
         timeout_s=timeout_s,
     )
 
@@ -108,10 +119,11 @@ def compile_named(
     ep_axis: str = "expert",
     outside: Mapping[str, int | None] | None = None,
     is_bundled: bool = False,
+    without_triton: bool = True,
     timeout_s: float = 900.0,
 ) -> CompiledPlan:
     """`plan` of a function by its name; `what` says of what on stderr."""
-    trace, compile_s = compiled_trace(
+    laid_out = lay_out(
         build,
         hardware,
         devices,
@@ -120,12 +132,13 @@ def compile_named(
         donate=donate,
         ep_axis=(ep_size, ep_axis),
         is_bundled=is_bundled,
+        without_triton=without_triton,
         timeout_s=timeout_s,
     )
-    return read_plan(trace, hardware, devices, outside or {}, compile_s)
+    return read_plan(laid_out, hardware, devices, outside or {})
 
 
-def compiled_trace(
+def lay_out(
     build: Named,
     hardware: HardwareSpec,
     devices: int,
@@ -135,9 +148,10 @@ def compiled_trace(
     donate: tuple[int, ...] = (),
     ep_axis: tuple[int, str] = (1, "expert"),
     is_bundled: bool = False,
+    without_triton: bool = True,
     timeout_s: float = 900.0,
-) -> tuple[Trace, float]:
-    """The programs that the compiler lays out for a function, and the seconds that it took."""
+) -> LaidOut:
+    """Compile a function, and again without Triton's products where it has some and that counts."""
     target = load_target(hardware, devices)
     require_compiler(target)
     print(
@@ -161,9 +175,30 @@ def compiled_trace(
         }
         began = time.perf_counter()
         _fill(request, what, Path(folder), timeout_s)
-        compile_s = time.perf_counter() - began
-        print(f"moeprof: compiled in {compile_s:.0f} s", file=sys.stderr, flush=True)
-        return open_dump(dump), compile_s
+        found = LaidOut(open_dump(dump), time.perf_counter() - began)
+        if without_triton and has_triton_products(dump):
+            dump = Path(folder) / "by-libraries"
+            dump.mkdir()
+            request["dump"] = str(dump)
+            left_s = timeout_s - found.compile_s
+            found = _with_libraries(found, request, what, Path(folder), left_s)
+        print(f"moeprof: compiled in {found.compile_s:.0f} s", file=sys.stderr, flush=True)
+        return found
+
+
+def _with_libraries(
+    found: LaidOut, request: Mapping[str, object], what: str, folder: Path, timeout_s: float
+) -> LaidOut:
+    began = time.perf_counter()
+    try:
+        _fill(request, what, folder, timeout_s, _BY_LIBRARIES)
+        temp = totals_of(open_dump(Path(str(request["dump"])))).temp_bytes
+        notes: tuple[str, ...] = ()
+    except CompileError as error:
+        temp = None
+        notes = (f"memory where libraries compute all products is not known: {one_line(error)}",)
+    took_s = time.perf_counter() - began
+    return found._replace(compile_s=found.compile_s + took_s, library_temp_bytes=temp, notes=notes)
 
 
 def _json(options: Mapping[str, object]) -> object:
@@ -176,7 +211,9 @@ def _json(options: Mapping[str, object]) -> object:
         ) from error
 
 
-def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: float) -> None:
+def _fill(
+    request: Mapping[str, object], what: str, folder: Path, timeout_s: float, flags: str = ""
+) -> None:
     """Fill the dump folder; the compiler is stopped once memory is laid out.
 
     The code that it would generate next takes as long again, needs NVIDIA's assembler, and changes
@@ -191,7 +228,7 @@ def _fill(request: Mapping[str, object], what: str, folder: Path, timeout_s: flo
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env=_environment(),
+            env=_environment(flags),
             start_new_session=True,
         )
         try:
@@ -225,11 +262,17 @@ def _wait_for_layout(child: subprocess.Popen[bytes], dump: Path, timeout_s: floa
         time.sleep(_POLL_S)
 
 
-def _environment() -> dict[str, str]:
-    """The caller's, with its import path, and JAX told not to look for a GPU (up to 0.9: twice)."""
+def _environment(flags: str) -> dict[str, str]:
+    """The caller's, with its import path, and JAX told not to look for a GPU (up to 0.9: twice).
+
+    `flags` are XLA's, which win over the caller's.
+    """
     paths = [entry or str(Path.cwd()) for entry in sys.path]
     no_gpu = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-    return {**os.environ, **no_gpu, "PYTHONPATH": os.pathsep.join(paths)}
+    own = {"PYTHONPATH": os.pathsep.join(paths)}
+    if flags:
+        own["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    return {**os.environ, **no_gpu, **own}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,23 @@ _TOTALS = [
     for part in ("argument", "output", "alias", "temp")
 ] + ["constant_bytes"]
 _PROGRAM = "gpu_after_optimizations.hlo.pb"
+_TRITON_PRODUCTS = (b"__triton_gemm", b"__triton_nested_gemm_fusion")
 _NEXT = ("-memory-usage-report.pb", "-memory-usage-report.txt", ".ll", "thunk_sequence.txt")
+
+
+class LaidOut(NamedTuple):
+    """What the compiler lays out for a function, and the seconds that it took.
+
+    ``library_temp_bytes`` is the arena where libraries compute every product: the autotuner of a
+    run may choose that instead of Triton's fused kernels, product by product, and what is no longer
+    fused lies in memory. None where there is nothing to choose, or ``notes`` say why it is not
+    known.
+    """
+
+    trace: Trace
+    compile_s: float
+    library_temp_bytes: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +59,7 @@ class CompiledPlan:
     ``AT_PEAK`` (`moeprof.analyzers.heap.at_peak`): the arguments, and what is there when the arena
     of temporary buffers is fullest. ``timeline`` int64 [points] is bytes alive in the arena at each
     point of the program, ``peak`` the first point where they are most, when ``peak_op`` writes.
+    ``library_temp_bytes`` as of `LaidOut`.
     """
 
     hardware: HardwareSpec
@@ -55,11 +73,23 @@ class CompiledPlan:
     compiler: str
     compile_s: float
     notes: tuple[str, ...] = field(default=())
+    library_temp_bytes: int | None = None
 
     @property
     def total_bytes(self) -> int | None:
         """What a step needs in XLA's pool: arguments, new results and the arena."""
         return self.memory.total_bytes
+
+    @property
+    def choice(self) -> str:
+        """What the kernels that a run chooses change of the temporaries, in words."""
+        other, own = self.library_temp_bytes, self.memory.temp_bytes
+        if other is None or own is None or format_bytes(other) == format_bytes(own):
+            return ""
+        return (
+            f"temporaries take {format_bytes(other)} where libraries compute all products, of "
+            "which the autotuner of a run chooses some"
+        )
 
     @property
     def outside_bytes(self) -> int | None:
@@ -86,27 +116,36 @@ def is_laid_out(folder: Path) -> bool:
     return bool(programs) and any(name.endswith(_NEXT) for name in names)
 
 
+def has_triton_products(folder: Path) -> bool:
+    """Whether the program in a dump folder multiplies matrices by kernels of Triton."""
+    programs = (path.read_bytes() for path in folder.iterdir() if path.name.endswith(_PROGRAM))
+    return any(name in program for program in programs for name in _TRITON_PRODUCTS)
+
+
+def totals_of(trace: Trace) -> CompiledMemory:
+    """The compiler's own totals of the program that a dump is of."""
+    stated = trace.modules.loc[trace.modules["module"].eq(main_module(trace)), _TOTALS]
+    return compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()
+
+
 def read_plan(
-    trace: Trace,
+    laid_out: LaidOut,
     hardware: HardwareSpec,
     devices: int,
     outside: Mapping[str, int | None],
-    compile_s: float,
 ) -> CompiledPlan:
     """The plan that a compiler's dump tells.
 
     Args:
-        trace: what `open_dump` reads of it.
+        laid_out: what `open_dump` reads of it.
         hardware: what was compiled for.
         devices: how many of it.
         outside: what lies beside the pool.
-        compile_s: seconds that the compiler took.
     """
-    module = main_module(trace)
-    stated = trace.modules.loc[trace.modules["module"].eq(module), _TOTALS]
-    memory = compiled_memory(stated.to_dict("records")[0]) if len(stated) else CompiledMemory()
+    trace = laid_out.trace
+    module, memory = main_module(trace), totals_of(trace)
     peak = peak_of(trace, module)
-    notes = list(trace.meta.notes)
+    notes = [*trace.meta.notes, *laid_out.notes]
     if not memory.is_reported:
         notes.append(f"the compiler's totals: {NOT_REPORTED}")
     if peak is None or not peak.heaps:
@@ -125,8 +164,9 @@ def read_plan(
         peak=heap.peak if heap else -1,
         peak_op=peak.op if peak else "",
         compiler=f"jaxlib {importlib.metadata.version('jaxlib')}",
-        compile_s=compile_s,
+        compile_s=laid_out.compile_s,
         notes=tuple(notes),
+        library_temp_bytes=laid_out.library_temp_bytes,
     )
 
 

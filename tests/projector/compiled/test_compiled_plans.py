@@ -39,6 +39,7 @@ MLA = ModelSpec(
     dense_ffn=512,
     **COMMON,
 )
+MASKED = "sparse-ragged-dot"
 CASES = {
     "dense-cf1.25": (MLA, ParallelPlan(2, 1, 2), 1),
     "sparse-ragged-dot": (GQA, ParallelPlan(1, 1, 4), 1),
@@ -63,7 +64,18 @@ def _setting(strategy, **changes) -> Setting:
 
 @pytest.fixture(scope="module")
 def plans(plugin):
-    return {strategy: compile_bundled(_setting(strategy)) for strategy in CASES}
+    return {
+        strategy: compile_bundled(_setting(strategy), without_triton=strategy == MASKED)
+        for strategy in CASES
+    }
+
+
+def test_the_arena_without_tritons_products_is_told_beside_it(plans):
+    """What is masked per expert is not fused with a product then."""
+    plan = plans[MASKED]
+    assert plan.library_temp_bytes not in (None, plan.memory.temp_bytes)
+    assert plan.choice.startswith("temporaries take ")
+    assert {each.library_temp_bytes for each in plans.values() if each is not plan} == {None}
 
 
 def _held_bytes(setting: Setting) -> int:
