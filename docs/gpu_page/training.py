@@ -290,18 +290,7 @@ def plans(document: dict[str, Any]) -> str:
                 "–" if most is None else f"{most * 1e3:.1f}",
             ]
         )
-    head = [
-        "step",
-        "arguments",
-        "temp",
-        "ran",
-        "off",
-        "peak",
-        "ran",
-        "beyond",
-        "least ms",
-        "ran ms",
-    ]
+    head = ["step", "arguments", "temp", "ran", "off", "peak", "ran", "beyond", "least ms"]
     return "\n\n".join(
         [
             "## Steps beside their plans",
@@ -309,11 +298,11 @@ def plans(document: dict[str, Any]) -> str:
             "it, by `benchmarks/gpu/plans.py`: the bundled model with every strategy, a script in "
             "plain JAX, and Flax's nnx. Sizes are GiB. Arguments are equal to the byte where no ≠ "
             "says otherwise; temporaries are those of the executable's `memory_analysis`, the peak "
-            "is the allocator's after three steps, times are medians of ten. A run chooses, product "
-            "by product, between Triton's kernels, with which temporaries were planned here, and "
-            "cuBLAS'; the peak is planned with either throughout, and ran so far beyond both. "
+            "is the allocator's after three steps, times are medians of ten. A run chooses between "
+            "Triton's kernels, with which temporaries were planned here, and cuBLAS', product by "
+            "product; the peak is planned with either throughout, and ran so far beyond both. "
             + measured_on(document["machine"]),
-            table([*head, "at rates ms"], rows),
+            table([*head, "ran ms", "at rates ms"], rows),
             *failures(reasons),
             *(["No time at the rates reached is known:"] if unbound else []),
             *failures(unbound),

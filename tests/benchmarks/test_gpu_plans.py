@@ -41,7 +41,9 @@ def test_a_step_is_planned_and_run(plans, monkeypatch):
     found = plans.compared(planned, ran)
     assert found["arguments_are_equal"]
     assert found["is_above_least"]
-    assert found["peak_error"] is None  # the CPU keeps no account
+    assert found["peak_error"] is found["beyond_range"] is None  # the CPU keeps no account
+    assert plans._beyond([90, 110], 100) == 0
+    assert (plans._beyond([90, 96], 100), plans._beyond([105, 110], 100)) == (0.04, 0.05)
     assert found["planning_left_allocator_alone"]
     assert "–" in plans.line_of("tiny", {"plan": planned, "run": ran, "compared": found})
 
