@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath(reads_stores=True))
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath())
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -100,8 +100,7 @@ def command(
     check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
-    folders = [run for run in runs if isinstance(run, Path)]
-    read = [newest(run, session, folders) if isinstance(run, Path) else run for run in runs]
+    read = [newest(run, session, runs) for run in runs]
     ways = (by_host, scheduler, workers)
     document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     lacking = said_of_hosts(document, only)

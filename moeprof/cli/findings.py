@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 import click
 
@@ -20,20 +20,33 @@ EXIT_PARTIAL = 3
 """Exit code of a command that is done, but withheld figures that the input cannot carry."""
 
 
+@overload
 def newest(
-    run: Path,
+    run: Path, session: str | None, beside: Sequence[Path | str] = ..., option: str = ...
+) -> Path: ...
+@overload
+def newest(
+    run: Path | str, session: str | None, beside: Sequence[Path | str] = ..., option: str = ...
+) -> Path | str: ...
+def newest(
+    run: Path | str,
     session: str | None,
-    beside: Sequence[Path] = (),
+    beside: Sequence[Path | str] = (),
     option: str = "--session",
-) -> Path:
+) -> Path | str:
     """The last recording that `moeprof capture` was told to write to `run`, which a line says.
+
+    The address of a run in a store is what it names.
 
     A job that was started again with the same ``--out`` leaves several; ``--session``, or another
     ``option``, names one, and so does another recording ``beside`` it on the command line.
     """
     from moeprof.recordings import described_newest, newest_recording
 
-    last = run if session is not None else newest_recording(run, beside)
+    if isinstance(run, str):
+        return run
+    folders = [each for each in beside if isinstance(each, Path)]
+    last = run if session is not None else newest_recording(run, folders)
     if last != run:
         how = f"{option} {{}} reads the first" if option else ""
         click.echo(f"moeprof: {described_newest(run, last, how)}", err=True)
@@ -41,7 +54,7 @@ def newest(
 
 
 def read_document(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -66,7 +79,7 @@ def read_document(
 
 
 def read_both(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),

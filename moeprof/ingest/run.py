@@ -31,13 +31,13 @@ from moeprof.ingest.sources.run_record import (
     told,
 )
 from moeprof.ingest.sources.sessions import host_name
-from moeprof.ingest.sources.store import fetch
+from moeprof.ingest.sources.store import brought, fetch, is_copy, is_remote
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
 from moeprof.tables.law import Law, Need
 from moeprof.tables.store import holds_tables, read_tables
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_meta
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta, as_given, with_copies, with_meta
 from moeprof.tell import Tell, unheard
 
 
@@ -49,11 +49,13 @@ def open_run(
     urls: Mapping[Path, str] | None = None,
     tell: Tell = unheard,
     as_named: bool = False,
+    even_unrecorded: bool = False,
 ) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
-    Several paths are of one run whose processes wrote to different folders; of one in which no
-    profile was written what its record knows is told.
+    Each may lie in a store: ``s3://bucket/run``. Several paths are of one run whose processes wrote
+    to different folders; of one in which no profile was written what its record knows is told, and
+    of a run alone, too, if it is to be read ``even_unrecorded``.
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
@@ -63,18 +65,38 @@ def open_run(
 
     Raises:
         SelectionError: there is no such session or host.
-        NoProfileError: there is no profile at `path`; of a run that ended before one was written
-            `moeprof.ingest.run` knows more.
+        NoProfileError: there is no profile at `path`.
         TraceError: there are several runs, or nothing in it can be read.
     """
-    asked = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
-    if as_named or session is not None:
-        return _read_run(asked, session, hosts, urls, tell)
-    paths = [newest_recording(each, asked) for each in asked]
-    said = [described_newest(*pair) for pair in zip(asked, paths, strict=True)]
-    trace = _read_run(paths, None, hosts, urls, tell)
-    notes = [text for text in said if text]
+    given = [path] if isinstance(path, str | PathLike) else list(path)
+    if any(is_remote(str(each)) for each in given):
+        ways = {"as_named": as_named, "even_unrecorded": even_unrecorded}
+        return _open_copies(list(map(str, given)), session, hosts, tell, ways)
+    asked = list(map(Path, given))
+    is_exact = as_named or session is not None
+    paths = asked if is_exact else [newest_recording(each, asked) for each in asked]
+    try:
+        trace = _read_run(paths, session, hosts, urls, tell)
+    except NoProfileError:
+        if not even_unrecorded or len(asked) > 1 or not is_unrecorded(asked[0]):
+            raise
+        return unrecorded(asked[0])
+    notes = list(filter(None, map(described_newest, asked, paths)))
     return with_meta(trace, notes=(*notes, *trace.meta.notes)) if notes else trace
+
+
+def _open_copies(
+    given: Sequence[str],
+    session: str | None,
+    hosts: Sequence[str],
+    tell: Tell,
+    ways: Mapping[str, bool],
+) -> Trace:
+    """A run that lies in a store, at least in part."""
+    here = brought(given)
+    with here.telling():
+        trace = open_run(here.places, session, hosts, urls=here.urls, tell=tell, **ways)
+    return with_copies(trace, here, ", ".join(given))
 
 
 def _read_run(
@@ -319,7 +341,7 @@ def refuse_unrecorded(trace: Trace) -> None:
         NoProfileError: it did; the message says what is known of the run.
     """
     if any(law.check == _LAW for law in trace.trust):
-        raise NoProfileError(_left_by(Path(trace.meta.path)))
+        raise NoProfileError(as_given(trace, _left_by(Path(trace.meta.run_folder))))
 
 
 def _left_by(path: Path) -> str:
@@ -367,8 +389,9 @@ def _detail(path: Path, meta: Mapping[str, object], endings: tuple[Ending, ...])
         name = f"`{command}`" if isinstance(command, str) else "the command"
         parts.append(f"{name} ran {described_seconds(seconds)}")
     if has_message:
-        ask = shlex.join(["moeprof", "memory", "explain-oom", str(path)])
-        parts.append(f"{OOM_TEXT} has an out-of-memory message: `{ask}` explains it")
+        of, it = (OOM_TEXT, "a copy of it") if is_copy(path) else (str(path), "it")
+        ask = shlex.join(["moeprof", "memory", "explain-oom", of])
+        parts.append(f"{OOM_TEXT} has an out-of-memory message: `{ask}` explains {it}")
     return "; ".join(parts) or "it says nothing of how it ended"
 
 

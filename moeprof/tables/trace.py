@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
@@ -279,12 +279,23 @@ class TraceMeta:
     mesh: tuple[MeshAxis, ...] = ()
 
 
-class _Computed:
-    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it."""
+class Copies(Protocol):
+    """Copies of what lies in a store, which are there for as long as this is held."""
 
-    __slots__ = ("_answers", "_programs")
+    def as_given(self, value: Any) -> Any:
+        """Texts, and what holds some, with the addresses that were given for the places here."""
+
+
+class _Computed:
+    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it.
+
+    It has the copies of a store, though, that both were read from.
+    """
+
+    __slots__ = ("_answers", "_copies", "_programs")
     _programs: Programs
     _answers: dict[Hashable, Any]
+    _copies: Copies
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle has: the frames, read."""
@@ -347,7 +358,29 @@ def with_names(trace: Trace, names: NameRules) -> Trace:
 
 def with_meta(trace: Trace, **changes: Any) -> Trace:
     """`trace` with other facts about where it comes from; no frame is read for that."""
-    return Trace(**{**vars(trace), "meta": replace(trace.meta, **changes)})
+    return _changed(trace, meta=replace(trace.meta, **changes))
+
+
+def _changed(trace: Trace, **changes: Any) -> Trace:
+    """`trace` with other fields, of which none is read for that."""
+    made = Trace(**{**vars(trace), **changes})
+    if hasattr(trace, "_copies"):
+        object.__setattr__(made, "_copies", trace._copies)
+    return made
+
+
+def with_copies(trace: Trace, copies: Copies, path: str) -> Trace:
+    """`trace`, read from copies of what is at `path`, and told of by the addresses there."""
+    meta = replace(trace.meta, path=path, notes=tuple(copies.as_given([*trace.meta.notes])))
+    trust = tuple(replace(law, detail=copies.as_given(law.detail)) for law in trace.trust)
+    made = _changed(trace, meta=meta, trust=trust)
+    object.__setattr__(made, "_copies", copies)
+    return made
+
+
+def as_given(trace: Trace, value: Any) -> Any:
+    """What is said of a run, with the addresses that were given for the places of its copies."""
+    return trace._copies.as_given(value) if hasattr(trace, "_copies") else value
 
 
 def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
@@ -366,7 +399,7 @@ def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
     chosen = found.assign(
         used=found["used"] & ~left, reason=found["reason"].mask(left, "not asked for")
     )
-    return Trace(**{**vars(trace), "steps": STEPS.check(chosen)})
+    return _changed(trace, steps=STEPS.check(chosen))
 
 
 def without_names(trace: Trace) -> Trace:
