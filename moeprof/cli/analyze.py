@@ -96,12 +96,13 @@ def command(
     """
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
+    from moeprof.session.workers import Ways
 
     check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
     read = [newest(run, session, runs) for run in runs]
-    ways = (by_host, scheduler, workers)
+    ways = Ways(by_host, scheduler, workers)
     document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     lacking = said_of_hosts(document, only)
     if as_json:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from moeprof.answers.document import Document
     from moeprof.reports.comparison.document import SideInfo
     from moeprof.session.run import Run
+    from moeprof.session.workers import Ways
     from moeprof.tables.name_rule import NameRules
 
 EXIT_PARTIAL = 3
@@ -109,7 +110,7 @@ def read_hosts(
     hosts: Sequence[str],
     hardware: str,
     names: NameRules | None,
-    ways: tuple[bool | None, str, int | None],
+    ways: Ways,
     *,
     is_drawn: bool = False,
 ) -> Document:
@@ -128,7 +129,7 @@ def read_hosts(
             from moeprof.analyzers.registry import in_order
             from moeprof.ingest.sources.store import run_at
             from moeprof.session.run import Run, open_session
-            from moeprof.session.workers import Ways, trace_by_host
+            from moeprof.session.workers import trace_by_host
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_meta
         if only:
@@ -138,15 +139,13 @@ def read_hosts(
         tell = work.counting("reading the run")
         paths = list(map(str, runs))
         with run_at(paths) as here:
-            places, urls = here.places, here.urls
-            large = trace_by_host(
-                paths, only, session, hosts, names, Ways(*ways), here=places, urls=urls, tell=tell
-            )
+            large = trace_by_host(here, only, session, hosts, names, ways, tell=tell)
             if large is None:
-                if asked := _asked_by_host(*ways):
+                if asked := _asked_by_host(ways):
                     click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
-                place = places[0] if len(places) == 1 else places
-                opened = open_session(place, session, hosts, hardware, names, urls=urls, tell=tell)
+                opened = open_session(
+                    here.places, session, hosts, hardware, names, urls=here.urls, tell=tell
+                )
                 if here.names:
                     opened = Run(with_meta(opened.trace, path=", ".join(paths)))
             else:
@@ -160,10 +159,10 @@ def read_hosts(
             return cast("Document", here.as_given(document)) if here.names else document
 
 
-def _asked_by_host(by_host: bool | None, scheduler: str, workers: int | None) -> str:
+def _asked_by_host(ways: Ways) -> str:
     """What is said of a run that is read at once though asked for host by host; else empty."""
-    given = "--scheduler" if scheduler else "--workers" if workers is not None else "--by-host"
-    if not by_host and given == "--by-host":
+    given = ways.named or ("--by-host" if ways.by_host else "")
+    if not given:
         return ""
     return (
         f"read at once: {given} expected several hosts that left an .xplane.pb each, found fewer, "

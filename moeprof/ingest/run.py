@@ -54,8 +54,8 @@ def open_run(
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
     Each may lie in a store: ``s3://bucket/run``. Several paths are of one run whose processes wrote
-    to different folders; of one in which no profile was written what its record knows is told, and
-    of a run alone, too, if it is to be read ``even_unrecorded``.
+    to different folders. Of a folder among them without a profile what its record knows is told, of
+    a run alone if it is to be read ``even_unrecorded``.
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
@@ -93,8 +93,7 @@ def _open_copies(
     ways: Mapping[str, bool],
 ) -> Trace:
     """A run that lies in a store, at least in part."""
-    here = brought(given)
-    with here.telling():
+    with (here := brought(given)).telling():
         trace = open_run(here.places, session, hosts, urls=here.urls, tell=tell, **ways)
     return with_copies(trace, here, ", ".join(given))
 
@@ -175,6 +174,8 @@ def located(paths: Sequence[Path], session: str | None, hosts: Sequence[str]) ->
         except NoProfileError as error:
             if len(paths) == 1 or not is_unrecorded(path):
                 raise
+            if any(map(path.samefile, silent)):
+                raise TraceError(f"{path}: expected each folder once, found it twice") from error
             silent[path] = error
     if silent and not found:
         raise next(iter(silent.values()))

@@ -24,6 +24,7 @@ from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError, 
 from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles
+from moeprof.ingest.sources.store import Here
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -59,20 +60,26 @@ class Ways:
     scheduler: str = ""
     workers: int | None = None
 
+    @property
+    def named(self) -> str:
+        """The option by which it is asked who reads, empty where none is."""
+        workers = "--workers" if self.workers is not None else ""
+        return "--scheduler" if self.scheduler else workers
+
 
 def trace_by_host(
-    paths: Sequence[str],
+    here: Here,
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
     names: NameRules | None = None,
     ways: Ways = Ways(),
     *,
-    here: Sequence[Path],
-    urls: dict[Path, str],
     tell: Tell = unheard,
 ) -> Trace | None:
     """The trace of a run that is read host by host, which answers `only`; None if it is not to be.
+
+    ``here`` has the folders of the run.
 
     Raises:
         SelectionError: there is no such session or host.
@@ -80,21 +87,20 @@ def trace_by_host(
         TraceError: nothing can be read.
     """
     try:
-        found = replace(located(here, session, hosts), urls=urls)
+        found = replace(located(here.places, session, hosts), urls=here.urls)
     except NoProfileError:
         return None  # what else is known of such a run is found where runs are opened
     is_large = sum(map(_bytes_of, found.files)) > MOST_AT_ONCE
-    is_asked = bool(ways.scheduler) or ways.workers is not None
-    wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
+    wanted = ways.by_host if ways.by_host is not None else is_large or bool(ways.named)
     trace = None
-    if wanted and not any(map(holds_tables, here)):
+    if wanted and not any(map(holds_tables, here.places)):
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
         with _runner(ways, found) as run:
             lost: dict[Path, TraceError] = {}
             run = functools.partial(_noting, run, lost)
             trace = read_by_host(
-                found, paths, only, names, are_chosen=bool(hosts), run=run, tell=tell
+                found, here.given, only, names, are_chosen=bool(hosts), run=run, tell=tell
             )
         if ways.scheduler and len(lost) == len(found.files):
             raise TraceError(
@@ -165,6 +171,8 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         threads_per_worker=1,
         memory_limit=0,
         dashboard_address=None,
+        # a free port for what it serves by HTTP all the same: it warns where 8787 is taken
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))

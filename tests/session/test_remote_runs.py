@@ -344,6 +344,16 @@ def test_a_run_that_left_its_record_alone_is_told_as_of_a_folder(memory, tmp_pat
     assert found.stdout == known.stdout.replace(str(tmp_path), "memory://dead")
 
 
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_no_folder_is_given_twice(memory, folder, tmp_path, way):
+    memory["/silent/meta.json"] = b'{"schema": "moeprof.run/1"}'
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent/meta.json").write_text('{"schema": "moeprof.run/1"}')
+    for twice in ([f"{tmp_path}/silent", f"{tmp_path}/./silent"], ["memory://silent"] * 2):
+        found = CliRunner().invoke(group, ["analyze", str(folder), *twice, *way])
+        assert f"{twice[0]}: expected each folder once, found it twice" == str(found.exception)
+
+
 def test_a_folder_without_a_profile_of_a_run_in_several_is_noted(memory, folder):
     memory["/silent/meta.json"] = b'{"schema": "moeprof.run/1"}'
     notes = json.loads(

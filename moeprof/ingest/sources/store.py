@@ -58,9 +58,11 @@ class Mirror:
 class Here:
     """Where the folders of a run lie here, and where its profiles are to be had if not there.
 
-    Copies are removed with it, or earlier by `remove`.
+    ``given`` are their paths and addresses as they were given. Copies are removed with it, or
+    earlier by `remove`.
     """
 
+    given: tuple[str, ...]
     places: list[Path]
     urls: dict[Path, str]
     names: dict[str, str]
@@ -121,7 +123,7 @@ def brought(paths: Sequence[str]) -> Here:
         TraceError: one in a store cannot be read.
     """
     remote = sorted(path for path in paths if is_remote(path))
-    here = Here([], {}, {}, Path(tempfile.mkdtemp(prefix=_HOME)) if remote else None)
+    here = Here(tuple(paths), [], {}, {}, Path(tempfile.mkdtemp(prefix=_HOME)) if remote else None)
     with here.telling():
         for path in paths:
             if here.home is not None and is_remote(path):  # copies sort as the addresses do
