@@ -37,6 +37,8 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 _HINT_INDENT = 4
 FEW = 3
 """Hints in an overview."""
+FEW_NOTES = 8
+"""Notes after a capture."""
 _TO_DO = "What to do, largest gain first (gains overlap: do not add them)"
 
 
@@ -54,8 +56,9 @@ IN_PYTHON = Ways(".{}()", ".table has all", ".table has every row")
 
 
 def summary(document: Document, height: int | None = None) -> Text:
-    """What is said after a capture: the overview, every note once, and the next command.
+    """What is said after a capture: the overview, the first notes, and the next command.
 
+    A note that several questions have is told once; `answers` has all, each with its question.
     ``.plain`` of the result is the text without colour. ``height`` as in `answers`.
     """
     notes = [
@@ -64,8 +67,17 @@ def summary(document: Document, height: int | None = None) -> Text:
         if not phrases.withheld_by(document, name)
         for note in _untold(document, finding)
     ]
-    blocks = [overview(document), _notes(list(dict.fromkeys(notes)))]
+    blocks = [overview(document), _few_notes(list(dict.fromkeys(notes)))]
     return _ended(document, blocks, _next(document, "analyze"), height)
+
+
+def _few_notes(notes: Sequence[str]) -> Text:
+    """The first of the notes, and how many more there are."""
+    told = _notes(notes[:FEW_NOTES])
+    more = len(notes) - FEW_NOTES
+    if more > 0:
+        told.append(f"\n… and {more} more notes: moeprof analyze has each with its question")
+    return told
 
 
 def answers(
