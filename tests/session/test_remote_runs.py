@@ -105,6 +105,12 @@ def test_a_bucket_of_google_says_what_the_folder_says(google, folder, way):
     assert same(google, folder, *way)
 
 
+@pytest.mark.parametrize("address", ["zip://run", "nosuch://run"])
+def test_an_address_that_no_store_has_is_one_line(address):
+    found = CliRunner().invoke(group, ["report", address])
+    assert str(found.exception).startswith(f"{address}: expected a ")
+
+
 def test_without_fsspec_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
     found = CliRunner().invoke(group, ["analyze", "s3://bucket/run"])

@@ -277,6 +277,8 @@ def _store(url: str) -> tuple[Any, str]:
         raise TraceError(
             f"{url}: expected a store that can be read, found {error}; {_INSTALL}"
         ) from error
+    except Exception as error:  # each store has errors of its own
+        raise _unreadable(url, error) from error
 
 
 def _unreadable(url: str, error: Exception) -> TraceError:
