@@ -258,7 +258,8 @@ def idle_sums(trace: Trace) -> pd.DataFrame:
 
 
 def idle_by_cause(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows (cause, length_ns, longest_ns, step) added up; of equally long the first."""
+    """Rows (cause, length_ns, longest_ns, step) added up; of equally long the first step."""
+    rows = rows.sort_values("step", kind="stable", ignore_index=True)
     groups = rows.astype({"cause": "str"}).groupby("cause")
     longest = rows.loc[groups["longest_ns"].idxmax()].set_index("cause")
     sums = groups["length_ns"].sum().to_frame()

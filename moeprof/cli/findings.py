@@ -161,7 +161,8 @@ def read_hosts(
 
 def _asked_by_host(ways: Ways) -> str:
     """What is said of a run that is read at once though asked for host by host; else empty."""
-    given = ways.named or ("--by-host" if ways.by_host else "")
+    workers = "" if ways.workers is None else "--workers"
+    given = "--scheduler" if ways.scheduler else workers or ("--by-host" if ways.by_host else "")
     if not given:
         return ""
     return (

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -40,6 +41,7 @@ from moeprof.ingest.trust import judge, tally_of
 from moeprof.ingest.trust.evidence import Evidence, HostLosses, Tally
 from moeprof.ingest.xspace.native_space import thread_count
 from moeprof.tables.once import Loader
+from moeprof.tables.schema import stacked
 from moeprof.tables.trace import HostClock, MeshAxis, Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
@@ -132,6 +134,18 @@ def facts_of(hosts: Sequence[Host], events: pd.DataFrame, ops: pd.DataFrame) -> 
         with_work=events[["host", "device", "module"]].drop_duplicates(),
         self_ns=events.groupby("module")["self_ns"].sum().reset_index(),
         windows=tuple(recorded_window(host, events) for host in hosts),
+    )
+
+
+def facts_together(facts: Sequence[WorkFacts]) -> WorkFacts:
+    """The facts of the work of all hosts, of those of some hosts each, in their order."""
+    tally = reduce(lambda one, other: one + other, (each.tally for each in facts))
+    return WorkFacts(
+        tally,
+        stacked([each.calls for each in facts]),
+        stacked([each.with_work for each in facts]),
+        stacked([each.self_ns for each in facts]),
+        tuple(window for each in facts for window in each.windows),
     )
 
 

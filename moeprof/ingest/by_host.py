@@ -1,17 +1,16 @@
-"""Question: how is a run of many hosts read one host after the other, so that memory stays flat?
+"""Question: how is a run of many hosts read a few at a time, so that memory stays flat?
 
-Each host is read, placed and asked by itself, anywhere; what is kept of it is its answer, its steps
-and what joins hosts: a row per call of a collective, sums for the trust record. What its work is
-placed with depends on the others: ids and programs in common, numbers of steps, which steps are
-used. So hosts are read under what is known of those read by then, and the few that were read under
-what turned out otherwise are read again, until all are read under the same. See
-docs/why/many-hosts-one-at-a-time.md.
+Each host is read and placed by itself, anywhere, and asked together with some neighbours; what is
+kept of it are its steps and what joins hosts: a row per call of a collective, sums for the trust
+record. What its work is placed with depends on the others: ids and programs in common, numbers of
+steps, which steps are used. So hosts are read under what is known of those read by then, and the
+few that were read under what turned out otherwise are read again, until all are read under the
+same. See docs/why/many-hosts-one-at-a-time.md.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,34 +20,34 @@ import pandas as pd
 
 from moeprof.errors import TraceError
 from moeprof.hlo.program import Programs
-from moeprof.ingest.assemble import (
-    JoinedPrograms,
-    Source,
-    WorkFacts,
-    joined_trace,
-)
+from moeprof.ingest.assemble import JoinedPrograms, Source, facts_together, joined_trace
 from moeprof.ingest.hlo.programs import Program
-from moeprof.ingest.host_frames import (
-    HostSides,
-    steps_frame,
+from moeprof.ingest.host_frames import HostSides, steps_frame
+from moeprof.ingest.joining.numbering import joined_ids, numbers_of, with_common_numbers
+from moeprof.ingest.one_host import (
+    Ask,
+    Batch,
+    Held,
+    InSteps,
+    Own,
+    Part,
+    Read,
+    Runner,
+    Shared,
+    Task,
+    one_by_one,
+    without,
 )
-from moeprof.ingest.joining.numbering import (
-    joined_ids,
-    numbers_of,
-    with_common_numbers,
-)
-from moeprof.ingest.one_host import Ask, Held, InSteps, Own, Part, Runner, Shared, Task, without
 from moeprof.ingest.placing.host_tables import HostTables
 from moeprof.ingest.planes.record import Host
 from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.run import gathered
 from moeprof.ingest.sources.beside import Beside
-from moeprof.ingest.sources.locate import SUFFIXES, Profiles
+from moeprof.ingest.sources.locate import Profiles, unpacked_bytes
 from moeprof.ingest.sources.processes import processes_of
 from moeprof.ingest.sources.routing import Routing
 from moeprof.ingest.sources.run_record import counting_of
 from moeprof.ingest.sources.window_record import read_host_record
-from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, TraceMeta
 from moeprof.tell import Tell, unheard
 
@@ -79,6 +78,20 @@ class Origin(NamedTuple):
     held: Held
 
 
+class Readers(NamedTuple):
+    """Who reads hosts, and how many are asked together.
+
+    A round of reading is shared among workers, each of which reads up to so many bytes at a time.
+    """
+
+    run: Runner
+    workers: int = 1
+    most_bytes: int = 2**25
+
+
+HERE = Readers(one_by_one)
+"""This process alone."""
+
 _MOST_ROUNDS = 100
 
 
@@ -91,52 +104,76 @@ class Reading:
         """Nothing is read yet."""
         self._found, self._paths, self._ask = found, paths, ask
         self._are_chosen = are_chosen
+        self._place = {file: place for place, file in enumerate(found.files)}
         processes = processes_of(found.run, found.files).of_file
         self._process = dict(zip(found.files, processes, strict=True))
         self._parts: dict[Path, Part] = {}
+        self._reads: dict[tuple[Path, ...], Read] = {}
         self._programs: dict[str, Program] = {}
         self._like: dict[str, str] = {}
         self._joined: Joined | None = None
 
-    def read(self, run: Runner, tell: Tell = unheard) -> tuple[Trace, list[Any]] | None:
-        """The trace of all hosts without their work, and their answers in order.
-
-        None where fewer than two hosts can be read, so that there is nothing to join.
+    def read(self, readers: Readers = HERE, tell: Tell = unheard) -> None:
+        """Read all hosts, and ask them.
 
         Raises:
             TraceError: what hosts are read with changes with every host that is read.
         """
-        files = list(self._found.files)
+        files = self._found.files
         tell(0, len(files))
         for _ in range(_MOST_ROUNDS):
-            stale = [file for file in files if self._is_stale(file)]
-            if not stale:
+            batches = self._next(readers)
+            if not batches:
                 break
-            # as many as were read: what these say may change what the others are read with
-            tasks = [self._task(file) for file in stale[: max(len(self._parts), 1)]]
-            for task, part in run(tasks):
-                self._keep(task.file, part)
+            for batch, read in readers.run(batches):
+                self._keep(batch.files, read)
                 tell(len(self._parts), len(files))
             self._joined = self._join()
         else:
+            count = sum(len(batch.tasks) for batch in batches)
             raise TraceError(
                 f"{self._found.root}: expected hosts whose programs and steps can be joined, found "
-                f"{len(stale)} that cannot; read them at once by --at-once, or choose by --host"
+                f"{count} that cannot; read them at once by --at-once, or choose by --host"
             )
-        kept = [self._parts[file] for file in self._kept()]
-        if self._joined is None or len(kept) < 2:
+
+    def joined(self) -> tuple[Trace, list[Any]] | None:
+        """The trace of all hosts without their work, and what they answered, in their order.
+
+        None where fewer than two hosts can be read, so that there is nothing to join.
+        """
+        if self._joined is None or len(self._kept()) < 2:
             return None
-        return self._trace(self._joined), [part.answer for part in kept]
+        answers = [read.answer for read in self._in_order() if read.facts is not None]
+        return self._trace(self._joined), answers
+
+    def _next(self, readers: Readers) -> list[Batch]:
+        """What is to be read now: as many hosts as were read by now, those read before first.
+
+        What these say may change what the others are read with.
+        """
+        left = max(len(self._parts), 1)
+        chosen: list[Sequence[Path]] = []
+        for files in sorted(self._reads, key=self._place_of):
+            if left > 0 and any(map(self._is_stale, files)):
+                chosen.append(files)
+                left -= len(files)
+        unread = [file for file in self._found.files if file not in self._parts]
+        chosen += _batched(unread[: max(left, 0)], readers)
+        shared = self._joined.shared if self._joined else Shared()
+        return [Batch(tuple(map(self._task, files)), shared, self._ask) for files in chosen]
+
+    def _place_of(self, files: Sequence[Path]) -> int:
+        return self._place[files[0]]
+
+    def _in_order(self) -> list[Read]:
+        return [self._reads[files] for files in sorted(self._reads, key=self._place_of)]
 
     def _task(self, file: Path) -> Task:
-        joined = self._joined
-        shared, own = joined.shared if joined else Shared(), self._own(file)
+        own = self._own(file)
         run = self._found.run_of(file) if own.counts else None
         is_left_out = f"host/p{own.process}.json" in own.left_out
         record = read_host_record(None if is_left_out else run, own.process)
-        counting = counting_of(run, file)
-        url = self._found.urls.get(file, "")
-        return Task(file, url, counting, record, own, shared, self._ask)
+        return Task(file, self._found.urls.get(file, ""), counting_of(run, file), record, own)
 
     def _own(self, file: Path) -> Own:
         joined = self._joined
@@ -151,12 +188,17 @@ class Reading:
         shared = self._joined.shared if self._joined else Shared()
         return part.table is None or part.key != (self._own(file), shared.key)
 
-    def _keep(self, file: Path, part: Part) -> None:
-        self._parts[file] = part
-        for each in part.programs.values():
-            if each.content in part.new:
-                self._programs.setdefault(each.content, part.new[each.content])
-                self._like.setdefault(each.look, each.content)
+    def _keep(self, files: tuple[Path, ...], read: Read) -> None:
+        """What was read of hosts, in place of what was known of them."""
+        mine = set(files)
+        self._reads = {key: each for key, each in self._reads.items() if mine.isdisjoint(key)}
+        self._reads[files] = read
+        self._parts.update(zip(files, read.parts, strict=True))
+        for part in read.parts:
+            for each in part.programs.values():
+                if each.content in part.new:
+                    self._programs.setdefault(each.content, part.new[each.content])
+                    self._like.setdefault(each.look, each.content)
 
     def _read_as(self, held: Held) -> Held:
         """What a program is read as: one that looks like it, as long as it was not sent."""
@@ -205,7 +247,7 @@ class Reading:
         known = frozenset((module, each.look) for module, each in there.items())
         is_placed = len(tables) == len(parts)
         steps = _used_steps(tables)
-        inside = _inside(parts, steps or ()) if is_placed else InSteps(True, True)
+        inside = _inside(self._reads.values(), steps or ()) if is_placed else InSteps(True, True)
         shared = Shared(ran_there, steps, bool(numbered), inside, programs.ops, known)
         found = Joined(source, routing, tables, programs, shared, own, guess)
         if is_mixed and is_placed:  # then clocks tell whether steps have numbers in common
@@ -272,7 +314,7 @@ class Reading:
 
     def _trace(self, joined: Joined) -> Trace:
         """All hosts' trace, without the frames of their work."""
-        facts = [self._parts[file].facts for file in self._kept()]
+        facts = [read.facts for read in self._in_order()]
         hosts = [table.host for table in joined.tables]
         source = joined.source
         sides = HostSides(hosts, source.of_host)
@@ -280,12 +322,26 @@ class Reading:
         return joined_trace(
             source,
             joined.tables,
-            _together([each for each in facts if each is not None]),
+            facts_together([each for each in facts if each is not None]),
             joined.programs._replace(every=every),  # their totals are read after the laws
             joined.routing,
             **{name: without(name) for name in OF_WORK},
             host_facts=sides.facts,
         ).knowing(Programs(joined.programs.ops))
+
+
+def _batched(files: Sequence[Path], readers: Readers) -> list[list[Path]]:
+    """Neighbours in batches, of which each worker has one where there are as many."""
+    most = -(-len(files) // max(readers.workers, 1))
+    found: list[list[Path]] = []
+    size = 0
+    for file in files:
+        size += unpacked_bytes(file)
+        if not found or len(found[-1]) == most or size > readers.most_bytes:
+            found.append([])
+            size = unpacked_bytes(file)
+        found[-1].append(file)
+    return found
 
 
 def _own_record(own: Own, around: Beside) -> Own:
@@ -327,11 +383,11 @@ def _expected(part: Part, before: Host, host: Host, ids: Mapping[int, int], gues
     )
 
 
-def _inside(parts: Sequence[Part], steps: Sequence[tuple[int, bool]]) -> InSteps:
+def _inside(reads: Collection[Read], steps: Sequence[tuple[int, bool]]) -> InSteps:
     """What of any host is in used steps."""
     used = {step for step, is_used in steps if is_used}
     return InSteps(
-        any(used & part.runs_in for part in parts), any(used & part.works_in for part in parts)
+        any(used & read.runs_in for read in reads), any(used & read.works_in for read in reads)
     )
 
 
@@ -342,19 +398,3 @@ def _used_steps(tables: Sequence[HostTables]) -> tuple[tuple[int, bool], ...] | 
         return None
     steps = steps_frame(tables, TraceMeta("", "", (*names, ""), 0, "", 0))
     return tuple(zip(steps["step"].tolist(), steps["used"].tolist(), strict=True))
-
-
-def _together(facts: Sequence[WorkFacts]) -> WorkFacts:
-    tally = functools.reduce(lambda one, other: one + other, (each.tally for each in facts))
-    return WorkFacts(
-        tally,
-        stacked([each.calls for each in facts]),
-        stacked([each.with_work for each in facts]),
-        stacked([each.self_ns for each in facts]),
-        tuple(window for each in facts for window in each.windows),
-    )
-
-
-def can_be_read(files: Sequence[Path]) -> bool:
-    """Whether files are of one process each, of which there are several."""
-    return len(files) > 1 and all(file.name.endswith(SUFFIXES) for file in files)

@@ -1,17 +1,18 @@
 """Question: what is kept of one host of many, so that it need not be read again?
 
 Its steps and what joins hosts: a row per call of a collective, sums for the trust record; and the
-answer to whatever it was asked. It is read with what is known of the others (`Task`).
+answer to whatever it was asked, together with its neighbours (`Batch`): what a question costs
+whatever its work, they pay once. It is read with what is known of the others (`Own`, `Shared`).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,7 @@ import pandas as pd
 
 from moeprof.errors import NotByHostError, TraceError
 from moeprof.hlo.program import Programs
-from moeprof.ingest.assemble import (
-    WorkFacts,
-    facts_of,
-)
+from moeprof.ingest.assemble import WorkFacts, facts_of
 from moeprof.ingest.hlo.programs import Program
 from moeprof.ingest.host_file import read_file
 from moeprof.ingest.host_frames import (
@@ -33,11 +31,7 @@ from moeprof.ingest.host_frames import (
     rendezvous_frame,
 )
 from moeprof.ingest.joining.device_clocks import with_one_device_clock
-from moeprof.ingest.joining.numbering import (
-    looks_of,
-    numbered_as,
-    renamed,
-)
+from moeprof.ingest.joining.numbering import looks_of, numbered_as, renamed
 from moeprof.ingest.placing.host_tables import HostTables, host_tables
 from moeprof.ingest.placing.self_time import bodies
 from moeprof.ingest.planes.record import NO_CALLS, Host, Labels
@@ -45,7 +39,7 @@ from moeprof.ingest.program_frames import modules_frame
 from moeprof.ingest.sources.run_record import Counting
 from moeprof.ingest.sources.store import fetched
 from moeprof.ingest.sources.window_record import HostRecord
-from moeprof.tables.once import Loader
+from moeprof.tables.once import Latest, Loader
 from moeprof.tables.trace import DEVICES, STEPS, Trace, TraceMeta
 from moeprof.tables.waits import work_of
 
@@ -58,7 +52,7 @@ class InSteps(NamedTuple):
 
 
 Ask = Callable[[Trace, InSteps], Any]
-"""What is asked of each host, of whose run that is known too; sent to processes by its name."""
+"""What is asked of some hosts, of whose run that is known too; sent to processes by its name."""
 
 
 class Held(NamedTuple):
@@ -108,7 +102,7 @@ class Own(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One host to read, and what to ask it.
+    """One host to read.
 
     ``counting`` and ``record`` are what capture wrote down of it. ``url`` is where the file is to
     be had, empty where it lies in its place.
@@ -119,8 +113,26 @@ class Task(NamedTuple):
     counting: Counting | None
     record: HostRecord
     own: Own
+
+
+class Batch(NamedTuple):
+    """Hosts that are read one after the other and asked together, as one question costs as much.
+
+    They are neighbours in the order of the run's files.
+    """
+
+    tasks: tuple[Task, ...]
     shared: Shared
     ask: Ask
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its hosts."""
+        return tuple(task.file for task in self.tasks)
+
+    def singly(self) -> list[Batch]:
+        """Each of its hosts by itself."""
+        return [self._replace(tasks=(task,)) for task in self.tasks]
 
 
 @dataclass(frozen=True)
@@ -129,9 +141,7 @@ class Part:
 
     ``host`` is without its work and programs, of which ``programs`` has what they are by id, and
     ``new`` those that were not known by content. ``touched`` are the programs of its work and
-    waits, ``ran`` of its work; ``runs_in`` and ``works_in`` are steps with executions and with
-    work. ``table``, ``facts`` and ``answer`` are None where it ran a program that was not known,
-    and the answer where no steps are.
+    waits, ``ran`` of its work. ``table`` is None where it ran a program that was not known.
     """
 
     key: tuple[object, ...]
@@ -142,127 +152,169 @@ class Part:
     touched: tuple[int, ...] = ()
     ran: tuple[int, ...] = ()
     table: HostTables | None = None
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is kept of the hosts of a batch: each by itself, and what they say together.
+
+    ``runs_in`` and ``works_in`` are steps with executions and with work. ``facts`` are None where
+    one of them ran a program that was not known, or none can be read; ``answer`` is None besides
+    where no steps are known.
+    """
+
+    parts: tuple[Part, ...]
     facts: WorkFacts | None = None
     runs_in: frozenset[int] = frozenset()
     works_in: frozenset[int] = frozenset()
     answer: Any = None
 
 
-Runner = Callable[[Sequence[Task]], Iterable[tuple[Task, Part]]]
-"""Reads hosts, in any order and place."""
+class _Placed(NamedTuple):
+    """The work of a host of a batch, placed; the frame is taken out where it is joined."""
+
+    task: Task
+    table: HostTables
+    work: pd.DataFrame
 
 
-def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
-    """Read hosts here, one after the other."""
-    for task in tasks:
-        yield task, read_part(task)
+Runner = Callable[[Sequence[Batch]], Iterable[tuple[Batch, Read]]]
+"""Reads hosts, in any order and place, each batch as a whole or in pieces."""
 
 
-def read_part(task: Task) -> Part:
-    """Read, place and ask one host, of a file that is fetched and given up where it is remote."""
-    if not task.url:
-        return _read_part(task)
+def one_by_one(batches: Sequence[Batch]) -> Iterator[tuple[Batch, Read]]:
+    """Read hosts here, one batch after the other."""
+    for batch in batches:
+        yield batch, read_batch(batch)
+
+
+def read_batch(batch: Batch) -> Read:
+    """Read, place and ask hosts, of files that are fetched and given up where they are remote."""
+    with ExitStack() as stack:
+        pairs = [_read_host(task, batch.shared, stack) for task in batch.tasks]
+        parts = tuple(part for part, _ in pairs)
+        placed = [found for _, found in pairs if found is not None]
+        if not placed or any(part.table is None and part.error is None for part in parts):
+            return Read(parts)
+        del pairs
+        return replace(_asked(batch, placed), parts=parts)
+
+
+def _read_host(task: Task, shared: Shared, stack: ExitStack) -> tuple[Part, _Placed | None]:
+    """Read one host, and place its work where all programs that it ran are known."""
+    key = (task.own, shared.key)
+    place = task.file
     try:
-        with fetched(task.url, task.file) as file:
-            part = _read_part(task._replace(file=file))
+        if task.url:
+            place = stack.enter_context(fetched(task.url, task.file))
+        hosts = read_file(place, task.counting)
     except TraceError as error:
-        return Part((task.own, task.shared.key), error)
-    if part.error is None:
-        return part
-    return replace(part, error=TraceError(str(part.error).replace(str(file), task.url)))
+        told = str(error).replace(str(place), task.url) if task.url else str(error)
+        return Part(key, TraceError(told)), None
+    return _placed(task._replace(file=place), shared, key, hosts[0])
 
 
-def _read_part(task: Task) -> Part:
-    own, shared = task.own, task.shared
-    key = (own, shared.key)
-    try:
-        hosts = read_file(task.file, task.counting)
-    except TraceError as error:
-        return Part(key, error)
-    process = own.process if own.process >= 0 else hosts[0].process
+def _placed(
+    task: Task, shared: Shared, key: tuple[object, ...], host: Host
+) -> tuple[Part, _Placed | None]:
+    own = task.own
     host = replace(
-        hosts[0],
-        name=own.name or hosts[0].name,
-        process=process,
-        programs={m: replace(program, damage=[]) for m, program in hosts[0].programs.items()},
+        host,
+        name=own.name or host.name,
+        process=own.process if own.process >= 0 else host.process,
+        programs={m: replace(program, damage=[]) for m, program in host.programs.items()},
     )  # what is damaged in a program is noted where programs are joined
     work = [set(part["module"].unique().tolist()) for part in host.record.work]
     waits = [set(part["module"].unique().tolist()) for part in host.record.waits]
     ran, touched = set().union(*work), set().union(*work, *waits)
     held = {module: held_of(program) for module, program in host.programs.items()}
-    sent = _to_send(task, held, ran)
+    sent = _to_send(own, shared, held, ran)
     new = {held[module].content: host.programs[module] for module in sent}
     part = Part(key, None, _lean(host), held, new, tuple(sorted(touched)), tuple(sorted(ran)))
     ids, there = dict(own.ids), {module: each.look for module, each in shared.programs}
     mine = {ids.get(module, module): each.look for module, each in held.items()}
     needs = {ids.get(module, module) for module in ran} & mine.keys()
     if shared.ops is None or any(there.get(module) != mine[module] for module in needs):
-        return part
-    return replace(part, **_placed(task, renamed(host, ids)))
+        return part, None
+    raw, table, placed = _laid_out(task, shared, renamed(host, ids))
+    lean = _lean(raw.host)
+    part = replace(part, host=lean, table=replace(raw, host=lean))
+    return part, _Placed(task, table, placed)
 
 
-def _to_send(task: Task, held: Mapping[int, Held], ran: set[int]) -> list[int]:
+def _to_send(own: Own, shared: Shared, held: Mapping[int, Held], ran: set[int]) -> list[int]:
     """Programs of a host that may stand for all hosts': where its own is the first of its id.
 
     One that ran here and looks like another's gets that one's id, with few exceptions; those are
     asked for.
     """
-    ids, known = dict(task.own.ids), task.shared.known
+    ids, known = dict(own.ids), shared.known
     looks = {look for _, look in known}
     return [
         module
         for module, (look, _) in held.items()
-        if module in task.own.wanted
+        if module in own.wanted
         or look not in looks
         or (module not in ran and (ids.get(module, module), look) not in known)
     ]
 
 
-def _placed(task: Task, host: Host) -> dict[str, Any]:
-    """Table, facts and answer of a host."""
-    ops, instructions, inside, known = _lookups(task.shared)
+def _laid_out(
+    task: Task, shared: Shared, host: Host
+) -> tuple[HostTables, HostTables, pd.DataFrame]:
+    """A host placed by itself, under the numbers of the others' steps, and its work there."""
+    ops, instructions, inside, known = _lookups(shared)
     adds = {module: Program(name, b"", {}, []) for module, name in task.own.adds}
     host = replace(host, programs={**adds, **host.programs})
     host = with_one_device_clock(host, ops, False)
     raw, work = host_tables(host, ops, instructions, inside, known)
-    table = raw
-    if not raw.cut.is_as_in_script and task.own.numbers:
-        table, work = numbered_as(raw, work, task.own.numbers)
-    events = events_frame([table.host], [work])
-    facts = facts_of([table.host], events, ops)
-    trace = _trace_of_host(task, table, events, facts, ops).knowing(known)
-    answer = task.ask(trace, task.shared.inside) if task.shared.steps is not None else None
-    return {
-        "host": _lean(raw.host),
-        "table": replace(raw, host=_lean(raw.host)),
-        "facts": facts,
-        "runs_in": frozenset(trace.executions["step"].unique().tolist()),
-        "works_in": frozenset(work_of(events)["step"].unique().tolist()),
-        "answer": answer,
-    }
+    if raw.cut.is_as_in_script or not task.own.numbers:
+        return raw, raw, work
+    return raw, *numbered_as(raw, work, task.own.numbers)
 
 
-def _trace_of_host(
-    task: Task, table: HostTables, events: pd.DataFrame, facts: WorkFacts, ops: pd.DataFrame
+def _asked(batch: Batch, placed: Sequence[_Placed]) -> Read:
+    """Facts and answer of hosts."""
+    ops, *_, known = _lookups(batch.shared)
+    hosts = [each.table.host for each in placed]
+    events = events_frame(hosts, [each.work for each in placed])
+    facts = facts_of(hosts, events, ops)
+    trace = _trace_of(batch.shared, placed, events, facts, ops).knowing(known)
+    return Read(
+        parts=(),
+        facts=facts,
+        runs_in=frozenset(trace.executions["step"].unique().tolist()),
+        works_in=frozenset(work_of(events)["step"].unique().tolist()),
+        answer=None if batch.shared.steps is None else batch.ask(trace, batch.shared.inside),
+    )
+
+
+def _trace_of(
+    shared: Shared,
+    placed: Sequence[_Placed],
+    events: pd.DataFrame,
+    facts: WorkFacts,
+    ops: pd.DataFrame,
 ) -> Trace:
-    """The work of one host in the steps of the run: it says nothing of the others."""
-    host, shared = table.host, task.shared
-    lead = host.record.lead
-    apart = (host.name,) if lead and not lead.is_comparable else ()
-    executions = executions_frame([table])
-    sides = HostSides([host], {}, records=[task.record])
+    """The work of some hosts in the steps of the run: it says nothing of the others."""
+    tables = [each.table for each in placed]
+    hosts = [table.host for table in tables]
+    leads = [(host.name, host.record.lead) for host in hosts]
+    executions = executions_frame(tables)
+    sides = HostSides(hosts, {}, records=[each.task.record for each in placed])
     nothing = {"module": -1, "start_ns": 0, "duration_ns": 0, "reason": ""}
     steps = [{"step": step, "used": used, **nothing} for step, used in shared.steps or ()]
+    programs = {m: program for host in reversed(hosts) for m, program in host.programs.items()}
     return Trace(
         meta=TraceMeta(
-            path=str(task.file),
-            platform=host.platform,
-            hosts=(host.name, "the others"),
+            path=str(placed[0].task.file),
+            platform=hosts[0].platform,
+            hosts=(*(host.name for host in hosts), "the others"),
             devices=len(facts.tally.places),
-            jax_version=host.jax_version,
-            events=host.record.events,
+            jax_version=hosts[0].jax_version,
+            events=sum(host.record.events for host in hosts),
             are_steps_numbered_by_script=shared.is_numbered,
-            clocks_apart=apart,
+            clocks_apart=tuple(name for name, lead in leads if lead and not lead.is_comparable),
         ),
         trust=(),
         devices=DEVICES.frame(),
@@ -271,10 +323,10 @@ def _trace_of_host(
         events=events,
         hlo_ops=ops,
         executions=executions,
-        modules=modules_frame(host.programs, facts.self_ns, executions),
+        modules=modules_frame(programs, facts.self_ns, executions),
         steps=STEPS.frame(steps),
-        rendezvous=rendezvous_frame([table]),
-        markers=lambda: markers_frame([table]),
+        rendezvous=rendezvous_frame(tables),
+        markers=lambda: markers_frame(tables),
         launches=sides.launches,
         host_events=sides.events,
         allocations=sides.allocations,
@@ -289,22 +341,6 @@ class Lookups(NamedTuple):
     instructions: Mapping[tuple[int, str], int]
     inside: Mapping[int, np.ndarray]
     known: Programs
-
-
-class Latest:
-    """What was made last, and of what: made once for all hosts read here, by whichever thread."""
-
-    def __init__(self) -> None:
-        """Nothing is made yet."""
-        self._lock = Lock()
-        self._held: tuple[Hashable, Any] | None = None
-
-    def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` makes of `key`, kept until another one is asked for."""
-        with self._lock:
-            if self._held is None or self._held[0] != key:
-                self._held = (key, make())
-            return self._held[1]
 
 
 _made = Latest()

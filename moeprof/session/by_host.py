@@ -1,6 +1,6 @@
-"""Question: which figures of a run can be put together of what each of its hosts says by itself?
+"""Question: which figures of a run can be put together of what its hosts say a few at a time?
 
-`PARTS` has what questions compute of the work of one host, and how that of several joins: sums of
+`PARTS` has what questions compute of the work of some hosts, and how answers join: sums of
 whole numbers, rows one behind the other. A trace that knows these answers questions without the
 work itself, to the digit as if all of it had been read at once; a question that needs more meets a
 frame that is not there, and is withheld. Waits across hosts are found of the joined calls, and are
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,17 +50,17 @@ from moeprof.analyzers.window import (
     window,
     window_in_steps,
 )
-from moeprof.ingest.by_host import Reading, can_be_read
-from moeprof.ingest.one_host import InSteps, Latest, Runner, one_by_one, without
-from moeprof.ingest.sources.locate import Profiles
+from moeprof.ingest.by_host import HERE, Readers, Reading
+from moeprof.ingest.one_host import InSteps, without
+from moeprof.ingest.sources.locate import Profiles, are_by_process
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import answer, is_answered
+from moeprof.tables.once import Latest, answer, is_answered
 from moeprof.tables.schema import stacked
 from moeprof.tables.trace import Trace, with_hardware, with_names
 from moeprof.tell import Tell, unheard
 
 Answers = Sequence[Any]
-"""What each host says, in the order of the hosts."""
+"""What the batches of hosts say, in the order of the hosts."""
 
 
 def _sum(answers: Answers) -> Any:
@@ -146,14 +147,11 @@ PARTS: Mapping[Part, Callable[[Answers], Any]] = {
     last_ends: _stack,
     device_peaks: _series,
     grouped_products: _stack,
-}
-"""What is computed of each host, and how the answers of several join."""
-BY_NAME: Mapping[Part, Callable[[Answers], Any]] = {
+    idle_sums: lambda answers: idle_by_cause(_stack(answers)),
     account.account_of: _stack,
     begun_pieces: np.concatenate,
-    idle_sums: lambda answers: idle_by_cause(_stack(answers)),
 }
-"""The same, of the hosts in the order of their names, as the segments of `account_of` are."""
+"""What is computed of some hosts, and how the answers join, in the order of the hosts."""
 
 
 _ALWAYS: tuple[Part, ...] = (
@@ -179,15 +177,15 @@ _ASKED: Mapping[str, tuple[Part, ...]] = {
 def parts_for(only: Sequence[str], ops: pd.DataFrame) -> tuple[Part, ...]:
     """The parts that questions need, of all where none is named, in one order."""
     if not only or any(name not in _ASKED for name in only):
-        return (*PARTS, *BY_NAME)
+        return tuple(PARTS)
     needed = {*_ALWAYS, *(part for name in only for part in _ASKED[name])}
     if ops["size_bytes"].lt(0).any():  # the law of bytes may ask what ran
         needed.add(runs_of)
-    return tuple(part for part in (*PARTS, *BY_NAME) if part in needed)
+    return tuple(part for part in PARTS if part in needed)
 
 
 class Told(NamedTuple):
-    """What one host says: its devices with work in the window, its programs, parts by name.
+    """What some hosts say: their devices with work in the window, their programs, parts by name.
 
     ``is_in_steps`` tells whether the window is that of the used steps.
     """
@@ -198,10 +196,10 @@ class Told(NamedTuple):
     parts: Mapping[str, Any]
 
 
-def ask_host(only: Sequence[str], names: NameRules, trace: Trace, inside: InSteps) -> Told:
-    """What one host says of the parts that questions need, in the steps of all hosts.
+def ask_hosts(only: Sequence[str], names: NameRules, trace: Trace, inside: InSteps) -> Told:
+    """What some hosts say of the parts that questions need, in the steps of all hosts.
 
-    Whether there are figures of steps is one for the run, whatever this host has `inside` them.
+    Whether there are figures of steps is one for the run, whatever these have `inside` them.
     """
     if names.rules:
         trace = with_names(trace, names)
@@ -240,24 +238,28 @@ def with_answers(trace: Trace, told: Sequence[Told]) -> Trace:
     modules = sorted({module for each in told for module in each.modules})
     known = {module: trace.programs[module] for module in modules if module in trace.programs}
     answer(trace, programs_of, known)
-    names = trace.meta.hosts
-    by_name = sorted(range(len(told)), key=lambda place: names[place])
-    for part, join in {**PARTS, **BY_NAME}.items():
-        order = by_name if part in BY_NAME else range(len(told))
-        said = [told[place].parts for place in order]
-        if all(part.__name__ in each for each in said):  # else what needs it is withheld
-            answer(trace, part, join([each[part.__name__] for each in said]))
-    table: pd.DataFrame = account.account_of(trace).drop(columns="rank")
+    for part, join in PARTS.items():
+        if all(part.__name__ in each.parts for each in told):  # else what needs it is withheld
+            answer(trace, part, join([each.parts[part.__name__] for each in told]))
+    _order_segments(trace)
+    return trace
+
+
+def _order_segments(trace: Trace) -> None:
+    """Have segments by name of the host, as of a run read at once, with the ranks of the run."""
+    table, pieces = account.account_of(trace), begun_pieces(trace)
+    order = table["host"].astype("str").argsort(kind="stable").to_numpy()
+    table = table.iloc[order].reset_index(drop=True).drop(columns="rank")
     ranks = table.merge(trace.devices[["host", "device", "rank"]], how="left")["rank"]
     table.insert(2, "rank", ranks.fillna(-1).astype("int64"))
     answer(trace, account.account_of, table)
-    return trace
+    answer(trace, begun_pieces, pieces[order])
 
 
 def on_hardware(trace: Trace, key: str) -> Trace:
     """`trace` on the device that `key` names, knowing what its hosts said: none asks for it."""
     changed = with_hardware(trace, key)
-    for part in (window, programs_of, *PARTS, *BY_NAME):
+    for part in (window, programs_of, *PARTS):
         if is_answered(trace, part):
             answer(changed, part, part(trace))
     return changed
@@ -270,7 +272,7 @@ def read_by_host(
     names: NameRules | None = None,
     *,
     are_chosen: bool = False,
-    run: Runner = one_by_one,
+    readers: AbstractContextManager[Readers] | None = None,
     tell: Tell = unheard,
 ) -> Trace | None:
     """The trace of a run of many hosts that answers `only`, all questions where none is named.
@@ -278,12 +280,15 @@ def read_by_host(
     None where it must be read at once: of fewer than two hosts there is nothing to join, and JSON
     traces may hold several processes each.
     """
-    if not can_be_read(found.files):
+    if not are_by_process(found.files):
         return None
     rules = names or NameRules()
-    ask = functools.partial(ask_host, tuple(only), rules)
-    read = Reading(found, paths, ask, are_chosen=are_chosen).read(run, tell)
-    if read is None:
+    ask = functools.partial(ask_hosts, tuple(only), rules)
+    reading = Reading(found, paths, ask, are_chosen=are_chosen)
+    with readers or nullcontext(HERE) as those:
+        reading.read(those, tell)
+    joined = reading.joined()  # which takes memory that readers have given back by now
+    if joined is None:
         return None
-    trace, told = read
+    trace, told = joined
     return with_answers(with_names(trace, rules) if rules.rules else trace, told)

@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import platform
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from moeprof import __version__
 from moeprof.errors import MoeprofError, NoProfileError, SpecError, TraceError, one_line
-from moeprof.ingest.one_host import Part, Runner, Shared, Task, one_by_one, read_part
+from moeprof.ingest.by_host import HERE, Readers
+from moeprof.ingest.one_host import Batch, Part, Read, Runner, Shared, read_batch
 from moeprof.ingest.run import located
-from moeprof.ingest.sources.locate import Profiles
+from moeprof.ingest.sources.locate import Profiles, unpacked_bytes
 from moeprof.ingest.sources.store import Here
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
@@ -36,14 +38,12 @@ MOST_AT_ONCE = 10**9
 """Bytes of profiles that are read at once."""
 _IN_MEMORY = 2.6
 """How many bytes are in memory for one of a profile that is read."""
-_PACKED = 8
-"""How many bytes one of a packed profile stands for."""
 _RETRIES = 3
 _AHEAD = 2
 _ANSWERS_WITHIN_S = 10.0
 _WORKERS_WITHIN_S = 30.0
-_KEPT_BYTES = 2**25
-"""What the allocator of a worker keeps; no array of one host is much larger."""
+_KEPT_BYTES = 2**23
+"""What the allocator of a worker keeps; few arrays of hosts that are read together are larger."""
 _VERSION = "__import__('moeprof').__version__"
 _INSTALL = "pip install 'moeprof[cluster]' brings it"
 
@@ -60,12 +60,6 @@ class Ways:
     scheduler: str = ""
     workers: int | None = None
 
-    @property
-    def named(self) -> str:
-        """The option by which it is asked who reads, empty where none is."""
-        workers = "--workers" if self.workers is not None else ""
-        return "--scheduler" if self.scheduler else workers
-
 
 def trace_by_host(
     here: Here,
@@ -79,8 +73,6 @@ def trace_by_host(
 ) -> Trace | None:
     """The trace of a run that is read host by host, which answers `only`; None if it is not to be.
 
-    ``here`` has the folders of the run.
-
     Raises:
         SelectionError: there is no such session or host.
         SpecError: workers are asked for, and Dask is not installed or its scheduler not there.
@@ -90,18 +82,18 @@ def trace_by_host(
         found = replace(located(here.places, session, hosts), urls=here.urls)
     except NoProfileError:
         return None  # what else is known of such a run is found where runs are opened
-    is_large = sum(map(_bytes_of, found.files)) > MOST_AT_ONCE
-    wanted = ways.by_host if ways.by_host is not None else is_large or bool(ways.named)
+    is_large = sum(map(unpacked_bytes, found.files)) > MOST_AT_ONCE
+    is_asked = bool(ways.scheduler) or ways.workers is not None
+    wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
     trace = None
     if wanted and not any(map(holds_tables, here.places)):
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
-        with _runner(ways, found) as run:
-            lost: dict[Path, TraceError] = {}
-            run = functools.partial(_noting, run, lost)
-            trace = read_by_host(
-                found, here.given, only, names, are_chosen=bool(hosts), run=run, tell=tell
-            )
+        lost: dict[Path, TraceError] = {}
+        readers = _readers(ways, found, lost)
+        trace = read_by_host(
+            found, here.given, only, names, are_chosen=bool(hosts), readers=readers, tell=tell
+        )
         if ways.scheduler and len(lost) == len(found.files):
             raise TraceError(
                 f"--scheduler {ways.scheduler}: expected that its workers read {len(lost)} hosts, "
@@ -110,24 +102,31 @@ def trace_by_host(
     return trace
 
 
-def _bytes_of(file: Path) -> int:
-    return file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1)
-
-
 @contextmanager
-def _runner(ways: Ways, found: Profiles) -> Iterator[Runner]:
-    """Who reads: workers where they are asked for, or are there and there is work for two."""
-    is_asked = bool(ways.scheduler) or bool(ways.workers)
+def _readers(ways: Ways, found: Profiles, lost: dict[Path, TraceError]) -> Iterator[Readers]:
+    """Who reads, and notes in `lost` why which hosts cannot be.
+
+    Workers read where they are asked for, or are there and there is work for two.
+    """
+    is_asked = bool(ways.scheduler or ways.workers)
     can_ask = is_asked or (ways.workers is None and find_spec("distributed") is not None)
     is_open = ways.workers is None and can_ask and not ways.scheduler
     count = _count_for(found.files) if is_open else ways.workers or 0
     count = min(count, len(found.files))
     if not can_ask or (count < 2 and not is_asked):
-        yield _here
+        yield Readers(functools.partial(_noting, _here, lost))
         return
     with ExitStack() as stack:
         client = _client(ways.scheduler, count, stack)
-        yield functools.partial(_on_workers, client, {})
+        run = functools.partial(_noting, functools.partial(_on_workers, client, {}), lost)
+        if ways.scheduler:  # its workers have memory of their own
+            yield Readers(run, _workers_of(client))
+        else:
+            yield Readers(run, count, HERE.most_bytes // count)
+
+
+def _workers_of(client: Any) -> int:
+    return max(len(client.scheduler_info(n_workers=-1)["workers"]), 1)
 
 
 def _count_for(files: Sequence[Path]) -> int:
@@ -137,7 +136,7 @@ def _count_for(files: Sequence[Path]) -> int:
     """
     from dask.system import CPU_COUNT
 
-    largest = max(1, *map(_bytes_of, files))
+    largest = max(1, *map(unpacked_bytes, files))
     return max(min(CPU_COUNT, int(_free_bytes() / (_IN_MEMORY * largest))), 1)
 
 
@@ -171,8 +170,7 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         threads_per_worker=1,
         memory_limit=0,
         dashboard_address=None,
-        # a free port for what it serves by HTTP all the same: it warns where 8787 is taken
-        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its own, 8787, may be taken
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))
@@ -240,39 +238,42 @@ def _ready_for_workers(stack: ExitStack) -> None:
 
 
 def _noting(
-    run: Runner, lost: dict[Path, TraceError], tasks: Sequence[Task]
-) -> Iterator[tuple[Task, Part]]:
+    run: Runner, lost: dict[Path, TraceError], batches: Sequence[Batch]
+) -> Iterator[tuple[Batch, Read]]:
     """Read hosts, and note why which of them cannot be."""
-    for task, part in run(tasks):
-        if part.error is not None:
-            lost[task.file] = part.error
-        yield task, part
+    for batch, read in run(batches):
+        found = zip(batch.files, read.parts, strict=True)
+        lost.update((file, part.error) for file, part in found if part.error is not None)
+        yield batch, read
 
 
-def _here(tasks: Sequence[Task]) -> Iterator[tuple[Task, Part]]:
-    """Read hosts in this process, one after the other.
+def _here(batches: Sequence[Batch]) -> Iterator[tuple[Batch, Read]]:
+    """Read hosts in this process, one batch after the other.
 
     Raises:
         TraceError: one does not fit into memory.
     """
-    for task in tasks:
+    for batch in batches:
         try:
-            yield from one_by_one([task])
+            read = read_batch(batch)
         except MemoryError as error:
-            raise _not_read(task, error) from error
+            if len(batch.tasks) == 1:
+                raise _not_read(batch, error) from error
+            yield from _here(batch.singly())
+        else:
+            yield batch, read
 
 
 def _on_workers(
-    client: Any, sent: dict[tuple[object, ...], Any], tasks: Sequence[Task]
-) -> Iterator[tuple[Task, Part]]:
+    client: Any, sent: dict[tuple[object, ...], Any], batches: Sequence[Batch]
+) -> Iterator[tuple[Batch, Read]]:
     """Read hosts on workers, no more ahead than they need: answers wait in their memory.
 
     Raises:
         TraceError: workers or their scheduler are lost, or fail otherwise than by what they read.
     """
-    waiting = iter(tasks)
     try:
-        yield from _in_turn(client, sent, waiting)
+        yield from _in_turn(client, sent, batches)
     except MoeprofError:
         raise
     except Exception as error:  # each way to lose a scheduler has an error of its own
@@ -283,66 +284,84 @@ def _on_workers(
 
 
 def _in_turn(
-    client: Any, sent: dict[tuple[object, ...], Any], waiting: Iterator[Task]
-) -> Iterator[tuple[Task, Part]]:
+    client: Any, sent: dict[tuple[object, ...], Any], batches: Sequence[Batch]
+) -> Iterator[tuple[Batch, Read]]:
     from distributed import as_completed
 
-    open_tasks: dict[str, Task] = {}
+    waiting = deque(batches)
+    reading: dict[str, Batch] = {}
 
-    def submitted(task: Task) -> Any:
-        shared = _sent(client, sent, task.shared)
-        place = Path(os.path.abspath(task.file))  # workers may stand in another folder
-        lean = task._replace(file=place, shared=Shared())
-        future = client.submit(_read, lean, shared, pure=False, retries=_RETRIES)
-        open_tasks[future.key] = task
-        return future
+    def submitted() -> Iterator[Any]:
+        while waiting and len(reading) < ahead:
+            batch = waiting.popleft()
+            shared = _sent(client, sent, batch.shared)
+            lean = _seen_by_workers(batch)._replace(shared=Shared())
+            future = client.submit(_read, lean, shared, pure=False, retries=_RETRIES)
+            reading[future.key] = batch
+            yield future
 
-    ahead = _AHEAD * max(len(client.scheduler_info(n_workers=-1)["workers"]), 1)
-    first = [submitted(task) for _, task in zip(range(ahead), waiting, strict=False)]
-    done = as_completed(first)
+    ahead = _AHEAD * _workers_of(client)
+    done = as_completed(list(submitted()))
     for future in done:
-        task = open_tasks.pop(future.key)
-        part = _part(task, future)
+        batch = reading.pop(future.key)
+        read = _read_of(batch, future)
         future.release()
-        yield task, part
-        for more in waiting:
-            done.add(submitted(more))
-            break
+        if read is None:  # one of its hosts, which is told when they are read one by one
+            waiting.extendleft(batch.singly())
+        else:
+            yield batch, read
+        done.update(list(submitted()))
 
 
-def _part(task: Task, future: Any) -> Part:
-    """What a worker says of a host.
+def _seen_by_workers(batch: Batch) -> Batch:
+    """A batch with the paths of its files in full: workers may stand in another folder."""
+    whole = [task._replace(file=Path(os.path.abspath(task.file))) for task in batch.tasks]
+    return batch._replace(tasks=tuple(whole))
+
+
+def _read_of(batch: Batch, future: Any) -> Read | None:
+    """What a worker says of a batch; None where it could not be read, and its hosts may be.
 
     Raises:
         TraceError: it failed otherwise than by what it read.
     """
     from distributed import KilledWorker
 
+    is_one = len(batch.tasks) == 1
+    task = batch.tasks[0]
     try:
-        part: Part = future.result()
+        read: Read = future.result()
     except KilledWorker:
         error = TraceError(f"{task.url or task.file}: each worker that read it died")
-        return Part((task.own, task.shared.key), error)
+        return Read((Part((task.own, batch.shared.key), error),)) if is_one else None
     except MoeprofError:
-        if task.file.exists():
+        if all(file.exists() for file in batch.files):
             raise
-        return read_part(task)  # which says that it is not here either
+        return read_batch(batch)  # which says that it is not here either
     except Exception as error:
-        raise _not_read(task, error) from error
+        if isinstance(error, MemoryError) and not is_one:
+            return None
+        raise _not_read(batch, error) from error
+    return replace(read, parts=tuple(map(_as_given, batch.files, read.parts)))
+
+
+def _as_given(file: Path, part: Part) -> Part:
+    """What is kept of a host, its file named as it was given."""
     if part.error is None:
         return part
-    told = str(part.error).replace(os.path.abspath(task.file), str(task.file))
+    told = str(part.error).replace(os.path.abspath(file), str(file))
     return replace(part, error=TraceError(told))
 
 
-def _not_read(task: Task, error: Exception) -> TraceError:
+def _not_read(batch: Batch, error: Exception) -> TraceError:
     advice = (
         "each that reads needs memory for one: use fewer workers or a larger machine"
         if isinstance(error, MemoryError)
         else f"workers and scheduler need moeprof {__version__}, as here"
     )
     return TraceError(
-        f"{task.url or task.file}: expected to read this host, found {_told(error)}; {advice}"
+        f"{batch.tasks[0].url or batch.files[0]}: expected to read this host, found "
+        f"{_told(error)}; {advice}"
     )
 
 
@@ -363,18 +382,19 @@ def _given(shared: Shared) -> Shared:
     return shared
 
 
-def _read(task: Task, shared: Shared) -> Part:
-    """Read a host where a worker is.
+def _read(batch: Batch, shared: Shared) -> Read:
+    """Read hosts where a worker is.
 
     Raises:
-        TraceError: its file is not there.
+        TraceError: the file of one is not there.
     """
-    if not task.url and not task.file.exists():
-        raise TraceError(
-            f"{task.file}: expected a file that workers see by this path, found none on "
-            f"{platform.node()}; put the run where all see it, or read by --workers N"
-        )
-    return read_part(task._replace(shared=shared))
+    for task in batch.tasks:
+        if not task.url and not task.file.exists():
+            raise TraceError(
+                f"{task.file}: expected a file that workers see by this path, found none on "
+                f"{platform.node()}; put the run where all see it, or read by --workers N"
+            )
+    return read_batch(batch._replace(shared=shared))
 
 
 __all__ = ["MOST_AT_ONCE", "Ways", "trace_by_host"]

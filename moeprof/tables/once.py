@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast, overload
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 import pandas as pd
 
@@ -48,6 +49,22 @@ def once(compute: Callable[Concatenate[Trace, _P], _R]) -> Callable[Concatenate[
         return cast(_R, answers[key])
 
     return kept
+
+
+class Latest:
+    """What was made last, and of what: made once for all hosts read here, by whichever thread."""
+
+    def __init__(self) -> None:
+        """Nothing is made yet."""
+        self._lock = Lock()
+        self._held: tuple[Hashable, Any] | None = None
+
+    def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` makes of `key`, kept until another one is asked for."""
+        with self._lock:
+            if self._held is None or self._held[0] != key:
+                self._held = (key, make())
+            return self._held[1]
 
 
 Loader = Callable[[], pd.DataFrame]

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from moeprof.analyzers.window import NO_STEP, window
 from moeprof.answers.document import Document
 from moeprof.cli.main import group
 from moeprof.ingest import one_host
-from moeprof.ingest.by_host import Reading
+from moeprof.ingest.by_host import HERE, Readers, Reading
 from moeprof.ingest.one_host import Held, InSteps, Shared, one_by_one
 from moeprof.ingest.program_frames import hlo_frame
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import locate
-from moeprof.session.by_host import _ASKED, ask_host, read_by_host, with_answers
+from moeprof.session.by_host import _ASKED, ask_hosts, read_by_host, with_answers
 from moeprof.session.run import Run, load
 from moeprof.tables.name_rule import NameRules
 from moeprof.tables.trace import Trace
@@ -40,8 +41,9 @@ PARTLY = {"hints"}
 DATA = Path(__file__).parents[1] / "data"
 
 
-def by_host(*folders: Path, only: tuple[str, ...] = ()) -> Run:
-    trace = read_by_host(located(folders, None, ()), folders, only)
+def by_host(*folders: Path, only: tuple[str, ...] = (), readers: Readers = HERE) -> Run:
+    found = located(folders, None, ())
+    trace = read_by_host(found, folders, only, readers=nullcontext(readers))
     assert trace is not None
     return Run(trace)
 
@@ -215,7 +217,7 @@ def test_without_work_in_used_steps_the_window_is_the_capture(tmp_path):
     whole = load(write_kinds(tmp_path / "run", "as ever, as ever")).trace
     nowhere = {name: getattr(whole, name).assign(step=-1) for name in ("events", "executions")}
     whole = Trace(**{**vars(whole), **nowhere})
-    ask = functools.partial(ask_host, ("timeline",), NameRules())
+    ask = functools.partial(ask_hosts, ("timeline",), NameRules())
     told = []
     for host in whole.meta.hosts:
         rows = {name: frame[frame["host"] == host] for name, frame in nowhere.items()}
@@ -348,14 +350,48 @@ def test_hosts_that_have_other_steps_are_read_again_under_those_that_all_have(tm
     folder = write_hosts(tmp_path / "run", HOSTS, GROUPS, steps=5, last_step={"d": 2})
     reads = []
 
-    def counted(tasks):
-        for task, part in one_by_one(tasks):
-            reads.append(task.file.name)
-            yield task, part
+    def counted(batches):
+        for batch, read in one_by_one(batches):
+            reads.extend(batch.files)
+            yield batch, read
 
-    ask = functools.partial(ask_host, ("timeline",), NameRules())
-    Reading(locate(folder), [str(folder)], ask, are_chosen=False).read(counted)
+    ask = functools.partial(ask_hosts, ("timeline",), NameRules())
+    Reading(locate(folder), [str(folder)], ask, are_chosen=False).read(Readers(counted))
     assert len(reads) > len(HOSTS) + 1
+
+
+def in_pieces(batches):
+    """Hosts of a batch by themselves, the last first, as where a worker died."""
+    for batch in reversed(batches):
+        yield from one_by_one(batch.singly()[::-1])
+
+
+def test_which_hosts_are_asked_together_changes_nothing(tmp_path):
+    """The folder of the last ones by name is given first."""
+    members = dict(enumerate(range(16)))
+    groups = [[*range(0, 16, 2)], [*range(1, 16, 2)]]
+    for part, numbers in {"second": range(4, 8), "first": range(4)}.items():
+        hosts = {f"{part}{at}": [2 * at, 2 * at + 1] for at in numbers}
+        write_hosts(tmp_path / part, hosts, groups, members=members)
+    folders = [tmp_path / "second", tmp_path / "first"]
+    asked, sizes = ("timeline", "step_time", "collectives"), []
+
+    def counted(batches):
+        sizes.extend(len(batch.tasks) for batch in batches)
+        return one_by_one(batches)
+
+    whole = text_of(load(folders), asked)
+    for readers, most in (
+        (Readers(counted), 4),
+        (Readers(counted, 3), 2),
+        (Readers(counted, 1, 0), 1),
+    ):
+        sizes.clear()
+        run = by_host(*folders, only=asked, readers=readers)
+        assert list(run.trace.meta.hosts) != sorted(run.trace.meta.hosts)
+        assert text_of(run, asked) == whole
+        assert max(sizes) == most
+    assert text_of(by_host(*folders, only=asked, readers=Readers(in_pieces)), asked) == whole
 
 
 def test_one_host_is_read_at_once(tmp_path):

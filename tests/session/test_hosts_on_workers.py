@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from builders.gpu_hosts import write_hosts
@@ -17,6 +19,7 @@ from moeprof.ingest import one_host
 from moeprof.ingest.sources.store import brought
 from moeprof.session import workers as reading
 from moeprof.session.workers import Ways, trace_by_host
+from moeprof.tables.trace import Trace
 
 GROUPS = [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]]
 HOSTS = {f"h{n}": [2 * n, 2 * n + 1] for n in range(8)}
@@ -50,11 +53,11 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder, whole, mo
     killed = []
     on_workers = reading._on_workers
 
-    def killing(client, sent, tasks):
-        if len(tasks) > 2 and not killed:
+    def killing(client, sent, batches):
+        if len(batches) > 1 and not killed:
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
-        yield from on_workers(client, sent, tasks)
+        yield from on_workers(client, sent, batches)
 
     monkeypatch.setattr(reading, "_on_workers", killing)
     assert said(folder, "--by-host", "--workers", "2") == whole
@@ -77,11 +80,11 @@ def test_workers_behind_a_scheduler_say_the_same(folder, whole, scheduler):
     assert said(folder, "--scheduler", scheduler) == whole
 
 
-def asked(folder: Path, **ways) -> object:
+def asked(folder: Path, **ways) -> Trace | None:
     return trace_by_host(brought([str(folder)]), ways=Ways(**ways))
 
 
-def fail(error: Exception) -> None:
+def fail(error: Exception) -> NoReturn:
     raise error
 
 
@@ -99,21 +102,60 @@ def test_a_worker_that_fails_is_one_line(folder, scheduler, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
+def test_hosts_for_which_together_there_is_no_room_are_read_one_by_one(
+    folder, whole, scheduler, monkeypatch
+):
+    sizes = []
+    read_batch = reading.read_batch
+
+    def small(batch):
+        sizes.append(len(batch.tasks))
+        return read_batch(batch) if sizes[-1] == 1 else fail(MemoryError("no room"))
+
+    monkeypatch.setattr(reading, "read_batch", small)
+    for way in (("--by-host", "--workers", "0"), ("--scheduler", scheduler)):
+        sizes.clear()
+        assert said(folder, *way) == whole
+        assert max(sizes) > 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_of_hosts_read_together_the_one_at_which_workers_die_is_left_out(
+    folder, scheduler, monkeypatch
+):
+    from distributed import KilledWorker
+
+    read = reading._read
+
+    def dying(batch, shared):
+        if any(file.name == "h5.xplane.pb" for file in batch.files):
+            raise KilledWorker("read", SimpleNamespace(address="tcp://a:1"), 4)
+        return read(batch, shared)
+
+    monkeypatch.setattr(reading, "_read", dying)
+    trace = asked(folder, scheduler=scheduler)
+    assert trace is not None
+    assert trace.meta.hosts == tuple(name for name in HOSTS if name != "h5")
+    assert "h5.xplane.pb: each worker that read it died" in str(trace.trust)
+
+
+@pytest.mark.filterwarnings("default")
 def test_workers_find_a_run_by_a_path_from_here(folder, whole, scheduler, monkeypatch):
     seen = []
-    read_part = reading.read_part
-    monkeypatch.setattr(reading, "read_part", lambda task: seen.append(task) or read_part(task))
+    read_batch = reading.read_batch
+    monkeypatch.setattr(reading, "read_batch", lambda of: seen.extend(of.files) or read_batch(of))
     monkeypatch.chdir(folder.parent)
     assert asked(Path(folder.name), scheduler=scheduler) is not None
-    assert all(task.file.is_absolute() for task in seen)
+    assert all(file.is_absolute() for file in seen)
 
 
 @pytest.mark.filterwarnings("default")
 def test_workers_that_see_no_file_are_one_line(folder, scheduler, monkeypatch):
     read = reading._read
 
-    def elsewhere(task, shared):
-        return read(task._replace(file=Path("/elsewhere", task.file.name)), shared)
+    def elsewhere(batch, shared):
+        moved = [each._replace(file=Path("/elsewhere", each.file.name)) for each in batch.tasks]
+        return read(batch._replace(tasks=tuple(moved)), shared)
 
     monkeypatch.setattr(reading, "_read", elsewhere)
     with pytest.raises(TraceError, match=r"/elsewhere/h0.xplane.pb: expected a file that workers"):

@@ -90,7 +90,8 @@ def _new_ids(
     mine: Programs, ran_here: set[int], known: Programs, ran: set[int]
 ) -> tuple[dict[int, int], int]:
     """New id of each program that needs one; how many of them had another program's."""
-    if not known:
+    others = [m for m in mine if m not in known or not are_same(mine[m], known[m])]
+    if not known or not others:
         return {}, 0
     there = _by_unique_looks(known, ran)
     here = _by_unique_looks(mine, ran_here)
@@ -98,10 +99,8 @@ def _new_ids(
     ids: dict[int, int] = {}
     apart = 0
     fresh = max([*known, *mine, 0]) + 1
-    for module, program in mine.items():
+    for module in others:
         twin = there.get(looks_here[module]) if module in looks_here else None
-        if module in known and are_same(program, known[module]):
-            continue
         if twin is not None:
             ids[module] = twin
         elif module in known:

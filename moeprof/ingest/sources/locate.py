@@ -29,6 +29,8 @@ SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 JSON_COPIES = (".trace.json", ".trace.json.gz")
 
 _NAMED = 3
+_PACKED = 8
+"""How many bytes one of a packed profile stands for."""
 
 
 @dataclass(frozen=True)
@@ -272,3 +274,13 @@ def _hosts_note(files: Sequence[Path], read: Sequence[Path]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST_LISTED
     return ", ".join([*names[:_MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def unpacked_bytes(file: Path) -> int:
+    """How large a profile is as it is read; of a packed one about."""
+    return file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1)
+
+
+def are_by_process(files: Sequence[Path]) -> bool:
+    """Whether files are of one process each, of which there are several."""
+    return len(files) > 1 and all(file.name.endswith(SUFFIXES) for file in files)
