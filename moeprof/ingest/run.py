@@ -36,8 +36,9 @@ from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
 from moeprof.tables.law import Law, Need
+from moeprof.tables.once import as_given
 from moeprof.tables.store import holds_tables, read_tables
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta, as_given, with_copies, with_meta
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_copies, with_meta
 from moeprof.tell import Tell, unheard
 
 
@@ -90,7 +91,7 @@ def _open_copies(
     session: str | None,
     hosts: Sequence[str],
     tell: Tell,
-    ways: Mapping[str, bool],
+    ways: dict[str, bool],
 ) -> Trace:
     """A run that lies in a store, at least in part."""
     with (here := brought(given)).telling():

@@ -9,16 +9,16 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from moeprof.errors import SelectionError
 from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import LazyFrame
+from moeprof.tables.once import Computed, Copies, LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
@@ -279,31 +279,8 @@ class TraceMeta:
     mesh: tuple[MeshAxis, ...] = ()
 
 
-class Copies(Protocol):
-    """Copies of what lies in a store, which are there for as long as this is held."""
-
-    def as_given(self, value: Any) -> Any:
-        """Texts, and what holds some, with the addresses that were given for the places here."""
-
-
-class _Computed:
-    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it.
-
-    It has the copies of a store, though, that both were read from.
-    """
-
-    __slots__ = ("_answers", "_copies", "_programs")
-    _programs: Programs
-    _answers: dict[Hashable, Any]
-    _copies: Copies
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle has: the frames, read."""
-        return {name: getattr(self, name) for name in vars(self)}
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace(_Computed):
+class Trace(Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
     A frame may be given as what reads it: it is read at the first look at it. Two traces are equal
@@ -376,11 +353,6 @@ def with_copies(trace: Trace, copies: Copies, path: str) -> Trace:
     made = _changed(trace, meta=meta, trust=trust)
     object.__setattr__(made, "_copies", copies)
     return made
-
-
-def as_given(trace: Trace, value: Any) -> Any:
-    """What is said of a run, with the addresses that were given for the places of its copies."""
-    return trace._copies.as_given(value) if hasattr(trace, "_copies") else value
 
 
 def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:

@@ -36,8 +36,9 @@ from moeprof.reports.run.record import read_out_of_memory, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
 from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import as_given
 from moeprof.tables.schema import Column
-from moeprof.tables.trace import Trace, TraceMeta, as_given
+from moeprof.tables.trace import Trace, TraceMeta
 
 SCHEMA = "moeprof.analysis/1"
 
