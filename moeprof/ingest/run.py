@@ -377,8 +377,7 @@ def _law(meta: Mapping[str, object], endings: tuple[Ending, ...]) -> Law:
 
 def _detail(path: Path, meta: Mapping[str, object], endings: tuple[Ending, ...]) -> str:
     has_message = (path / OOM_TEXT).is_file()
-    said = [text for text in told(endings) if not (has_message and "explain-oom" in text)]
-    parts = [*said]
+    parts = [text for text in told(endings) if not (has_message and "explain-oom" in text)]
     code = meta.get("exit_code")
     if not endings and isinstance(code, int) and code:
         parts.append(f"the command ended with {described_exit(code)}")
