@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from moeprof.errors import NoProfileError, SelectionError, TraceError
 from moeprof.ingest.assemble import Source, assemble, side_by_side
@@ -71,8 +73,9 @@ def open_run(
     """
     given = [path] if isinstance(path, str | PathLike) else list(path)
     if any(is_remote(str(each)) for each in given):
-        ways = {"as_named": as_named, "even_unrecorded": even_unrecorded}
-        return _open_copies(list(map(str, given)), session, hosts, tell, ways)
+        ways: dict[str, Any] = {"as_named": as_named, "even_unrecorded": even_unrecorded}
+        opening = partial(open_run, session=session, hosts=hosts, tell=tell, **ways)
+        return _open_copies(list(map(str, given)), opening)
     asked = list(map(Path, given))
     is_exact = as_named or session is not None
     paths = asked if is_exact else [newest_recording(each, asked) for each in asked]
@@ -86,16 +89,10 @@ def open_run(
     return with_meta(trace, notes=(*notes, *trace.meta.notes)) if notes else trace
 
 
-def _open_copies(
-    given: Sequence[str],
-    session: str | None,
-    hosts: Sequence[str],
-    tell: Tell,
-    ways: dict[str, bool],
-) -> Trace:
+def _open_copies(given: Sequence[str], opening: Callable[..., Trace]) -> Trace:
     """A run that lies in a store, at least in part."""
     with (here := brought(given)).telling():
-        trace = open_run(here.places, session, hosts, urls=here.urls, tell=tell, **ways)
+        trace = opening(here.places, urls=here.urls)
     return with_copies(trace, here, ", ".join(given))
 
 
