@@ -43,7 +43,7 @@ def whole(folder: Path) -> str:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("workers", ["0", "1", "2"])
+@pytest.mark.parametrize("workers", ["0", "1", "2", "4"])
 def test_any_number_of_workers_says_the_same(folder, whole, workers):
     assert said(folder, "--by-host", "--workers", workers) == whole
 
