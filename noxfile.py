@@ -14,7 +14,7 @@ import nox
 ROOT = Path(__file__).parent
 PYTHONS = ("3.11", "3.12", "3.13")
 OLDEST_JAX = "0.7.0"
-"""The bound in pyproject.toml, which tests/packaging/test_noxfile.py compares."""
+"""The bound in pyproject.toml, which tests/packaging/test_versions.py compares."""
 
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = True

@@ -205,18 +205,26 @@ class Filled:
 
 def filled(trace: Trace) -> tuple[Filled, tuple[str, ...]]:
     """What the run recorded for the used steps, and what to know about it."""
-    if trace.received.empty:
-        none = Counts(pd.Series(dtype="float64"))
-        return Filled(none, none), (missing_rows(trace),)
     known = recorded(trace)
     note = "used rows are means over layers and ranks: which layer an op serves is not told apart"
-    if known.routing.empty:
-        pairs = pd.Series(dtype="float64")
-    else:
-        pairs = known.routing.groupby(["step", "layer", "rank"])["tokens"].sum() / known.groups
+    none = Counts(pd.Series(dtype="float64"))
+    has_pairs = not known.routing.empty and (not trace.received.empty or _is_one_group(trace))
+    pairs = none
+    if has_pairs:
+        chosen = known.routing.groupby(["step", "layer", "rank"])["tokens"].sum()
+        pairs = Counts(chosen / known.groups, is_mean=known.groups > 1)
+    if trace.received.empty:
+        more = (note, *known.notes) if has_pairs else ()
+        return Filled(none, pairs), (missing_rows(trace, are_pairs_known=has_pairs), *more)
     rows = known.received.set_index(["step", "layer", "rank"])["rows"]
-    counts = Filled(Counts(rows), Counts(pairs, is_mean=known.groups > 1))
-    return counts, (note, *known.notes)
+    return Filled(Counts(rows), pairs), (note, *known.notes)
+
+
+def _is_one_group(trace: Trace) -> bool:
+    """Whether each device is one of the ranks that the routing names: no two share its counts."""
+    devices = trace.meta.expected_devices or len(trace.devices)
+    ranks = trace.routing["rank"]
+    return bool(ranks.min() >= 0 and ranks.max() + 1 == devices)
 
 
 BY_STEP = Schema(

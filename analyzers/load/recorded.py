@@ -67,16 +67,25 @@ def is_left_out(trace: Trace) -> bool:
     return any(law.check == "routing_record" and law.verdict == "warn" for law in trace.trust)
 
 
-def missing_rows(trace: Trace) -> str:
-    """Why rows really used are not known, where no rank's rows were recorded."""
+def missing_rows(trace: Trace, *, are_pairs_known: bool = False) -> str:
+    """Why rows really used are not known, where no rank's rows were recorded.
+
+    Those of products are if the pairs of each rank are known.
+    """
     if trace.routing.empty and is_left_out(trace):
         return f"rows really used are not known: {LEFT_OUT}"
     if trace.routing.empty:
         return "rows really used are not known: the run recorded no routing (moeprof.routing)"
+    what = "rows of receive buffers really" if are_pairs_known else "rows really"
+    products = (
+        "; used rows of products are the pairs that routers chose, right where none is dropped"
+        if are_pairs_known
+        else ""
+    )
     return (
-        "rows really used are not known: the run recorded the tokens of each expert "
+        f"{what} used are not known: the run recorded the tokens of each expert "
         f"({named_steps(trace.routing['step'].unique())}), not the rows that each rank received "
-        "(received_rows of moeprof.routing.record)"
+        f"(received_rows of moeprof.routing.record){products}"
     )
 
 

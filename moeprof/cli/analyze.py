@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath(reads_stores=True))
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=RunPath())
 @click.option(
     "--only", multiple=True, metavar="NAME", help="One question, with all its rows. Repeatable."
 )
@@ -96,13 +96,13 @@ def command(
     """
     from moeprof.answers.document import with_rows
     from moeprof.reports.run.document import to_json
+    from moeprof.session.workers import Ways
 
     check_ways(by_host, scheduler, workers)
     if as_csv:
         _require_one(only, as_json=as_json)
-    folders = [run for run in runs if isinstance(run, Path)]
-    read = [newest(run, session, folders) if isinstance(run, Path) else run for run in runs]
-    ways = (by_host, scheduler, workers)
+    read = [newest(run, session, runs) for run in runs]
+    ways = Ways(by_host, scheduler, workers)
     document = read_hosts(read, only, session, hosts, hardware, names, ways, is_drawn=as_json)
     lacking = said_of_hosts(document, only)
     if as_json:

@@ -15,7 +15,7 @@ import click
 
 from moeprof.cli.output import screen, show
 from moeprof.cli.selection import names_parts
-from moeprof.errors import CaptureError
+from moeprof.errors import CaptureError, MoeprofError
 
 if TYPE_CHECKING:
     from moeprof.recording.launch import Outcome
@@ -244,6 +244,7 @@ def _require_wrapt() -> None:
 
 def _report(run_dir: Path, names: NameRules | None) -> None:
     """Print the summary and write the page; a failure here is one line, the run stays."""
+    page = run_dir / "report.html"
     try:
         from moeprof.cli.findings import read_document
         from moeprof.cli.progress import working
@@ -252,8 +253,12 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
 
         document = read_document(run_dir, names=names, is_drawn=True, as_named=True)
         summary = text.summary(document, screen().height)
+        unwritten = ""
         with working("writing the page"):
-            write_page([document], run_dir / "report.html")
+            try:
+                write_page([document], page, f"`moeprof report {_shown(run_dir)} -o`")
+            except MoeprofError as error:  # a disk that is full hides no summary
+                unwritten = str(error)
     except Exception as error:  # the exit code is the script's, whatever the analysis does
         _say(f"moeprof: analysis failed: {type(error).__name__}: {error}")
         click.echo(f"Run  {_shown(run_dir)}")
@@ -261,7 +266,9 @@ def _report(run_dir: Path, names: NameRules | None) -> None:
     click.echo()
     show(summary)
     click.echo()
-    click.echo(f"Report  {_shown(run_dir / 'report.html')}")
+    if unwritten:
+        _say(f"moeprof: {unwritten}")
+    click.echo(f"Run  {_shown(run_dir)}" if unwritten else f"Report  {_shown(page)}")
 
 
 def _shown(path: Path) -> Path:

@@ -66,8 +66,8 @@ def _gates(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
 @click.pass_context
 def command(
     ctx: click.Context,
-    base: Path,
-    new: Path,
+    base: Path | str,
+    new: Path | str,
     as_json: bool,
     csv_of: Literal["step", "token", "rows", "memory", "buffers", "settings"] | None,
     gates: tuple[Gate, ...],
@@ -147,7 +147,7 @@ def command(
 
 
 def _asked(
-    runs: tuple[Path, Path],
+    runs: tuple[Path | str, Path | str],
     gates: tuple[Gate, ...],
     sessions: tuple[str | None, str | None],
     names: NameRules | None,

@@ -45,7 +45,7 @@ _SUFFIX = ".pftrace"  # no profile has it: a slip of the hand replaces none
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: Path,
+    run: Path | str,
     folder: Path | None,
     perfetto: Path | None,
     session: str | None,

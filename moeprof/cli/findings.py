@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 import click
 
@@ -14,26 +14,40 @@ if TYPE_CHECKING:
     from moeprof.answers.document import Document
     from moeprof.reports.comparison.document import SideInfo
     from moeprof.session.run import Run
+    from moeprof.session.workers import Ways
     from moeprof.tables.name_rule import NameRules
 
 EXIT_PARTIAL = 3
 """Exit code of a command that is done, but withheld figures that the input cannot carry."""
 
 
+@overload
 def newest(
-    run: Path,
+    run: Path, session: str | None, beside: Sequence[Path | str] = ..., option: str = ...
+) -> Path: ...
+@overload
+def newest(
+    run: Path | str, session: str | None, beside: Sequence[Path | str] = ..., option: str = ...
+) -> Path | str: ...
+def newest(
+    run: Path | str,
     session: str | None,
-    beside: Sequence[Path] = (),
+    beside: Sequence[Path | str] = (),
     option: str = "--session",
-) -> Path:
+) -> Path | str:
     """The last recording that `moeprof capture` was told to write to `run`, which a line says.
+
+    The address of a run in a store is what it names.
 
     A job that was started again with the same ``--out`` leaves several; ``--session``, or another
     ``option``, names one, and so does another recording ``beside`` it on the command line.
     """
     from moeprof.recordings import described_newest, newest_recording
 
-    last = run if session is not None else newest_recording(run, beside)
+    if isinstance(run, str):
+        return run
+    folders = [each for each in beside if isinstance(each, Path)]
+    last = run if session is not None else newest_recording(run, folders)
     if last != run:
         how = f"{option} {{}} reads the first" if option else ""
         click.echo(f"moeprof: {described_newest(run, last, how)}", err=True)
@@ -41,7 +55,7 @@ def newest(
 
 
 def read_document(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -66,7 +80,7 @@ def read_document(
 
 
 def read_both(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path],
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
@@ -96,7 +110,7 @@ def read_hosts(
     hosts: Sequence[str],
     hardware: str,
     names: NameRules | None,
-    ways: tuple[bool | None, str, int | None],
+    ways: Ways,
     *,
     is_drawn: bool = False,
 ) -> Document:
@@ -115,7 +129,7 @@ def read_hosts(
             from moeprof.analyzers.registry import in_order
             from moeprof.ingest.sources.store import run_at
             from moeprof.session.run import Run, open_session
-            from moeprof.session.workers import Ways, trace_by_host
+            from moeprof.session.workers import trace_by_host
             from moeprof.specs.hardware import load_hardware
             from moeprof.tables.trace import with_meta
         if only:
@@ -125,15 +139,13 @@ def read_hosts(
         tell = work.counting("reading the run")
         paths = list(map(str, runs))
         with run_at(paths) as here:
-            places, urls = here.places, here.urls
-            large = trace_by_host(
-                paths, only, session, hosts, names, Ways(*ways), here=places, urls=urls, tell=tell
-            )
+            large = trace_by_host(here, only, session, hosts, names, ways, tell=tell)
             if large is None:
-                if asked := _asked_by_host(*ways):
+                if asked := _asked_by_host(ways):
                     click.echo(f"moeprof: {', '.join(paths)}: {asked}", err=True)
-                place = places[0] if len(places) == 1 else places
-                opened = open_session(place, session, hosts, hardware, names, urls=urls, tell=tell)
+                opened = open_session(
+                    here.places, session, hosts, hardware, names, urls=here.urls, tell=tell
+                )
                 if here.names:
                     opened = Run(with_meta(opened.trace, path=", ".join(paths)))
             else:
@@ -147,10 +159,11 @@ def read_hosts(
             return cast("Document", here.as_given(document)) if here.names else document
 
 
-def _asked_by_host(by_host: bool | None, scheduler: str, workers: int | None) -> str:
+def _asked_by_host(ways: Ways) -> str:
     """What is said of a run that is read at once though asked for host by host; else empty."""
-    given = "--scheduler" if scheduler else "--workers" if workers is not None else "--by-host"
-    if not by_host and given == "--by-host":
+    workers = "" if ways.workers is None else "--workers"
+    given = "--scheduler" if ways.scheduler else workers or ("--by-host" if ways.by_host else "")
+    if not given:
         return ""
     return (
         f"read at once: {given} expected several hosts that left an .xplane.pb each, found fewer, "

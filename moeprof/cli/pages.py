@@ -11,7 +11,7 @@ import click
 from moeprof.errors import MoeprofError
 
 
-def refuse_other_than_a_page(path: Path, option: str, inputs: Iterable[Path] = ()) -> None:
+def refuse_other_than_a_page(path: Path, option: str, inputs: Iterable[Path | str] = ()) -> None:
     """A slip of the hand must not replace a profile or a run's record by a page.
 
     Raises:
@@ -31,13 +31,15 @@ def refuse_other_than_a_page(path: Path, option: str, inputs: Iterable[Path] = (
     refuse_no_place(path, option)
 
 
-def refuse_an_input(path: Path, option: str, inputs: Iterable[Path]) -> None:
+def refuse_an_input(path: Path, option: str, inputs: Iterable[Path | str]) -> None:
     """What is read must not be replaced by what is written, by whatever name or link.
 
     Raises:
         click.BadParameter: `path` is one of `inputs`; wrong usage.
     """
     for read in inputs:
+        if isinstance(read, str):  # it lies in a store
+            continue
         if path.exists() and read.exists() and path.samefile(read):
             raise click.BadParameter(
                 f"expected a file of its own, found {path}, which is the input {read}.",

@@ -13,7 +13,7 @@ from moeprof.cli.findings import EXIT_PARTIAL, is_partial, newest
 from moeprof.cli.output import screen, show
 from moeprof.cli.pages import refuse_other_than_a_page
 from moeprof.cli.progress import working
-from moeprof.cli.selection import names_parts, selects
+from moeprof.cli.selection import RunPath, names_parts, selects
 from moeprof.cli.stage_options import (
     StageOptions,
     activation_bytes,
@@ -47,9 +47,7 @@ _ALL = "all"
     help="Default: 1f1b, or interleaved where --virtual is above 1. all compares them.",
 )
 @describes_stages
-@click.option(
-    "--run", "path", type=click.Path(exists=True, path_type=Path), help="What was measured."
-)
+@click.option("--run", "path", type=RunPath(), help="What was measured.")
 @click.option(
     "--iteration", type=click.IntRange(0), help="Of the run; default: that of median length."
 )
@@ -68,7 +66,7 @@ def command(
     microbatches: int | None,
     chunks: int | None,
     schedule: str | None,
-    path: Path | None,
+    path: Path | str | None,
     iteration: int | None,
     as_json: bool,
     html: Path | None,
@@ -198,7 +196,7 @@ def _planned(
 
 
 def _measured(
-    path: Path,
+    path: Path | str,
     iteration: int | None,
     session: str | None,
     hosts: tuple[str, ...],
@@ -216,7 +214,7 @@ def _measured(
     from moeprof.tables.pipeline import STAGE_WORK
     from moeprof.tables.trace import with_names
 
-    if is_pp_dump(path):
+    if isinstance(path, Path) and is_pp_dump(path):
         found, is_cut = read_pp_dump(path), False
     else:
         path = newest(path, session)

@@ -40,7 +40,7 @@ _MOST_ELSEWHERE = 4 * 2**30  # bytes of inputs: more would fill a machine that i
 @names_parts
 @selects
 def command(
-    path: Path,
+    path: Path | str,
     wanted: str,
     output: Path | None,
     is_run: bool,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    runs: tuple[Path, ...],
+    runs: tuple[Path | str, ...],
     out: Path | None,
     session: str | None,
     hosts: tuple[str, ...],
@@ -70,11 +70,12 @@ def command(
         ctx.exit(EXIT_PARTIAL)
 
 
-def _default_path(runs: tuple[Path, ...]) -> Path:
+def _default_path(runs: tuple[Path | str, ...]) -> Path:
     """Only a folder that `moeprof capture` made is written into, and only for that run alone."""
     from moeprof.reports.run.record import is_run_folder
     from moeprof.tables.store import holds_tables
 
-    if len(runs) == 1 and is_run_folder(runs[0]) and not holds_tables(runs[0]):
-        return runs[0] / "report.html"
+    run = runs[0]
+    if len(runs) == 1 and isinstance(run, Path) and is_run_folder(run) and not holds_tables(run):
+        return run / "report.html"
     return Path("moeprof-report.html")

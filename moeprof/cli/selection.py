@@ -35,12 +35,11 @@ def selects(command: _Function) -> _Function:
 
 
 class RunPath(click.Path):
-    """A run that is there; where the command reads stores, one in a store arrives as text."""
+    """A run that is there; one in a store arrives as text."""
 
-    def __init__(self, *, reads_stores: bool = False) -> None:
+    def __init__(self) -> None:
         """A path that exists, or an address such as ``s3://bucket/run``."""
         super().__init__(exists=True, path_type=Path)
-        self._reads_stores = reads_stores
 
     def convert(
         self,
@@ -49,15 +48,12 @@ class RunPath(click.Path):
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
         """The path, or the address as it is."""
-        if not isinstance(value, str) or "://" not in value:
-            return super().convert(value, param, ctx)
-        from moeprof.ingest.sources.store import is_remote, store_refused
+        if isinstance(value, str) and "://" in value:
+            from moeprof.ingest.sources.store import is_remote
 
-        if not is_remote(value):
-            return super().convert(value, param, ctx)
-        if not self._reads_stores:
-            self.fail(store_refused(value), param, ctx)
-        return value
+            if is_remote(value):
+                return value
+        return super().convert(value, param, ctx)
 
 
 def reads_hosts(command: _Function) -> _Function:

@@ -55,7 +55,7 @@ _HOW_TO_TRACE = "pip install 'moeprof[perfetto]', then view again"
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: Path,
+    run: Path | str,
     port: int,
     no_browser: bool,
     session: str | None,
@@ -173,7 +173,7 @@ class Viewed:
 class Wanted:
     """What is to be shown: a run, and what of it."""
 
-    run: Path
+    run: Path | str
     session: str | None = None
     hosts: Sequence[str] = ()
     hardware: str = ""
@@ -192,12 +192,14 @@ def files_of(wanted: Wanted) -> Iterator[Viewed]:
         with tempfile.TemporaryDirectory(prefix="moeprof-view-") as made:
             yield _make(wanted, Path(made))
         return
-    source = _source(wanted)
+    source = _source(wanted, folder)
     yield _known(folder, source) or _kept(wanted, folder, source)
 
 
-def _kept_in(run: Path) -> Path | None:
+def _kept_in(run: Path | str) -> Path | None:
     """The run folder where the report's default path lies in it and it can be written."""
+    if isinstance(run, str):
+        return None
     from moeprof.reports.run.record import is_run_folder
     from moeprof.tables.store import holds_tables
 
@@ -245,10 +247,10 @@ def can_trace() -> bool:
     return importlib.util.find_spec("perfetto") is not None
 
 
-def _source(wanted: Wanted) -> str:
+def _source(wanted: Wanted, run: Path) -> str:
     """A name for what the files are made from: this program, the options, and all of the run."""
     program = [__version__, _newest(Path(moeprof.__file__).parent), can_trace()]
-    said = {**asdict(wanted), "run": _inputs(wanted.run), "program": program}
+    said = {**asdict(wanted), "run": _inputs(run), "program": program}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

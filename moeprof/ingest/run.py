@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from moeprof.errors import NoProfileError, SelectionError, TraceError
 from moeprof.ingest.assemble import Source, assemble, side_by_side
@@ -31,13 +33,14 @@ from moeprof.ingest.sources.run_record import (
     told,
 )
 from moeprof.ingest.sources.sessions import host_name
-from moeprof.ingest.sources.store import fetch
+from moeprof.ingest.sources.store import brought, fetch, is_copy, is_remote
 from moeprof.ingest.sources.window_record import read_window
 from moeprof.ingest.trust.surroundings import laws_of_window
 from moeprof.recordings import described_newest, newest_recording
 from moeprof.tables.law import Law, Need
+from moeprof.tables.once import as_given
 from moeprof.tables.store import holds_tables, read_tables
-from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_meta
+from moeprof.tables.trace import FRAMES, Trace, TraceMeta, with_copies, with_meta
 from moeprof.tell import Tell, unheard
 
 
@@ -49,11 +52,13 @@ def open_run(
     urls: Mapping[Path, str] | None = None,
     tell: Tell = unheard,
     as_named: bool = False,
+    even_unrecorded: bool = False,
 ) -> Trace:
     """Read a run folder, a TensorBoard folder, a profile session or one ``.xplane.pb[.gz]``.
 
-    Several paths are of one run whose processes wrote to different folders; of one in which no
-    profile was written what its record knows is told.
+    Each may lie in a store: ``s3://bucket/run``. Several paths are of one run whose processes wrote
+    to different folders. Of a folder among them without a profile what its record knows is told, of
+    a run alone if it is to be read ``even_unrecorded``.
     Of several sessions the newest is read, or the one named `session`, and `TraceMeta.notes` says
     so; of its hosts all, or those named in `hosts`. Damaged files give what can be recovered, and
     the trust record says how much. A folder of tables is opened without reading them yet.
@@ -63,18 +68,32 @@ def open_run(
 
     Raises:
         SelectionError: there is no such session or host.
-        NoProfileError: there is no profile at `path`; of a run that ended before one was written
-            `moeprof.ingest.run` knows more.
+        NoProfileError: there is no profile at `path`.
         TraceError: there are several runs, or nothing in it can be read.
     """
-    asked = [Path(path)] if isinstance(path, str | PathLike) else list(map(Path, path))
-    if as_named or session is not None:
-        return _read_run(asked, session, hosts, urls, tell)
-    paths = [newest_recording(each, asked) for each in asked]
-    said = [described_newest(*pair) for pair in zip(asked, paths, strict=True)]
-    trace = _read_run(paths, None, hosts, urls, tell)
-    notes = [text for text in said if text]
+    given = [path] if isinstance(path, str | PathLike) else list(path)
+    if any(is_remote(str(each)) for each in given):
+        ways: dict[str, Any] = {"as_named": as_named, "even_unrecorded": even_unrecorded}
+        opening = partial(open_run, session=session, hosts=hosts, tell=tell, **ways)
+        return _open_copies(list(map(str, given)), opening)
+    asked = list(map(Path, given))
+    is_exact = as_named or session is not None
+    paths = asked if is_exact else [newest_recording(each, asked) for each in asked]
+    try:
+        trace = _read_run(paths, session, hosts, urls, tell)
+    except NoProfileError:
+        if not even_unrecorded or len(asked) > 1 or not is_unrecorded(asked[0]):
+            raise
+        return unrecorded(asked[0])
+    notes = list(filter(None, map(described_newest, asked, paths)))
     return with_meta(trace, notes=(*notes, *trace.meta.notes)) if notes else trace
+
+
+def _open_copies(given: Sequence[str], opening: Callable[..., Trace]) -> Trace:
+    """A run that lies in a store, at least in part."""
+    with (here := brought(given)).telling():
+        trace = opening(here.places, urls=here.urls)
+    return with_copies(trace, here, ", ".join(given))
 
 
 def _read_run(
@@ -153,6 +172,8 @@ def located(paths: Sequence[Path], session: str | None, hosts: Sequence[str]) ->
         except NoProfileError as error:
             if len(paths) == 1 or not is_unrecorded(path):
                 raise
+            if any(map(path.samefile, silent)):
+                raise TraceError(f"{path}: expected each folder once, found it twice") from error
             silent[path] = error
     if silent and not found:
         raise next(iter(silent.values()))
@@ -319,7 +340,7 @@ def refuse_unrecorded(trace: Trace) -> None:
         NoProfileError: it did; the message says what is known of the run.
     """
     if any(law.check == _LAW for law in trace.trust):
-        raise NoProfileError(_left_by(Path(trace.meta.path)))
+        raise NoProfileError(as_given(trace, _left_by(Path(trace.meta.run_folder))))
 
 
 def _left_by(path: Path) -> str:
@@ -353,8 +374,7 @@ def _law(meta: Mapping[str, object], endings: tuple[Ending, ...]) -> Law:
 
 def _detail(path: Path, meta: Mapping[str, object], endings: tuple[Ending, ...]) -> str:
     has_message = (path / OOM_TEXT).is_file()
-    said = [text for text in told(endings) if not (has_message and "explain-oom" in text)]
-    parts = [*said]
+    parts = [text for text in told(endings) if not (has_message and "explain-oom" in text)]
     code = meta.get("exit_code")
     if not endings and isinstance(code, int) and code:
         parts.append(f"the command ended with {described_exit(code)}")
@@ -367,8 +387,9 @@ def _detail(path: Path, meta: Mapping[str, object], endings: tuple[Ending, ...])
         name = f"`{command}`" if isinstance(command, str) else "the command"
         parts.append(f"{name} ran {described_seconds(seconds)}")
     if has_message:
-        ask = shlex.join(["moeprof", "memory", "explain-oom", str(path)])
-        parts.append(f"{OOM_TEXT} has an out-of-memory message: `{ask}` explains it")
+        of, it = (OOM_TEXT, "a copy of it") if is_copy(path) else (str(path), "it")
+        ask = shlex.join(["moeprof", "memory", "explain-oom", of])
+        parts.append(f"{OOM_TEXT} has an out-of-memory message: `{ask}` explains {it}")
     return "; ".join(parts) or "it says nothing of how it ended"
 
 

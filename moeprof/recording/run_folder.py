@@ -50,7 +50,9 @@ def claim(run_dir: Path, environment: Mapping[str, str]) -> None:
     try:
         is_taken = run_dir.exists() and (not run_dir.is_dir() or _has_files(run_dir))
         if is_taken and not _invites(run_dir, environment):
-            raise TakenError(run_dir, "files", "has files in it")
+            is_file = not run_dir.is_dir()
+            found = ("a file", "is a file") if is_file else ("files", "has files in it")
+            raise TakenError(run_dir, *found)
         run_dir.mkdir(parents=True, exist_ok=True)
         if not is_taken:
             _stake(run_dir, environment)

@@ -12,6 +12,7 @@ from moeprof.analyzers.comparison.compare import compare as changes_between
 from moeprof.analyzers.comparison.gates import Gate, outcome, parse_gate
 from moeprof.analyzers.comparison.notes import setting_changes
 from moeprof.ingest.run import refuse_unrecorded
+from moeprof.ingest.sources.store import is_remote
 from moeprof.recordings import newest_recording
 from moeprof.reports.comparison.document import (
     ComparisonDocument,
@@ -55,7 +56,8 @@ def _opened(run: Run | str | PathLike[str], beside: Run | str | PathLike[str]) -
     if isinstance(run, Run):
         return run
     other = beside.path if isinstance(beside, Run) else beside
-    if all(isinstance(each, str | PathLike) for each in (run, other)):
+    are_paths = all(isinstance(each, str | PathLike) for each in (run, other))
+    if are_paths and not is_remote(str(run)):
         path = Path(run)
         if newest_recording(path) != path == newest_recording(path, [Path(other)]):
             return open_session(run, as_named=True)

@@ -17,10 +17,8 @@ import pandas as pd
 
 from moeprof.analyzers import analyze
 from moeprof.analyzers.registry import all_names, is_question, question
-from moeprof.errors import NoProfileError, SelectionError
+from moeprof.errors import SelectionError
 from moeprof.ingest import open_run
-from moeprof.ingest.run import is_unrecorded, unrecorded
-from moeprof.ingest.sources.store import is_remote, store_refused
 from moeprof.reports.parts.phrases import described_trust, troubles, worst_verdict
 from moeprof.reports.run.document import build, to_json
 from moeprof.session.answer import Answer
@@ -93,9 +91,10 @@ def load(
 
     Args:
         path: a run folder, a TensorBoard log folder, a ``plugins/profile/<session>`` folder, one
-            ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables; several of them
-            where one run lies in several folders. Of a run that was recorded again, as a job does
-            that is started again, the newest recording is read, and `Run.notes` says so.
+            ``.xplane.pb[.gz]`` or ``.trace.json[.gz]`` file, or a folder of tables, here or in a
+            store, as ``s3://bucket/run``; several of them where one run lies in several folders. Of
+            a run that was recorded again, as a job does that is started again, the newest recording
+            is read, and `Run.notes` says so.
         steps: number of the only step that figures are taken from, or several, as ``range(3, 6)``.
             Default: all whole ones.
         hosts: name of the only host to read, or several. Default: all.
@@ -137,9 +136,6 @@ def _check_paths(path: object) -> None:
     if wrong or not several:
         found = repr(wrong[0]) if wrong else "none"
         raise SelectionError(f"path: expected the path of a run, or several, found {found}")
-    stored = [str(each) for each in several if is_remote(str(each))]
-    if stored:
-        raise SelectionError(store_refused(stored[0]))
 
 
 def _numbers(steps: int | Iterable[int] | None) -> tuple[int, ...] | None:
@@ -180,7 +176,8 @@ def open_session(
     """
     if hardware:
         load_hardware(hardware)  # a wrong key is told before a long read
-    trace = _opened(path, session, hosts, urls, tell, as_named=as_named)
+    ways = {"as_named": as_named, "even_unrecorded": True}
+    trace = open_run(path, session, hosts, urls=urls, tell=tell, **ways)
     trace = with_hardware(trace, hardware) if hardware else trace
     trace = with_names(trace, names) if names else trace
     return Run(trace if steps is None else with_steps(trace, steps))
@@ -329,24 +326,6 @@ def _answered(trace: Trace, answers: dict[str, Answer], name: str) -> Answer:
     if name not in answers:
         answers[name] = Answer(trace, name)
     return answers[name]
-
-
-def _opened(
-    path: Paths,
-    session: str | None,
-    hosts: Sequence[str],
-    urls: Mapping[Path, str] | None,
-    tell: Tell,
-    *,
-    as_named: bool,
-) -> Trace:
-    try:
-        return open_run(path, session, hosts, urls=urls, tell=tell, as_named=as_named)
-    except NoProfileError:
-        alone = Path(path) if isinstance(path, str | PathLike) else None
-        if alone is None or not is_unrecorded(alone):
-            raise
-        return unrecorded(alone)
 
 
 __all__ = ["Run", "load", "open_session"]

@@ -26,6 +26,7 @@ from moeprof.ingest.by_host import HERE, Readers
 from moeprof.ingest.one_host import Batch, Part, Read, Runner, Shared, read_batch
 from moeprof.ingest.run import located
 from moeprof.ingest.sources.locate import Profiles, unpacked_bytes
+from moeprof.ingest.sources.store import Here
 from moeprof.tables.store import holds_tables
 from moeprof.tell import Tell, unheard
 
@@ -61,15 +62,13 @@ class Ways:
 
 
 def trace_by_host(
-    paths: Sequence[str],
+    here: Here,
     only: Sequence[str] = (),
     session: str | None = None,
     hosts: Sequence[str] = (),
     names: NameRules | None = None,
     ways: Ways = Ways(),
     *,
-    here: Sequence[Path],
-    urls: dict[Path, str],
     tell: Tell = unheard,
 ) -> Trace | None:
     """The trace of a run that is read host by host, which answers `only`; None if it is not to be.
@@ -80,20 +79,20 @@ def trace_by_host(
         TraceError: nothing can be read.
     """
     try:
-        found = replace(located(here, session, hosts), urls=urls)
+        found = replace(located(here.places, session, hosts), urls=here.urls)
     except NoProfileError:
         return None  # what else is known of such a run is found where runs are opened
     is_large = sum(map(unpacked_bytes, found.files)) > MOST_AT_ONCE
     is_asked = bool(ways.scheduler) or ways.workers is not None
     wanted = ways.by_host if ways.by_host is not None else is_large or is_asked
     trace = None
-    if wanted and not any(map(holds_tables, here)):
+    if wanted and not any(map(holds_tables, here.places)):
         from moeprof.session.by_host import read_by_host  # which all questions come with
 
         lost: dict[Path, TraceError] = {}
         readers = _readers(ways, found, lost)
         trace = read_by_host(
-            found, paths, only, names, are_chosen=bool(hosts), readers=readers, tell=tell
+            found, here.given, only, names, are_chosen=bool(hosts), readers=readers, tell=tell
         )
         if ways.scheduler and len(lost) == len(found.files):
             raise TraceError(
@@ -171,6 +170,7 @@ def _client(scheduler: str, count: int, stack: ExitStack) -> Any:
         threads_per_worker=1,
         memory_limit=0,
         dashboard_address=None,
+        scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its own, 8787, may be taken
         silence_logs=logging.CRITICAL,
     )
     return stack.enter_context(Client(stack.enter_context(cluster)))

@@ -5,15 +5,44 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import pandas as pd
 
 if TYPE_CHECKING:
+    from moeprof.hlo.program import Programs
     from moeprof.tables.trace import Trace
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class Copies(Protocol):
+    """Copies of what lies in a store, which are there for as long as this is held."""
+
+    def as_given(self, value: Any) -> Any:
+        """Texts, and what holds some, with the addresses that were given for the places here."""
+
+
+class Computed:
+    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it.
+
+    It has the copies of a store, though, that both were read from.
+    """
+
+    __slots__ = ("_answers", "_copies", "_programs")
+    _programs: Programs
+    _answers: dict[Hashable, Any]
+    _copies: Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle has: the frames, read."""
+        return {name: getattr(self, name) for name in vars(self)}
+
+
+def as_given(trace: Trace, value: Any) -> Any:
+    """What is said of a run, with the addresses that were given for the places of its copies."""
+    return trace._copies.as_given(value) if hasattr(trace, "_copies") else value
 
 
 def answer(trace: Trace, compute: Callable[..., object], known: object) -> None:

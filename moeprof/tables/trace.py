@@ -9,7 +9,7 @@ gave, ``op`` the name of an HLO instruction, which is unique within its module.
 # ruff: noqa: RUF009 (the fields of `Trace` are descriptors, which its instances share)
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from moeprof.hlo.program import Program, Programs
 from moeprof.tables.host_side import ALLOCATIONS, HOST_EVENTS, HOST_FACTS, LAUNCHES
 from moeprof.tables.law import Law
 from moeprof.tables.name_rule import NameRules
-from moeprof.tables.once import LazyFrame
+from moeprof.tables.once import Computed, Copies, LazyFrame
 from moeprof.tables.routing import RECEIVED, ROUTING
 from moeprof.tables.schema import Column, Schema
 
@@ -279,20 +279,8 @@ class TraceMeta:
     mesh: tuple[MeshAxis, ...] = ()
 
 
-class _Computed:
-    """What is computed of a `Trace`, once; in slots, as a changed copy starts without it."""
-
-    __slots__ = ("_answers", "_programs")
-    _programs: Programs
-    _answers: dict[Hashable, Any]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle has: the frames, read."""
-        return {name: getattr(self, name) for name in vars(self)}
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace(_Computed):
+class Trace(Computed):
     """A profile as tables, with its trust record. Every frame has the schema that `FRAMES` states.
 
     A frame may be given as what reads it: it is read at the first look at it. Two traces are equal
@@ -347,7 +335,24 @@ def with_names(trace: Trace, names: NameRules) -> Trace:
 
 def with_meta(trace: Trace, **changes: Any) -> Trace:
     """`trace` with other facts about where it comes from; no frame is read for that."""
-    return Trace(**{**vars(trace), "meta": replace(trace.meta, **changes)})
+    return _changed(trace, meta=replace(trace.meta, **changes))
+
+
+def _changed(trace: Trace, **changes: Any) -> Trace:
+    """`trace` with other fields, of which none is read for that."""
+    made = Trace(**{**vars(trace), **changes})
+    if hasattr(trace, "_copies"):
+        object.__setattr__(made, "_copies", trace._copies)
+    return made
+
+
+def with_copies(trace: Trace, copies: Copies, path: str) -> Trace:
+    """`trace`, read from copies of what is at `path`, and told of by the addresses there."""
+    meta = replace(trace.meta, path=path, notes=tuple(copies.as_given([*trace.meta.notes])))
+    trust = tuple(replace(law, detail=copies.as_given(law.detail)) for law in trace.trust)
+    made = _changed(trace, meta=meta, trust=trust)
+    object.__setattr__(made, "_copies", copies)
+    return made
 
 
 def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
@@ -366,7 +371,7 @@ def with_steps(trace: Trace, steps: Iterable[int]) -> Trace:
     chosen = found.assign(
         used=found["used"] & ~left, reason=found["reason"].mask(left, "not asked for")
     )
-    return Trace(**{**vars(trace), "steps": STEPS.check(chosen)})
+    return _changed(trace, steps=STEPS.check(chosen))
 
 
 def without_names(trace: Trace) -> Trace:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from moeprof.answers.names import shortened
+from moeprof.answers.names import printable, shortened
 from moeprof.answers.values import cell_text, column_heading, numbers
 
 if TYPE_CHECKING:  # these bring pandas
@@ -47,6 +47,19 @@ def wrapped(text: str, width: int, *, first: str = "", indent: str = "") -> list
         break_on_hyphens=False,
     )
     return [line.replace(_KEPT, " ") for line in lines] or [first.rstrip()]
+
+
+def listed(notes: Sequence[str], most: int | None = None) -> Text:
+    """Notes below each other; of more than `most` the first ones, and how many others there are."""
+    told = [
+        line
+        for note in notes[:most]
+        for line in wrapped(printable(note), WIDTH, first=" - ", indent="   ")
+    ]
+    if most is not None and len(notes) > most:
+        more = len(notes) - most
+        told.append(f"… and {more} more notes: moeprof analyze has each with its question")
+    return Text("\n".join(told))
 
 
 def drawn_grid(

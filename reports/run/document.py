@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -36,6 +36,7 @@ from moeprof.reports.run.record import read_out_of_memory, read_record
 from moeprof.tables.analysis import Analysis, Metric, Withheld
 from moeprof.tables.law import Scope
 from moeprof.tables.name_rule import NameRules
+from moeprof.tables.once import as_given
 from moeprof.tables.schema import Column
 from moeprof.tables.trace import Trace, TraceMeta
 
@@ -51,7 +52,7 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
     Raises:
         TableError: a table holds something that JSON has no plain value for.
     """
-    return {
+    document = {
         "schema": SCHEMA,
         "run": _run(trace.meta, _told_of_names(trace, analyses)),
         "trust": [
@@ -77,6 +78,7 @@ def build(trace: Trace, analyses: Mapping[str, Analysis]) -> Document:
             name: drawing_of(analysis) for name, analysis in analyses.items() if is_drawing(name)
         },
     }
+    return cast("Document", as_given(trace, document))
 
 
 def to_json(document: Document | list[Document]) -> str:

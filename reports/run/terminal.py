@@ -23,7 +23,7 @@ from moeprof.answers.document import (
 from moeprof.answers.names import printable, shortened
 from moeprof.answers.story import described_interval_parts, described_outside, described_rate
 from moeprof.reports.parts import phrases
-from moeprof.reports.parts.terminal import drawn_grid, wrapped
+from moeprof.reports.parts.terminal import drawn_grid, listed, wrapped
 from moeprof.reports.run import words
 from moeprof.reports.run.sentences import described_metric, sentence, told_by_figures
 from moeprof.units import format_bytes, format_ns, format_percent
@@ -37,6 +37,8 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
 _HINT_INDENT = 4
 FEW = 3
 """Hints in an overview."""
+FEW_NOTES = 8
+"""Notes after a capture."""
 _TO_DO = "What to do, largest gain first (gains overlap: do not add them)"
 
 
@@ -54,8 +56,9 @@ IN_PYTHON = Ways(".{}()", ".table has all", ".table has every row")
 
 
 def summary(document: Document, height: int | None = None) -> Text:
-    """What is said after a capture: the overview, every note once, and the next command.
+    """What is said after a capture: the overview, the first notes, and the next command.
 
+    A note that several questions have is told once; `answers` has all, each with its question.
     ``.plain`` of the result is the text without colour. ``height`` as in `answers`.
     """
     notes = [
@@ -64,7 +67,7 @@ def summary(document: Document, height: int | None = None) -> Text:
         if not phrases.withheld_by(document, name)
         for note in _untold(document, finding)
     ]
-    blocks = [overview(document), _notes(list(dict.fromkeys(notes)))]
+    blocks = [overview(document), listed(list(dict.fromkeys(notes)), FEW_NOTES)]
     return _ended(document, blocks, _next(document, "analyze"), height)
 
 
@@ -273,11 +276,6 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _notes(notes: Sequence[str]) -> Text:
-    told = (wrapped(printable(note), WIDTH, first=" - ", indent="   ") for note in notes)
-    return Text("\n".join(line for lines in told for line in lines))
-
-
 def _untold(document: Document, finding: Finding) -> list[str]:
     """Notes without that on the user's rules, which stands below the bars where there are any."""
     above = words.told_of_names(document) if story.parts(document) else ""
@@ -289,7 +287,7 @@ def picture(drawing: Drawing, ways: Ways = ON_COMMAND_LINE) -> Text:
     rows = max((len(drawn_column(drawing, name)) for name in drawing["data"]), default=0)
     told = f"A picture of {story.count_of(rows)}: {ways.to_picture}."
     question = wrapped(drawing["question"], WIDTH)
-    notes = [_notes(drawing["notes"])] if drawing["notes"] else []
+    notes = [listed(drawing["notes"])] if drawing["notes"] else []
     shown = [Text("\n".join([*question, *wrapped(told, WIDTH)])), *notes]
     return Text("\n\n").join(shown)
 
@@ -329,7 +327,7 @@ def section(
         lines.append(Text(f"… and {story.count_of(left)} more: {ways.to_rows.format(name)}"))
     notes = _untold(document, finding)
     if notes and not phrases.withheld_by(document, name):  # why stands under Trust
-        lines += [Text(""), _notes(notes)]
+        lines += [Text(""), listed(notes)]
     return Text("\n").join(lines)
 
 

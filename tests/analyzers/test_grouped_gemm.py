@@ -85,6 +85,23 @@ def test_used_rows_give_the_rate_and_the_padding():
     assert figures(roofline(trace))["model_flops"] == NEEDED / 4
 
 
+def test_counts_of_experts_alone_give_used_rows_where_each_device_is_a_rank():
+    """As `--routing auto` counts them; of a share of the devices one rank's counts tell nothing."""
+    trace, _ = only(*custom_call(), rows=[512, 256, 256, 0])
+    alone = dataclasses.replace(trace, received=RECEIVED.frame())
+    analysis = grouped_gemm(alone)
+    assert analysis.table["used_rows"].tolist() == [1024]
+    assert analysis.table["padding"].tolist() == [0.75]
+    assert any("the pairs that routers chose, right where none" in note for note in analysis.notes)
+    meta = dataclasses.replace(alone.meta, expected_devices=2)
+    shared = grouped_gemm(dataclasses.replace(alone, meta=meta))
+    assert shared.table["used_rows"].isna().all()
+    assert any("rows really used are not known: the run" in note for note in shared.notes)
+    unknown = ROUTING.frame(alone.routing.assign(rank=-1).to_dict("records"))
+    nobody = grouped_gemm(dataclasses.replace(alone, routing=unknown))
+    assert nobody.table["used_rows"].isna().all()
+
+
 def test_rows_that_the_product_has_no_room_for_are_not_its_own():
     _, analysis = only(*custom_call(), rows=[5000, 0, 0, 0])
     assert analysis.table["used_rows"].isna().all()

@@ -126,6 +126,18 @@ def test_without_recorded_routing_no_use_is_printed(tmp_path):
     assert "rows really used are not known" in found.notes[0]
 
 
+def test_the_choice_of_experts_alone_fills_the_fan_out(tmp_path):
+    """Two ranks on two devices: what each got is what its experts were chosen for."""
+    trace = with_routing(run(tmp_path, DEEPEP, "recv"), (), (10, 10, 40, 4))
+    meta = dataclasses.replace(trace.meta, expected_devices=2)
+    found = receive_buffers(dataclasses.replace(trace, meta=meta))
+    used = found.table.set_index("role")["used_rows"]
+    assert used["fan_out"] == 32.0
+    assert used.drop("fan_out").isna().all()
+    assert "rows of receive buffers really used are not known" in found.notes[0]
+    assert "used rows of products are the pairs" in found.notes[0]
+
+
 def test_tokens_fill_the_dispatch_and_pairs_the_fan_out(tmp_path):
     trace = with_routing(run(tmp_path, DEEPEP, "recv"), (16, 48), (10, 10, 40, 4))
     table = receive_buffers(trace).table.set_index("role")

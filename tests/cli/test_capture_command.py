@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders.report_cases import document
 from click.testing import CliRunner
 from recording.running import command_line, environment
 
@@ -119,3 +120,22 @@ def test_a_failing_analysis_leaves_the_scripts_exit_code(script, tmp_path, monke
     assert result.exit_code == 7
     assert "moeprof: analysis failed: KeyError: 'no such column'" in result.stderr
     assert result.stdout == f"Run  {tmp_path / 'run'}\n"
+
+
+def test_a_page_that_cannot_be_written_hides_no_summary(script, tmp_path, monkeypatch):
+    """As on a disk that is full by then."""
+    run = tmp_path / "run"
+    meta = {"status": "complete", "processes": [{}], "expected_processes": 1}
+
+    def recorded(*_: object) -> Outcome:
+        (run / "report.html").mkdir(parents=True)
+        return Outcome(0, 0, meta)
+
+    monkeypatch.setattr(launch, "run_script", recorded)
+    monkeypatch.setattr(findings, "read_document", lambda *of, **also: document())
+    result = CliRunner().invoke(command, ["--out", str(run), str(script)])
+    assert result.exit_code == 0
+    assert "\nTrust  " in result.stdout
+    assert result.stdout.endswith(f"\nRun  {run}\n")
+    assert result.stderr.count("expected a place that can be written") == 1
+    assert f"Give another one with `moeprof report {run} -o`" in result.stderr

@@ -102,6 +102,19 @@ def test_the_end_has_what_to_do_and_fits_the_screen(tell, height, has_change):
     assert end[-1] == whole.splitlines()[-1]
 
 
+def test_after_a_capture_few_notes_are_told_and_the_others_counted():
+    """All stand in `moeprof analyze`, each with its question."""
+    made = document()
+    finding = made["analyses"]["breakdown"]
+    finding["notes"] = [f"note {number}" for number in range(30)]
+    others = [note for each in made["analyses"].values() for note in each["notes"]]
+    shown, whole = summary(made).plain, answers(made).plain
+    told = [line for line in shown.splitlines() if line.startswith(" - ")]
+    assert len(told) == 8
+    assert f"… and {len(dict.fromkeys(others)) - 8} more notes: moeprof analyze has each" in shown
+    assert all(f" - {note}" in whole for note in finding["notes"])
+
+
 def test_what_fits_the_screen_is_told_once():
     made = document()
     assert answers(made, height=10_000).plain == answers(made).plain

@@ -52,6 +52,11 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(CaptureError, match="expected none or an empty one"):
         claim(tmp_path / "run", {})
+    lines = []
+    assert claim_free(tmp_path / "run", {}, lines.append) == tmp_path / "run-2"
+    assert lines == [
+        f"moeprof: {tmp_path / 'run'} is a file: this run goes to {tmp_path / 'run-2'}"
+    ]
 
 
 def test_a_job_that_is_started_again_gets_a_folder_beside_the_first(tmp_path):

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -14,6 +16,7 @@ from click.testing import CliRunner
 from moeprof.cli.main import group
 from moeprof.errors import SelectionError, SpecError, TraceError
 from moeprof.ingest import one_host
+from moeprof.ingest.sources.store import brought
 from moeprof.session import workers as reading
 from moeprof.session.workers import Ways, trace_by_host
 from moeprof.tables.trace import Trace
@@ -40,7 +43,7 @@ def whole(folder: Path) -> str:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("workers", ["0", "1", "2"])
+@pytest.mark.parametrize("workers", ["0", "1", "2", "4"])
 def test_any_number_of_workers_says_the_same(folder, whole, workers):
     assert said(folder, "--by-host", "--workers", workers) == whole
 
@@ -78,7 +81,7 @@ def test_workers_behind_a_scheduler_say_the_same(folder, whole, scheduler):
 
 
 def asked(folder: Path, **ways) -> Trace | None:
-    return trace_by_host([str(folder)], ways=Ways(**ways), here=[folder], urls={})
+    return trace_by_host(brought([str(folder)]), ways=Ways(**ways))
 
 
 def fail(error: Exception) -> NoReturn:
@@ -199,22 +202,33 @@ def test_a_scheduler_that_is_not_there_is_one_line(folder, monkeypatch):
     monkeypatch.setattr(reading, "_ANSWERS_WITHIN_S", 0.5)
     ways = Ways(scheduler="tcp://127.0.0.1:9")
     with pytest.raises(SpecError, match="expected a Dask scheduler, found none"):
-        trace_by_host([str(folder)], ways=ways, here=[folder], urls={})
+        trace_by_host(brought([str(folder)]), ways=ways)
+
+
+@pytest.mark.filterwarnings("default")
+def test_dasks_own_port_may_be_taken(folder, whole, recwarn):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):  # somebody else has it already
+            taken.bind(("", 8787))
+            taken.listen()
+        assert said(folder, "--workers", "1") == whole
+    assert [warning for warning in recwarn if "8787" in str(warning.message)] == []
 
 
 def test_without_dask_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
-        trace_by_host([str(folder)], ways=Ways(workers=2), here=[folder], urls={})
+        trace_by_host(brought([str(folder)]), ways=Ways(workers=2))
     with pytest.raises(SpecError, match=r"moeprof\[cluster\]"):
-        trace_by_host([str(folder)], ways=Ways(scheduler="tcp://a:1"), here=[folder], urls={})
+        trace_by_host(brought([str(folder)]), ways=Ways(scheduler="tcp://a:1"))
 
 
 def test_size_decides_who_is_read_by_host(folder, monkeypatch):
-    assert trace_by_host([str(folder)], here=[folder], urls={}) is None
+    assert trace_by_host(brought([str(folder)])) is None
     monkeypatch.setattr(reading, "MOST_AT_ONCE", 1000)
     monkeypatch.setattr(reading, "find_spec", lambda name: None)  # then this process reads them
-    assert trace_by_host([str(folder)], here=[folder], urls={}) is not None
+    assert trace_by_host(brought([str(folder)])) is not None
 
 
 @pytest.mark.parametrize(("name", "shape"), [("launch", "--csv"), ("one_step", "--json")])

@@ -12,9 +12,9 @@ import pytest
 from builders.gpu_hosts import write_hosts
 from click.testing import CliRunner
 
-from moeprof import load
+from moeprof import compare, load
 from moeprof.cli.main import group
-from moeprof.errors import SelectionError, TraceError
+from moeprof.errors import TraceError
 from moeprof.ingest.sources.locate import locate
 from moeprof.ingest.sources.store import fetched, mirrored, run_at
 
@@ -105,6 +105,12 @@ def test_a_bucket_of_google_says_what_the_folder_says(google, folder, way):
     assert same(google, folder, *way)
 
 
+@pytest.mark.parametrize("address", ["zip://run", "nosuch://run"])
+def test_an_address_that_no_store_has_is_one_line(address):
+    found = CliRunner().invoke(group, ["report", address])
+    assert str(found.exception).startswith(f"{address}: expected a ")
+
+
 def test_without_fsspec_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
     found = CliRunner().invoke(group, ["analyze", "s3://bucket/run"])
@@ -112,13 +118,70 @@ def test_without_fsspec_the_extra_is_named(monkeypatch):
     assert "moeprof[cluster]" in str(found.exception) + found.output
 
 
-@pytest.mark.parametrize("command", ["report", "export", "view", "replay"])
-def test_what_reads_no_store_says_so(command):
-    found = CliRunner().invoke(group, [command, "s3://bucket/run"])
-    assert found.exit_code == 2
-    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
-    with pytest.raises(SelectionError, match="copy the run here first"):
-        load("gs://bucket/run")
+def test_whoever_reads_a_run_reads_a_store(bucket, folder, tmp_path, monkeypatch):
+    """One run gives the same from its bucket and from its folder, and leaves no copy."""
+    made = tmp_path / "made"
+    (tmp_path / "copies").mkdir()
+    made.mkdir()
+    monkeypatch.chdir(made)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
+    for command in (
+        ["report", bucket],
+        ["compare", bucket, str(folder), "--html", "compare.html"],
+        ["export", bucket, "--tables", "tables"],
+        ["pipeline", "--run", bucket],
+    ):
+        found = CliRunner().invoke(group, command)
+        assert found.exit_code in (0, 3), (command, found.output, found.exception)
+        assert "moeprof-run-" not in found.output
+    assert os.listdir(tmp_path / "copies") == []
+    pages = [made / name for name in ("moeprof-report.html", "compare.html")]
+    assert all(bucket in page.read_text() for page in pages)
+    assert not any("moeprof-run-" in page.read_text() for page in pages)
+    assert said("tables")["analyses"] == said(str(folder))["analyses"]
+
+
+@pytest.mark.parametrize("command", [["replay", "--op", "x"], ["view"]])
+def test_a_run_of_a_store_that_is_to_be_replayed_or_viewed_is_found_there(memory, command):
+    found = CliRunner().invoke(group, [*command, "--session", "no", "memory://run"])
+    assert found.exit_code == 1
+    assert str(found.exception).startswith("memory://run: no session is named 'no'")
+
+
+def test_a_run_of_a_store_is_asked_from_python(memory, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run, known = load("memory://run"), load(folder)
+    assert run.path == "memory://run"
+    assert run.breakdown().table.equals(known.breakdown().table)
+    changed = compare("memory://run", known)
+    assert changed.to_json() == compare(run, known).to_json()
+    assert len(os.listdir(tmp_path)) == 2
+    del run, changed
+    assert os.listdir(tmp_path) == []
+
+
+def test_tables_of_a_store_are_there_as_long_as_the_trace(memory, folder, tmp_path, monkeypatch):
+    """They are read at the first look at each."""
+    tables = tmp_path / "tables"
+    CliRunner().invoke(group, ["export", str(folder), "--tables", str(tables)])
+    for file in tables.iterdir():
+        memory[f"/tables/{file.name}"] = file.read_bytes()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trace = load("memory://tables").trace
+    assert len(trace.events) == len(load(folder).trace.events)
+    del trace
+    assert os.listdir(tmp_path) == ["tables"]
+
+
+def test_a_run_of_a_store_without_a_profile_says_what_is_known(memory):
+    memory["/dead/meta.json"] = b'{"schema": "moeprof.run/1", "exit_code": 1}'
+    memory["/dead/oom.txt"] = b"RESOURCE_EXHAUSTED"
+    found = CliRunner().invoke(group, ["compare", "memory://dead", "memory://run"])
+    assert found.exit_code == 1
+    told = str(found.exception)
+    assert told.startswith("memory://dead: expected a profile")
+    assert "`moeprof memory explain-oom oom.txt` explains a copy of it" in told
+    assert load("memory://dead").trust.verdict == "fail"
 
 
 def test_nothing_is_left_behind(bucket, folder, tmp_path, monkeypatch):
@@ -203,8 +266,6 @@ def test_a_session_in_a_store_is_chosen_by_its_name(memory, folder):
 def test_a_scheme_is_one_in_capitals_too(folder, memory):
     assert same("MEMORY://run", folder)
     assert same(f"FILE://{folder}", folder)
-    found = CliRunner().invoke(group, ["report", "S3://bucket/run"])
-    assert "which `moeprof analyze` alone reads" in " ".join(found.output.split())
 
 
 def test_what_only_looks_like_an_address_is_a_path(folder, tmp_path, monkeypatch):
@@ -287,6 +348,16 @@ def test_a_run_that_left_its_record_alone_is_told_as_of_a_folder(memory, tmp_pat
     )
     assert (found.exit_code, known.exit_code) == (3, 3)
     assert found.stdout == known.stdout.replace(str(tmp_path), "memory://dead")
+
+
+@pytest.mark.parametrize("way", [["--at-once"], ["--workers", "0"]])
+def test_no_folder_is_given_twice(memory, folder, tmp_path, way):
+    memory["/silent/meta.json"] = b'{"schema": "moeprof.run/1"}'
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent/meta.json").write_text('{"schema": "moeprof.run/1"}')
+    for twice in ([f"{tmp_path}/silent", f"{tmp_path}/./silent"], ["memory://silent"] * 2):
+        found = CliRunner().invoke(group, ["analyze", str(folder), *twice, *way])
+        assert f"{twice[0]}: expected each folder once, found it twice" == str(found.exception)
 
 
 def test_a_folder_without_a_profile_of_a_run_in_several_is_noted(memory, folder):

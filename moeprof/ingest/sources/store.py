@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -40,14 +42,6 @@ def is_remote(path: str) -> bool:
     return _SCHEME.match(path) is not None
 
 
-def store_refused(url: str) -> str:
-    """What is said of the address of a store where a path is wanted."""
-    return (
-        f"{url}: expected a path on this machine, found the address of a store, which "
-        "`moeprof analyze` alone reads; copy the run here first"
-    )
-
-
 @dataclass(frozen=True)
 class Mirror:
     """A run of a store as it stands here: the place of what was given, and of profiles the url.
@@ -62,11 +56,39 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Here:
-    """Where the folders of a run lie here, and where its profiles are to be had if not there."""
+    """Where the folders of a run lie here, and where its profiles are to be had if not there.
 
+    ``given`` are their paths and addresses as they were given. Copies are removed with it, or
+    earlier by `remove`.
+    """
+
+    given: tuple[str, ...]
     places: list[Path]
     urls: dict[Path, str]
     names: dict[str, str]
+    home: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Have the copies go when nobody holds this, or when Python ends."""
+        if self.home is not None:
+            weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the copies now."""
+        if self.home is not None:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Errors that are raised meanwhile have addresses for the places of copies.
+
+        Raises:
+            MoeprofError: one was raised.
+        """
+        try:
+            yield
+        except MoeprofError as error:
+            raise type(error)(self.as_given(str(error))) from error
 
     def as_given(self, value: Any) -> Any:
         """Texts, and what holds some, with the addresses that were given for the places here."""
@@ -86,22 +108,35 @@ def run_at(paths: Sequence[str]) -> Iterator[Here]:
     Raises:
         MoeprofError: what was raised meanwhile, with addresses for the places of copies.
     """
-    here = Here([], {}, {})
-    remote = sorted(path for path in paths if is_remote(path))
-    with ExitStack() as stack:
-        if remote:
-            made = tempfile.TemporaryDirectory(prefix=_HOME, ignore_cleanup_errors=True)
-            home = stack.enter_context(made)
-        try:
-            for path in paths:
-                if is_remote(path):  # copies sort as the addresses do
-                    mirror = mirrored(path, Path(home, f"{remote.index(path):06}"))
-                    here.urls.update(mirror.urls)
-                    here.names.update(mirror.names)
-                here.places.append(mirror.place if is_remote(path) else Path(path))
+    here = brought(paths)
+    try:
+        with here.telling():
             yield here
-        except MoeprofError as error:
-            raise type(error)(here.as_given(str(error))) from error
+    finally:
+        here.remove()
+
+
+def brought(paths: Sequence[str]) -> Here:
+    """The folders of a run here: those in stores as copies, for as long as the answer is held.
+
+    Raises:
+        TraceError: one in a store cannot be read.
+    """
+    remote = sorted(path for path in paths if is_remote(path))
+    here = Here(tuple(paths), [], {}, {}, Path(tempfile.mkdtemp(prefix=_HOME)) if remote else None)
+    with here.telling():
+        for path in paths:
+            if here.home is not None and is_remote(path):  # copies sort as the addresses do
+                mirror = mirrored(path, here.home / f"{remote.index(path):06}")
+                here.urls.update(mirror.urls)
+                here.names.update(mirror.names)
+            here.places.append(mirror.place if is_remote(path) else Path(path))
+    return here
+
+
+def is_copy(path: Path) -> bool:
+    """Whether a place is one of a copy of a run in a store."""
+    return any(above.name.startswith(_HOME) for above in path.parents)
 
 
 def mirrored(url: str, folder: Path) -> Mirror:
@@ -242,6 +277,8 @@ def _store(url: str) -> tuple[Any, str]:
         raise TraceError(
             f"{url}: expected a store that can be read, found {error}; {_INSTALL}"
         ) from error
+    except Exception as error:  # each store has errors of its own
+        raise _unreadable(url, error) from error
 
 
 def _unreadable(url: str, error: Exception) -> TraceError:

@@ -45,9 +45,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 _WHERE_ABSENT = (
     "moeprof was installed without a C++ compiler; install one and run "
-    "`pip install --force-reinstall moeprof`."
+    "`pip install --force-reinstall .` in its checkout."
 )
-_WHERE_DAMAGED = "Install moeprof again with `pip install --force-reinstall moeprof`."
+_WHERE_DAMAGED = (
+    "Install moeprof again: `pip install --force-reinstall .` in its checkout, or with its wheel."
+)
 
 
 class Table(IntEnum):

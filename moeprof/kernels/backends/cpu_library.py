@@ -30,7 +30,7 @@ CALL_SITE_PREFIX = "moeprof_moe_"
 
 _WHERE_ABSENT = (
     "moeprof was installed without a C++ compiler; install one and run "
-    "`pip install --force-reinstall moeprof` again."
+    "`pip install --force-reinstall .` in its checkout."
 )
 
 
