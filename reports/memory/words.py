@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import cast
 
+from moeprof.projector.framework import framework
 from moeprof.reports.memory.document import (
     CompiledPart,
     LeverInfo,
@@ -217,7 +218,7 @@ def summary_lines(document: MemoryDocument) -> list[str]:
 
 def is_allocating(document: MemoryDocument) -> bool:
     """Whether the pool grows into all that others leave, as PyTorch's does."""
-    return document["inputs"]["world"] == "megatron"
+    return not framework(str(document["inputs"]["world"])).has_pool
 
 
 def verdict_line(row: MemoryRow) -> str:
@@ -351,7 +352,8 @@ def next_steps(document: MemoryDocument) -> list[str]:
     model, hardware = group(document, "model")["key"], group(document, "hardware")["key"]
     search = ["moeprof", "memory", "search", "--model", str(model), "--hardware", str(hardware)]
     search += ["--devices", str(document["inputs"]["devices"])]
-    search += ["--world", "megatron"] if is_allocating(document) else []
+    name = str(document["inputs"]["world"])
+    search += ["--world", name] if is_allocating(document) else []
     return [more, f"Other plans for as many devices: {shlex.join(search)}"]
 
 

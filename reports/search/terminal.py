@@ -13,6 +13,7 @@ from typing import cast
 from rich.text import Text
 
 from moeprof.answers.names import printable
+from moeprof.projector.framework import DEFAULT
 from moeprof.reports.memory.words import billions
 from moeprof.reports.search.document import EffectInfo, PlanInfo, Rejected, SearchDocument
 from moeprof.units import format_ns, format_percent
@@ -246,7 +247,7 @@ def next_command(document: SearchDocument) -> str:
         words += ["--microbatches", str(best["microbatches"])]
     if best["remat"] != "full":
         words += ["--remat", best["remat"]]
-    if inputs["world"] != "maxtext":
+    if inputs["world"] != DEFAULT:
         words += ["--world", str(inputs["world"])]
     if inputs["sequence"] != 4096:
         words += ["--seq", str(inputs["sequence"])]
