@@ -61,7 +61,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (("--framework", "--world", "framework"), {"metavar": "NAME", "help":
      "Whose program: maxtext, bundled or megatron."}),
     (("--maxtext-build",), {"metavar": "NAME", "help":
-        "Whose MaxText: rocm-26.2 (AMD's container) or 0.2.5 (the release)."}),
+        "Which MaxText: 0.2.5 (the release, default on NVIDIA) or rocm-26.2 (AMD's container)."}),
     (("--schedule",), {"metavar": "NAME", "help": "Order of work of the pipeline."}),
     (("--microbatches",), {"type": click.IntRange(1), "help": "Microbatches of a step."}),
     (("--layers-per-stage",), {"metavar": "N,…", "help": "Layers of each stage, where uneven."}),

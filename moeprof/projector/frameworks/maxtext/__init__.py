@@ -16,10 +16,12 @@ from moeprof.projector.frameworks.suggestions import (
     smaller_ragged_buffers,
 )
 from moeprof.projector.setting import Setting, degrees_of
+from moeprof.specs.hardware import HardwareSpec
 from moeprof.units import format_bytes
 
 _ACCOUNTS = {"rocm-26.2": ROCM, "0.2.5": UPSTREAM}
-"""By build: AMD's container, and the release, which lays weights out otherwise."""
+"""By build: AMD's container, and the release, which lays weights out otherwise, as read from XLA's
+plans for H100."""
 _TILES = 8
 
 
@@ -38,6 +40,10 @@ class MaxText(JaxFramework):
             raise SpecError(
                 f"maxtext_build: expected one of {', '.join(self.builds)}, found {setting.build!r}."
             )
+
+    def build_for(self, hardware: HardwareSpec) -> str:
+        """The release on NVIDIA, whose compiler its counts were read from, else AMD's container."""
+        return "0.2.5" if hardware.vendor == "NVIDIA" else "rocm-26.2"
 
     def account(self, setting: Setting) -> Account:
         """The lists of the setting's build."""
