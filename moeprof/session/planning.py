@@ -128,7 +128,13 @@ class MemoryPlan:
     @property
     def framework(self) -> str:
         """Whose program the accounts are of."""
-        return str(self.document["inputs"]["world"])
+        return str(self.document["inputs"]["framework"])
+
+    @property
+    def build(self) -> str | None:
+        """Which build of it; None: there is one."""
+        build = self.document["inputs"]["build"]
+        return None if build is None else str(build)
 
     @property
     def shown(self) -> tuple[str, int | None]:

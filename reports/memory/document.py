@@ -129,11 +129,11 @@ class Break(TypedDict):
 class MemoryDocument(TypedDict):
     """The whole of `moeprof.memory/1`.
 
-    ``inputs`` hold what was projected, defaults included; ``said`` are sentences on what was taken
-    where nothing was given. ``largest_pdbs`` is the largest batch per device that is not out of
-    memory, ``largest_pdbs_with_room`` that is not borderline; null where it cannot be told.
-    ``first_to_break``: at one more than the largest; null where no limit was found.
-    ``arguments`` are those of the command.
+    ``inputs`` hold what was projected, defaults included (``world`` is the framework by its former
+    name); ``said`` are sentences on what was taken where nothing was given. ``largest_pdbs`` is the
+    largest batch per device that is not out of memory, ``largest_pdbs_with_room`` that is not
+    borderline; null where it cannot be told. ``first_to_break``: at one more than the largest; null
+    where no limit was found. ``arguments`` are those of the command.
     """
 
     schema: str
@@ -260,6 +260,8 @@ def inputs_of(setting: Setting, totals: tuple[int, int], model: str) -> Inputs:
         "sequence": setting.sequence,
         "microbatches": setting.microbatches,
         "schedule": setting.schedule,
+        "framework": setting.framework,
+        "build": setting.build,
         "world": setting.framework,
         "optimizer": setting.optimizer,
         "precision": {name: getattr(precision, name) for name in precision.__dataclass_fields__},

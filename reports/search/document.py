@@ -133,6 +133,8 @@ def _inputs(result: SearchResult, model_key: str, tuning: Tuning) -> dict[str, o
         "devices": space.devices,
         "device_bytes": base.hardware.hbm_bytes,
         "mem_fraction": base.mem_fraction,
+        "framework": base.framework,
+        "build": base.build,
         "world": base.framework,
         "sequence": base.sequence,
         "global_batch": space.global_batch,

@@ -66,6 +66,13 @@ def test_what_cannot_be_told_is_missing_and_has_no_verdict():
     assert len(found.levers) == 0
 
 
+def test_whose_program_it_is_follows_from_the_device(planned):
+    assert (planned.framework, planned.build) == ("maxtext", "rocm-26.2")
+    assert moeprof.memory("mixtral_8x7b", ep=8, pdbs=1).build == "0.2.5"
+    bundled = moeprof.memory("mixtral_8x7b", ep=8, pdbs=1, framework="bundled")
+    assert (bundled.framework, bundled.build) == ("bundled", None)
+
+
 def test_a_plan_does_not_change(planned):
     with pytest.raises(dataclasses.FrozenInstanceError):
         planned.document = {}

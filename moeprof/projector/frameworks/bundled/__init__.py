@@ -15,7 +15,7 @@ class Bundled(JaxFramework):
     """The train step of the bundled model; its dropless buffers are those of the worst routing."""
 
     name = "bundled"
-    title = "the bundled model"
+    title = "Bundled model"
     lacks = (
         "sequence_parallel",
         "vocab_tiling",
